@@ -1,0 +1,115 @@
+"""Grids and blocks: what a kernel is launched with, checked against CUDA's limits before anything is sent.
+
+The limits are those of every GPU since compute capability 3.0 ("Technical Specifications per Compute Capability" in the CUDA
+C++ Programming Guide). They hold on the CPU device too, so that a script that runs there runs on a GPU.
+"""
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from synknumba._errors import LaunchError
+from synknumba._types import Block, Grid
+
+Dim3: TypeAlias = tuple[int, int, int]
+
+MAX_BLOCK: Dim3 = (1024, 1024, 64)
+MAX_THREADS = 1024  # of one block, all dimensions together
+MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchConfig:
+    """How a kernel is launched on each rank.
+
+    Attributes:
+        block: threads of a block, 1 to 3 dimensions.
+        grid: blocks of the grid, 1 to 3 dimensions, or a function of the number of rows in the launch; None for one thread
+            a row.
+        smem_bytes: dynamic smem of a block.
+
+    Raises:
+        LaunchError: CUDA would not accept it.
+
+    >>> LaunchConfig().resolve(1000)
+    ((4, 1, 1), (256, 1, 1))
+    >>> LaunchConfig(block=(16, 16), grid=lambda rows: (rows, 2)).resolve(10)
+    ((10, 2, 1), (16, 16, 1))
+    """
+
+    block: Block = 256
+    grid: Grid = None
+    smem_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks all that does not depend on the rows."""
+        block = _dim3("block", self.block, MAX_BLOCK)
+        if math.prod(block) > MAX_THREADS:
+            message = f"block={self.block!r} has {math.prod(block)} threads; a block has at most {MAX_THREADS}"
+            raise LaunchError(message)
+        if self.grid is None and block[1:] != (1, 1):
+            message = (
+                f"grid must be given with the {len(_dimensions(self.block))}-D block={self.block!r}: one thread a row, the default, "
+                "is for 1-D blocks. Give grid= as blocks, or as a function of the number of rows."
+            )
+            raise LaunchError(message)
+        if self.grid is not None and not callable(self.grid):
+            _dim3("grid", self.grid, MAX_GRID)
+        if _integer(self.smem_bytes) is None or self.smem_bytes < 0:
+            message = f"smem_bytes must be an int of at least 0; got {self.smem_bytes!r}"
+            raise LaunchError(message)
+
+    def resolve(self, rows: int | None) -> tuple[Dim3, Dim3]:
+        """Grid and block of one launch.
+
+        Args:
+            rows: in the launch; None where no argument is sharded.
+
+        Raises:
+            LaunchError: the grid depends on the rows and there are none to count, or it is not one that CUDA accepts.
+        """
+        block = _dim3("block", self.block, MAX_BLOCK)
+        if self.grid is not None and not callable(self.grid):
+            return _dim3("grid", self.grid, MAX_GRID), block
+        if rows is None:
+            message = "grid must be given as blocks: no argument is sharded, so there are no rows to derive it from. Give grid=."
+            raise LaunchError(message)
+        if callable(self.grid):
+            return _dim3(f"grid({rows})", self.grid(rows), MAX_GRID), block
+        blocks = max(1, -(-rows // block[0]))
+        if blocks > MAX_GRID[0]:
+            message = (
+                f"one thread a row needs {blocks} blocks of {block[0]} for {rows} rows; a grid has at most {MAX_GRID[0]}. "
+                "Give grid= and loop over the rows with a stride of cuda.gridsize(1)."
+            )
+            raise LaunchError(message)
+        return (blocks, 1, 1), block
+
+
+def _dimensions(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _integer(value: object) -> int | None:
+    """The value as an int if it is an integer of Python or NumPy, and not a truth value."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # that is what is found out
+    except TypeError:
+        return None
+
+
+def _dim3(what: str, value: object, limits: Dim3) -> Dim3:
+    dimensions = _dimensions(value)
+    sizes = [size for size in map(_integer, dimensions) if size is not None]
+    if not 1 <= len(dimensions) <= len(limits) or len(sizes) != len(dimensions):
+        message = f"{what} must be an int or a tuple of 1 to 3 ints; got {value!r}"
+        raise LaunchError(message)
+    for axis, size, limit in zip("xyz", sizes, limits, strict=False):
+        if not 1 <= size <= limit:
+            message = f"{what} must have 1 to {limit} along {axis}; got {value!r}"
+            raise LaunchError(message)
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z

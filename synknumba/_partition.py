@@ -1,0 +1,266 @@
+"""Which rows whose: what a `batch` selects, and how rows are cut into shards and slices.
+
+There is one rule for cutting, used for shards and for the slices inside a shard, in calls and in `scatter` alike: of n rows in
+W parts, part r is the rows from r·n // W up to (r+1)·n // W.
+"""
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Never, TypeAlias, cast, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synknumba._errors import BatchError, PartitionError
+from synknumba._types import Array, Batch
+
+_ACCEPTED = "a batch is an int (that many first rows), a slice, a 1-D list or array of integers, or a boolean mask"
+
+
+def bounds(n: int, parts: int) -> tuple[int, ...]:
+    """Where each part of n rows starts, and where the last one stops.
+
+    >>> bounds(10, 4)
+    (0, 2, 5, 7, 10)
+    """
+    return tuple(r * n // parts for r in range(parts + 1))
+
+
+def part(n: int, parts: int, index: int) -> tuple[int, int]:
+    """Start and stop of one part of n rows.
+
+    >>> part(5, 3, 0), part(5, 3, 1), part(5, 3, 2)
+    ((0, 1), (1, 3), (3, 5))
+    """
+    return index * n // parts, (index + 1) * n // parts
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The rows start, start + step, …: count of them, each a row that exists."""
+
+    start: int
+    step: int
+    count: int
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the rows lie one after the other, in order."""
+        return self.step == 1
+
+    def part(self, parts: int, index: int) -> "Range":
+        """One part of these rows.
+
+        >>> Range(10, -2, 5).part(2, 1)
+        Range(start=6, step=-2, count=3)
+        """
+        low, high = part(self.count, parts, index)
+        return Range(self.start + low * self.step, self.step, high - low)
+
+    def as_slice(self) -> slice:
+        """The slice that selects these rows from an array.
+
+        >>> Range(4, -2, 3).as_slice()
+        slice(4, None, -2)
+        """
+        if self.count == 0:
+            return slice(0, 0)
+        stop = self.start + self.count * self.step
+        return slice(self.start, stop if stop >= 0 else None, self.step)  # a stop of -1 would mean the last row
+
+    def indices(self) -> NDArray[np.int64]:
+        """The row numbers: int64, shape (count,)."""
+        return self.start + self.step * np.arange(self.count, dtype=np.int64)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed:
+    """Rows in any order, possibly several times.
+
+    Attributes:
+        indices: int64, shape (count,), C-contiguous, each a row that exists (none negative).
+    """
+
+    indices: NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        """How many rows, repeated ones counted each time."""
+        return len(self.indices)
+
+    def part(self, parts: int, index: int) -> "Listed":
+        """One part of these rows: a view of the indices."""
+        low, high = part(self.count, parts, index)
+        return Listed(self.indices[low:high])
+
+
+Rows: TypeAlias = Range | Listed
+
+
+def select(batch: Batch, n: int) -> Rows:
+    """The rows that a batch selects from n, in its order, as NumPy's indexing would (but an int k is the first k rows).
+
+    Args:
+        batch: None for all rows, k for the first k, a slice, a 1-D list or array of integers (negative ones count from the
+            end), or a boolean mask of length n. An int64 array without negative indices is not copied.
+        n: rows there are.
+
+    Raises:
+        BatchError: no rows are selected, or one that does not exist, or the batch is nothing of the above.
+
+    >>> select(slice(None, None, -3), 8)
+    Range(start=7, step=-3, count=3)
+    >>> select([0, -1, 0], 8).indices
+    array([0, 7, 0])
+    """
+    if batch is None:
+        return Range(0, 1, n)
+    if isinstance(batch, slice):
+        return _from_slice(batch, n)
+    if isinstance(batch, range):
+        return _from_range(batch, n)
+    array = _as_array(batch)
+    if array.ndim == 0:
+        return _first(array, batch, n)
+    if array.ndim > 1:
+        _refuse(f"batch must be 1-D, got an array of shape {array.shape}; {_ACCEPTED}")
+    if array.dtype == np.bool_:
+        return _from_mask(array, n)
+    return _from_list(array, batch, n)
+
+
+def minibatch_rows(rows: Rows, length: int, name: str) -> Range:
+    """The rows of a minibatch input, which is indexed by position in the batch: row i goes with the i-th row selected.
+
+    Args:
+        rows: what the batch selects from the data.
+        length: rows that the minibatch input has.
+        name: of the argument.
+
+    Raises:
+        PartitionError: the input is too short.
+    """
+    if length < rows.count:
+        message = (
+            f"{name} has {length} rows but the batch selects {rows.count}; a minibatch input needs a row for each row of the "
+            f"batch. Give {name} at least {rows.count} rows, or select fewer."
+        )
+        raise PartitionError(message)
+    return Range(0, 1, rows.count)
+
+
+def common_length(lengths: Mapping[str, int]) -> int:
+    """The number of rows that all sharded arguments have.
+
+    Args:
+        lengths: rows of each sharded argument, by name; at least one.
+
+    Raises:
+        PartitionError: they disagree.
+    """
+    first, length = next(iter(lengths.items()))
+    for name, other in lengths.items():
+        if other != length:
+            message = (
+                f"{name} has {other} rows but {first} has {length}; sharded arguments must agree along axis 0. "
+                f'Pass {name} in broadcast=("{name}",) if every rank needs all of it.'
+            )
+            raise PartitionError(message)
+    return length
+
+
+def _refuse(message: str) -> Never:
+    raise BatchError(message)
+
+
+def _refuse_empty(what: str) -> Never:
+    _refuse(f"empty batch: {what} selects no rows; a batch needs at least one")
+
+
+def _refuse_index(index: int, position: int, n: int) -> Never:
+    _refuse(f"batch has index {index} at position {position}, which is out of range for {n} rows; use -{n} to {n - 1}")
+
+
+def _as_array(batch: object) -> Array:
+    try:
+        return np.asarray(batch)
+    except (ValueError, TypeError, OverflowError) as error:
+        message = f"batch cannot be read as an array ({error}); {_ACCEPTED}"
+        raise BatchError(message) from error
+
+
+def _first(array: Array, batch: object, n: int) -> Range:
+    """The first k rows."""
+    if array.dtype == np.bool_:
+        _refuse(f"batch is {batch!r}; {_ACCEPTED}. Leave batch out, or pass None, for all rows.")
+    try:
+        k = operator.index(cast("Any", batch))
+    except TypeError:
+        _refuse(f"batch is {batch!r}, of type {type(batch).__name__}; {_ACCEPTED}")
+    if k == 0:
+        _refuse_empty("batch=0")
+    if k < 0:
+        _refuse(f"batch={k} asks for the first {k} rows; use 1 to {n}, or slice({k}, None) for the last {-k}")
+    if k > n:
+        _refuse(f"batch={k} asks for the first {k} rows, but there are {n}; use 1 to {n}")
+    return Range(0, 1, k)
+
+
+def _from_slice(batch: slice, n: int) -> Range:
+    try:
+        selected = range(n)[batch]
+    except (TypeError, ValueError) as error:
+        message = f"batch={batch!r} is not a slice of rows: {error}"
+        raise BatchError(message) from error
+    if not selected:
+        _refuse_empty(f"{batch!r} of {n} rows")
+    return Range(selected.start, selected.step, len(selected))
+
+
+def _from_range(batch: range, n: int) -> Rows:
+    """A range is a list of indices, but needs no memory unless it passes from negative to positive ones."""
+    if not batch:
+        _refuse_empty(repr(batch))
+    exists = range(-n, n)
+    if batch[0] not in exists:
+        _refuse_index(batch[0], 0, n)
+    if batch[-1] not in exists:
+        position = len(range(batch.start, n if batch.step > 0 else -n - 1, batch.step))
+        _refuse_index(batch[position], position, n)
+    if (batch[0] < 0) != (batch[-1] < 0):
+        return _from_list(np.array(batch, dtype=np.int64), batch, n)
+    return Range(batch[0] % n, batch.step, len(batch))
+
+
+def _from_mask(mask: Array, n: int) -> Listed:
+    if len(mask) != n:
+        _refuse(f"batch is a boolean mask of length {len(mask)}, but there are {n} rows; a mask needs one entry a row")
+    indices = np.flatnonzero(mask).astype(np.int64, copy=False)
+    if not len(indices):
+        _refuse_empty("a boolean mask without a True")
+    return Listed(indices)
+
+
+def _from_list(array: Array, batch: object, n: int) -> Listed:
+    if not len(array):
+        _refuse_empty("an empty list")
+    if array.dtype.kind not in "iu":
+        _refuse_huge(batch, n)
+        _refuse(f"batch is a {array.dtype} array; {_ACCEPTED}")
+    low, high = int(array.min()), int(array.max())
+    if low < -n or high >= n:
+        position = int(np.argmax((array < -n) | (array >= n)))
+        _refuse_index(int(array[position]), position, n)
+    indices = np.ascontiguousarray(array, dtype=np.int64)
+    return Listed(indices if low >= 0 else np.where(indices < 0, indices + n, indices))
+
+
+def _refuse_huge(batch: object, n: int) -> None:
+    """Python integers beyond 64 bits do not make an integer array, but the index is what is wrong with them."""
+    if isinstance(batch, (list, tuple)) and all(isinstance(index, int) for index in batch):
+        for position, index in enumerate(batch):
+            if not -n <= index < n:
+                _refuse_index(index, position, n)

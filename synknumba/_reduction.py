@@ -1,0 +1,180 @@
+"""The ops of outputs: what they start from, how slices are added up on a rank, and how ranks are put together.
+
+A value passes through three steps. With w the rows of a slice (or of a rank) and v the kernel's result for it:
+
+    op          starts from     accumulate (slices of a rank)     combine (ranks)
+    sum         0               acc + v                           Σ v
+    prod        1               acc · v                           Π v
+    min, max    +∞, −∞          min(acc, v), max(acc, v)          min v, max v
+    mean        0               acc + w·v; then acc / Σ w         Σ w·v / Σ w
+
+so a mean is weighted by rows throughout, and exact however uneven shards and slices are. `None` accumulates as a sum and is
+never combined; "gather" puts rows beside each other and needs neither.
+"""
+
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from synknumba._errors import ReductionError
+from synknumba._types import Array, Op
+
+_NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather"]
+_OPS: tuple[str | None, ...] = (*get_args(_NamedOp), None)
+
+_UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+
+_INTEGER_WAY_OUT = "declare an integer dtype"
+_REFUSED: dict[str | None, dict[str, str]] = {  # op: {dtype kind: way out}; kinds as in numpy.dtype.kind
+    "sum": {"b": f"{_INTEGER_WAY_OUT} to count, or use 'max' for any"},
+    "prod": {"b": f"{_INTEGER_WAY_OUT}, or use 'min' for all"},
+    "min": {"c": "complex numbers have no order: reduce the real part or the absolute value"},
+    "max": {"c": "complex numbers have no order: reduce the real part or the absolute value"},
+    "mean": {},
+    None: {},
+}
+
+
+def check_op(op: object, name: str) -> None:
+    """Refuses what is not an op.
+
+    Args:
+        op: what the user gave.
+        name: of the output.
+
+    Raises:
+        ReductionError: it is none of the ops.
+    """
+    if not (op is None or (isinstance(op, str) and op in _OPS)):
+        known = ", ".join(repr(known) for known in _OPS)
+        message = f"{name}: op must be one of {known}; got {op!r}"
+        raise ReductionError(message)
+
+
+def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
+    """Refuses a dtype that the op is not defined for.
+
+    Args:
+        op: of the output.
+        dtype: of what is reduced.
+        name: of the output.
+
+    Raises:
+        ReductionError: with what to use instead.
+    """
+    dtype = np.dtype(dtype)
+    if dtype.hasobject:
+        message = f"{name}: dtype {dtype} holds Python objects, which ranks cannot share; declare a numeric dtype"
+        raise ReductionError(message)
+    if op == "gather":
+        return
+    way_out = _REFUSED[op].get(dtype.kind)
+    if dtype.kind not in "biufc":
+        way_out = "use 'gather' and reduce it yourself, or reduce numeric fields one by one"
+    if way_out is not None:
+        message = f"{name}: op {op!r} is not defined for dtype {dtype}; {way_out}"
+        raise ReductionError(message)
+
+
+def identity(op: Op, dtype: DTypeLike) -> np.generic:
+    """What an output of this dtype is set to before the launch, so that rows not there change nothing.
+
+    >>> int(identity("min", "int16")), float(identity("max", "float32")), bool(identity("min", "bool"))
+    (32767, -inf, True)
+    """
+    dtype = np.dtype(dtype)
+    match op:
+        case "prod":
+            value: Any = 1
+        case "min":
+            value = _extremes(dtype)[1]
+        case "max":
+            value = _extremes(dtype)[0]
+        case _:
+            return cast("np.generic", np.zeros((), dtype)[()])
+    return cast("np.generic", dtype.type(value))
+
+
+def result_dtype(op: Op, dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype of what the user gets, and of what slices are accumulated in.
+
+    It is the output's own, except for means: those of integers and booleans are float64, as in NumPy, and those of float16 are
+    float32, unlike NumPy, because Σ w·v passes float16's largest number, 65504, at 65504 rows of ones.
+
+    >>> result_dtype("mean", "int32"), result_dtype("sum", "int32")
+    (dtype('float64'), dtype('int32'))
+    """
+    dtype = np.dtype(dtype)
+    if op != "mean":
+        return dtype
+    if dtype.kind in "biu":
+        return np.dtype(np.float64)
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
+    """Adds one slice's result to those of the slices before it, in place.
+
+    The ufuncs dispatch on their arguments, so both may be CuPy arrays as well.
+
+    Args:
+        op: any but "gather"; None accumulates as "sum".
+        acc: array of the op's result dtype, which started as zeros for "mean" and as the identity otherwise. For "mean" it
+            becomes Σ weight · value, to be divided by Σ weight after the last slice.
+        value: array of acc's shape.
+        weight: rows of the slice.
+    """
+    if op == "mean":
+        value = value.astype(acc.dtype, copy=False) * acc.dtype.type(weight)
+    ufunc = np.add if op is None or op == "mean" else _UFUNCS[op]
+    ufunc(acc, value, out=acc)
+
+
+def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
+    """Puts the results of all ranks (or shards) together, in their order.
+
+    Args:
+        op: any but "gather" and None.
+        parts: shape (W, …): each rank's result. For ranks without rows the identity, or for "mean" anything.
+        weights: shape (W,): rows of each rank; only "mean" looks at them.
+
+    Returns:
+        Shape (…) in the op's result dtype; a NumPy scalar where parts is 1-D.
+
+    Raises:
+        ReductionError: "mean" of no rows.
+
+    >>> combine("mean", np.array([[1.0, 2.0], [6.0, 7.0]]), np.array([2, 3]))
+    array([4., 5.])
+    """
+    if op == "mean":
+        return _weighted_mean(parts, weights)
+    if op is None or op == "gather":
+        message = f"op {op!r} keeps the results of ranks apart: there is nothing to combine"
+        raise ReductionError(message)
+    return cast("Array | np.generic", _UFUNCS[op].reduce(parts, axis=0, dtype=parts.dtype))
+
+
+def _weighted_mean(parts: Array, weights: Array) -> Array | np.generic:
+    final = result_dtype("mean", parts.dtype)
+    present = np.flatnonzero(weights)
+    if not len(present):
+        message = "mean of rows with none at all; give at least one row"
+        raise ReductionError(message)
+    if len(present) == 1:
+        return cast("Array | np.generic", parts[present[0]].astype(final))  # w·v / w may differ from v in the last bit
+    wide = np.result_type(final, np.float64)
+    kept = weights[present].astype(np.float64)
+    weighted: NDArray[Any] = parts[present].astype(wide) * kept.reshape(-1, *[1] * (parts.ndim - 1))
+    return cast("Array | np.generic", (weighted.sum(axis=0) / kept.sum()).astype(final))
+
+
+def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The least and the greatest value."""
+    if dtype.kind == "b":
+        return False, True
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return info.min, info.max
+    return -np.inf, np.inf

@@ -1,0 +1,212 @@
+"""Rows: what a batch selects is what NumPy's indexing selects, and the parts put together are the whole."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synknumba._errors import BatchError, PartitionError, SynkError
+from synknumba._partition import Listed, Range, Rows, bounds, common_length, minibatch_rows, part, select
+
+INTEGER_DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", ">i4"]
+
+counts = st.integers(0, 60)
+world_sizes = st.integers(1, 9)
+maybe_index = st.none() | st.integers(-70, 70)
+steps = st.none() | st.integers(-9, 9).filter(bool)
+
+
+def chosen(rows: Rows, n: int) -> list[int]:
+    """The row numbers, found by indexing an array with what the rows offer for it."""
+    array = np.arange(n)
+    return list(array[rows.as_slice()] if isinstance(rows, Range) else array[rows.indices])
+
+
+# ---- parts
+
+
+@pytest.mark.parametrize(
+    ("n", "parts", "sizes"),
+    [(5, 2, [2, 3]), (5, 3, [1, 2, 2]), (10, 4, [2, 3, 2, 3]), (2, 3, [0, 1, 1]), (0, 3, [0, 0, 0]), (7, 1, [7])],
+)
+def test_parts_have_the_sizes_of_the_manual(n: int, parts: int, sizes: list[int]) -> None:
+    assert list(np.diff(bounds(n, parts))) == sizes
+
+
+@given(n=counts | st.integers(0, 2**40), parts=world_sizes)
+def test_bounds_are_the_rule_and_the_parts(n: int, parts: int) -> None:
+    edges = bounds(n, parts)
+    assert edges == tuple(r * n // parts for r in range(parts + 1))
+    assert [part(n, parts, r) for r in range(parts)] == list(zip(edges[:-1], edges[1:], strict=True))
+    sizes = np.diff(edges)
+    assert sizes.sum() == n
+    assert sizes.max() - sizes.min() <= 1
+
+
+@given(n=counts, batch=st.builds(slice, maybe_index, maybe_index, steps), parts=world_sizes, slices=world_sizes)
+def test_parts_of_parts_of_a_slice_are_its_rows_in_order(n: int, batch: slice, parts: int, slices: int) -> None:
+    expected = list(np.arange(n)[batch])
+    if not expected:
+        with pytest.raises(BatchError, match="empty batch"):
+            select(batch, n)
+        return
+    rows = select(batch, n)
+    assert isinstance(rows, Range)
+    assert chosen(rows, n) == list(rows.indices()) == expected
+    assert rows.is_contiguous == (rows.step == 1)
+    pieces = [rows.part(parts, r).part(slices, k) for r in range(parts) for k in range(slices)]
+    assert [row for piece in pieces for row in chosen(piece, n)] == expected
+    assert sum(piece.count for piece in pieces) == rows.count
+
+
+@given(data=st.data(), n=st.integers(1, 60), dtype=st.sampled_from(INTEGER_DTYPES), parts=world_sizes)
+def test_a_list_selects_as_numpy_does(data: st.DataObject, n: int, dtype: str, parts: int) -> None:
+    low = 0 if np.dtype(dtype).kind == "u" else -n
+    batch = np.array(data.draw(st.lists(st.integers(low, n - 1), min_size=1, max_size=40)), dtype=dtype)
+    expected = list(np.arange(n)[batch])
+    for same in (batch, batch.tolist(), tuple(batch.tolist()), np.repeat(batch, 2)[::2]):
+        rows = select(same, n)
+        assert isinstance(rows, Listed)
+        assert rows.indices.dtype == np.int64
+        assert rows.indices.flags.c_contiguous
+        assert list(rows.indices) == expected
+        assert rows.count == len(expected)
+        assert [row for r in range(parts) for row in chosen(rows.part(parts, r), n)] == expected
+
+
+@given(n=st.integers(1, 60), start=st.integers(-70, 70), stop=st.integers(-70, 70), step=st.integers(-9, 9).filter(bool))
+def test_a_range_is_a_list_of_indices(n: int, start: int, stop: int, step: int) -> None:
+    batch = range(start, stop, step)
+    try:
+        expected = list(np.arange(n)[list(batch)]) if batch else []
+    except IndexError:
+        position = next(i for i, index in enumerate(batch) if not -n <= index < n)
+        with pytest.raises(BatchError, match=f"index {batch[position]} at position {position}"):
+            select(batch, n)
+        return
+    if expected:
+        assert chosen(select(batch, n), n) == expected
+    else:
+        with pytest.raises(BatchError, match="empty batch"):
+            select(batch, n)
+
+
+@given(mask=st.lists(st.booleans(), min_size=1, max_size=60).filter(any))
+def test_a_mask_selects_as_numpy_does(mask: list[bool]) -> None:
+    n = len(mask)
+    for same in (mask, np.array(mask)):
+        assert chosen(select(same, n), n) == list(np.arange(n)[np.array(mask)])
+
+
+@given(n=st.integers(1, 60), k=st.integers(1, 60))
+def test_an_int_is_the_first_rows(n: int, k: int) -> None:
+    for same in (k, np.int32(k), np.uint64(k), np.array(k)):
+        if k <= n:
+            assert select(same, n) == Range(0, 1, k)
+        else:
+            with pytest.raises(BatchError, match=f"there are {n}"):
+                select(same, n)
+
+
+def test_no_batch_is_all_rows_even_none() -> None:
+    assert select(None, 7) == Range(0, 1, 7)
+    assert select(None, 0) == Range(0, 1, 0)
+    assert chosen(select(None, 0), 0) == []
+
+
+def test_parts_of_a_list_are_views() -> None:
+    indices = np.array([3, 1, 2, 0, 3])
+    rows = select(indices, 4)
+    assert isinstance(rows, Listed)
+    assert rows.part(2, 1).indices.base is indices or np.shares_memory(rows.part(2, 1).indices, indices)
+
+
+def test_a_wrapped_list_leaves_the_callers_array_alone() -> None:
+    indices = np.array([-1, 0])
+    assert list(select(indices, 5).indices) == [4, 0]  # type: ignore[union-attr]  # a list, as above
+    assert list(indices) == [-1, 0]
+
+
+class ArrayLike:
+    """Has __array__ and nothing else, as a `Data` might."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array([2, 0])
+
+
+def test_anything_with_an_array_is_a_list() -> None:
+    assert list(select(ArrayLike(), 3).indices) == [2, 0]  # type: ignore[arg-type, union-attr]
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        (0, "empty batch"),
+        (-1, r"slice\(-1, None\) for the last 1"),
+        (11, "asks for the first 11 rows, but there are 10"),
+        (True, "batch is True"),
+        (np.False_, "batch is"),
+        (2.0, "of type float"),
+        ("3", "of type str"),
+        ({1, 2}, "of type set"),
+        (slice(3, 3), "empty batch"),
+        (slice(20, 30), "empty batch"),
+        (slice(0, 5, 0), "step cannot be zero"),
+        (slice(0.0, 5), "not a slice of rows"),
+        ([], "empty batch"),
+        (np.empty(0, np.int64), "empty batch"),
+        ([0, 10, 11], "index 10 at position 1, which is out of range for 10 rows; use -10 to 9"),
+        ([0, -10, -11], "index -11 at position 2"),
+        ([0, 2**70], f"index {2**70} at position 1"),
+        ([2**63, -1], f"index {2**63} at position 0"),
+        (np.array([0, 2**63], np.uint64), f"index {2**63} at position 1"),
+        (np.array([5, 200], np.uint8), "index 200 at position 1"),
+        (range(10**30, 10**30 + 5), f"index {10**30} at position 0"),
+        (range(0, 10**15, 3), "index 12 at position 4"),
+        ([0.0, 1.0], "float64 array; a batch is an int"),
+        (np.array([1, 2], dtype=object), "object array"),
+        (["a"], "a batch is an int"),
+        ([[1, 2], [3, 4]], r"must be 1-D, got an array of shape \(2, 2\)"),
+        ([[1], [2, 3]], "cannot be read as an array"),
+        (np.ones(9, bool), "boolean mask of length 9, but there are 10 rows"),
+        ([True, False], "boolean mask of length 2"),
+        (np.zeros(10, bool), "empty batch"),
+    ],
+)
+def test_a_bad_batch_is_refused(batch: Any, says: str) -> None:
+    with pytest.raises(BatchError, match=says) as caught:
+        select(batch, 10)
+    assert isinstance(caught.value, (SynkError, IndexError))
+
+
+def test_any_index_of_no_rows_is_refused() -> None:
+    for batch in (1, [0], range(1), slice(None), np.empty(0, bool)):
+        with pytest.raises(BatchError):
+            select(batch, 0)
+
+
+# ---- agreement of arguments
+
+
+@given(n=st.integers(1, 40), k=st.integers(1, 40), extra=st.integers(0, 5))
+def test_a_minibatch_input_is_indexed_by_position(n: int, k: int, extra: int) -> None:
+    rows = select([i % n for i in range(k)], n)
+    assert minibatch_rows(rows, k + extra, "y") == Range(0, 1, k)
+    with pytest.raises(PartitionError, match=f"y has {k - 1} rows but the batch selects {k}"):
+        minibatch_rows(rows, k - 1, "y")
+
+
+def test_lengths_that_agree() -> None:
+    assert common_length({"x": 5}) == 5
+    assert common_length({"x": 5, "y": 5, "z": 5}) == 5
+
+
+def test_lengths_that_disagree_are_refused_with_the_way_out() -> None:
+    with pytest.raises(PartitionError) as caught:
+        common_length({"x": 96, "y": 100})
+    assert str(caught.value) == (
+        "y has 100 rows but x has 96; sharded arguments must agree along axis 0. "
+        'Pass y in broadcast=("y",) if every rank needs all of it.'
+    )
