@@ -1,0 +1,141 @@
+"""Words for reading and building Python syntax trees.
+
+Every node that the compiler makes gets the line of the user's statement it stands for, so that Numba's errors and the
+generated function's tracebacks point at the user's source.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+Node = TypeVar("Node", bound=ast.AST)
+
+
+def load(name: str) -> ast.Name:
+    """The name, read."""
+    return ast.Name(name, ast.Load())
+
+
+def store(name: str) -> ast.Name:
+    """The name, assigned to."""
+    return ast.Name(name, ast.Store())
+
+
+def call(function: str, *args: ast.expr) -> ast.Call:
+    """A call of a function by its plain name."""
+    return ast.Call(load(function), list(args), [])
+
+
+def place(node: Node, at: ast.AST) -> Node:
+    """Gives the nodes that have no line yet the line of `at`, and returns the node."""
+    line = getattr(at, "lineno", 1)
+    for part in ast.walk(node):
+        if isinstance(part, (ast.expr, ast.stmt, ast.arg, ast.keyword)) and not hasattr(part, "lineno"):
+            part.lineno = part.end_lineno = line
+            part.col_offset = part.end_col_offset = 0
+    return node
+
+
+def _move(node: ast.AST, at: ast.AST) -> None:
+    line = getattr(at, "lineno", 1)
+    for part in ast.walk(node):
+        if isinstance(part, (ast.expr, ast.stmt, ast.arg, ast.keyword)):
+            part.lineno = part.end_lineno = line
+            part.col_offset = part.end_col_offset = 0
+
+
+def statements(text: str, at: ast.AST) -> list[ast.stmt]:
+    """Parses statements and puts all of them at the line of `at`."""
+    body = ast.parse(text).body
+    for statement in body:
+        _move(statement, at)
+    return body
+
+
+def expression(text: str, at: ast.AST) -> ast.expr:
+    """Parses one expression and puts it at the line of `at`."""
+    node = ast.parse(text, mode="eval").body
+    _move(node, at)
+    return node
+
+
+def assign(name: str, value: ast.expr, at: ast.AST) -> ast.Assign:
+    """`name = value`, at the line of `at`."""
+    return place(ast.Assign([store(name)], value), at)
+
+
+def walk(nodes: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes below a node, or below each of several."""
+    if isinstance(nodes, ast.AST):
+        yield from ast.walk(nodes)
+    else:
+        for node in nodes:
+            yield from ast.walk(node)
+
+
+def assigned_names(nodes: ast.AST | Iterable[ast.AST]) -> set[str]:
+    """The names that are assigned to anywhere below."""
+    return {node.id for node in walk(nodes) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def read_names(nodes: ast.AST | Iterable[ast.AST]) -> set[str]:
+    """The names that are read anywhere below, the targets of augmented assignments among them."""
+    found = {node.id for node in walk(nodes) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    augmented = {
+        node.target.id for node in walk(nodes) if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
+    }
+    return found | augmented
+
+
+def count_names(nodes: ast.AST | Iterable[ast.AST], name: str) -> int:
+    """How often a name occurs, read or assigned."""
+    return sum(1 for node in walk(nodes) if isinstance(node, ast.Name) and node.id == name)
+
+
+def has_return(nodes: ast.AST | Iterable[ast.AST]) -> bool:
+    """Whether a `return` stands anywhere below."""
+    return any(isinstance(node, ast.Return) for node in walk(nodes))
+
+
+def is_leave(body: Sequence[ast.stmt]) -> bool:
+    """Whether the statements are only `return`."""
+    return len(body) == 1 and isinstance(body[0], ast.Return)
+
+
+def own_exits(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The `break` and `continue` statements of the loop whose body this is, not those of loops inside it."""
+    for statement in body:
+        if isinstance(statement, (ast.Break, ast.Continue)):
+            yield statement
+        elif isinstance(statement, ast.If):
+            yield from own_exits(statement.body)
+            yield from own_exits(statement.orelse)
+
+
+def range_arguments(statement: ast.stmt) -> list[ast.expr] | None:
+    """Start, stop and step of `for name in range(...)`; None for any other statement."""
+    if not (isinstance(statement, ast.For) and isinstance(statement.target, ast.Name)):
+        return None
+    loop = statement.iter
+    if not (isinstance(loop, ast.Call) and isinstance(loop.func, ast.Name) and loop.func.id == "range"):
+        return None
+    if loop.keywords or not 1 <= len(loop.args) <= 3:
+        return None
+    start, step = place(ast.Constant(0), loop), place(ast.Constant(1), loop)
+    match loop.args:
+        case [stop]:
+            return [start, stop, step]
+        case [begin, stop]:
+            return [begin, stop, step]
+        case args:
+            return args
+
+
+def unparse(body: Sequence[ast.stmt]) -> str:
+    """The statements as Python source."""
+    return ast.unparse(ast.fix_missing_locations(ast.Module(list(body), [])))
+
+
+def call_name(node: ast.expr) -> str | None:
+    """The name of the function called, if the expression is a call of a plain name."""
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None

@@ -1,0 +1,165 @@
+"""What the generated code needs and Python cannot say: arrays on the stack, facts for the optimiser, loop bounds.
+
+All are intrinsics rather than njit functions: they cost nothing to compile, and LLVM sees through them at once.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.typing.npydecl import parse_dtype
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
+
+# One cache line; also the width of the widest vector registers (AVX-512), so that vector accesses never split.
+STACK_ALIGNMENT = 64
+
+# Stands for infinity among loop bounds. Far from both ends of int64, so that adding an index cannot overflow.
+FAR = 1 << 62
+
+
+def _literal_shape(shape: types.Type) -> list[int] | None:
+    parts = list(shape) if isinstance(shape, types.BaseTuple) else [shape]
+    if not all(isinstance(part, types.IntegerLiteral) for part in parts):
+        return None
+    return [part.literal_value for part in parts]
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
+    """An uninitialised C-ordered array in the stack frame of the caller: no heap, no reference count, no aliases."""
+    dims, element = _literal_shape(shape), parse_dtype(dtype)
+    if dims is None or element is None:
+        return None
+    array_type = types.Array(element, len(dims), "C")
+
+    def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
+        data_type = context.get_data_type(element)
+        count = 1
+        for dim in dims:
+            count *= dim
+        with builder.goto_entry_block():
+            memory = builder.alloca(ir.ArrayType(data_type, count))
+            memory.align = STACK_ALIGNMENT
+        itemsize = context.get_abi_sizeof(data_type)
+        strides = [itemsize]
+        for dim in reversed(dims[1:]):
+            strides.insert(0, strides[0] * dim)
+        array = context.make_array(array_type)(context, builder)
+        populate_array(
+            array,
+            data=builder.bitcast(memory, data_type.as_pointer()),
+            shape=[context.get_constant(types.intp, dim) for dim in dims],
+            strides=[context.get_constant(types.intp, stride) for stride in strides],
+            itemsize=context.get_constant(types.intp, itemsize),
+            meminfo=None,
+        )
+        return array._getvalue()  # noqa: SLF001  # Numba's own spelling of "the struct as a value"
+
+    return array_type(shape, dtype), codegen
+
+
+def _emit_assume(builder: Any, condition: Any) -> None:
+    signature = ir.FunctionType(ir.VoidType(), [ir.IntType(1)])
+    builder.call(builder.module.declare_intrinsic("llvm.assume", (), signature), [condition])
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def nonneg(_context: Any, value: types.Type) -> Any:
+    """The value, known not to be negative.
+
+    Without this, every `a[i]` carries Python's wraparound (`i < 0 ? i + n : i`), and a vector load becomes a gather.
+    """
+    value = types.unliteral(value)
+
+    def codegen(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if isinstance(signature.args[0], types.Integer) and signature.args[0].signed:
+            _emit_assume(builder, builder.icmp_signed(">=", args[0], ir.Constant(args[0].type, 0)))
+        return args[0]
+
+    return value(value), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def assume(_context: Any, condition: types.Type) -> Any:
+    """Tells the optimiser that the condition holds here."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _emit_assume(builder, context.cast(builder, args[0], signature.args[0], types.boolean))
+        return context.get_dummy_value()
+
+    return types.void(condition), codegen
+
+
+def _rounded_bound(rounding: str, value: types.Type) -> Any:
+    """The code of `ceil_bound` and `floor_bound`."""
+    value = types.unliteral(value)
+    if not isinstance(value, (types.Integer, types.Float, types.Boolean)):
+        return None
+    far, near = ir.Constant(ir.IntType(64), FAR), ir.Constant(ir.IntType(64), -FAR)
+
+    def from_float(builder: Any, number: Any, if_nan: Any) -> Any:
+        kind = number.type
+        whole = builder.call(builder.module.declare_intrinsic(f"llvm.{rounding}", [kind]), [number])
+        is_high = builder.fcmp_ordered(">=", number, ir.Constant(kind, float(FAR)))
+        is_low = builder.fcmp_ordered("<=", number, ir.Constant(kind, float(-FAR)))
+        is_nan = builder.fcmp_unordered("uno", number, number)
+        outside = builder.or_(builder.or_(is_high, is_low), is_nan)
+        inside = builder.fptosi(builder.select(outside, ir.Constant(kind, 0.0), whole), ir.IntType(64))
+        bound = builder.select(is_low, near, builder.select(is_high, far, inside))
+        unordered = builder.select(builder.icmp_signed(">=", if_nan, ir.Constant(if_nan.type, 0)), far, near)
+        return builder.select(is_nan, unordered, bound)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind, number = signature.args[0], args[0]
+        if isinstance(kind, types.Float):
+            return from_float(builder, context.cast(builder, number, kind, types.float64), args[1])
+        if isinstance(kind, types.Integer) and not kind.signed and kind.bitwidth == 64:
+            limit = ir.Constant(number.type, FAR)
+            return builder.select(builder.icmp_unsigned(">", number, limit), limit, number)
+        wide = context.cast(builder, number, kind, types.int64)
+        wide = builder.select(builder.icmp_signed(">", wide, far), far, wide)
+        return builder.select(builder.icmp_signed("<", wide, near), near, wide)
+
+    return types.int64(value, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def ceil_bound(_context: Any, value: types.Type, if_nan: types.Type) -> Any:
+    """The smallest integer not below the value, kept within ±2**62; NaN gives an end of that range by `if_nan`'s sign."""
+    del if_nan
+    return _rounded_bound("ceil", value)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def floor_bound(_context: Any, value: types.Type, if_nan: types.Type) -> Any:
+    """The largest integer not above the value, kept within ±2**62; NaN gives an end of that range by `if_nan`'s sign."""
+    del if_nan
+    return _rounded_bound("floor", value)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def zero_like_element(_context: Any, array: types.Type) -> Any:
+    """Zero, of the type of the array's elements."""
+    if not isinstance(array, types.Array):
+        return None
+
+    def codegen(context: Any, _builder: Any, signature: Any, _args: Any) -> Any:
+        return context.get_constant_null(signature.return_type)
+
+    return array.dtype(array), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def sum_any_order(_context: Any, total: types.Type, value: types.Type) -> Any:
+    """`total + value` where the order of a sum's terms is free, as it is for atomics; so the loop around vectorizes."""
+    total = types.unliteral(total)
+    if not isinstance(total, (types.Integer, types.Float)):
+        return None
+
+    def codegen(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if isinstance(signature.return_type, types.Float):
+            return builder.fadd(args[0], args[1], flags=("reassoc", "contract"))
+        return builder.add(args[0], args[1])
+
+    return total(total, total), codegen

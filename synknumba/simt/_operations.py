@@ -1,0 +1,104 @@
+"""What each operation of `numba.cuda` becomes on the CPU, and why the others cannot.
+
+Paths are those below the module `numba.cuda`. `numba.cuda` itself is imported only when a kernel is translated.
+"""
+
+from types import ModuleType
+from typing import Any, Final
+
+from synknumba._errors import DeviceError
+from synknumba.simt._atomics import ATOMICS
+from synknumba.simt._bits import brev, cbrt, clz, ffs, fma, popc, selp
+
+AXES: Final = "xyz"
+
+# Thread and block index, size of block and grid; and the thread's number within its block, x fastest.
+THREAD: Final = {axis: f"_k_t{axis}" for axis in AXES}
+BLOCK: Final = {axis: f"_k_b{axis}" for axis in AXES}
+BLOCK_SIZE: Final = {axis: f"_k_B{axis}" for axis in AXES}
+GRID_SIZE: Final = {axis: f"_k_G{axis}" for axis in AXES}
+LINEAR: Final = "_k_lin"
+
+SIZES: Final = (*GRID_SIZE.values(), *BLOCK_SIZE.values())
+STATE: Final = (*THREAD.values(), *BLOCK.values(), *BLOCK_SIZE.values(), *GRID_SIZE.values())
+VARYING_STATE: Final = frozenset({*THREAD.values(), LINEAR})
+
+INDICES: Final[dict[str, str]] = {
+    f"{path}.{axis}": names[axis]
+    for path, names in (("threadIdx", THREAD), ("blockIdx", BLOCK), ("blockDim", BLOCK_SIZE), ("gridDim", GRID_SIZE))
+    for axis in AXES
+}
+
+FUNCTIONS: Final[dict[str, Any]] = {
+    **{f"atomic.{name}": function for name, function in ATOMICS.items()},
+    "popc": popc,
+    "brev": brev,
+    "clz": clz,
+    "ffs": ffs,
+    "fma": fma,
+    "cbrt": cbrt,
+    "selp": selp,
+}
+
+# One thread runs after the other, in order: there is nothing to wait for.
+FENCES: Final = frozenset({"threadfence", "threadfence_block", "threadfence_system", "nanosleep"})
+
+WARP_SIZE: Final = 32
+
+_ON_GPU: Final = "run the kernel on device='cuda'"
+
+# The longest prefix of a path counts.
+_REFUSALS: Final[dict[str, str]] = {
+    "": _ON_GPU,
+    "syncthreads": "synchronising the threads of a block needs device='cuda'",
+    "syncthreads_and": "synchronising the threads of a block needs device='cuda'",
+    "syncthreads_count": "synchronising the threads of a block needs device='cuda'",
+    "syncthreads_or": "synchronising the threads of a block needs device='cuda'",
+    "shared": "memory shared by the threads of a block needs device='cuda'",
+    "syncwarp": "warp operations need device='cuda'",
+    "cg": "synchronising the whole grid needs device='cuda'; on the CPU split the kernel in two launches",
+    "libdevice": "use the function of the same meaning from the module math, which runs on both",
+    "fp16": "16-bit floats need device='cuda'; on the CPU compute in float32",
+    "threadIdx": "use its .x, .y or .z",
+    "blockIdx": "use its .x, .y or .z",
+    "blockDim": "use its .x, .y or .z",
+    "gridDim": "use its .x, .y or .z",
+}
+
+# The members of numba.cuda that a kernel may have imported under any name. They are found again by identity.
+HEADS: Final = frozenset(
+    {path.split(".")[0] for path in (*INDICES, *FUNCTIONS, *_REFUSALS) if path}
+    | FENCES
+    | {"grid", "gridsize", "laneid", "warpsize", "local", "const", "activemask", "lanemask_lt", "match_any_sync"}
+    | {"match_all_sync", "shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync", "ballot_sync", "all_sync"}
+    | {"any_sync", "eq_sync", "shfl_sync_intrinsic", "vote_sync_intrinsic"}
+)
+
+
+def way_out(path: str) -> str:
+    """What to do instead of an operation that the CPU cannot run."""
+    parts = path.split(".")
+    for count in range(len(parts), 0, -1):
+        hint = _REFUSALS.get(".".join(parts[:count]))
+        if hint is not None:
+            return hint
+    return "warp operations need device='cuda'" if "_sync" in path or "lanemask" in path else _ON_GPU
+
+
+def cuda_module() -> ModuleType:
+    """The module `numba.cuda`.
+
+    Raises:
+        DeviceError: it cannot be imported.
+    """
+    try:
+        from numba import cuda  # noqa: PLC0415  # it costs 0.3 s, and a broken CUDA installation fails right here
+    except Exception as error:
+        # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an ImportError.
+        message = (
+            f"numba.cuda cannot be imported ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
+            "if numba-cuda is installed without the CUDA runtime, pip install nvidia-cuda-runtime, or pip uninstall numba-cuda"
+        )
+        raise DeviceError(message) from error
+    module: ModuleType = cuda
+    return module

@@ -1,0 +1,96 @@
+"""What is known about the types of a kernel's variables.
+
+The analyses ask for few types, and most answers follow from the arguments; Numba's type inference runs only when one does not.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from numba import njit
+from numba.core import compiler, types
+from numba.core.compiler_machinery import FunctionPass, PassManager, register_pass
+from numba.core.registry import cpu_target
+from numba.core.typed_passes import NopythonTypeInference
+
+TypeMap = Mapping[str, types.Type]
+
+
+class VariableTypes:
+    """The Numba types of parameters and local variables.
+
+    Attributes:
+        params: the parameters' types; empty when the code is generated only to be read.
+    """
+
+    def __init__(self, params: TypeMap, infer: Callable[[], TypeMap] | None = None) -> None:
+        self.params = params
+        self._infer = infer
+        self._locals: TypeMap | None = None
+
+    def of(self, name: str) -> types.Type | None:
+        """The type of a variable over its whole life; None if it is not known."""
+        if name in self.params:
+            return types.unliteral(self.params[name])
+        if self._locals is None:
+            self._locals = self._infer() if self._infer and self.params else {}
+        return unified_type(self._locals, name)
+
+
+def unified_type(typemap: TypeMap, name: str) -> types.Type | None:
+    """The one type that holds all versions of a variable (Numba calls them `v`, `v.1`, `v.2`, …)."""
+    versions = {types.unliteral(kind) for version, kind in typemap.items() if _is_version(version, name)}
+    if not versions:
+        return None
+    if len(versions) == 1:
+        return versions.pop()
+    # In a fixed order, since a set has none.
+    return cpu_target.typing_context.unify_types(*sorted(versions, key=str))
+
+
+def _is_version(version: str, name: str) -> bool:
+    base, _, number = version.rpartition(".")
+    return version == name or (base == name and number.isdigit())
+
+
+class _TypesKnown(Exception):  # noqa: N818  # not an error: it ends the compilation after type inference
+    def __init__(self, typemap: TypeMap) -> None:
+        self.typemap = typemap
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)  # type: ignore[untyped-decorator]
+class _StopAfterTypes(FunctionPass):  # type: ignore[misc]
+    _name = "synknumba_stop_after_types"
+
+    def __init__(self) -> None:
+        FunctionPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        raise _TypesKnown(dict(state.typemap))
+
+
+class _TypesOnly(compiler.CompilerBase):  # type: ignore[misc]
+    """Numba's pipeline as far as the types are known; it generates no code."""
+
+    def define_pipelines(self) -> list[PassManager]:
+        manager = PassManager("synknumba_types_only")
+        manager.passes += compiler.DefaultPassBuilder.define_untyped_pipeline(self.state).passes
+        manager.add_pass(NopythonTypeInference, "type inference")
+        manager.add_pass(_StopAfterTypes, "stop")
+        manager.finalize()
+        return [manager]
+
+
+def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) -> TypeMap:
+    """The types of all variables of a function, by Numba's inference."""
+    dispatcher = njit(pipeline_class=_TypesOnly, error_model="numpy")(function)
+    try:
+        dispatcher.compile(argtypes)
+    except _TypesKnown as known:
+        return known.typemap
+    message = f"type inference of {function.__name__} did not run"
+    raise AssertionError(message)
+
+
+def is_integer_type(kind: types.Type | None) -> bool:
+    """Whether arithmetic on the type stays within int64. uint64 does not: with an int64 it gives a float64."""
+    return isinstance(kind, types.Integer) and (kind.signed or kind.bitwidth < 64)
