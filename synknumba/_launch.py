@@ -50,8 +50,8 @@ class LaunchConfig:
             raise LaunchError(message)
         if self.grid is None and block[1:] != (1, 1):
             message = (
-                f"grid must be given with the {len(_dimensions(self.block))}-D block={self.block!r}: one thread a row, the default, "
-                "is for 1-D blocks. Give grid= as blocks, or as a function of the number of rows."
+                f"grid must be given with the {len(_dimensions(self.block))}-D block={self.block!r}: one thread a row, the "
+                "default, is for 1-D blocks. Give grid= as blocks, or as a function of the number of rows."
             )
             raise LaunchError(message)
         if self.grid is not None and not callable(self.grid):
@@ -73,7 +73,9 @@ class LaunchConfig:
         if self.grid is not None and not callable(self.grid):
             return _dim3("grid", self.grid, MAX_GRID), block
         if rows is None:
-            message = "grid must be given as blocks: no argument is sharded, so there are no rows to derive it from. Give grid=."
+            message = (
+                "grid must be given as blocks: no argument is sharded, so there are no rows to derive it from. Give grid=."
+            )
             raise LaunchError(message)
         if callable(self.grid):
             return _dim3(f"grid({rows})", self.grid(rows), MAX_GRID), block

@@ -12,7 +12,7 @@ so a mean is weighted by rows throughout, and exact however uneven shards and sl
 never combined; "gather" puts rows beside each other and needs neither.
 """
 
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -92,8 +92,8 @@ def identity(op: Op, dtype: DTypeLike) -> np.generic:
         case "max":
             value = _extremes(dtype)[0]
         case _:
-            return cast("np.generic", np.zeros((), dtype)[()])
-    return cast("np.generic", dtype.type(value))
+            return np.zeros(1, dtype)[0]
+    return dtype.type(value)
 
 
 def result_dtype(op: Op, dtype: DTypeLike) -> np.dtype[Any]:
@@ -153,7 +153,7 @@ def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
     if op is None or op == "gather":
         message = f"op {op!r} keeps the results of ranks apart: there is nothing to combine"
         raise ReductionError(message)
-    return cast("Array | np.generic", _UFUNCS[op].reduce(parts, axis=0, dtype=parts.dtype))
+    return _UFUNCS[op].reduce(parts, axis=0, dtype=parts.dtype)
 
 
 def _weighted_mean(parts: Array, weights: Array) -> Array | np.generic:
@@ -163,11 +163,11 @@ def _weighted_mean(parts: Array, weights: Array) -> Array | np.generic:
         message = "mean of rows with none at all; give at least one row"
         raise ReductionError(message)
     if len(present) == 1:
-        return cast("Array | np.generic", parts[present[0]].astype(final))  # w·v / w may differ from v in the last bit
+        return parts[present[0]].astype(final)  # w·v / w may differ from v in the last bit
     wide = np.result_type(final, np.float64)
     kept = weights[present].astype(np.float64)
     weighted: NDArray[Any] = parts[present].astype(wide) * kept.reshape(-1, *[1] * (parts.ndim - 1))
-    return cast("Array | np.generic", (weighted.sum(axis=0) / kept.sum()).astype(final))
+    return (weighted.sum(axis=0) / kept.sum()).astype(final)
 
 
 def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:

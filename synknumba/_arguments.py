@@ -1,0 +1,107 @@
+"""What may be passed to a `Function` besides arrays, `Data` and scalars, and what its outputs are declared with."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synknumba import _reduction
+from synknumba._errors import ArgumentError, ReductionError
+from synknumba._types import Op, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRange:
+    """The indices 0 … length − 1, sharded like rows but without memory. Made by `arange`."""
+
+    length: int
+
+    def __len__(self) -> int:
+        """How many indices."""
+        return self.length
+
+
+def arange(n: int) -> IndexRange:
+    """An index range that is sharded over the ranks and takes no memory.
+
+    A kernel or a Python function gets a `Span` for it: `span.start` and `span.stop`, the rank's part of the range.
+
+    Args:
+        n: number of indices, at least 0.
+
+    Raises:
+        ArgumentError: `n` is not an integer of at least 0.
+    """
+    if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
+        message = f"arange needs an integer of at least 0, got {n!r}"
+        raise ArgumentError(message)
+    return IndexRange(int(n))
+
+
+@dataclass(frozen=True, slots=True)
+class PerRankValues:
+    """One scalar for each rank. Made by `per_rank`."""
+
+    values: tuple[Any, ...]
+
+
+def per_rank(values: Iterable[Any]) -> PerRankValues:
+    """Gives each rank a scalar of its own.
+
+    Args:
+        values: one Python or NumPy scalar for each rank, in rank order.
+
+    Raises:
+        ArgumentError: a value is not a scalar.
+    """
+    told = tuple(values)
+    for rank, value in enumerate(told):
+        if not isinstance(value, bool | int | float | complex | np.generic):
+            message = f"per_rank takes one scalar for each rank; entry {rank} is a {type(value).__name__}"
+            raise ArgumentError(message)
+    return PerRankValues(told)
+
+
+ShapeRule = Shape | int | Callable[[Mapping[str, Any]], Shape | int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How a kernel's output parameter is made and put together. Made by `output`."""
+
+    op: Op
+    shape: ShapeRule = None
+    dtype: Any = None
+    like: str | None = None
+
+
+def output(op: Op, *, shape: ShapeRule = None, dtype: Any = None, like: str | None = None) -> Output:
+    """Declares an output parameter of a kernel.
+
+    The array is allocated on each rank and set to the identity of `op` before each launch; the kernel combines into it or
+    writes it. Slices and ranks are then put together with the same op.
+
+    Args:
+        op: "sum", "prod", "min", "max"; "mean", weighted by rows; "gather", rows in order; None, a list of each rank's value.
+        shape: of the array on one rank, () for a number (the kernel then sees shape (1,)); for "gather" the shape of one row.
+            It may be a function of the call's arguments: a dict of name → array or scalar, whose arrays have their full shape.
+        dtype: of the array; by default float64, or that of `like`.
+        like: name of a parameter whose dtype, and where `shape` is not given whose shape, is taken; for "gather" its row shape.
+
+    Raises:
+        ReductionError: the op is unknown, or does not suit the dtype.
+        ArgumentError: neither `shape` nor `like` is given.
+    """
+    _reduction.check_op(op, "op")
+    if shape is None and like is None and op != "gather":
+        message = "output needs shape=… (() for one number) or like=… (the name of a parameter)"
+        raise ArgumentError(message)
+    if dtype is not None:
+        try:
+            dtype = np.dtype(dtype)
+        except TypeError as error:
+            message = f"dtype must be a NumPy dtype, got {dtype!r}"
+            raise ReductionError(message) from error
+        _reduction.check_dtype(op, dtype, "dtype")
+    return Output(op, shape, dtype, like)

@@ -1,0 +1,345 @@
+"""A call's arguments, checked and sorted: which parameter gets what, how many rows there are, what changes from call to call.
+
+Everything that can be wrong with an argument is found here, in the coordinator, before anything is sent.
+"""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from synknumba import _partition
+from synknumba._arguments import IndexRange, PerRankValues
+from synknumba._data import Data
+from synknumba._errors import ArgumentError, BatchError, DataError
+from synknumba._partition import Listed, Range, Rows
+from synknumba._program import (
+    Broadcast,
+    Constant,
+    Dynamic,
+    Filled,
+    FunctionStyle,
+    HostArray,
+    IndexSpan,
+    Param,
+    PerRank,
+    Sharded,
+    Tree,
+)
+from synknumba._shm import Segment
+from synknumba._tree import flatten, is_nested
+from synknumba._types import Array, Batch, RankConstant
+
+RESERVED = ("batch", "local_batch", "num_slices", "output_subset")
+_MISSING = inspect.Parameter.empty
+
+
+def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
+    """Parameter names and defaults of a function that can be called by name.
+
+    Raises:
+        ArgumentError: it takes *args or **kwargs, or uses a name that calls use themselves.
+    """
+    names: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
+            message = (
+                f"{what} {function.__name__} has the parameter {parameter}; every parameter needs a name that a call can give"
+            )
+            raise ArgumentError(message)
+        if name in RESERVED:
+            message = f"{what} {function.__name__} has a parameter named {name!r}, which is an option of every call; rename it"
+            raise ArgumentError(message)
+        names[name] = parameter.default
+    return names
+
+
+@dataclass(slots=True)
+class Bound:
+    """One call's arguments.
+
+    Attributes:
+        parameters: what each parameter gets.
+        key: equal for calls that differ in nothing but values.
+        values, formats: what changes from call to call, and how it is packed.
+        lengths: rows of each sharded argument.
+        minibatches: rows of each minibatch argument.
+        contiguous: arguments that are index ranges or offsets, and so need rows in one piece.
+        segments: that the ranks must have mapped.
+        write_back: NumPy arrays that get rows back, and where from.
+        texts: each argument in a few words.
+        whole: the arguments as they were passed, for output shapes.
+    """
+
+    parameters: dict[str, Param] = field(default_factory=dict)
+    key: list[Any] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    formats: list[str] = field(default_factory=list)
+    lengths: dict[str, int] = field(default_factory=dict)
+    minibatches: dict[str, int] = field(default_factory=dict)
+    contiguous: list[str] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    write_back: list[tuple[Array, Data]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    whole: dict[str, Any] = field(default_factory=dict)
+
+    def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
+        """Notes a scalar that comes with each call."""
+        param = Dynamic(len(self.values), dtype)
+        self.values.append(value)
+        self.formats.append(fmt)
+        return param
+
+    def select(self, function: str, batch: Batch) -> Rows | None:
+        """The rows of the call; None where nothing is sharded.
+
+        Raises:
+            PartitionError: lengths disagree.
+            BatchError: the batch selects what does not exist.
+        """
+        if not self.lengths and not self.minibatches:
+            if batch is not None:
+                message = (
+                    f"{function} got batch={batch!r}, but none of its arguments is sharded, so there are no rows to select"
+                )
+                raise BatchError(message)
+            return None
+        length = _partition.common_length(self.lengths or self.minibatches)
+        rows = _partition.select(batch, length)
+        for name, available in self.minibatches.items():
+            _partition.minibatch_rows(rows, available, name)
+        in_one_piece = isinstance(rows, Range) and (rows.step == 1 or rows.count == 0)
+        if self.contiguous and not in_one_piece:
+            message = (
+                f"batch must select neighbouring rows in order (an int, or a slice with step 1) because "
+                f"{self.contiguous[0]} is an index "
+                "range or synk.OFFSET; pass the indices themselves as an array to select others"
+            )
+            raise BatchError(message)
+        return rows
+
+
+class Binder:
+    """Binds the arguments of one function."""
+
+    def __init__(
+        self,
+        name: str,
+        style: FunctionStyle,
+        parameters: Mapping[str, Any],
+        *,
+        outputs: Collection[str],
+        broadcast: Collection[str],
+        inout: Collection[str],
+        givens: Mapping[str, Any],
+    ) -> None:
+        self._name = name
+        self._style = style
+        self._defaults = dict(parameters)
+        self._outputs = frozenset(outputs)
+        self._broadcast = frozenset(broadcast)
+        self._inout = frozenset(inout)
+        self._givens = dict(givens)
+        self.passed = [p for p in parameters if p not in self._outputs and p not in self._givens]
+        self._staging: dict[object, Data] = {}
+
+    def match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Argument values by name, in the order of the signature.
+
+        Raises:
+            ArgumentError: one is missing, given twice, unknown, or an output.
+        """
+        if len(args) > len(self.passed):
+            message = f"{self._name} takes {len(self.passed)} arguments ({', '.join(self.passed)}), got {len(args)}"
+            if self._outputs:
+                message += f"; the outputs ({', '.join(sorted(self._outputs))}) are allocated for the call and not passed"
+            raise ArgumentError(message)
+        given = dict(zip(self.passed, args, strict=False))
+        for name, value in kwargs.items():
+            self._check_keyword(name, given)
+            given[name] = value
+        missing = [name for name in self.passed if name not in given and self._defaults[name] is _MISSING]
+        if missing:
+            message = f"{self._name} misses the argument{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+            raise ArgumentError(message)
+        given.update(self._givens)
+        return {name: given.get(name, default) for name, default in self._defaults.items() if name not in self._outputs}
+
+    def _check_keyword(self, name: str, given: Mapping[str, Any]) -> None:
+        if name in self._outputs:
+            message = f"{name} is an output of {self._name}: it is allocated for the call and returned. Leave it out."
+        elif name in self._givens:
+            message = f"{name} of {self._name} is bound by givens=; leave it out"
+        elif name not in self._defaults:
+            message = f"{self._name} has no parameter {name!r}; it has {', '.join(self.passed) or 'none'}"
+        elif name in given:
+            message = f"{self._name} got the argument {name} twice"
+        else:
+            return
+        raise ArgumentError(message)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bound:
+        """Sorts a call's arguments, copying NumPy arrays into shared memory."""
+        bound = Bound()
+        for name, value in self.match(args, kwargs).items():
+            bound.whole[name] = value
+            bound.texts.append(f"{name}: {describe_value(value)}")
+            bound.parameters[name] = self._param(bound, name, name, value)
+        self._check_aliases(bound)
+        return bound
+
+    def stage(self, slot: object, name: str, array: Array) -> Data:
+        """A NumPy array as `Data` that is kept for the slot and filled anew at each call."""
+        staged = self._staging.get(slot)
+        try:
+            if staged is not None and staged.dtype == array.dtype and staged.ndim == array.ndim:
+                staged.set_value(array)
+            else:
+                staged = self._staging[slot] = Data(array)
+        except DataError as error:
+            message = f"{name}: {error}"
+            raise DataError(message) from None
+        return staged
+
+    # ---- one parameter
+
+    def _param(self, bound: Bound, name: str, slot: Any, value: Any) -> Param:
+        """What a parameter, or a leaf of a nested one, gets."""
+        if isinstance(value, Data):
+            return self._array(bound, name, slot, value)
+        if isinstance(value, bool | int | float | complex | np.generic):
+            return self._scalar(bound, name, value)
+        if isinstance(value, np.ndarray):
+            return self._numpy(bound, name, slot, value)
+        if isinstance(value, IndexRange | RankConstant | PerRankValues):
+            return self._filled(bound, name, slot, value)
+        if is_nested(value) and self._style == "function":
+            leaves, structure = flatten(value)
+            bound.key.append(structure)
+            params = tuple(self._param(bound, name, (slot, i), leaf) for i, leaf in enumerate(leaves))
+            return Tree(structure, params)
+        if hasattr(value, "__array__") and not isinstance(value, tuple):
+            return self._numpy(bound, name, slot, np.asarray(value))
+        return self._constant(bound, name, value)
+
+    def _numpy(self, bound: Bound, name: str, slot: Any, array: Array) -> Param:
+        if array.ndim == 0 and array.dtype.kind in "biufc":
+            return self._scalar(bound, name, array[()])
+        staged = self.stage(slot, name, array)
+        if name in self._inout:
+            if not array.flags.writeable:
+                message = f"{name} is in inout=, so its rows are written back, but the array passed is read-only"
+                raise ArgumentError(message)
+            bound.write_back.append((array, staged))
+        return self._array(bound, name, slot, staged)
+
+    def _array(self, bound: Bound, name: str, slot: Any, data: Data) -> Param:
+        segment = data._segment  # noqa: SLF001  # Data's layout is for this module
+        bound.key.append(data._layout)  # noqa: SLF001
+        bound.segments.append(segment)
+        array = HostArray(segment.id, data.dtype, data.shape)
+        if name in self._broadcast or data.ndim == 0:
+            return Broadcast(array)
+        path = name if isinstance(slot, str) else f"{name}[{slot[1]}]"
+        (bound.minibatches if data.minibatch else bound.lengths)[path] = len(data)
+        return Sharded(array, data.minibatch, name in self._inout)
+
+    def _scalar(self, bound: Bound, name: str, value: Any) -> Param:
+        """A number, which travels with each call."""
+        kind = np.asarray(value).dtype.kind if isinstance(value, np.generic) else _python_kind(value)
+        if kind not in "biufc" or isinstance(value, np.longdouble | np.clongdouble):
+            return self._constant(bound, name, value)
+        dtype = value.dtype.name if isinstance(value, np.generic) else None
+        if kind == "c":
+            bound.key.append(("c", dtype))
+            first = bound.add_value(value.real, "d", None)
+            bound.add_value(value.imag, "d", None)
+            return Dynamic(first.index, dtype, is_complex=True)
+        fmt = {"b": "?", "i": "q", "u": "Q", "f": "d"}[kind]
+        if kind == "i" and not -(2**63) <= value < 2**63:
+            if not 0 <= value < 2**64:
+                message = f"{name}={value} does not fit in 64 bits; pass a float, or an array"
+                raise ArgumentError(message)
+            fmt, dtype = "Q", "uint64"
+        bound.key.append((fmt, dtype))
+        return bound.add_value(value if dtype is None else value.item() if isinstance(value, np.generic) else value, fmt, dtype)
+
+    def _filled(self, bound: Bound, name: str, slot: Any, value: Any) -> Param:
+        """What each rank fills in."""
+        bound.key.append(value)
+        if isinstance(value, IndexRange):
+            bound.lengths[name] = value.length
+            bound.contiguous.append(name)
+            return IndexSpan()
+        if isinstance(value, PerRankValues):
+            return PerRank(value.values)
+        if value is RankConstant.OFFSET:
+            bound.contiguous.append(name)
+        return Filled(value)
+
+    def _constant(self, bound: Bound, name: str, value: Any) -> Param:
+        """A value that is part of the plan."""
+        allowed = isinstance(value, tuple | Enum | np.generic) or value is None or self._style == "function"
+        try:
+            hash(value)
+        except TypeError:
+            allowed = False
+        if not allowed:
+            hint = "pass np.asarray(...) of it" if isinstance(value, list) else "pass an array, Data, or a number"
+            message = f"{name} of {self._name} is a {type(value).__name__}, which cannot be passed to a {self._style}; {hint}"
+            raise ArgumentError(message)
+        bound.key.append((type(value), value))
+        return Constant(value)
+
+    def _check_aliases(self, bound: Bound) -> None:
+        """A `Data` whose rows are written must not be read through another argument of the same call."""
+        if not self._inout:
+            return
+        owners: dict[int, str] = {}
+        written: dict[int, str] = {}
+        for name, param in bound.parameters.items():
+            for leaf in param.leaves if isinstance(param, Tree) else (param,):
+                if not isinstance(leaf, Sharded | Broadcast):
+                    continue
+                segment = leaf.array.segment
+                writable = isinstance(leaf, Sharded) and leaf.writable
+                other = owners.get(segment) if writable else written.get(segment)
+                if other is not None:
+                    message = (
+                        f"{name} and {other} are the same Data, and {name if writable else other} is in inout=; "
+                        f"ranks would read rows that "
+                        "others write. Pass a copy."
+                    )
+                    raise ArgumentError(message)
+                owners[segment] = name
+                if writable:
+                    written[segment] = name
+
+
+def check_writable_rows(rows: Rows | None, bound: Bound) -> None:
+    """Refuses to write the same row twice: which rank's value would stay is not defined."""
+    if not isinstance(rows, Listed):
+        return
+    writes = [name for name, param in bound.parameters.items() if isinstance(param, Sharded) and param.writable]
+    if writes and len(np.unique(rows.indices)) != rows.count:
+        message = f"batch lists a row twice, and {writes[0]} is in inout=, so its rows are written; list each row once"
+        raise BatchError(message)
+
+
+def _python_kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "b"
+    if isinstance(value, int):
+        return "i"
+    return "f" if isinstance(value, float) else "c"
+
+
+def describe_value(value: Any) -> str:
+    """An argument in a few words: dtype and shape of an array, the value of a number."""
+    if isinstance(value, Data | np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    text = repr(value)
+    return text if len(text) <= 40 else f"{type(value).__name__}"

@@ -1,0 +1,56 @@
+"""Messages between the coordinator and one rank: pickles and descriptors over a private socketpair.
+
+A message is a length (8 bytes), then a pickle; descriptors ride on the length. Only calls that are not a repeated call send
+messages, so nothing here is on the hot path.
+"""
+
+import pickle
+import select
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_LENGTH = struct.Struct("<Q")
+MAX_DESCRIPTORS = 128  # Linux passes at most 253 in one message (SCM_MAX_FD)
+_POLL_SECONDS = 0.05  # how often a blocked transfer looks whether the peer still lives
+
+
+def _wait(sock: socket.socket, event: int, watch: Callable[[], None]) -> None:
+    poll = select.poll()
+    poll.register(sock, event)
+    while not poll.poll(_POLL_SECONDS * 1000):
+        watch()
+
+
+def send(sock: socket.socket, message: object, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
+    """Sends one message, calling `watch` while the peer does not read; `watch` raises to give up."""
+    send_pickled(sock, pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL), descriptors, watch)
+
+
+def send_pickled(sock: socket.socket, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
+    """Sends a message that is pickled already (the same one goes to every rank)."""
+    _wait(sock, select.POLLOUT, watch)
+    socket.send_fds(sock, [_LENGTH.pack(len(payload))], descriptors)
+    view = memoryview(payload)
+    while view:
+        _wait(sock, select.POLLOUT, watch)
+        view = view[sock.send(view, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
+
+
+def receive(sock: socket.socket, watch: Callable[[], None]) -> tuple[Any, list[int]]:
+    """The next message and its descriptors; EOFError when the peer is gone."""
+    _wait(sock, select.POLLIN, watch)
+    header, descriptors, _, _ = socket.recv_fds(sock, _LENGTH.size, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    if len(header) < _LENGTH.size:
+        raise EOFError
+    (length,) = _LENGTH.unpack(header)
+    payload = bytearray(length)
+    view = memoryview(payload)
+    while view:
+        _wait(sock, select.POLLIN, watch)
+        received = sock.recv_into(view)
+        if received == 0:
+            raise EOFError
+        view = view[received:]
+    return pickle.loads(payload), descriptors  # noqa: S301  # the peer is this process's own fork

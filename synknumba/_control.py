@@ -1,0 +1,152 @@
+"""The control block: how the coordinator and the ranks tell each other that there is work, and that it is done.
+
+    coordinator                         control block (shared memory)                 rank r
+    -----------                         -----------------------------                 ------
+    writes the call's values       →    values
+    stores the command, rings      →    COMMAND, DOORBELL                        →    spins on DOORBELL, then sleeps
+    posts who sleeps               →    SLEEPS[r]                                →    (semaphore r)
+                                                                                      works
+                                        RESULT[r]                                ←    writes its small results
+    spins on ARRIVED, then sleeps  ←    ARRIVED, NEWS, DONE[r]                   ←    arrives
+    combines RESULT[0..W)          ←                                                  spins on DOORBELL again
+
+The doorbell is the barrier before the work and the arrival counter is the barrier after it: no rank starts before all have
+been told, and the coordinator goes on only when all are done. A command that is not negative is the number of a program
+to run again; MESSAGE says that the command itself is a message on the rank's socket. NEWS says that at least one rank
+has put a message (an error, a new shape of result) on its socket.
+"""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+import posix_ipc
+
+from synknumba import _spin
+from synknumba._shm import Segment
+from synknumba._types import Array
+
+MESSAGE = -1  # the command is a message on the socket
+
+VALUE_BYTES = 16 * 1024  # scalars and row selections of one call: 2,000 float64 scalars
+RESULT_BYTES = 64 * 1024  # small results of one rank; larger ones have a segment of their own
+SLEEP_SECONDS = 0.05  # how often a sleeping coordinator looks after the ranks; a death is told well within a second
+IDLE_SECONDS = 1.0  # how often a sleeping rank looks whether the coordinator still lives
+
+# A spin with sched_yield takes about 0.5 µs where nobody else wants the core and lets others run where somebody does.
+# A coordinator that spins while CPU ranks work would take part of their core, so there it goes to sleep sooner.
+RANK_SPINS = 2000  # about 1 ms: longer than what a script does between two calls of a loop
+COORDINATOR_SPINS_CROWDED = 200  # about 100 µs; a semaphore's wake-up costs about 10 µs, so little is lost by sleeping then
+COORDINATOR_SPINS = 20000  # about 10 ms, where every rank and the coordinator have a core each
+
+
+def _align(nbytes: int, to: int = 64) -> int:
+    return -(-nbytes // to) * to
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where things are in the control block, in bytes."""
+
+    world_size: int
+
+    @property
+    def values(self) -> int:
+        """The first byte of the call's values."""
+        return _align((_spin.RANK_LINES + self.world_size * _spin.WORDS_PER_RANK) * 8)
+
+    @property
+    def results(self) -> int:
+        """The first byte of rank 0's results; rank r's are r × RESULT_BYTES further."""
+        return _align(self.values + VALUE_BYTES, 4096)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return self.results + self.world_size * RESULT_BYTES
+
+
+def _semaphore() -> posix_ipc.Semaphore:
+    """A semaphore without a name: it is reached by inheritance through the fork only."""
+    semaphore = posix_ipc.Semaphore(None, posix_ipc.O_CREX, mode=0o600, initial_value=0)
+    semaphore.unlink()
+    return semaphore
+
+
+class ControlBlock:
+    """The shared memory and the semaphores of one world, made before the fork and inherited by every rank."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.layout = Layout(world_size)
+        self.segment = Segment(self.layout.size)
+        memory = self.segment.array("u1", (self.layout.size,))
+        memory[:] = 0  # touches every page, so that no call pays for it
+        self.memory: Array = memory
+        self.base: int = memory.ctypes.data
+        self.values: Array = memory[self.layout.values : self.layout.values + VALUE_BYTES]
+        self.results: Array = memory[self.layout.results :].reshape(world_size, RESULT_BYTES)
+        self.done = _semaphore()
+        self.doorbells = tuple(_semaphore() for _ in range(world_size))
+
+    def wake_ranks(self) -> None:
+        """Posts the semaphore of every rank that sleeps."""
+        for rank, doorbell in enumerate(self.doorbells):
+            if _spin.wake(self.base, rank):
+                doorbell.release()
+
+    def sleep_coordinator(self) -> bool:
+        """Sleeps until the last rank arrives or SLEEP_SECONDS have passed; true if all have arrived."""
+        posted = False
+        try:
+            if _spin.coordinator_sleeps(self.base, self.world_size) == 0:
+                posted = self._await_post()
+        finally:
+            # Also on Ctrl-C. Where a rank took the flag down its post is under way. Should it come too late to be taken
+            # here, it only wakes a later round too early, which then finds ARRIVED short and sleeps again.
+            if _spin.coordinator_wakes(self.base) == 0 and not posted:
+                self._await_post()
+        return bool(_spin.read(self.base, _spin.ARRIVED) == self.world_size)
+
+    def _await_post(self) -> bool:
+        try:
+            self.done.acquire(SLEEP_SECONDS)
+        except (posix_ipc.BusyError, posix_ipc.SignalError):
+            return False
+        return True
+
+    def sleep_rank(self, rank: int, sequence: int, coordinator: int) -> bool:
+        """Sleeps until the doorbell may have rung; false if the coordinator has died instead."""
+        if _spin.rank_sleeps(self.base, rank, sequence) == 0:
+            while True:
+                try:
+                    self.doorbells[rank].acquire(IDLE_SECONDS)
+                except posix_ipc.BusyError:
+                    if os.getppid() != coordinator:
+                        return False
+                except posix_ipc.SignalError:
+                    continue
+                else:
+                    return True
+        if _spin.wake(self.base, rank) == 0:
+            self.doorbells[rank].acquire()  # the coordinator took the flag down, so its post is under way
+        return True
+
+    def missing(self, sequence: int) -> list[int]:
+        """The ranks that have not answered this round."""
+        return [rank for rank in range(self.world_size) if self._word(rank, _spin.DONE) != sequence]
+
+    def with_news(self) -> list[int]:
+        """The ranks whose answer comes with a message."""
+        return [rank for rank in range(self.world_size) if self._word(rank, _spin.HAS_NEWS)]
+
+    def _word(self, rank: int, word: int) -> int:
+        value: int = _spin.read(self.base, _spin.RANK_LINES + rank * _spin.WORDS_PER_RANK + word)
+        return value
+
+    def close(self) -> None:
+        """Frees the shared memory and the semaphores of this process; idempotent."""
+        self.segment.close()
+        for semaphore in (self.done, *self.doorbells):
+            with suppress(posix_ipc.ExistentialError, ValueError):
+                semaphore.close()

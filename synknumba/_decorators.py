@@ -1,0 +1,150 @@
+"""The decorators that make a `Function`: `parallel` for kernels, `function` for Python functions of device arrays."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from synknumba import _reduction
+from synknumba._arguments import Output
+from synknumba._errors import ArgumentError, ReductionError
+from synknumba._function import Function, FunctionOptions
+from synknumba._launch import LaunchConfig
+from synknumba._types import Block, Grid
+
+_MISSING: Any = object()
+
+
+def _names(value: Iterable[str] | str, what: str) -> frozenset[str]:
+    if isinstance(value, str):
+        message = f'{what} takes a tuple of names, got the string {value!r}; write {what}=("{value}",)'
+        raise ArgumentError(message)
+    return frozenset(value)
+
+
+_KEPT_OPTIONS = ("fastmath", "debug", "lineinfo", "opt", "max_registers")
+
+
+def _unwrap(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The plain function of a kernel, and the options it was compiled with."""
+    function = getattr(kernel, "py_func", kernel)
+    if not callable(function) or not hasattr(function, "__code__"):
+        message = f"parallel wraps a Numba CUDA kernel or a plain function in that dialect, got {kernel!r}"
+        raise ArgumentError(message)
+    told = getattr(kernel, "targetoptions", None) or {}
+    return function, {name: told[name] for name in _KEPT_OPTIONS if told.get(name) is not None}
+
+
+def parallel(
+    kernel: Any = None,
+    /,
+    *,
+    outputs: Mapping[str, Output] | None = None,
+    broadcast: Iterable[str] = (),
+    inout: Iterable[str] = (),
+    givens: Mapping[str, Any] | None = None,
+    block: Block = 256,
+    grid: Grid = None,
+    smem_bytes: int = 0,
+    name: str | None = None,
+) -> Any:
+    """Runs a Numba CUDA kernel on every rank's rows.
+
+    The kernel may be decorated with `numba.cuda.jit`, or be a plain function in that dialect. It is compiled for the device at
+    its first call.
+
+    Args:
+        kernel: what is decorated.
+        outputs: parameters that are allocated for the call and returned, each declared with `output`.
+        broadcast: array parameters that every rank gets whole.
+        inout: sharded parameters whose rows the kernel writes; they are written back.
+        givens: values bound to parameters, which callers then leave out.
+        block: CUDA threads per block, an int or a tuple of up to three.
+        grid: blocks, an int or a tuple; a function of the row count of the launch; None for one thread per row.
+        smem_bytes: dynamic shared memory of a block, in bytes.
+        name: for messages; default: the kernel's.
+
+    Returns:
+        A `Function`; used with arguments, a decorator that makes one.
+
+    Raises:
+        ArgumentError: a name is not a parameter of the kernel, or has two roles.
+        LaunchError: the block, grid or smem size is not possible.
+    """
+
+    def decorate(target: Any) -> Function:
+        function, compile_options = _unwrap(target)
+        declared = dict(outputs or {})
+        for key, value in declared.items():
+            if not isinstance(value, Output):
+                message = f"outputs[{key!r}] of a kernel needs synknumba.output(op, shape=…, dtype=…), got {value!r}"
+                raise ReductionError(message)
+        options = FunctionOptions(
+            style="kernel",
+            outputs=declared,
+            ops=None,
+            has_ops=True,
+            broadcast=_names(broadcast, "broadcast"),
+            inout=_names(inout, "inout"),
+            givens=dict(givens or {}),
+            launch=LaunchConfig(block, grid, smem_bytes),
+            compile_options=compile_options,
+        )
+        return Function(function, options, name)
+
+    return decorate if kernel is None else decorate(kernel)
+
+
+def function(
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    outputs: Any = _MISSING,
+    broadcast: Iterable[str] = (),
+    inout: Iterable[str] = (),
+    givens: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Any:
+    """Runs a Python function of device arrays on every rank's rows: NumPy arrays on the CPU, CuPy arrays on GPUs.
+
+    Arguments and results may be nested dicts, lists and tuples of arrays and numbers.
+
+    Args:
+        func: what is decorated.
+        outputs: how results are put together: one op for all that is returned, or a tree of ops of its shape. Needed where the
+            function returns something.
+        broadcast: parameters that every rank gets whole.
+        inout: sharded parameters whose rows the function writes; they are written back.
+        givens: values bound to parameters, which callers then leave out.
+        name: for messages; default: the function's.
+
+    Returns:
+        A `Function`; used with arguments, a decorator that makes one.
+    """
+
+    def decorate(target: Callable[..., Any]) -> Function:
+        has_ops = outputs is not _MISSING
+        ops = _plain_ops(outputs) if has_ops else None
+        options = FunctionOptions(
+            style="function",
+            outputs={},
+            ops=ops,
+            has_ops=has_ops,
+            broadcast=_names(broadcast, "broadcast"),
+            inout=_names(inout, "inout"),
+            givens=dict(givens or {}),
+            launch=None,
+            compile_options={},
+        )
+        return Function(getattr(target, "py_func", target) if isinstance(target, Function) else target, options, name)
+
+    return decorate if func is None else decorate(func)
+
+
+def _plain_ops(ops: Any) -> Any:
+    """A tree of ops, checked."""
+    if isinstance(ops, dict):
+        return {key: _plain_ops(value) for key, value in ops.items()}
+    if isinstance(ops, list | tuple):
+        return tuple(_plain_ops(value) for value in ops)
+    op = ops.op if isinstance(ops, Output) else ops
+    _reduction.check_op(op, "outputs")
+    return op

@@ -1,0 +1,105 @@
+"""Every error that synknumba raises on purpose.
+
+Each is a `SynkError` and also the built-in it is, so that both `except synk.SynkError` and `except ValueError` work.
+A message gives the argument, what was required, what was got and what to do. All of them pickle, since some are raised on
+a rank and re-raised in the coordinator.
+"""
+
+from dataclasses import dataclass
+
+
+class SynkError(Exception):
+    """The base of all errors of synknumba."""
+
+
+class ArgumentError(SynkError, TypeError):
+    """A call's arguments do not fit the function: one is missing, given twice, unknown, or of a type that cannot be passed."""
+
+
+class PartitionError(SynkError, ValueError):
+    """The rows cannot be divided as asked: lengths that disagree, or a number of slices or ranks that makes no sense."""
+
+
+class BatchError(SynkError, IndexError):
+    """A `batch` selects rows that do not exist, or none at all, or is not a selection of rows."""
+
+
+class DataError(SynkError, ValueError):
+    """A value does not fit a `Data`: its dtype, its number of dimensions or its size."""
+
+
+class ReductionError(SynkError, ValueError):
+    """An output's op is unknown, does not suit the dtype, or has nothing to work on."""
+
+
+class LaunchError(SynkError, ValueError):
+    """A grid, block or dynamic smem size that CUDA does not accept, or a grid that cannot be derived."""
+
+
+class KernelError(SynkError, NotImplementedError):
+    """A kernel uses what this device cannot run; the message names the kernel, the file, the line and the way out."""
+
+
+class DeviceError(SynkError, RuntimeError):
+    """The device asked for cannot be used: no GPU, a broken CUDA installation, or CUDA initialised before the fork."""
+
+
+class SharedMemoryError(SynkError, MemoryError):
+    """POSIX shared memory of the size asked for cannot be had."""
+
+
+class WorldError(SynkError, RuntimeError):
+    """The call does not fit the state of the world: there is none, there is one already, it is busy, or this is a rank."""
+
+
+class RankDied(WorldError):  # noqa: N818  # the name says what happened; "Error" would add nothing
+    """A rank's process ended while the world was open. All ranks have been ended; every `Data` keeps its contents."""
+
+
+class CallTimeout(WorldError, TimeoutError):  # noqa: N818  # as the built-in it is, plus which call
+    """A call took longer than the `timeout` given to `fork()`. All ranks have been ended; every `Data` keeps its contents."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailure:
+    """One rank's exception, as text that survives pickling whatever the exception was.
+
+    Attributes:
+        rank: the rank that raised.
+        type_name: the exception's qualified type name.
+        message: `str(exception)`.
+        traceback: the formatted traceback on the rank.
+    """
+
+    rank: int
+    type_name: str
+    message: str
+    traceback: str
+
+
+class RankError(SynkError, RuntimeError):
+    """A Python exception on one or more ranks. The world stays usable.
+
+    The first rank's original exception is the `__cause__` where it could be pickled.
+
+    Attributes:
+        failures: every rank that raised, in rank order.
+        function: the name of the function called.
+        arguments: what was passed, one short text an argument (name, dtype and shape).
+    """
+
+    def __init__(self, function: str, arguments: tuple[str, ...], failures: tuple[RankFailure, ...]) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.failures = failures
+        super().__init__(function, arguments, failures)
+
+    def __str__(self) -> str:
+        """Lists the call and every rank's traceback."""
+        ranks = ", ".join(str(failure.rank) for failure in self.failures)
+        first = self.failures[0]
+        lines = [f"{self.function}({', '.join(self.arguments)}) raised on rank {ranks}: {first.type_name}: {first.message}"]
+        for failure in self.failures:
+            lines.append(f"--- rank {failure.rank} ---")
+            lines.append(failure.traceback.rstrip())
+        return "\n".join(lines)

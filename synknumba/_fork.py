@@ -1,0 +1,110 @@
+"""`fork()`: how many ranks on which devices, checked before the first process is made."""
+
+import warnings
+from collections.abc import Sequence
+
+from synknumba import _rank_state
+from synknumba._errors import DeviceError, PartitionError, WorldError
+from synknumba._types import DeviceKind
+from synknumba._world import World, open_world
+from synknumba.device import cuda_is_initialised, probe, usable_cores
+
+
+def fork(
+    world_size: int | None = None,
+    *,
+    device: str = "auto",
+    devices: Sequence[int] | None = None,
+    profile: bool = False,
+    timeout: float | None = None,
+) -> World:
+    """Starts the ranks: one process per GPU, or per CPU core where there is no GPU.
+
+    Args:
+        world_size: number of ranks. Default: every visible GPU, or every usable CPU core (affinity and cgroup quota counted).
+        device: "cuda", "cpu", or "auto": "cuda" where there is a usable GPU, else "cpu".
+        devices: the GPU of each rank, by index; several ranks may share one, as in [0, 0, 1].
+        profile: write a cProfile of each rank to synknumba-rank<r>.prof in the working directory when the world closes.
+        timeout: seconds a call may take before all ranks are ended and `CallTimeout` is raised. Default: no limit.
+
+    Returns:
+        The world; use it as a context manager, or call `close()`.
+
+    Raises:
+        WorldError: there is an open world already, or this process is a rank.
+        PartitionError: `world_size`, `devices` or `timeout` makes no sense, or there are fewer GPUs than ranks.
+        DeviceError: no GPU can be used, or CUDA was initialised in this process before.
+    """
+    if _rank_state.current_rank() is not None:
+        message = f"fork() called on rank {_rank_state.current_rank()}; only the coordinator forks"
+        raise WorldError(message)
+    world = open_world()
+    if world is not None:
+        message = f"fork() called while {world!r} is open; call close() first, or use `with synknumba.fork(): ...`"
+        raise WorldError(message)
+    world_size, kind, indices = _resolve(world_size, device, devices)
+    _check_timeout(timeout)
+    return World(world_size, kind, indices, profile=bool(profile), timeout=timeout)
+
+
+def _check_timeout(timeout: object) -> None:
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0):
+        message = f"timeout must be a positive number of seconds or None, got {timeout!r}"
+        raise PartitionError(message)
+
+
+def _resolve(world_size: int | None, device: str, devices: Sequence[int] | None) -> tuple[int, DeviceKind, tuple[int, ...]]:
+    """How many ranks on what, checked."""
+    if device not in {"auto", "cuda", "cpu"}:
+        message = f'device must be "auto", "cuda" or "cpu", got {device!r}'
+        raise PartitionError(message)
+    if world_size is not None and (isinstance(world_size, bool) or not hasattr(world_size, "__index__") or world_size < 1):
+        message = f"world_size must be an integer of at least 1 (or None for every device), got {world_size!r}"
+        raise PartitionError(message)
+    if device == "cpu":
+        if devices is not None:
+            message = f'devices={list(devices)} places ranks on GPUs, but device is "cpu"; leave one of them out'
+            raise PartitionError(message)
+        return int(world_size or usable_cores()), "cpu", ()
+    report = probe()
+    if report.count == 0 and device == "auto" and devices is None:
+        if report.problem:
+            warnings.warn(f"running on CPU cores: {report.problem}", RuntimeWarning, stacklevel=3)
+        return int(world_size or usable_cores()), "cpu", ()
+    if report.count == 0:
+        message = report.problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores'
+        raise DeviceError(message)
+    if cuda_is_initialised():
+        message = (
+            "CUDA has been initialised in this process before fork(), and its children cannot use it. Move "
+            "whatever touches the GPU "
+            "(cuda.to_device, cupy arrays, torch.cuda, cuda.jit with explicit signatures) behind fork(), into "
+            "functions that run on the "
+            'ranks, or use device="cpu".'
+        )
+        raise DeviceError(message)
+    return _place_on_gpus(world_size, devices, report.count)
+
+
+def _place_on_gpus(
+    world_size: int | None, devices: Sequence[int] | None, count: int
+) -> tuple[int, DeviceKind, tuple[int, ...]]:
+    if devices is None:
+        size = int(world_size or count)
+        if size > count:
+            message = (
+                f"world_size={size} is more than the {count} visible GPU{'s' if count > 1 else ''}; several "
+                f"ranks share a GPU only where "
+                f"it is asked for, as in devices={[r % count for r in range(size)]}"
+            )
+            raise PartitionError(message)
+        return size, "cuda", tuple(range(size))
+    indices = tuple(devices)
+    bad = [i for i in indices if isinstance(i, bool) or not hasattr(i, "__index__") or not 0 <= i < count]
+    if bad or not indices:
+        message = f"devices must list a GPU between 0 and {count - 1} for each rank, got {list(indices)}"
+        raise PartitionError(message)
+    if world_size is not None and world_size != len(indices):
+        message = f"world_size={world_size} but devices={list(indices)} places {len(indices)} ranks; leave one of them out"
+        raise PartitionError(message)
+    return len(indices), "cuda", tuple(int(i) for i in indices)

@@ -1,0 +1,492 @@
+"""`Function` and the decorators that make one: a kernel or a Python function that runs on every rank at a call.
+
+f(x, y, 0.5) ──known call──> Plan.execute                       the hot path: a key, a doorbell, a sum
+    └──────── new call ────> Binder → rows → Plan (shipped) → execute
+"""
+
+import linecache
+import os
+import weakref
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count as counter
+from typing import Any, NoReturn
+
+import cloudpickle
+import numpy as np
+
+from synknumba import simt
+from synknumba._arguments import Output, PerRankValues
+from synknumba._bind import Binder, Bound, check_writable_rows, signature_names
+from synknumba._data import Data
+from synknumba._errors import ArgumentError, PartitionError, ReductionError, WorldError
+from synknumba._launch import LaunchConfig
+from synknumba._outputs import OutputBuilder
+from synknumba._partition import Listed, Range, Rows
+from synknumba._plan import FunctionPlan, KernelPlan, Plan, next_number
+from synknumba._program import FunctionSpec, FunctionStyle, HostArray, Install, Param, Program, RowSource
+from synknumba._report import PlanReport, make_report
+from synknumba._shm import Segment
+from synknumba._tree import is_nested
+from synknumba._types import Batch
+from synknumba._world import CallInfo, World, current_world, open_world
+
+PLANS_KEPT = 128  # per function: an epoch's different shapes; the least recently used is dropped beyond
+
+_MISSING: Any = object()
+_ids = counter()
+_functions: "weakref.WeakSet[Function]" = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionOptions:
+    """What a decorator was given."""
+
+    style: FunctionStyle
+    outputs: Mapping[str, Output]
+    ops: Any
+    has_ops: bool
+    broadcast: frozenset[str]
+    inout: frozenset[str]
+    givens: Mapping[str, Any]
+    launch: LaunchConfig | None
+    compile_options: Mapping[str, Any]
+
+
+class Function:
+    """A function that runs on all ranks when it is called. Made by the decorators.
+
+    Call it as `f(*args, batch=None, num_slices=1, output_subset=None, **kwargs)`: arguments by position or name, in the order
+    of the wrapped function's parameters, without its outputs.
+
+    - `Data` and NumPy arrays are sharded along axis 0, unless their name is in `broadcast=`; 0-d ones are broadcast.
+    - Python and NumPy scalars go to every rank by value.
+    - `synknumba.arange(n)`, `RANK`, `WORLD_SIZE`, `OFFSET`, `per_rank([...])` are filled in on each rank.
+
+    `batch` selects rows before they are divided: an int (the first rows), a slice, or a list of row numbers. `num_slices` cuts
+    each rank's rows into that many parts, run one after the other. `output_subset` names the outputs wanted, in the order
+    wanted.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: FunctionOptions, name: str | None) -> None:
+        self.py_func = function
+        self.name = name or function.__name__
+        self.__name__ = self.name
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+        self._options = options
+        self._id = next(_ids)
+        parameters = signature_names(function, "the function" if options.style == "function" else "the kernel")
+        _check_names(self.name, parameters, options)
+        self._parameters = parameters
+        self._binder = Binder(
+            self.name,
+            options.style,
+            parameters,
+            outputs=options.outputs,
+            broadcast=options.broadcast,
+            inout=options.inout,
+            givens=options.givens,
+        )
+        self._builder = OutputBuilder(self.name, options.outputs)
+        self._world: World | None = None
+        self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._quick: dict[tuple[Any, ...], tuple[Plan, int | None]] = {}
+        self._indices: Segment | None = None
+        _functions.add(self)
+
+    # ---- calls
+
+    def __call__(
+        self,
+        *args: Any,
+        batch: Batch = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        output_subset: Sequence[str | int] | str | int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Runs the function on all ranks and puts the results together.
+
+        Raises:
+            ArgumentError, PartitionError, BatchError, DataError, ReductionError, LaunchError: bad input; nothing was sent.
+            WorldError: there is no world, or it is busy.
+            RankError: an exception on a rank; the world stays usable.
+            RankDied, CallTimeout: the ranks have been ended; `fork()` works again.
+        """
+        world = current_world()
+        world.begin()
+        try:
+            if world is self._world and batch is None and num_slices == 1 and output_subset is None and not kwargs:
+                known = self._known_call(args)
+                if known is not None:
+                    plan, values, count = known
+                    return plan.execute(values, count)
+            if local_batch is not None:
+                message = f"{self.name} got local_batch, which selects rows of sliceable variables, and it has none"
+                raise ArgumentError(message)
+            return self._call(world, args, kwargs, CallOptions(batch, num_slices, output_subset))
+        finally:
+            world.end()
+
+    def as_serial(self, *args: Any, batch: Batch = None, output_subset: Any = None, **kwargs: Any) -> Any:
+        """Runs the function on the root alone, on all the rows: what the result of a call is compared with."""
+        world = current_world()
+        world.begin()
+        try:
+            return self._call(world, args, kwargs, CallOptions(batch, 1, output_subset, solo=True))
+        finally:
+            world.end()
+
+    def _known_call(self, args: tuple[Any, ...]) -> tuple[Plan, tuple[Any, ...], int | None] | None:
+        """The plan of a call of the plainest kind that was made before."""
+        key: list[Any] = []
+        values: list[Any] = []
+        for arg in args:
+            kind = arg.__class__
+            if kind is Data:
+                key.append(arg._layout)  # noqa: SLF001  # the hot path reads it without a call
+            elif kind is float:
+                key.append(float)
+                values.append(arg)
+            elif kind is int and -(2**63) <= arg < 2**63:
+                key.append(int)
+                values.append(arg)
+            else:
+                return None
+        found = self._quick.get(tuple(key))
+        return None if found is None else (found[0], tuple(values), found[1])
+
+    def _call(self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: "CallOptions") -> Any:
+        if world is not self._world:
+            self._enter(world)
+        options.check(self)
+        bound = self._binder.bind(args, kwargs)
+        rows = bound.select(self.name, options.batch)
+        check_writable_rows(rows, bound)
+        count = None if rows is None else rows.count
+        source, kind_key = self._row_source(rows, options.batch, bound)
+        key = (tuple(bound.key), kind_key, options.key(), self._builder.capacity(count))
+        plan = self._plans.get(key)
+        world.attach(bound.segments)
+        if plan is None:
+            plan = self._make_plan(world, bound, source, count, options)
+            self._keep(key, plan)
+            if options.is_plain and not kwargs:
+                self._remember(args, plan, count)
+        else:
+            self._plans.move_to_end(key)
+        result = plan.execute((*bound.values, *_row_values(rows, source)), count)
+        for array, staged in bound.write_back:
+            np.copyto(array, staged.data)
+        return result
+
+    # ---- plans
+
+    def _enter(self, world: World) -> None:
+        """Starts afresh in a new world; plans belong to one."""
+        self._world = world
+        self._plans.clear()
+        self._quick.clear()
+        weakref.finalize(self, world.forget, "function", self._id).atexit = False
+
+    def _make_plan(self, world: World, bound: Bound, source: RowSource, count: int | None, options: "CallOptions") -> Plan:
+        self._check_per_rank(world, bound)
+        info = CallInfo(self.name, tuple(bound.texts))
+        if self._options.style == "kernel":
+            return self._make_kernel_plan(world, bound, source, count, options, info)
+        program = Program(
+            number=next_number(),
+            function=self._id,
+            parameters=tuple(bound.parameters.items()),
+            rows=source,
+            num_slices=options.num_slices,
+            values=_formats(bound, source),
+            solo=options.solo,
+            ops=self._subset_ops(options),
+            subset=options.subset,
+        )
+        self._ship(world, program, info)
+        return FunctionPlan(world, program, info, has_ops=self._options.has_ops)
+
+    def _make_kernel_plan(
+        self, world: World, bound: Bound, source: RowSource, count: int | None, options: "CallOptions", info: CallInfo
+    ) -> Plan:
+        launch = self._options.launch
+        assert launch is not None  # noqa: S101  # every kernel has one
+        launch.resolve(count)  # refuses a grid that cannot be derived before anything is sent
+        wanted = self._builder.wanted(options.subset)
+        built = self._builder.build(bound, count, world.world_size, wanted)
+        self._builder.check_mean(count, wanted)
+        parameters: list[tuple[str, Param]] = [
+            (name, built.results[name] if name in built.results else bound.parameters[name]) for name in self._parameters
+        ]
+        program = Program(
+            number=next_number(),
+            function=self._id,
+            parameters=tuple(parameters),
+            rows=source,
+            num_slices=options.num_slices,
+            values=_formats(bound, source),
+            solo=options.solo,
+        )
+        world.attach(built.segments)
+        self._ship(world, program, info)
+        finish = None if len(wanted) < 2 else namedtuple(f"{self.name}_result", wanted)  # type: ignore[misc]
+        return KernelPlan(world, program, info, wanted, finish, built.segments)
+
+    def _ship(self, world: World, program: Program | None, info: CallInfo) -> None:
+        """Sends a program, and the function before its first."""
+        spec = None
+        if self._id not in world.shipped:
+            if world.device == "cpu" and self._options.style == "kernel":
+                simt.jit(self.py_func).check()  # refused here, by name and line, rather than on every rank
+            spec = self._spec()
+        world.command(Install(spec, program), info=info)
+        if spec is not None:
+            world.shipped.add(self._id)
+
+    def _spec(self) -> FunctionSpec:
+        payload = (self.py_func, self._options.launch, dict(self._options.compile_options))
+        try:
+            pickled = cloudpickle.dumps(payload)
+        except Exception as error:
+            message = (
+                f"{self.name} cannot be sent to the ranks: {error}. What a function needs must be passed to it, "
+                f"or be defined so that it "
+                "can be pickled."
+            )
+            raise ArgumentError(message) from error
+        return FunctionSpec(self._id, self.name, self._options.style, pickled, _pseudo_files())
+
+    def _keep(self, key: Any, plan: Plan) -> None:
+        self._plans[key] = plan
+        if len(self._plans) > PLANS_KEPT:
+            _, old = self._plans.popitem(last=False)
+            self._quick = {k: v for k, v in self._quick.items() if v[0] is not old}
+            old.forget()
+
+    def _remember(self, args: tuple[Any, ...], plan: Plan, count: int | None) -> None:
+        """Lets a call with arguments like these take the hot path."""
+        key = [arg._layout if type(arg) is Data else type(arg) for arg in args]  # noqa: SLF001
+        if all(type(arg) in {Data, float, int} for arg in args) and len(args) == len(self._binder.passed):
+            self._quick[tuple(key)] = (plan, count)
+
+    def _row_source(self, rows: Rows | None, batch: Batch, bound: Bound) -> tuple[RowSource, Any]:
+        """Where the ranks find the selection, and its part of the plan's key."""
+        if rows is None:
+            return RowSource("none"), "none"
+        if isinstance(rows, Range):
+            kind: Any = "all" if batch is None else "range"
+            return RowSource(kind, rows.count if batch is None else 0), kind
+        segment = self._index_segment(rows)
+        bound.segments.append(segment)
+        capacity = segment.size // 8
+        source = RowSource("list", 0, HostArray(segment.id, np.dtype(np.int64), (capacity,)))
+        return source, ("list", segment.id, segment.generation)
+
+    def _index_segment(self, rows: Listed) -> Segment:
+        """Shared memory with the row numbers."""
+        nbytes = rows.count * 8
+        if self._indices is None:
+            self._indices = Segment(nbytes)
+        elif self._indices.size < nbytes:
+            self._indices.grow(nbytes)
+        self._indices.array(np.int64, (rows.count,))[:] = rows.indices
+        return self._indices
+
+    def _check_per_rank(self, world: World, bound: Bound) -> None:
+        for name, value in bound.whole.items():
+            if isinstance(value, PerRankValues) and len(value.values) != world.world_size:
+                message = (
+                    f"{name}=per_rank(...) has {len(value.values)} values for {world.world_size} ranks; give one for each rank"
+                )
+                raise ArgumentError(message)
+
+    def _subset_ops(self, options: "CallOptions") -> Any:
+        ops = self._options.ops
+        if options.subset is None or not self._options.has_ops:
+            return ops if self._options.has_ops else None
+        if not is_nested(ops):
+            return ops
+        try:
+            return tuple(ops[key] for key in options.subset)
+        except (KeyError, IndexError, TypeError):
+            message = f"output_subset={list(options.subset)} names an output that outputs={ops!r} of {self.name} does not have"
+            raise ReductionError(message) from None
+
+    # ---- what else it tells
+
+    def build_inputs(
+        self, *values: Any, force_cast: bool = False, oversize: float = 1.0, minibatch: bool = False, **named: Any
+    ) -> Any:
+        """Makes `Data` of values for this function's arguments, named as its parameters.
+
+        Returns:
+            One `Data`, or a tuple in the order of the parameters.
+        """
+        matched = self._binder.match(values, named)
+        made = tuple(
+            Data(value, force_cast=force_cast, oversize=oversize, minibatch=minibatch, name=name)
+            for name, value in matched.items()
+            if name in self._binder.passed
+        )
+        return made[0] if len(made) == 1 else made
+
+    def plan(
+        self,
+        *args: Any,
+        batch: Batch = None,
+        num_slices: int = 1,
+        output_subset: Any = None,
+        world_size: int | None = None,
+        **kwargs: Any,
+    ) -> PlanReport:
+        """Works a call out without making it: who gets which rows, bytes per rank, slices, how results are put together.
+
+        Needs no GPU and no world.
+
+        Args:
+            *args: as for the call.
+            batch: as for the call.
+            num_slices: as for the call.
+            output_subset: as for the call.
+            **kwargs: as for the call.
+            world_size: ranks to plan for; default: those of the open world.
+        """
+        options = CallOptions(batch, num_slices, output_subset)
+        options.check(self)
+        world = open_world()
+        if world_size is None:
+            if world is None:
+                message = "plan() needs world_size=… where no world is open"
+                raise WorldError(message)
+            world_size = world.world_size
+        bound = self._binder.bind(args, kwargs)
+        rows = bound.select(self.name, batch)
+        return make_report(self.name, self._options.outputs, self._options.ops, bound, rows, world_size, num_slices)
+
+    @property
+    def output_modes(self) -> Any:
+        """The op of each output: a dict by name for kernels, the tree of ops for Python functions."""
+        if self._options.style == "kernel":
+            return {name: output.op for name, output in self._options.outputs.items()}
+        return self._options.ops if self._options.has_ops else None
+
+    @property
+    def update_modes(self) -> dict[str, Any]:
+        """The op of each updated variable, by parameter."""
+        return {}
+
+    def __repr__(self) -> str:
+        """Name, style and parameters."""
+        return f"<synknumba {self._options.style} {self.name}({', '.join(self._parameters)})>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A rank gets a stand-in that says that only the coordinator makes calls."""
+        return _RankSideFunction, (self.name, self.py_func)
+
+
+class _RankSideFunction:
+    """What a `Function` is on a rank: its plain function, and no calls."""
+
+    def __init__(self, name: str, py_func: Callable[..., Any]) -> None:
+        self.name = name
+        self.py_func = py_func
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        current_world()
+        raise AssertionError  # a rank has no world, so the line above raises
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """The options of one call."""
+
+    batch: Batch
+    num_slices: int = 1
+    output_subset: Any = None
+    solo: bool = False
+
+    @property
+    def subset(self) -> tuple[str | int, ...] | None:
+        """The outputs wanted, or None for all."""
+        if self.output_subset is None:
+            return None
+        if isinstance(self.output_subset, str | int):
+            return (self.output_subset,)
+        return tuple(self.output_subset)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every option has its default."""
+        return self.batch is None and self.num_slices == 1 and self.output_subset is None and not self.solo
+
+    def key(self) -> tuple[Any, ...]:
+        """The options' part of the plan's key."""
+        return (self.num_slices, self.subset, self.solo)
+
+    def check(self, function: Function) -> None:
+        """Refuses what no call can have."""
+        slices = self.num_slices
+        if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
+            message = f"num_slices must be an integer of at least 1, got {slices!r}"
+            raise PartitionError(message)
+        if self.output_subset is not None and not isinstance(self.output_subset, str | int | Iterable):
+            message = f"output_subset must list outputs of {function.name}, got {self.output_subset!r}"
+            raise ReductionError(message)
+
+
+def _formats(bound: Bound, source: RowSource) -> str:
+    return "".join(bound.formats) + {"range": "qqq", "list": "q"}.get(source.kind, "")
+
+
+def _row_values(rows: Rows | None, source: RowSource) -> tuple[int, ...]:
+    if source.kind == "range":
+        assert isinstance(rows, Range)  # noqa: S101
+        return (rows.start, rows.step, rows.count)
+    if source.kind == "list":
+        assert rows is not None  # noqa: S101
+        return (rows.count,)
+    return ()
+
+
+def _pseudo_files() -> dict[str, Any]:
+    """Sources that exist in `linecache` only: cells of a notebook or an interactive session, which ranks cannot read."""
+    return {
+        name: entry
+        for name, entry in linecache.cache.items()
+        if len(entry) == 4 and (name.startswith("<") or not os.path.exists(name))
+    }
+
+
+def _check_names(name: str, parameters: Collection[str], options: FunctionOptions) -> None:
+    """Every name a decorator was given must be a parameter, and of one role only."""
+    roles = {
+        "outputs": options.outputs if options.style == "kernel" else (),
+        "broadcast": options.broadcast,
+        "inout": options.inout,
+        "givens": options.givens,
+    }
+    owner: dict[str, str] = {}
+    for role, names in roles.items():
+        for one in names:
+            if one not in parameters:
+                message = f"{role}= names {one!r}, which is not a parameter of {name}; it has {', '.join(parameters) or 'none'}"
+                raise ArgumentError(message)
+            if one in owner and {role, owner[one]} != {"givens", "broadcast"}:
+                message = f"{one!r} of {name} is in both {owner[one]}= and {role}=; it can be one of them"
+                raise ArgumentError(message)
+            owner[one] = role
+
+
+def distribute() -> None:
+    """Sends every function made so far to the ranks now, instead of at its first call. May be called again."""
+    world = current_world()
+    world.begin()
+    try:
+        for one in sorted(_functions, key=lambda f: f._id):  # noqa: SLF001
+            one._ship(world, None, CallInfo(one.name))  # noqa: SLF001
+    finally:
+        world.end()

@@ -1,0 +1,149 @@
+"""A kernel's outputs for one call: their shapes, and where each rank's part lies."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from synknumba import _reduction
+from synknumba._arguments import Output
+from synknumba._bind import Bound
+from synknumba._control import RESULT_BYTES
+from synknumba._data import Data
+from synknumba._errors import ArgumentError, ReductionError
+from synknumba._program import HostArray, Result, Sharded
+from synknumba._shm import Segment
+from synknumba._types import Shape
+
+SMALL_RESULT_BYTES = 16 * 1024  # more than this for one output and it gets a segment of its own
+
+
+@dataclass(slots=True)
+class Built:
+    """The outputs of one plan, and the segments that they lie in."""
+
+    results: dict[str, Result] = field(default_factory=dict)
+    segments: list[Segment] = field(default_factory=list)
+    used: int = 0  # bytes of each rank's part of the control block
+
+
+class OutputBuilder:
+    """Makes the outputs of one kernel."""
+
+    def __init__(self, name: str, outputs: Mapping[str, Output]) -> None:
+        self._name = name
+        self._outputs = outputs
+        self._gathers = any(output.op == "gather" for output in outputs.values())
+
+    def capacity(self, count: int | None) -> int:
+        """Rows to make room for, where something is gathered: a power of two, so that batches of similar size share a plan."""
+        return 1 << (count - 1).bit_length() if self._gathers and count else 0
+
+    def wanted(self, subset: Sequence[str | int] | None) -> list[str]:
+        """The names of the outputs to return, in order.
+
+        Raises:
+            ReductionError: the subset names something that is not an output, or the same twice.
+        """
+        names = list(self._outputs)
+        if subset is None:
+            return names
+        out: list[str] = []
+        for one in subset:
+            known = one in names if isinstance(one, str) else -len(names) <= one < len(names)
+            if not known:
+                message = (
+                    f"output_subset names {one!r}, which is not an output of {self._name}; it has {', '.join(names) or 'none'}"
+                )
+                raise ReductionError(message)
+            name = one if isinstance(one, str) else names[one]
+            if name in out:
+                message = f"output_subset names {name!r} twice"
+                raise ReductionError(message)
+            out.append(name)
+        return out
+
+    def check_mean(self, count: int | None, wanted: Sequence[str]) -> None:
+        """A mean needs rows."""
+        means = [name for name in wanted if self._outputs[name].op == "mean"]
+        if means and count == 0:
+            message = f'{means[0]} of {self._name} is a "mean" of rows, and there are none; pass at least one row'
+            raise ReductionError(message)
+
+    def build(self, bound: Bound, count: int | None, world_size: int, wanted: Sequence[str]) -> Built:
+        """All outputs, of which only the wanted ones have a place."""
+        built = Built()
+        for name, output in self._outputs.items():
+            dtype, shape = self._resolve(name, output, bound, count)
+            result = Result(name, output.op, dtype, shape, None)
+            if name in wanted:
+                result = self._place(built, result, count, world_size)
+            built.results[name] = result
+        return built
+
+    def _place(self, built: Built, result: Result, count: int | None, world_size: int) -> Result:
+        if result.op == "gather":
+            assert count is not None  # noqa: S101  # checked by _resolve
+            rows = max(count, self.capacity(count))
+            return self._in_segment(built, result, np.dtype(result.dtype), (rows, *result.shape))
+        dtype = _reduction.result_dtype(result.op, np.dtype(result.dtype))
+        nbytes = int(np.prod(result.shape, dtype=np.int64)) * dtype.itemsize
+        start = -(-built.used // 64) * 64
+        if nbytes <= SMALL_RESULT_BYTES and start + nbytes <= RESULT_BYTES:
+            built.used = start + nbytes
+            parts = HostArray(-1, dtype, result.shape, start)
+            return Result(result.name, result.op, result.dtype, result.shape, parts, in_control=True)
+        return self._in_segment(built, result, dtype, (world_size, *result.shape))
+
+    @staticmethod
+    def _in_segment(built: Built, result: Result, dtype: "np.dtype[Any]", shape: Shape) -> Result:
+        segment = Segment(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        built.segments.append(segment)
+        return Result(result.name, result.op, result.dtype, result.shape, HostArray(segment.id, dtype, shape))
+
+    def _resolve(self, name: str, output: Output, bound: Bound, count: int | None) -> tuple["np.dtype[Any]", Shape]:
+        """Dtype and shape on one rank (for "gather" of one row)."""
+        like = self._like(name, output, bound)
+        dtype = np.dtype(output.dtype if output.dtype is not None else np.float64 if like is None else like[0])
+        _reduction.check_dtype(output.op, dtype, name)
+        if output.op == "gather" and count is None:
+            message = (
+                f"{name} of {self._name} is to be gathered by rows, but no argument is sharded, so there are no rows; use None"
+            )
+            raise ReductionError(message)
+        if output.shape is not None:
+            rule = output.shape(bound.whole) if callable(output.shape) else output.shape
+            return dtype, self._checked_shape(name, rule)
+        return dtype, () if like is None else like[1]
+
+    def _like(self, name: str, output: Output, bound: Bound) -> "tuple[np.dtype[Any], Shape] | None":
+        if output.like is None:
+            return None
+        value = bound.whole.get(output.like)
+        if not isinstance(value, Data | np.ndarray):
+            message = f"{name} of {self._name} is like={output.like!r}, which is not an array argument of the call"
+            raise ArgumentError(message)
+        sharded = isinstance(bound.parameters.get(output.like), Sharded)
+        if output.op == "gather":
+            return value.dtype, value.shape[1:] if sharded else value.shape
+        if sharded and output.shape is None:
+            message = (
+                f"{name} of {self._name} is like={output.like!r}, which is sharded, so its shape differs "
+                f"between ranks and cannot be combined "
+                f'with {output.op!r}; give shape=…, or use "gather"'
+            )
+            raise ReductionError(message)
+        return value.dtype, value.shape
+
+    def _checked_shape(self, name: str, shape: Any) -> Shape:
+        if hasattr(shape, "__index__"):
+            shape = (shape,)
+        try:
+            lengths = tuple(int(length.__index__()) for length in shape)
+        except (AttributeError, TypeError):
+            lengths = (-1,)
+        if any(length < 0 for length in lengths):
+            message = f"the shape of {name} must be a tuple of integers of at least 0, got {shape!r}"
+            raise ReductionError(message)
+        return lengths

@@ -1,0 +1,303 @@
+"""One call, worked out in the coordinator: which rows, what the ranks are told, and how their results are put together.
+
+    arguments ──Bound──> rows, values ──key──> Plan (made once, numbered) ──execute──> result
+                                                  │
+                                                  └─ Program, shipped once
+
+A plan is found again by the key of its call: argument kinds, dtypes, shapes and segments, slices and subset. Executing a known
+plan writes what changes (scalars, batch bounds) into the control block, rings, and combines.
+"""
+
+import itertools
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from synknumba import _reduction
+from synknumba._control import RESULT_BYTES, ControlBlock
+from synknumba._errors import ReductionError
+from synknumba._partition import part
+from synknumba._program import News, Program, Result, Returned
+from synknumba._returned import RankReturn, ResultReader
+from synknumba._shm import Segment
+from synknumba._tree import Structure, describe, spread, unflatten
+from synknumba._types import Array, Op
+from synknumba._world import CallInfo, World
+
+_numbers = itertools.count()
+
+
+def next_number() -> int:
+    """A program number that was never used before."""
+    return next(_numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """How many rows a call is about, and how many each participant gets."""
+
+    count: int | None
+    participants: int
+
+    def weights(self) -> Array:
+        """Rows of each participant; 1 each where the call is not about rows."""
+        if self.count is None:
+            return np.ones(self.participants, np.int64)
+        parts = (part(self.count, self.participants, rank) for rank in range(self.participants))
+        return np.array([stop - start for start, stop in parts], np.int64)
+
+
+class Plan(ABC):
+    """A program and how to use it."""
+
+    def __init__(self, world: World, program: Program, info: CallInfo) -> None:
+        self.world = world
+        self.program = program
+        self.info = info
+        self._number = program.number
+        self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
+        self._memory = world.control.values.data
+
+    def execute(self, values: tuple[Any, ...], count: int | None) -> Any:
+        """One call. The world is begun.
+
+        Args:
+            values: in the order of the program's `values` format.
+            count: rows of this call, or None where it is not about rows.
+        """
+        if self._pack is not None:
+            self._pack(self._memory, 0, *values)
+        news = self.world.run(self._number, self.info)
+        if news:
+            self.learn(news)
+        return self.collect(count)
+
+    def learn(self, news: Sequence[tuple[int, News, list[int]]]) -> None:
+        """Takes in what ranks say."""
+
+    @abstractmethod
+    def collect(self, count: int | None) -> Any:
+        """Puts the ranks' results together."""
+
+    def rows(self, count: int | None) -> RowCount:
+        """Who had how many rows."""
+        return RowCount(count, 1 if self.program.solo else self.world.world_size)
+
+    def forget(self) -> None:
+        """Has the ranks drop the program."""
+        self.world.forget("program", self._number)
+
+
+# ---- kernels -------------------------------------------------------------------------------------------------------------
+
+Collector = Callable[[int | None], Any]
+
+
+@final
+class KernelPlan(Plan):
+    """A plan for a kernel, whose outputs' places are known beforehand."""
+
+    def __init__(
+        self,
+        world: World,
+        program: Program,
+        info: CallInfo,
+        wanted: Sequence[str],
+        finish: Callable[..., Any] | None,
+        segments: Sequence[Segment],
+    ) -> None:
+        super().__init__(world, program, info)
+        self._segments = {segment.id: segment for segment in segments}
+        results = {param.name: param for _, param in program.parameters if isinstance(param, Result)}
+        self._collectors = [self._collector(results[name]) for name in wanted]
+        self._alone = self._collectors[0] if len(self._collectors) == 1 else None
+        self._finish = finish  # makes a named tuple of several results
+
+    def collect(self, count: int | None) -> Any:
+        if self._alone is not None:
+            return self._alone(count)
+        if self._finish is None:
+            return None
+        return self._finish(*(collector(count) for collector in self._collectors))
+
+    def _collector(self, result: Result) -> Collector:
+        assert result.parts is not None  # noqa: S101  # only wanted outputs are collected
+        if result.op == "gather":
+            rows = self._segments[result.parts.segment].array(result.parts.dtype, result.parts.shape)
+            return lambda count: rows[:count].copy()
+        parts = self._parts(result)[: self.rows(None).participants]
+        return make_collector(result.op, parts, self.rows)
+
+    def _parts(self, result: Result) -> Array:
+        """One part a rank, along axis 0."""
+        assert result.parts is not None  # noqa: S101
+        if not result.in_control:
+            return self._segments[result.parts.segment].array(result.parts.dtype, result.parts.shape)
+        return control_parts(self.world.control, result)
+
+
+def control_parts(control: ControlBlock, result: Result) -> Array:
+    """The parts of a small result, seen as one array over the ranks' results in the control block."""
+    assert result.parts is not None  # noqa: S101
+    dtype = np.dtype(result.parts.dtype)
+    inner = np.ndarray(result.shape, dtype).strides
+    return np.ndarray(
+        (control.world_size, *result.shape),
+        dtype,
+        control.memory.data,
+        control.layout.results + result.parts.offset,
+        (RESULT_BYTES, *inner),
+    )
+
+
+_UFUNCS: Mapping[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+def make_collector(op: Op, parts: Array, rows: Callable[[int | None], RowCount]) -> Collector:
+    """A function of the row count that combines the parts as they are then. It returns memory of its own."""
+    if op is None:
+        return lambda _: [value.copy() if isinstance(value, np.ndarray) else value for value in parts]
+    if op == "mean":
+        return lambda count: _reduction.combine("mean", parts, rows(count).weights())
+    if len(parts) == 1:
+        return (lambda _: parts[0]) if parts.ndim == 1 else (lambda _: parts[0].copy())
+    reduce = partial(_UFUNCS[op].reduce, parts, 0, parts.dtype)
+    return lambda _: reduce()
+
+
+# ---- Python functions ----------------------------------------------------------------------------------------------------
+
+
+@final
+class FunctionPlan(Plan):
+    """A plan for a Python function, whose results say themselves what they are."""
+
+    def __init__(self, world: World, program: Program, info: CallInfo, *, has_ops: bool) -> None:
+        super().__init__(world, program, info)
+        self._has_ops = has_ops
+        control = world.control
+        self._readers = [ResultReader(control.results[rank]) for rank in range(world.world_size)]
+        self._numbers = control.results[:, :8].view(np.int64)[:, 0]
+        self._combiners: dict[tuple[int, ...], Collector] = {}
+
+    def learn(self, news: Sequence[tuple[int, News, list[int]]]) -> None:
+        for rank, item, descriptors in news:
+            assert isinstance(item, Returned)  # noqa: S101  # failures were raised by the world
+            self._readers[rank].learn(item, descriptors)
+
+    def collect(self, count: int | None) -> Any:
+        numbers = tuple(self._numbers.tolist())
+        combiner = self._combiners.get(numbers)
+        if combiner is None:
+            if len(self._combiners) > 1024:  # results of ever new shapes
+                self._combiners.clear()
+            combiner = self._combiners[numbers] = self._make_combiner(numbers)
+        return combiner(count)
+
+    def _make_combiner(self, numbers: tuple[int, ...]) -> Collector:
+        ran = [rank for rank, number in enumerate(numbers) if number]
+        if not ran:
+            if not self._has_ops:
+                return lambda _: None
+            message = (
+                f"{self.info} has no rows at all, so the function was not called and its results are not known. "
+                f"Pass at least one row."
+            )
+            raise ReductionError(message)
+        returns = [self._readers[rank].read(numbers[rank]) for rank in ran]
+        structure = self._common_structure(ran, returns)
+        ops = self._leaf_ops(structure)
+        collectors = []
+        for i, op in enumerate(ops):
+            leaves = [one.leaves[i] for one in returns]
+            collectors.append(self._leaf_collector(op, leaves, ran))
+        if structure == ("leaf",):
+            return collectors[0]
+        finish = partial(unflatten, structure)
+        return lambda count: finish([collector(count) for collector in collectors])
+
+    def _common_structure(self, ran: Sequence[int], returns: Sequence[RankReturn]) -> Structure:
+        first = returns[0].structure
+        for rank, one in zip(ran, returns, strict=True):
+            if one.structure != first:
+                message = (
+                    f"{self.info} returned {describe(first)} on rank {ran[0]} but {describe(one.structure)} on "
+                    f"rank {rank}; results must "
+                    "have the same structure on every rank to be put together"
+                )
+                raise ReductionError(message)
+        return first
+
+    def _leaf_ops(self, structure: Structure) -> list[Op]:
+        if not self._has_ops:
+            if structure == ("none",):
+                return []
+            message = (
+                f"{self.info} returned {describe(structure)}, but outputs= does not say how the ranks' results "
+                f"are put together. Give one "
+                'op for all, as in outputs="sum", or a tree of ops of that shape; None gives a list of every rank\'s result.'
+            )
+            raise ReductionError(message)
+        ops = spread(self.program.ops, structure)
+        if ops is None:
+            message = (
+                f"{self.info} returned {describe(structure)}, and outputs={self.program.ops!r} does not fit that structure"
+            )
+            raise ReductionError(message)
+        return ops
+
+    def _leaf_collector(self, op: Op, leaves: Sequence[Array], ran: Sequence[int]) -> Collector:
+        if op is None:
+            return lambda _: [leaf.copy() if leaf.ndim else leaf[()] for leaf in leaves]
+        if op == "gather":
+            return self._gatherer(leaves)
+        shapes = {leaf.shape for leaf in leaves}
+        if len(shapes) > 1:
+            told = ", ".join(f"{leaf.shape} on rank {rank}" for rank, leaf in zip(ran, leaves, strict=True))
+            message = (
+                f'{self.info}: results of different shapes cannot be combined with "{op}": {told}. Use "gather", or '
+                f"None for a list."
+            )
+            raise ReductionError(message)
+        _reduction.check_dtype(op, leaves[0].dtype, self.info.function)
+        if len(leaves) == 1 and op != "mean":
+            return lambda _: leaves[0].copy() if leaves[0].ndim else leaves[0][()]
+        together = self._strided(leaves)
+        if op == "mean":
+            return lambda count: _reduction.combine("mean", together(), self.rows(count).weights()[list(ran)])
+        reduce = _UFUNCS[op].reduce
+        return lambda _: reduce(together(), 0, leaves[0].dtype)
+
+    def _strided(self, leaves: Sequence[Array]) -> Callable[[], Array]:
+        """The leaves as one array: a view where they lie at the same place of each rank's results, else a new stack."""
+        control = self.world.control
+        first = leaves[0]
+        offsets = [leaf.ctypes.data - control.base for leaf in leaves]
+        regular = all(offset - offsets[0] == i * RESULT_BYTES for i, offset in enumerate(offsets))
+        same = all(leaf.dtype == first.dtype for leaf in leaves)
+        inside = offsets[0] >= 0 and offsets[-1] < control.layout.size
+        if regular and same and inside:
+            view = np.ndarray(
+                (len(leaves), *first.shape), first.dtype, control.memory.data, offsets[0], (RESULT_BYTES, *first.strides)
+            )
+            return lambda: view
+        return lambda: np.stack(leaves)
+
+    def _gatherer(self, leaves: Sequence[Array]) -> Collector:
+        if leaves[0].ndim == 0:
+            message = (
+                f'{self.info} returned a number, which has no rows to "gather"; use None for a list of every rank\'s value'
+            )
+            raise ReductionError(message)
+        rows = {leaf.shape[1:] for leaf in leaves}
+        if len(rows) > 1:
+            message = (
+                f"{self.info}: gathered results must agree in all axes but the first, got {[leaf.shape for leaf in leaves]}"
+            )
+            raise ReductionError(message)
+        return lambda _: np.concatenate(leaves, axis=0)

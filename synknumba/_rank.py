@@ -1,0 +1,267 @@
+"""The loop that every rank runs, from the fork to its end.
+
+    wait for the doorbell → a program's number: run its routine
+                          → MESSAGE: read a command from the socket and carry it out
+    arrive (with news where there is something to say) → send the news → wait again
+
+A Python exception, of the user's code or of ours, is news, and the loop goes on. A rank ends when it is told to, or when the
+coordinator has died: the kernel ends it at once (parent-death signal), and where that signal cannot be had it notices within a
+second (the coordinator's process id changes, or the socket closes).
+"""
+
+import ctypes
+import gc
+import linecache
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn, assert_never
+
+import numpy as np
+
+from synknumba import _channel, _rank_state, _spin
+from synknumba._control import MESSAGE, RANK_SPINS, ControlBlock
+from synknumba._launch import LaunchConfig
+from synknumba._limits import limit_threads
+from synknumba._program import Attach, Command, Drop, Failed, FunctionSpec, Install, News, Program, Stop
+from synknumba._routine import Place, Routine
+from synknumba._run_function import FunctionRoutine
+from synknumba._run_kernel import KernelRoutine
+from synknumba._shm import Segment, release_inherited
+from synknumba._types import DeviceKind
+from synknumba.device import Device, DeviceKernel, open_device
+
+_PR_SET_PDEATHSIG = 1  # prctl.h
+
+
+@dataclass(frozen=True, slots=True)
+class RankConfig:
+    """What a rank is given at the fork."""
+
+    rank: int
+    world_size: int
+    device: DeviceKind
+    device_index: int
+    control: ControlBlock
+    socket: socket.socket
+    coordinator: int
+    from_main_thread: bool
+    threads: int
+    profile: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A shipped function, ready on the device."""
+
+    spec: FunctionSpec
+    function: Callable[..., Any]
+    kernel: DeviceKernel | None
+    launch: LaunchConfig | None
+
+
+class CoordinatorGoneError(Exception):
+    """The coordinator's process has ended."""
+
+
+class Rank:
+    """One rank's state between calls."""
+
+    def __init__(self, config: RankConfig, device: Device) -> None:
+        self.config = config
+        self.device = device
+        self.segments: dict[int, Segment] = {}
+        self.functions: dict[int, Loaded] = {}
+        self.routines: dict[int, Routine] = {}
+        self.place = Place(config.rank, config.world_size, config.control, device, self.segments)
+
+    # ---- the loop
+
+    def run(self) -> None:
+        """Until told to stop."""
+        control, config = self.config.control, self.config
+        base, world_size, rank = control.base, config.world_size, config.rank
+        sequence = 0
+        while True:
+            while not _spin.await_ring(base, sequence, RANK_SPINS):
+                if not control.sleep_rank(rank, sequence, config.coordinator):
+                    return
+            sequence = _spin.read(base, _spin.DOORBELL)
+            number = _spin.read(base, _spin.COMMAND)
+            routine = self.routines.get(number)
+            news, descriptors = None, []
+            try:
+                if number == MESSAGE:
+                    if not self._obey():
+                        return
+                elif routine is not None:
+                    news = routine()
+                    if news is not None:
+                        descriptors = routine.descriptors(news)
+                else:
+                    raise KeyError(number)  # noqa: TRY301  # a bug of ours is told like any other exception
+            except CoordinatorGoneError:
+                return
+            except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
+                news = describe_failure(error)
+            if _spin.arrive(base, world_size, rank, sequence, 0 if news is None else 1):
+                control.done.release()
+            if news is not None:
+                self._tell(news, descriptors)
+
+    def _tell(self, news: News, descriptors: list[int]) -> None:
+        _channel.send(self.config.socket, (self.config.rank, news), descriptors, self.watch)
+
+    def watch(self) -> None:
+        """Raises when the coordinator has died."""
+        if os.getppid() != self.config.coordinator:
+            raise CoordinatorGoneError
+
+    # ---- commands
+
+    def _obey(self) -> bool:
+        """Carries out the command on the socket; false when it is to stop."""
+        try:
+            command, descriptors = _channel.receive(self.config.socket, self.watch)
+        except EOFError:
+            raise CoordinatorGoneError from None
+        assert isinstance(command, Command)  # noqa: S101  # nothing else is ever sent
+        match command:
+            case Attach(segments):
+                self._attach(segments, descriptors)
+            case Install(function, program):
+                self._install(function, program)
+            case Drop(segments, programs, functions):
+                self._drop(segments, programs, functions)
+            case Stop():
+                return False
+            case _:
+                assert_never(command)
+        return True
+
+    def _attach(self, segments: tuple[tuple[int, int], ...], descriptors: list[int]) -> None:
+        for (segment_id, size), descriptor in zip(segments, descriptors, strict=True):
+            old = self.segments.pop(segment_id, None)
+            if old is not None:
+                self.device.detach(old)
+                for routine in self.routines.values():
+                    routine.forget_buffers()
+            segment = self.segments[segment_id] = Segment.attach(segment_id, descriptor, size)
+            self.device.attach(segment)
+
+    def _install(self, spec: FunctionSpec | None, program: Program | None) -> None:
+        if spec is not None:
+            self.functions[spec.id] = self._load(spec)
+        if program is not None:
+            loaded = self.functions[program.function]
+            self.routines[program.number] = self._routine(program, loaded)
+
+    def _routine(self, program: Program, loaded: Loaded) -> Routine:
+        if loaded.kernel is None:
+            return FunctionRoutine(program, self.place, loaded.function)
+        assert loaded.launch is not None  # noqa: S101  # every kernel is shipped with one
+        return KernelRoutine(program, self.place, loaded.kernel, loaded.launch)
+
+    def _load(self, spec: FunctionSpec) -> Loaded:
+        linecache.cache.update(spec.sources)
+        function, launch, options = pickle.loads(spec.payload)  # noqa: S301  # from our own coordinator
+        kernel = self.device.kernel(function, options) if spec.style == "kernel" else None
+        return Loaded(spec, function, kernel, launch)
+
+    def _drop(self, segments: tuple[int, ...], programs: tuple[int, ...], functions: tuple[int, ...]) -> None:
+        for number in programs:
+            routine = self.routines.pop(number, None)
+            if routine is not None:
+                routine.close()
+        for function_id in functions:
+            self.functions.pop(function_id, None)
+        for segment_id in segments:
+            segment = self.segments.pop(segment_id, None)
+            if segment is not None:
+                self.device.detach(segment)
+                segment.close()
+
+    def close(self) -> None:
+        """Frees what the rank holds."""
+        self._drop(tuple(self.segments), tuple(self.routines), tuple(self.functions))
+        self.device.close()
+
+
+def describe_failure(error: BaseException) -> Failed:
+    """An exception as news."""
+    text = "".join(traceback.format_exception(error))
+    cause = None
+    with suppress(Exception):
+        cause = pickle.dumps(error)
+        pickle.loads(cause)  # noqa: S301  # some exceptions pickle but do not unpickle
+    return Failed(type(error).__qualname__, str(error), text, cause)
+
+
+def rank_main(config: RankConfig) -> NoReturn:
+    """A rank's life; called in the child right after the fork."""
+    code = 1
+    try:
+        _settle(config)
+        code = _live(config)
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:  # noqa: BLE001  # nothing may escape into the script that was forked
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _settle(config: RankConfig) -> None:
+    """Makes the child a process of its own: signals, death with the coordinator, threads, random state."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the coordinator decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # The signal comes when the *thread* that forked ends, so it is asked for only where that thread lives as long as its
+    # process.
+    if config.from_main_thread:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != config.coordinator:
+        os._exit(1)
+    _rank_state.enter(config.rank, config.world_size)
+    release_inherited(keep=(config.control.segment,))  # or dropped Data would live on in the ranks
+    limit_threads(config.threads)
+    # Ranks that share one random state would draw the same "random" numbers.
+    np.random.seed([config.rank, *np.random.randint(0, 2**32, 4, np.uint32)])  # noqa: NPY002  # the global generator is what users' code may use
+    gc.freeze()  # what was inherited is never collected here, so its pages stay shared
+
+
+def _live(config: RankConfig) -> int:
+    try:
+        device = open_device(config.device, config.device_index)
+    except BaseException as error:  # noqa: BLE001  # told to the coordinator, whatever it is
+        _channel.send(config.socket, (config.rank, describe_failure(error)), [], lambda: None)
+        return 1
+    _channel.send(config.socket, (config.rank, None), [], lambda: None)
+    device.attach(config.control.segment)
+    rank = Rank(config, device)
+    try:
+        if config.profile:
+            _profiled(rank)
+        else:
+            rank.run()
+    finally:
+        rank.close()
+    return 0
+
+
+def _profiled(rank: Rank) -> None:
+    import cProfile  # noqa: PLC0415  # seldom needed
+
+    profile = cProfile.Profile()
+    try:
+        profile.runcall(rank.run)
+    finally:
+        profile.dump_stats(f"synknumba-rank{rank.config.rank}.prof")

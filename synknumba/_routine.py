@@ -1,0 +1,226 @@
+"""How a rank carries out a program: which rows, in which buffers, launched how, results to where.
+
+    program ──prepare──> Routine ──bind (rows)──> steps ──run──> control block / segments
+
+A routine is prepared once for a program. Binding works out the slices and their buffers for one selection of rows and one set
+of scalars and makes a flat list of steps; it is repeated only when these change. Running executes the steps.
+"""
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synknumba._control import ControlBlock
+from synknumba._partition import Listed, Range, Rows, part
+from synknumba._program import (
+    Broadcast,
+    Constant,
+    Dynamic,
+    Filled,
+    HostArray,
+    IndexSpan,
+    News,
+    PerRank,
+    Program,
+    Sharded,
+    Tree,
+)
+from synknumba._shm import Segment
+from synknumba._tree import unflatten
+from synknumba._types import Array, RankConstant, Span
+from synknumba.device import Device, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is, and what it works with.
+
+    Attributes:
+        rank: of this process.
+        world_size: number of ranks.
+        control: the world's control block.
+        device: of this rank.
+        segments: by id; changes as segments are attached and dropped.
+    """
+
+    rank: int
+    world_size: int
+    control: ControlBlock
+    device: Device
+    segments: Mapping[int, Segment]
+
+    def host(self, array: HostArray) -> Array:
+        """The array in its segment."""
+        return self.segments[array.segment].array(array.dtype, array.shape, array.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRows:
+    """The rows of one slice.
+
+    Attributes:
+        data: which rows of the sharded arguments.
+        start: position of the first among the rows of the call.
+        stop: position after the last.
+    """
+
+    data: Rows
+    start: int
+    stop: int
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return self.stop - self.start
+
+
+class Routine(ABC):
+    """One program on one rank."""
+
+    def __init__(self, program: Program, place: Place) -> None:
+        self.program = program
+        self.place = place
+        self.workspace = place.device.workspace()
+        self._unpack = struct.Struct("<" + program.values).unpack_from if program.values else None
+        self._values: tuple[Any, ...] | None = None
+        # Scalars come first in the values, then what selects rows.
+        fields = {"range": 3, "list": 1}.get(program.rows.kind, 0)
+        self._row_values = len(program.values) - fields  # every value is one letter of the format
+
+    @abstractmethod
+    def bind(self, values: tuple[Any, ...]) -> None:
+        """Makes the steps for these values."""
+
+    @abstractmethod
+    def run(self) -> News | None:
+        """Executes the steps; returns what the coordinator does not know yet."""
+
+    def __call__(self) -> News | None:
+        """One call."""
+        values = self._unpack(self.place.control.values.data) if self._unpack is not None else ()
+        if values != self._values:
+            self.bind(values)
+            self._values = values
+        return self.run()
+
+    def forget_buffers(self) -> None:
+        """Makes the next call bind again: a segment was mapped anew."""
+        self._values = None
+
+    def descriptors(self, news: News) -> list[int]:
+        """What must be sent along with the news."""
+        return []
+
+    def close(self) -> None:
+        """Frees the program's memory."""
+        self._values = None
+        self.workspace.close()
+
+    # ---- rows
+
+    def selected(self, values: tuple[Any, ...]) -> Rows | None:
+        """All rows of the call."""
+        source = self.program.rows
+        if source.kind == "none":
+            return None
+        if source.kind == "all":
+            return Range(0, 1, source.length)
+        if source.kind == "range":
+            return Range(*values[-3:])
+        assert source.indices is not None  # noqa: S101  # a "list" has indices
+        return Listed(self.place.host(source.indices)[: values[-1]])
+
+    def slices(self, values: tuple[Any, ...]) -> list[SliceRows | None]:
+        """This rank's slices that have rows; [None] where the call is not about rows."""
+        if self.program.solo and self.place.rank != 0:
+            return []
+        rows = self.selected(values)
+        if rows is None:
+            return [None]
+        world_size, rank = (1, 0) if self.program.solo else (self.place.world_size, self.place.rank)
+        start, stop = part(rows.count, world_size, rank)
+        shard = rows.part(world_size, rank)
+        out: list[SliceRows | None] = []
+        for k in range(self.program.num_slices):
+            low, high = part(stop - start, self.program.num_slices, k)
+            if high > low:
+                out.append(SliceRows(shard.part(self.program.num_slices, k), start + low, start + high))
+        return out
+
+    # ---- arguments
+
+    def argument(self, slot: object, param: Any, rows: SliceRows | None, values: tuple[Any, ...], moves: "Moves") -> Any:
+        """What the function gets for one parameter, and the moves that go with it."""
+        match param:
+            case Sharded(array, by_position, writable):
+                assert rows is not None  # noqa: S101  # sharded arguments make rows
+                selection = Range(rows.start, 1, rows.count) if by_position else rows.data
+                buffer = self.workspace.rows(slot, self.place.host(array), selection, writable=writable)
+                moves.add(buffer.load, buffer.store)
+                return buffer.array
+            case Broadcast(array):
+                buffer = self.workspace.whole(slot, self.place.host(array))
+                moves.add(buffer.load, None)
+                return buffer.array
+            case Dynamic():
+                return scalar_value(param, values)
+            case Constant(value):
+                return value
+            case IndexSpan(first):
+                start, stop = _index_bounds(rows)
+                return Span(first + start, first + stop)
+            case Filled(constant):
+                return self._filled(constant, rows)
+            case PerRank(per_rank):
+                return per_rank[self.place.rank]
+            case Tree(structure, leaves):
+                parts = [self.argument((slot, i), leaf, rows, values, moves) for i, leaf in enumerate(leaves)]
+                return unflatten(structure, parts)
+        raise AssertionError(param)
+
+    def _filled(self, constant: RankConstant, rows: SliceRows | None) -> int:
+        match constant:
+            case RankConstant.RANK:
+                return self.place.rank
+            case RankConstant.WORLD_SIZE:
+                return 1 if self.program.solo else self.place.world_size
+            case RankConstant.OFFSET:
+                return _index_bounds(rows)[0]
+
+
+def scalar_value(param: Dynamic, values: tuple[Any, ...]) -> Any:
+    """The scalar of this call."""
+    value = complex(values[param.index], values[param.index + 1]) if param.is_complex else values[param.index]
+    return value if param.dtype is None else np.dtype(param.dtype).type(value)
+
+
+def _index_bounds(rows: SliceRows | None) -> tuple[int, int]:
+    """The indices of a contiguous selection; the coordinator has refused any other."""
+    if rows is None:
+        return 0, 0
+    assert isinstance(rows.data, Range)  # noqa: S101  # checked in the coordinator
+    return rows.data.start, rows.data.start + rows.count
+
+
+class Moves:
+    """The copies of one slice, in order."""
+
+    def __init__(self) -> None:
+        self.loads: list[Step] = []
+        self.stores: list[Step] = []
+
+    def add(self, load: Step | None, store: Step | None) -> None:
+        """Appends what there is."""
+        if load is not None:
+            self.loads.append(load)
+        if store is not None:
+            self.stores.append(store)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to copy."""
+        return not self.loads and not self.stores

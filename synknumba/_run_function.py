@@ -1,0 +1,103 @@
+"""How a rank runs a Python function: called once a slice, what it returns merged over slices and packed for the coordinator."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from synknumba import _reduction
+from synknumba._control import RESULT_BYTES
+from synknumba._errors import PartitionError
+from synknumba._program import News, Program, Returned
+from synknumba._returned import ResultWriter
+from synknumba._routine import Moves, Place, Routine, SliceRows
+from synknumba._tree import flatten, spread, unflatten
+from synknumba._types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class SliceCall:
+    """One call of a Python function: with its arguments, between its copies."""
+
+    call: Callable[[], Any]
+    moves: Moves
+    rows: SliceRows | None
+
+
+@final
+class FunctionRoutine(Routine):
+    """A Python function of device arrays: called once a slice, results in what it returns."""
+
+    def __init__(self, program: Program, place: Place, function: Callable[..., Any]) -> None:
+        super().__init__(program, place)
+        self._function = function
+        self._writer = ResultWriter(place.control.results[place.rank], RESULT_BYTES)
+        self._calls: list[SliceCall] = []
+        self._alone: Callable[[], Any] | None = None  # the one call, where it needs nothing around it
+
+    def bind(self, values: tuple[Any, ...]) -> None:
+        self._calls = []
+        for rows in self.slices(values):
+            moves = Moves()
+            arguments = {name: self.argument(name, param, rows, values, moves) for name, param in self.program.parameters}
+            self._calls.append(SliceCall(partial(self._function, **arguments), moves, rows))
+        plain = self.place.device.kind == "cpu" and len(self._calls) == 1 and self._calls[0].moves.is_empty
+        self._alone = self._calls[0].call if plain and self.program.subset is None else None
+
+    def run(self) -> News | None:
+        if self._alone is not None:
+            return self._writer.write(self._alone(), np.asarray)
+        results = []
+        with self.place.device.scope():
+            for one in self._calls:
+                for load in one.moves.loads:
+                    load()
+                results.append((self._subset(one.call()), one.rows))
+                for store in one.moves.stores:
+                    store()
+            self.place.device.synchronize()
+            return self._answer(results)
+
+    def descriptors(self, news: News) -> list[int]:
+        return self._writer.descriptors if isinstance(news, Returned) and news.segment is not None else []
+
+    def close(self) -> None:
+        super().close()
+        self._writer.close()
+
+    def _answer(self, results: list[tuple[Any, SliceRows | None]]) -> News | None:
+        if not results:
+            self._writer.write_nothing()
+            return None
+        if len(results) == 1:
+            return self._writer.write(results[0][0], self.place.device.to_host)
+        return self._writer.write(self._merge(results), self.place.device.to_host)
+
+    def _subset(self, result: Any) -> Any:
+        subset = self.program.subset
+        if subset is None:
+            return result
+        return tuple(result[key] for key in subset)
+
+    def _merge(self, results: list[tuple[Any, SliceRows | None]]) -> Any:
+        """The results of several slices as one."""
+        flat = [flatten(result) for result, _ in results]
+        structure = flat[0][1]
+        if any(other != structure for _, other in flat):
+            message = f"{self._function.__name__} returned results of different structure for different slices"
+            raise PartitionError(message)
+        ops = spread(self.program.ops, structure)
+        if ops is None:
+            return results[0][0]  # the coordinator sees that the ops do not fit, and says so
+        weights = [1 if rows is None else rows.count for _, rows in results]
+        to_host = self.place.device.to_host
+        merged = [_merge_leaf(op, [to_host(leaves[i]) for leaves, _ in flat], weights) for i, op in enumerate(ops)]
+        return unflatten(structure, merged)
+
+
+def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
+    if op == "gather":
+        return np.concatenate([np.atleast_1d(piece) for piece in parts], axis=0)
+    return _reduction.combine("sum" if op is None else op, np.stack(parts), np.asarray(weights))

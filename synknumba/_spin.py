@@ -1,0 +1,189 @@
+"""The compiled waits: a doorbell that ranks spin on and a counter of arrivals that the coordinator spins on.
+
+Every function takes the address of the control block, whose words are int64 and whose layout is in `_control`. All loads and
+stores here are atomic: a plain load would be hoisted out of the loop by LLVM, and the order of the stores is the protocol.
+
+Memory order. A call's number, values and batch are written with plain stores before the doorbell is stored (sequentially
+consistent, so also release); a rank reads them after its acquire load of the doorbell. Results are written before the
+arrival counter is incremented and read after the coordinator's acquire load of it. The sleep flags are Dekker's pattern
+and need sequential consistency on both sides: one side stores its flag and then reads the other's word, the other stores
+that word and then exchanges the flag, so at least one of them sees the other and no wake-up is lost.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+ALL_DONE = 0  # every rank has arrived, none has anything to say
+ALL_DONE_WITH_NEWS = 1  # every rank has arrived and at least one has a message
+NOT_YET = 2  # the spin ended before every rank had arrived
+
+_I64 = ir.IntType(64)
+
+
+def _pointer(builder: Any, base: Any, word: Any) -> Any:
+    """The address of an int64 word of the control block."""
+    address = builder.add(base, builder.shl(word, ir.Constant(_I64, 3)))
+    return builder.inttoptr(address, _I64.as_pointer())
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_acquire(typingctx: Any, base: Any, word: Any) -> Any:
+    """Reads a word; what its writer stored before it is visible afterwards."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, args[0], args[1]), "acquire", 8)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_ordered(typingctx: Any, base: Any, word: Any) -> Any:
+    """Reads a word, sequentially consistent."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, args[0], args[1]), "seq_cst", 8)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_ordered(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
+    """Writes a word, sequentially consistent."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[2], _pointer(builder, args[0], args[1]), "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def exchange(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
+    """Writes a word and returns what it held, in one step."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("xchg", _pointer(builder, args[0], args[1]), args[2], "seq_cst")
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fetch_add(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
+    """Adds to a word and returns what it held, in one step."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", _pointer(builder, args[0], args[1]), args[2], "seq_cst")
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+
+def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
+    """Compiles at definition, or loads from Numba's cache beside this file: the waits must be ready before the first fork."""
+    decorator: Callable[[Callable[..., Any]], Any] = numba.njit(list(signatures), cache=True, nogil=True, error_model="numpy")
+    return decorator
+
+
+# Words of the control block (see `_control.ControlBlock`); each on a cache line of its own, 8 words apart.
+DOORBELL = 0
+COMMAND = 8
+ARRIVED = 16
+NEWS = 24
+COORDINATOR_SLEEPS = 32
+RANK_LINES = 40
+WORDS_PER_RANK = 16
+SLEEPS = 0  # word in a rank's lines: the rank sleeps on its semaphore
+DONE = 8  # word in a rank's lines: the number of the last round it answered
+HAS_NEWS = 9  # word in a rank's lines: whether that answer comes with a message
+
+
+@compiled("int64(int64, int64, int64, int64)")
+def ring(base: int, world_size: int, sequence: int, command: int) -> int:
+    """Starts a round. Returns how many ranks may be asleep; `wake` says which."""
+    store_ordered(base, ARRIVED, 0)
+    store_ordered(base, NEWS, 0)
+    store_ordered(base, COMMAND, command)
+    store_ordered(base, DOORBELL, sequence)
+    asleep = 0
+    for rank in range(world_size):
+        asleep += load_ordered(base, RANK_LINES + rank * WORDS_PER_RANK + SLEEPS)
+    return asleep
+
+
+@compiled("int64(int64, int64)")
+def wake(base: int, rank: int) -> int:
+    """Takes a rank's sleep flag down; 1 if it was up, and then its semaphore must be posted."""
+    return exchange(base, RANK_LINES + rank * WORDS_PER_RANK + SLEEPS, 0)
+
+
+@compiled("int64(int64, int64, int64)")
+def await_all(base: int, world_size: int, spins: int) -> int:
+    """Spins until every rank has arrived."""
+    for _ in range(spins):
+        if load_acquire(base, ARRIVED) == world_size:
+            return ALL_DONE_WITH_NEWS if load_acquire(base, NEWS) != 0 else ALL_DONE
+        _sched_yield()
+    return NOT_YET
+
+
+@compiled("int64(int64, int64, int64, int64, int64)")
+def call(base: int, world_size: int, sequence: int, command: int, spins: int) -> int:
+    """A whole round when nobody sleeps: `ring`, then `await_all`; −1 when ranks must be woken first."""
+    if ring(base, world_size, sequence, command) != 0:
+        return -1
+    return await_all(base, world_size, spins)
+
+
+@compiled("int64(int64, int64)")
+def coordinator_sleeps(base: int, world_size: int) -> int:
+    """Puts the coordinator's sleep flag up; 1 if every rank has arrived in the meantime."""
+    store_ordered(base, COORDINATOR_SLEEPS, 1)
+    return 1 if load_ordered(base, ARRIVED) == world_size else 0
+
+
+@compiled("int64(int64)")
+def coordinator_wakes(base: int) -> int:
+    """Takes the coordinator's sleep flag down; 0 if a rank did so and posts the semaphore."""
+    return exchange(base, COORDINATOR_SLEEPS, 0)
+
+
+@compiled("int64(int64, int64, int64, int64, int64)")
+def arrive(base: int, world_size: int, rank: int, sequence: int, news: int) -> int:
+    """A rank's answer to a round; 1 if it is the last and the coordinator's semaphore must be posted."""
+    store_ordered(base, RANK_LINES + rank * WORDS_PER_RANK + DONE, sequence)
+    store_ordered(base, RANK_LINES + rank * WORDS_PER_RANK + HAS_NEWS, news)
+    if news != 0:
+        store_ordered(base, NEWS, 1)
+    if fetch_add(base, ARRIVED, 1) + 1 == world_size:
+        return exchange(base, COORDINATOR_SLEEPS, 0)
+    return 0
+
+
+@compiled("int64(int64, int64, int64)")
+def await_ring(base: int, sequence: int, spins: int) -> int:
+    """Spins until the doorbell differs from `sequence`; 1 when it does."""
+    for _ in range(spins):
+        if load_acquire(base, DOORBELL) != sequence:
+            return 1
+        _sched_yield()
+    return 0
+
+
+@compiled("int64(int64, int64, int64)")
+def rank_sleeps(base: int, rank: int, sequence: int) -> int:
+    """Puts a rank's sleep flag up; 1 if the doorbell has rung in the meantime."""
+    store_ordered(base, RANK_LINES + rank * WORDS_PER_RANK + SLEEPS, 1)
+    return 1 if load_ordered(base, DOORBELL) != sequence else 0
+
+
+@compiled("int64(int64, int64)")
+def read(base: int, word: int) -> int:
+    """One word."""
+    return load_acquire(base, word)

@@ -1,0 +1,125 @@
+"""Nested dicts, lists and tuples: taken apart into leaves and put together again."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+Structure: TypeAlias = tuple[Any, ...]
+"""("leaf",) | ("none",) | ("list" | "tuple", children) | ("named", class, children) | ("dict", keys, children): hashable,
+pickles."""
+
+LEAF: Structure = ("leaf",)
+NONE: Structure = ("none",)
+
+
+def is_nested(value: object) -> bool:
+    """Whether a value is taken apart: a dict, list or tuple."""
+    return isinstance(value, dict | list | tuple)
+
+
+def flatten(tree: Any) -> tuple[list[Any], Structure]:
+    """The leaves, left to right (a dict's in the order of its keys), and the structure. None is a subtree without leaves.
+
+    >>> flatten({"a": 1, "b": (2, None)})
+    ([1, 2], ('dict', ('a', 'b'), (('leaf',), ('tuple', (('leaf',), ('none',))))))
+    """
+    leaves: list[Any] = []
+    return leaves, _flatten(tree, leaves)
+
+
+def _flatten(tree: Any, leaves: list[Any]) -> Structure:
+    if tree is None:
+        return NONE
+    if isinstance(tree, dict):
+        return ("dict", tuple(tree), tuple(_flatten(child, leaves) for child in tree.values()))
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return ("named", type(tree), tuple(_flatten(child, leaves) for child in tree))
+    if isinstance(tree, list | tuple):
+        return ("list" if isinstance(tree, list) else "tuple", tuple(_flatten(child, leaves) for child in tree))
+    leaves.append(tree)
+    return LEAF
+
+
+def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """The tree of this structure with these leaves.
+
+    >>> unflatten(flatten([1, (2,)])[1], ["x", "y"])
+    ['x', ('y',)]
+    """
+    return _unflatten(structure, iter(leaves))
+
+
+def _unflatten(structure: Structure, leaves: Any) -> Any:
+    match structure:
+        case ("leaf",):
+            return next(leaves)
+        case ("none",):
+            return None
+        case ("dict", keys, children):
+            return {key: _unflatten(child, leaves) for key, child in zip(keys, children, strict=True)}
+        case ("named", cls, children):
+            return cls(*(_unflatten(child, leaves) for child in children))
+        case ("list", children):
+            return [_unflatten(child, leaves) for child in children]
+        case _:
+            return tuple(_unflatten(child, leaves) for child in structure[1])
+
+
+def spread(prefix: Any, structure: Structure) -> list[Any] | None:
+    """One entry of `prefix` for each leaf: a prefix's leaf stands for all leaves below it; None if the shapes do not fit.
+
+    >>> spread(("sum", "max"), flatten((1, [2, 3]))[1])
+    ['sum', 'max', 'max']
+    >>> spread(("sum",), flatten((1, 2))[1]) is None
+    True
+    """
+    if not is_nested(prefix):
+        return [prefix] * count_leaves(structure)
+    match structure:
+        case ("dict", keys, children):
+            if not isinstance(prefix, dict) or set(prefix) != set(keys):
+                return None
+            pairs = [(prefix[key], child) for key, child in zip(keys, children, strict=True)]
+        case ("named" | "list" | "tuple", *_, children):
+            if isinstance(prefix, dict) or len(prefix) != len(children):
+                return None
+            pairs = list(zip(prefix, children, strict=True))
+        case _:
+            return None
+    out: list[Any] = []
+    for part, child in pairs:
+        below = spread(part, child)
+        if below is None:
+            return None
+        out += below
+    return out
+
+
+def count_leaves(structure: Structure) -> int:
+    """How many leaves a structure has."""
+    if structure == LEAF:
+        return 1
+    if structure == NONE:
+        return 0
+    return sum(count_leaves(child) for child in structure[-1])
+
+
+def describe(structure: Structure) -> str:
+    """A structure as a person would write it, with * for a leaf.
+
+    >>> describe(flatten({"a": 1, "b": (2, None)})[1])
+    "{'a': *, 'b': (*, None)}"
+    """
+    match structure:
+        case ("leaf",):
+            return "*"
+        case ("none",):
+            return "None"
+        case ("dict", keys, children):
+            return "{" + ", ".join(f"{key!r}: {describe(child)}" for key, child in zip(keys, children, strict=True)) + "}"
+        case ("named", cls, children):
+            return f"{cls.__name__}({', '.join(map(describe, children))})"
+        case ("list", children):
+            return "[" + ", ".join(map(describe, children)) + "]"
+        case _:
+            inner = ", ".join(map(describe, structure[1]))
+            return f"({inner},)" if len(structure[1]) == 1 else f"({inner})"

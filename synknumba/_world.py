@@ -1,0 +1,469 @@
+"""The world: ranks forked from the coordinator, told what to do, watched, and joined.
+
+    coordinator ──fork──> rank 0 … rank W−1            one process each
+        │                    │
+        ├── control block ───┤   shared memory and semaphores, inherited: doorbell, values, small results, arrivals
+        ├── socketpair r ────┤   commands and descriptors out, news back; a closed end means the other has died
+        │                    │
+        └── waitpid          └── parent-death signal, parent's process id
+
+What the coordinator writes: values, command, doorbell; commands on the sockets. What a rank writes: its results, its arrival,
+news on its socket. A round is: ring, all ranks work, all arrive. Only one round is under way at a time.
+
+While it waits, the coordinator looks after the ranks every 50 ms. A rank that has died ends the world: the others are killed
+(they may be waiting for it inside a kernel or a collective, which nothing can interrupt), the processes are reaped, and the
+call raises `RankDied`. Nothing that the user owns is in the ranks alone but `Variable`s, so `fork()` works again at once.
+"""
+
+import atexit
+import collections
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from synknumba import _channel, _rank_state, _shm, _spin
+from synknumba._control import COORDINATOR_SPINS, COORDINATOR_SPINS_CROWDED, MESSAGE, ControlBlock
+from synknumba._errors import CallTimeout, DeviceError, RankDied, RankError, RankFailure, SynkError, WorldError
+from synknumba._program import Attach, Command, Drop, Failed, News, Stop
+from synknumba._rank import RankConfig, rank_main
+from synknumba._shm import Segment
+from synknumba._types import DeviceKind
+from synknumba.device import usable_cores
+
+CLOSE_SECONDS = 2.0  # how long ranks may take to end when told to; then they are killed
+START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine longer
+
+_open: "list[World]" = []  # the open world, if any
+
+
+@dataclass(frozen=True, slots=True)
+class CallInfo:
+    """What is told about a call when it fails."""
+
+    function: str
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """As it would be written."""
+        return f"{self.function}({', '.join(self.arguments)})"
+
+
+class World:
+    """Forked ranks, one per device. Made by `fork()`; a context manager that closes itself.
+
+    Attributes:
+        world_size: number of ranks.
+        device: "cuda" or "cpu".
+        devices: the GPU of each rank; empty on the CPU.
+        timeout: seconds that a call may take, or None.
+    """
+
+    def __init__(
+        self, world_size: int, device: DeviceKind, devices: tuple[int, ...], *, profile: bool, timeout: float | None
+    ) -> None:
+        self.world_size = world_size
+        self.device: DeviceKind = device
+        self.devices = devices
+        self.timeout = timeout
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._sequence = 0
+        self._closed = False
+        self._died: str | None = None
+        self.shipped: set[int] = set()  # ids of the functions that the ranks have
+        self._sent: dict[int, int] = {}  # segment id → the generation that the ranks have mapped
+        self._unwanted: collections.deque[tuple[str, int]] = collections.deque()
+        crowded = world_size + 1 > usable_cores()
+        self._spins = COORDINATOR_SPINS_CROWDED if crowded else COORDINATOR_SPINS
+        self.control = ControlBlock(world_size)
+        self._pids: list[int] = []
+        self._sockets: list[socket.socket] = []
+        try:
+            self._fork_ranks(profile=profile)
+            self._await_ranks()
+        except BaseException:
+            self._kill()
+            raise
+        _open.append(self)
+        self._unsubscribe = _shm.on_release(lambda segment: self.forget("segment", segment))
+
+    # ---- starting
+
+    def _fork_ranks(self, *, profile: bool) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        cores = usable_cores()
+        for rank in range(self.world_size):
+            ours, theirs = socket.socketpair()
+            config = RankConfig(
+                rank=rank,
+                world_size=self.world_size,
+                device=self.device,
+                device_index=self.devices[rank] if self.devices else 0,
+                control=self.control,
+                socket=theirs,
+                coordinator=self._owner,
+                from_main_thread=threading.current_thread() is threading.main_thread(),
+                threads=max(1, cores // self.world_size),
+                profile=profile,
+            )
+            with warnings.catch_warnings():
+                # Python 3.12 warns of a fork beside threads. Ranks run our own loop and compiled code, take no lock that a
+                # thread of the coordinator may hold, and notebooks always have threads.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+            if pid == 0:
+                # Only the coordinator may hold its ends, or a rank would not see them close.
+                ours.close()
+                for other in self._sockets:
+                    other.close()
+                rank_main(config)
+            theirs.close()
+            self._pids.append(pid)
+            self._sockets.append(ours)
+
+    def _await_ranks(self) -> None:
+        """Waits until every rank has its device; raises what went wrong on the first that has not."""
+        deadline = time.monotonic() + START_SECONDS
+
+        def watch() -> None:
+            self._check_alive("starting")
+            if time.monotonic() > deadline:
+                message = f"the ranks did not start within {START_SECONDS:.0f} s; see what `nvidia-smi` and the system log say"
+                raise WorldError(message)
+
+        for rank, sock in enumerate(self._sockets):
+            try:
+                (_, news), _ = _channel.receive(sock, watch)
+            except EOFError:
+                self._check_alive("starting", grace=1.0)
+                raise
+            if news is not None:
+                assert isinstance(news, Failed)  # noqa: S101  # a rank that starts says None or why not
+                message = f"rank {rank} could not open its {self.device} device: {news.type_name}: {news.message}"
+                raise DeviceError(message) from _cause(news)
+
+    # ---- rounds
+
+    def begin(self) -> None:
+        """Takes the world for one call; what follows up to `end()` is one thread's alone.
+
+        Raises:
+            WorldError: the world is closed, or another thread's call is under way.
+        """
+        if not self._lock.acquire(blocking=False):
+            message = (
+                "a call is under way, in another thread or around this one; a world runs one call at a time. "
+                "Make calls from one "
+                "thread, or guard them with a lock."
+            )
+            raise WorldError(message)
+        if self._closed:
+            self._lock.release()
+            raise self.closed_error()
+
+    def end(self) -> None:
+        """Gives the world back."""
+        self._lock.release()
+        if self._unwanted:
+            self._drop_unwanted()
+
+    def run(self, number: int, info: CallInfo) -> list[tuple[int, News, list[int]]]:
+        """Has every rank run a program; returns the news, which is empty for a repeated call. Between `begin` and `end`.
+
+        Raises:
+            RankError: a Python exception on a rank.
+            RankDied, CallTimeout: the world is closed and every rank ended.
+        """
+        self._sequence += 1
+        try:
+            code = _spin.call(self.control.base, self.world_size, self._sequence, number, self._spins)
+            return [] if code == _spin.ALL_DONE else self._finish_round(code, info)
+        except KeyboardInterrupt:
+            self._kill("a call was interrupted")
+            raise
+
+    def _finish_round(self, code: int, info: CallInfo) -> list[tuple[int, News, list[int]]]:
+        """The rest of a round that was not over at once."""
+        if code == -1:
+            self.control.wake_ranks()
+        started = time.monotonic()
+        while code in {-1, _spin.NOT_YET}:
+            if self.control.sleep_coordinator():
+                break
+            self._check_alive(str(info))
+            if self.timeout is not None and time.monotonic() - started > self.timeout:
+                self._give_up(info)
+        news = self._read_news(info)
+        failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]
+        if failures:
+            raise _rank_error(info, failures)
+        return news
+
+    def _give_up(self, info: CallInfo) -> None:
+        missing = self.control.missing(self._sequence)
+        self._kill(f"{info} took longer than timeout={self.timeout} s")
+        message = (
+            f"{info} took longer than timeout={self.timeout} s; still at work: rank {', '.join(map(str, missing))}. All ranks "
+            "have been ended; Data keep their contents. Call fork() again, with a larger timeout if the call needs it."
+        )
+        raise CallTimeout(message)
+
+    def _read_news(self, info: CallInfo) -> list[tuple[int, News, list[int]]]:
+        out = []
+        for rank in self.control.with_news():
+            try:
+                (_, item), descriptors = _channel.receive(self._sockets[rank], lambda: self._check_alive(str(info)))
+            except (EOFError, OSError):
+                self._check_alive(str(info), grace=1.0)
+                raise
+            out.append((rank, item, descriptors))
+        return out
+
+    def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> None:
+        """Has every rank carry out a command. Between `begin` and `end`."""
+        try:
+            self._command(command, descriptors, info or CallInfo(type(command).__name__.lower()))
+        except KeyboardInterrupt:
+            self._kill("a call was interrupted")
+            raise
+
+    def _command(self, command: Command, descriptors: Sequence[int], info: CallInfo) -> None:
+        payload = pickle.dumps(command, protocol=pickle.HIGHEST_PROTOCOL)
+        self._sequence += 1
+        _spin.ring(self.control.base, self.world_size, self._sequence, MESSAGE)
+        self.control.wake_ranks()
+        try:
+            for sock in self._sockets:
+                _channel.send_pickled(sock, payload, descriptors, lambda: self._check_alive(str(info)))
+        except OSError:
+            self._check_alive(str(info), grace=1.0)
+            raise
+        self._finish_round(_spin.NOT_YET, info)
+
+    # ---- what the ranks hold
+
+    def attach(self, segments: Sequence[Segment]) -> None:
+        """Makes the ranks map these segments where they have not, or where they have grown since."""
+        needed = [segment for segment in segments if self._sent.get(segment.id) != segment.generation]
+        for start in range(0, len(needed), _channel.MAX_DESCRIPTORS):
+            some = needed[start : start + _channel.MAX_DESCRIPTORS]
+            self.command(Attach(tuple((s.id, s.size) for s in some)), [s.fd for s in some])
+            self._sent.update((s.id, s.generation) for s in some)
+
+    def forget(self, kind: str, number: int) -> None:
+        """Notes that a segment, program or function is no longer wanted, and tells the ranks as soon as they are idle.
+
+        May be called by the garbage collector at any time, so it raises nothing and waits for no lock.
+        """
+        if self._closed or os.getpid() != self._owner:
+            return
+        if kind == "segment" and self._sent.pop(number, None) is None:
+            return
+        self._unwanted.append((kind, number))
+        self._drop_unwanted()
+
+    def _drop_unwanted(self) -> None:
+        if self._closed or not self._unwanted or not self._lock.acquire(blocking=False):
+            return  # a round is under way: it looks here again when it ends
+        try:
+            numbers: dict[str, list[int]] = {"segment": [], "program": [], "function": []}
+            while self._unwanted:
+                kind, number = self._unwanted.popleft()
+                numbers[kind].append(number)
+            drop = Drop(tuple(numbers["segment"]), tuple(numbers["program"]), tuple(numbers["function"]))
+            self._command(drop, (), CallInfo("drop"))
+        except SynkError:
+            pass  # the world has ended; the next call says so
+        finally:
+            self._lock.release()
+
+    # ---- looking after the ranks
+
+    def _check_alive(self, doing: str, grace: float = 0.0) -> None:
+        """Raises `RankDied` when a rank has ended, after ending the others."""
+        deadline = time.monotonic() + grace
+        while True:
+            for rank, pid in enumerate(self._pids):
+                try:
+                    ended, status = os.waitpid(pid, os.WNOHANG)
+                except ChildProcessError:
+                    ended, status = pid, None
+                if ended:
+                    self._pids[rank] = 0
+                    self._raise_died(rank, pid, status, doing)
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(0.01)
+
+    def _raise_died(self, rank: int, pid: int, status: int | None, doing: str) -> None:
+        how = f"rank {rank} (pid {pid}) {_in_words(status)}"
+        self._kill(f"{how} during {doing}")
+        message = f"{how} during {doing}. All ranks have been ended; Data keep their contents. Call fork() to start again."
+        raise RankDied(message)
+
+    def _kill(self, reason: str | None = None) -> None:
+        """Ends all ranks at once and closes the world."""
+        self._died = reason
+        for pid in self._pids:
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+        self._reap()
+        self._release()
+
+    def _reap(self) -> None:
+        for index, pid in enumerate(self._pids):
+            if pid:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+                self._pids[index] = 0
+
+    def _release(self) -> None:
+        self._closed = True
+        for sock in self._sockets:
+            sock.close()
+        self.control.close()
+        self._unwanted.clear()
+        if self in _open:
+            _open.remove(self)
+
+    def close(self) -> None:
+        """Ends the ranks and frees what they hold. Idempotent; also called when the script ends."""
+        if self._closed or os.getpid() != self._owner:
+            return
+        if not self._lock.acquire(timeout=0.0 if threading.current_thread() is threading.main_thread() else CLOSE_SECONDS):
+            self._kill("the world was closed during a call")
+            return
+        try:
+            self._unsubscribe()
+            self._stop()
+        finally:
+            self._lock.release()
+
+    def _stop(self) -> None:
+        """Tells the ranks to end and waits for them; kills those that do not."""
+        try:
+            self._sequence += 1
+            _spin.ring(self.control.base, self.world_size, self._sequence, MESSAGE)
+            self.control.wake_ranks()
+            payload = pickle.dumps(Stop())
+            for sock in self._sockets:
+                _channel.send_pickled(sock, payload, (), self._no_patience)
+            self._join(time.monotonic() + CLOSE_SECONDS)
+        except (OSError, TimeoutError):
+            pass  # a rank is dead or stuck; it is killed below
+        finally:
+            self._kill("it was closed")
+
+    @staticmethod
+    def _no_patience() -> None:
+        raise TimeoutError
+
+    def _join(self, deadline: float) -> None:
+        pause = 0.0005
+        while any(self._pids) and time.monotonic() < deadline:
+            for rank, pid in enumerate(self._pids):
+                if pid and os.waitpid(pid, os.WNOHANG)[0]:
+                    self._pids[rank] = 0
+            time.sleep(pause)
+            pause = min(pause * 2, 0.02)
+
+    # ---- state
+
+    @property
+    def closed(self) -> bool:
+        """Whether the ranks have ended."""
+        return self._closed
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the ranks."""
+        return tuple(self._pids)
+
+    def closed_error(self) -> WorldError:
+        """Why nothing can be run."""
+        reason = f": {self._died}" if self._died else ""
+        return WorldError(f"this world is closed{reason}. Call fork() to start a new one.")
+
+    def __enter__(self) -> "World":
+        """The world itself; it is closed when the block ends."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Closes the world."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Size, device and state."""
+        where = f", devices={list(self.devices)}" if self.devices else ""
+        state = "closed" if self._closed else "open"
+        return f"<World of {self.world_size} {self.device} rank{'s' if self.world_size > 1 else ''}{where}, {state}>"
+
+
+def _in_words(status: int | None) -> str:
+    if status is None:
+        return "ended (somebody else waited for it, so how is not known)"
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = ", possibly by the kernel for want of memory" if name == "SIGKILL" else ""
+        return f"was killed by {name}{hint}"
+    return f"exited with code {code}"
+
+
+def _cause(failed: Failed) -> BaseException | None:
+    if failed.cause is None:
+        return None
+    try:
+        error = pickle.loads(failed.cause)  # noqa: S301  # from our own rank
+    except Exception:  # noqa: BLE001  # an exception class that does not unpickle here
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
+def _rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> RankError:
+    told = tuple(RankFailure(rank, item.type_name, item.message, item.traceback) for rank, item in failures)
+    error = RankError(info.function, info.arguments, told)
+    error.__cause__ = _cause(failures[0][1])
+    return error
+
+
+# ---- the one world of a process ------------------------------------------------------------------------------------------
+
+
+def current_world() -> World:
+    """The open world.
+
+    Raises:
+        WorldError: there is none, or this process is a rank.
+    """
+    if _open:
+        return _open[0]
+    rank = _rank_state.current_rank()
+    if rank is not None:
+        message = f"this is rank {rank}, and only the coordinator makes calls. Call the plain function here (f.py_func)."
+        raise WorldError(message)
+    message = "there is no world: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
+    raise WorldError(message)
+
+
+def open_world() -> World | None:
+    """The open world, or None."""
+    return _open[0] if _open else None
+
+
+def close() -> None:
+    """Closes the open world, if there is one."""
+    if _open:
+        _open[0].close()
+
+
+atexit.register(close)

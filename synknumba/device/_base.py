@@ -1,0 +1,123 @@
+"""What a device is: the contract between the executor, which knows programs, and a driver, which knows memory and launches.
+
+A rank has one device. The executor asks it for buffers, prepares steps (callables without arguments) once, and runs the
+steps at every call. A driver
+
+- *must* give every kernel argument an array that it can launch with, and bring results back to host memory by `store`;
+- *should* do nothing at all in `load` where the kernel can work on the host rows directly;
+- *may* keep the storage of a slot between calls and between slices: buffers of one slot are never in use at the same time.
+
+Drivers are final, override the abstract methods only, and document nothing that the contract says already.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from synknumba._partition import Rows
+from synknumba._shm import Segment
+from synknumba._types import Array, DeviceKind, Shape
+
+Step: TypeAlias = Callable[[], object]
+Three: TypeAlias = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """An array that kernels take, and what moves it.
+
+    Attributes:
+        array: on the device; on the CPU it may be the host rows themselves.
+        load: brings the host's rows in; None where there is nothing to do.
+        store: brings the array back to the host; None where there is nothing to do.
+    """
+
+    array: Any
+    load: Step | None = None
+    store: Step | None = None
+
+
+class Workspace(ABC):
+    """The device memory of one program, by slot."""
+
+    @abstractmethod
+    def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
+        """Rows of a host array, in order and C-contiguous.
+
+        Args:
+            slot: who asks; storage of the same slot is shared.
+            host: array in a segment; `rows` select along axis 0.
+            rows: at least one; a `Listed` selection is read again at each load.
+            writable: whether the kernel may write; then `store` puts the rows back. Otherwise the array must refuse writes
+                where it is the host's own memory.
+        """
+
+    @abstractmethod
+    def whole(self, slot: object, host: Array) -> Buffer:
+        """All of a host array, read-only where it is the host's own memory."""
+
+    @abstractmethod
+    def output(self, slot: object, host: Array) -> Buffer:
+        """An array to be written by a kernel, of the shape and dtype of `host`, where `store` puts it."""
+
+    @abstractmethod
+    def scratch(self, slot: object, dtype: Any, shape: Shape) -> Any:
+        """An array with no counterpart on the host, uninitialised."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the storage."""
+
+
+class DeviceKernel(ABC):
+    """A kernel made ready for a device; compiled for each new signature at `prepare`."""
+
+    @abstractmethod
+    def prepare(self, grid: Three, block: Three, smem_bytes: int, args: tuple[Any, ...]) -> Step:
+        """A step that launches with exactly these arguments; it need not wait for the launch to end."""
+
+
+class Device(ABC):
+    """One GPU, or one core, and its memory. Made in a rank, after the fork."""
+
+    kind: DeviceKind
+
+    @abstractmethod
+    def workspace(self) -> Workspace:
+        """Memory for one program."""
+
+    @abstractmethod
+    def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
+        """A Numba CUDA kernel, given as a plain Python function and the options of `cuda.jit`."""
+
+    @abstractmethod
+    def fill(self, array: Any, value: Any) -> Step:
+        """A step that sets every element."""
+
+    @abstractmethod
+    def to_host(self, value: Any) -> Array:
+        """A NumPy array or scalar array of what a kernel or a function made; waits for it."""
+
+    @abstractmethod
+    def scope(self) -> AbstractContextManager[object]:
+        """What Python functions run in, so that their work goes to the device's stream."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Waits for all steps so far."""
+
+    def attach(self, segment: Segment) -> None:
+        """Called when a segment is mapped; a driver may page-lock it. By default nothing is done."""
+
+    def detach(self, segment: Segment) -> None:
+        """Called before a segment is let go. By default nothing is done."""
+
+    def memory_info(self) -> Mapping[str, Any]:
+        """Figures for messages and statistics; empty by default."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees everything; idempotent."""

@@ -1,0 +1,94 @@
+"""The CPU device: one core, whose memory is the host's. Ranks work on views of the segments; nothing is copied."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from synknumba import simt
+from synknumba._partition import Range, Rows
+from synknumba._types import Array, Shape
+from synknumba.device._base import Buffer, Device, DeviceKernel, Step, Three, Workspace
+
+
+def _read_only(view: Array) -> Array:
+    view = view.view()
+    view.flags.writeable = False
+    return view
+
+
+@final
+class CpuWorkspace(Workspace):
+    def __init__(self) -> None:
+        self._storage: dict[object, Array] = {}
+
+    def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
+        if isinstance(rows, Range):
+            view = host[rows.as_slice()]
+            if rows.step == 1:  # the rows themselves
+                return Buffer(view if writable else _read_only(view))
+            buffer = self.scratch(slot, host.dtype, view.shape)
+            load: Step = partial(np.copyto, buffer, view)
+            store: Step = partial(np.copyto, view, buffer)
+        else:
+            indices = rows.indices
+            buffer = self.scratch(slot, host.dtype, (len(indices), *host.shape[1:]))
+            # mode="clip": the indices were checked in the coordinator, and "raise" would copy the output once more
+            load = partial(np.take, host, indices, axis=0, out=buffer, mode="clip")
+            store = partial(host.__setitem__, indices, buffer)
+        return Buffer(buffer, load, store) if writable else Buffer(_read_only(buffer), load)
+
+    def whole(self, slot: object, host: Array) -> Buffer:
+        return Buffer(_read_only(host))
+
+    def output(self, slot: object, host: Array) -> Buffer:
+        return Buffer(host)
+
+    def scratch(self, slot: object, dtype: Any, shape: Shape) -> Array:
+        dtype = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        storage = self._storage.get(slot)
+        if storage is None or storage.nbytes < nbytes:
+            storage = self._storage[slot] = np.empty(max(nbytes, 1), np.uint8)
+        return storage[:nbytes].view(dtype).reshape(shape)
+
+    def close(self) -> None:
+        self._storage.clear()
+
+
+@final
+class CpuKernel(DeviceKernel):
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def prepare(self, grid: Three, block: Three, smem_bytes: int, args: tuple[Any, ...]) -> Step:
+        step: Step = self._kernel.prepare(grid, block, args)
+        return step
+
+
+@final
+class CpuDevice(Device):
+    kind = "cpu"
+
+    def workspace(self) -> Workspace:
+        return CpuWorkspace()
+
+    def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
+        return CpuKernel(simt.jit(function, fastmath=options.get("fastmath")))
+
+    def fill(self, array: Any, value: Any) -> Step:
+        return partial(array.fill, value)
+
+    def to_host(self, value: Any) -> Array:
+        return np.asarray(value)
+
+    def scope(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def synchronize(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,233 @@
+"""The CUDA device: one GPU, or a share of one. CuPy owns the memory and the stream, Numba compiles and launches.
+
+    host rows (page-locked segment) ──copy──> CuPy array ──as Numba array──> kernel ──> CuPy array ──copy──> host
+
+All steps of a rank go to one stream in the order in which they are run, so a buffer may be filled again while the launch before
+is still under way. Host memory is different: a staging buffer is written only when the stream has read it.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, final
+
+import cupy
+import numba
+import numpy as np
+from cupy.cuda import runtime
+from numba import cuda
+
+from synknumba._errors import DeviceError
+from synknumba._partition import Range, Rows
+from synknumba._shm import Segment
+from synknumba._types import Array, Shape
+from synknumba.device._base import Buffer, Device, DeviceKernel, Step, Three, Workspace
+from synknumba.device._probe import import_problem
+
+_TO_DEVICE = runtime.memcpyHostToDevice
+_TO_HOST = runtime.memcpyDeviceToHost
+
+
+class RecordArray:
+    """Device memory with a structured dtype, which CuPy does not have; Numba takes it by its interface."""
+
+    def __init__(self, memory: Any, dtype: "np.dtype[Any]", shape: Shape) -> None:
+        self.data = memory
+        self.dtype = dtype
+        self.shape = shape
+        self.nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """CUDA Array Interface, version 3."""
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "descr": self.dtype.descr,
+            "data": (self.data.ptr, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+def _address(array: Any) -> int:
+    address: int = array.data.ptr
+    return address
+
+
+@final
+class CudaWorkspace(Workspace):
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._storage: dict[object, Any] = {}
+        self._staging: dict[object, Array] = {}
+
+    def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
+        shape = (rows.count, *host.shape[1:])
+        array = self.scratch(slot, host.dtype, shape)
+        if isinstance(rows, Range) and rows.step == 1:
+            return self._straight(array, host[rows.as_slice()], writable=writable)
+        return self._staged(slot, array, host, rows, writable=writable)
+
+    def whole(self, slot: object, host: Array) -> Buffer:
+        return self._straight(self.scratch(slot, host.dtype, host.shape), host, writable=False)
+
+    def output(self, slot: object, host: Array) -> Buffer:
+        array = self.scratch(slot, host.dtype, host.shape)
+        return Buffer(array, None, self._copy(host.ctypes.data, _address(array), array.nbytes, _TO_HOST))
+
+    def scratch(self, slot: object, dtype: Any, shape: Shape) -> Any:
+        dtype = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        memory = self._storage.get(slot)
+        if memory is None or memory.mem.size < nbytes:
+            memory = self._storage[slot] = cupy.cuda.alloc(max(nbytes, 1))
+        if dtype.names is not None or dtype.kind not in "biufc":
+            return RecordArray(memory, dtype, shape)
+        return cupy.ndarray(shape, dtype, memory)
+
+    def close(self) -> None:
+        self._storage.clear()
+        self._staging.clear()
+
+    def _copy(self, target: int, source: int, nbytes: int, direction: int) -> Step:
+        return partial(runtime.memcpyAsync, target, source, nbytes, direction, self._stream.ptr)
+
+    def _straight(self, array: Any, view: Array, *, writable: bool) -> Buffer:
+        """Rows that lie together: one copy each way."""
+        load = self._copy(_address(array), view.ctypes.data, array.nbytes, _TO_DEVICE)
+        store = self._copy(view.ctypes.data, _address(array), array.nbytes, _TO_HOST)
+        return Buffer(array, load, store if writable else None)
+
+    def _staged(self, slot: object, array: Any, host: Array, rows: Rows, *, writable: bool) -> Buffer:
+        """Rows that lie apart: gathered into a page-locked staging buffer, and copied from there."""
+        staging = self._staging_buffer(slot, host.dtype, array.shape)
+        stream = self._stream
+        up = self._copy(_address(array), staging.ctypes.data, array.nbytes, _TO_DEVICE)
+        down = self._copy(staging.ctypes.data, _address(array), array.nbytes, _TO_HOST)
+        where: Any = rows.as_slice() if isinstance(rows, Range) else rows.indices
+
+        def load() -> None:
+            stream.synchronize()  # the copy before may still read the staging buffer
+            staging[...] = host[where]
+            up()
+
+        def store() -> None:
+            down()
+            stream.synchronize()
+            host[where] = staging
+
+        return Buffer(array, load, store if writable else None)
+
+    def _staging_buffer(self, slot: object, dtype: "np.dtype[Any]", shape: Shape) -> Array:
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        storage = self._staging.get(slot)
+        if storage is None or storage.nbytes < nbytes:
+            memory = cupy.cuda.alloc_pinned_memory(max(nbytes, 1))
+            storage = self._staging[slot] = np.frombuffer(memory, np.uint8)
+        return storage[:nbytes].view(dtype).reshape(shape)
+
+
+@final
+class CudaKernel(DeviceKernel):
+    def __init__(self, dispatcher: Any, stream: Any) -> None:
+        self._dispatcher = dispatcher
+        self._stream = stream
+
+    def prepare(self, grid: Three, block: Three, smem_bytes: int, args: tuple[Any, ...]) -> Step:
+        launcher = self._dispatcher[grid, block, self._stream, smem_bytes]
+        return partial(launcher, *map(_as_numba, args))
+
+
+def _as_numba(arg: Any) -> Any:
+    """A device array as Numba launches it fastest; 12 µs a launch instead of 49 µs with CuPy arrays."""
+    if hasattr(arg, "__cuda_array_interface__"):
+        return cuda.as_cuda_array(arg, sync=False)  # our steps are on one stream already
+    return arg
+
+
+@final
+class CudaDevice(Device):
+    kind = "cuda"
+
+    def __init__(self, index: int) -> None:
+        problem = import_problem()
+        if problem is not None:
+            raise DeviceError(problem)
+        _quieten_numba()
+        self._cupy_device = cupy.cuda.Device(index)
+        self._cupy_device.use()
+        cuda.select_device(index)
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._numba_stream = cuda.external_stream(self._stream.ptr)
+        self._locked: dict[int, int] = {}  # segment id → address
+
+    def workspace(self) -> Workspace:
+        return CudaWorkspace(self._stream)
+
+    def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
+        return CudaKernel(cuda.jit(**options)(function), self._numba_stream)
+
+    def fill(self, array: Any, value: Any) -> Step:
+        if not np.any(np.asarray(value).view(np.uint8)) or isinstance(array, RecordArray):
+            return partial(runtime.memsetAsync, _address(array), 0, array.nbytes, self._stream.ptr)
+
+        def step() -> None:
+            with self._stream:
+                array.fill(value)
+
+        return step
+
+    def to_host(self, value: Any) -> Array:
+        self._stream.synchronize()
+        if isinstance(value, cupy.ndarray):
+            host: Array = value.get()
+            return host
+        if hasattr(value, "__cuda_array_interface__"):
+            copied: Array = cuda.as_cuda_array(value, sync=False).copy_to_host()
+            return copied
+        return np.asarray(value)
+
+    def scope(self) -> AbstractContextManager[object]:
+        stream: AbstractContextManager[object] = self._stream
+        return stream
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def attach(self, segment: Segment) -> None:
+        memory = segment.array(np.uint8, (segment.size,))
+        # Where memory may not be locked (a container's limit), copies still work from pageable memory, five times slower.
+        with contextlib.suppress(runtime.CUDARuntimeError):
+            runtime.hostRegister(memory.ctypes.data, segment.size, 0)
+            self._locked[segment.id] = memory.ctypes.data
+
+    def detach(self, segment: Segment) -> None:
+        address = self._locked.pop(segment.id, None)
+        if address is not None:
+            self._stream.synchronize()
+            runtime.hostUnregister(address)
+
+    def memory_info(self) -> Mapping[str, Any]:
+        free, total = runtime.memGetInfo()
+        return {"free": free, "total": total}
+
+    def close(self) -> None:
+        with contextlib.suppress(runtime.CUDARuntimeError):
+            self._stream.synchronize()
+            for address in self._locked.values():
+                runtime.hostUnregister(address)
+        self._locked.clear()
+
+
+def _quieten_numba() -> None:
+    """Grids are the user's business, and small ones are not worth a warning on every rank."""
+    configs = [numba.config]
+    with contextlib.suppress(ImportError, AttributeError):
+        from numba.cuda.core import config as cuda_config  # noqa: PLC0415  # numba-cuda only
+
+        configs.append(cuda_config)
+    for config in configs:
+        config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+        config.CUDA_WARN_ON_IMPLICIT_COPY = 0
