@@ -1,5 +1,6 @@
 """Rows: what a batch selects is what NumPy's indexing selects, and the parts put together are the whole."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def test_parts_have_the_sizes_of_the_manual(n: int, parts: int, sizes: list[int]
 def test_bounds_are_the_rule_and_the_parts(n: int, parts: int) -> None:
     edges = bounds(n, parts)
     assert edges == tuple(r * n // parts for r in range(parts + 1))
-    assert [part(n, parts, r) for r in range(parts)] == list(zip(edges[:-1], edges[1:], strict=True))
+    assert [part(n, parts, r) for r in range(parts)] == list(pairwise(edges))
     sizes = np.diff(edges)
     assert sizes.sum() == n
     assert sizes.max() - sizes.min() <= 1

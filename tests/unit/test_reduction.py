@@ -95,7 +95,12 @@ def test_uneven_averages_of_the_manual(world_size: int, num_slices: int) -> None
     np.testing.assert_allclose(in_parallel("mean", values, world_size, num_slices), [4.0, 5.0], rtol=1e-15)
 
 
-@given(n=st.integers(1, 30), where=st.integers(0, 29), world_size=st.integers(1, 7), op=st.sampled_from(["min", "max", "mean", "sum"]))
+@given(
+    n=st.integers(1, 30),
+    where=st.integers(0, 29),
+    world_size=st.integers(1, 7),
+    op=st.sampled_from(["min", "max", "mean", "sum"]),
+)
 def test_nan_propagates(n: int, where: int, world_size: int, op: str) -> None:
     values = np.arange(n, dtype=np.float64)
     values[where % n] = np.nan
@@ -163,7 +168,13 @@ def test_other_identities_are_zero(op: Any) -> None:
 
 @pytest.mark.parametrize(
     ("op", "dtype", "least"),
-    [("min", "float32", np.inf), ("max", "float16", -np.inf), ("min", "int16", 32767), ("max", "uint64", 0), ("min", "uint8", 255)],
+    [
+        ("min", "float32", np.inf),
+        ("max", "float16", -np.inf),
+        ("min", "int16", 32767),
+        ("max", "uint64", 0),
+        ("min", "uint8", 255),
+    ],
 )
 def test_identities_of_extremes(op: Any, dtype: str, least: float) -> None:
     assert identity(op, dtype) == least
@@ -177,7 +188,9 @@ def test_gather_and_none_are_not_combined() -> None:
 
 @pytest.mark.parametrize("op", ["avg", "SUM", 1, np.add, ("sum",), ["sum"]])
 def test_an_unknown_op_is_refused_with_the_known_ones(op: object) -> None:
-    with pytest.raises(ReductionError, match="total: op must be one of 'sum', 'prod', 'min', 'max', 'mean', 'gather', None; got"):
+    with pytest.raises(
+        ReductionError, match="total: op must be one of 'sum', 'prod', 'min', 'max', 'mean', 'gather', None; got"
+    ):
         check_op(op, "total")
 
 

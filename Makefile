@@ -1,0 +1,67 @@
+# Needs Python 3.11 or newer and make. Uses uv where it is installed, and python -m venv and pip where it is not.
+#
+#   make demo                   on the cores of this machine, or on its GPUs where the CUDA packages are installed:
+#   make demo EXTRAS=cuda13     installs them too (or cuda12)
+
+VENV   ?= .venv
+EXTRAS ?=
+UV     := $(shell command -v uv 2>/dev/null)
+BIN    := $(VENV)/bin
+
+# The extras to install, as a list with commas; and the file that says they are, newer than pyproject.toml until that changes.
+comma := ,
+empty :=
+space := $(empty) $(empty)
+extras = $(subst $(space),$(comma),$(strip $(1) $(subst $(comma),$(space),$(EXTRAS))))
+stamp  = $(VENV)/.installed-$(or $(call extras,$(1)),base)
+
+ifdef UV
+PYTHON  ?= >=3.11
+install  = $(UV) pip install --quiet --python $(BIN)/python
+else
+PYTHON  ?= python3
+install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+endif
+
+.PHONY: help demo test format bench clean distclean
+
+help:  ## what can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+demo: $(call stamp,)  ## the main example: an expectation value over ten million rows
+	$(BIN)/python examples/energy.py
+
+test: $(call stamp,dev)  ## everything a change must pass: format, lint, types, layers, tests and doctests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest
+
+format: $(call stamp,dev)  ## formats the code, and mends what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(call stamp,bench)  ## times synknumba beside its peers
+	@for script in benchmarks/[!_]*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+clean:  ## removes what was built and cached
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## removes the virtual environment too
+	rm -rf $(VENV)
+
+$(VENV)/bin/python:
+ifdef UV
+	$(UV) venv --python '$(PYTHON)' $(VENV)
+else
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "synknumba needs Python 3.11 or newer, and $(PYTHON) is not. Name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+endif
+
+$(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/python
+	@echo "installing synknumba and what it needs into $(VENV) (about 80 MB to download, more with EXTRAS)"
+	$(install) -e '.$(if $(filter-out base,$*),[$*])'
+	@touch $@

@@ -1,0 +1,7 @@
+"""`python -m synknumba`."""
+
+import sys
+
+from synknumba._cli import main
+
+sys.exit(main())

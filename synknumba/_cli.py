@@ -1,0 +1,73 @@
+"""The command line: `python -m synknumba info`."""
+
+import argparse
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from numba.core import config
+
+from synknumba.device import probe, usable_cores
+
+_REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")
+_OPTIONAL = ("numba-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "mpi4py", "threadpoolctl")  # CuPy has a name for each CUDA
+_SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; nothing is created there by name
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one subcommand.
+
+    Args:
+        argv: without the program's name; None for the process's own.
+
+    Returns:
+        The exit status.
+    """
+    parser = argparse.ArgumentParser(prog="python -m synknumba", description="Looks after synknumba on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("info", help="versions, cores, shared memory and GPUs: what to put into a bug report")
+    parser.parse_args(argv)
+    for name, value in _info():
+        print(f"{name:<14}{value}")
+    return 0
+
+
+def _info() -> Iterator[tuple[str, str]]:
+    yield "python", f"{platform.python_version()} on {platform.system()} {platform.release()} {platform.machine()}"
+    for name in _REQUIRED:
+        yield name, _version(name) or "not installed as a package"
+    for name in _OPTIONAL:
+        if (version := _version(name)) is not None:
+            yield name, version
+    yield "cores", f"{usable_cores()} usable of {os.cpu_count()}"
+    yield "/dev/shm", _shared_memory()
+    yield "SVML", "in use" if config.USING_SVML else "not found, so exp, log and the like are compiled without vector versions"
+    yield "GPUs", _gpus()
+
+
+def _version(distribution: str) -> str | None:
+    """Asked of the installer's records: nothing is imported."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _shared_memory() -> str:
+    try:
+        usage = shutil.disk_usage(_SHM)
+    except OSError as error:
+        return f"cannot be used: {error}"
+    return f"{_gib(usage.free)} free of {_gib(usage.total)}"
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.2f} GiB"
+
+
+def _gpus() -> str:
+    report = probe(thorough=True)
+    return str(report.count) if report.problem is None else f"cannot be used: {report.problem}"

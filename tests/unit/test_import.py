@@ -1,0 +1,35 @@
+"""What importing and asking for information loads and needs."""
+
+import subprocess
+import sys
+
+import pytest
+
+from synknumba._cli import main
+
+GPU_LIBRARIES = ("cupy", "numba.cuda", "numba_cuda", "cuda", "mpi4py")
+
+
+@pytest.mark.parametrize(
+    "code", ["import synknumba", "from synknumba._cli import main; main(['info'])"], ids=["import", "info"]
+)
+def test_no_gpu_library_is_loaded(code: str) -> None:
+    check = f"{code}; import sys; print('LOADED', [m for m in {GPU_LIBRARIES!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.endswith("LOADED []\n")
+
+
+def test_info_tells_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["numpy"] == __import__("numpy").__version__
+    assert lines["python"].startswith(".".join(map(str, sys.version_info[:3])))
+    assert {"synknumba", "numba", "posix_ipc", "cores", "/dev/shm", "SVML", "GPUs"} <= lines.keys()
+    assert lines["cores"].split()[0].isdigit()
+
+
+def test_no_subcommand_is_an_error_with_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert "usage: python -m synknumba" in capsys.readouterr().err
