@@ -1,0 +1,311 @@
+"""One POSIX shared memory segment: make it, grow it, map it, let it go.
+
+    coordinator                                        rank
+    Segment(nbytes)    shm_open, unlink, reserve, map
+      fd, id, size  ────────── socketpair ───────────→ Segment.attach(id, fd, size)
+    grow(nbytes)       reserve more, map the whole anew
+      fd, id, size  ────────── socketpair ───────────→ Segment.attach(id, fd, larger size)
+    last reference     close fd, tell the listeners ─→ close()
+
+A segment has a name for a few microseconds only: nothing is left in `/dev/shm` whoever is killed when, and nobody else can open
+it. Its pages are reserved when it is made, so a full `/dev/shm` is an error here and never a SIGBUS later. The memory goes when
+no process has a descriptor or a mapping any more; a NumPy view holds the mapping it was made on, and nothing else.
+"""
+
+import ctypes
+import errno
+import itertools
+import mmap
+import os
+import secrets
+import sys
+import weakref
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Self, final
+
+import numpy as np
+import posix_ipc
+from numpy.typing import DTypeLike
+
+from synknumba._errors import SharedMemoryError
+from synknumba._types import Array, Shape
+
+# tmpfs undoes an interrupted reservation: in one piece, a large one would start over at every tick of a profiling timer.
+# 16 MiB take 2 to 4 ms.
+_RESERVE_STEP = 16 << 20
+
+_ids = itertools.count(1)
+_tokens = itertools.count(1)
+_listeners: dict[int, Callable[[int], None]] = {}
+_alive: "weakref.WeakSet[Segment]" = weakref.WeakSet()
+_maps: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()  # as long as their views, and so maybe longer than the segment
+
+
+def on_release(callback: Callable[[int], None]) -> Callable[[], None]:
+    """Calls `callback(segment id)` whenever a segment that this process made is let go.
+
+    The callback may run in any thread between any two instructions, since a garbage collection may be what let the segment
+    go: it must not block, not take a lock that others hold for long, and not raise.
+
+    Returns:
+        A function that ends the subscription; calling it again does nothing.
+    """
+    token = next(_tokens)
+    _listeners[token] = callback
+
+    def unsubscribe() -> None:
+        _listeners.pop(token, None)
+
+    return unsubscribe
+
+
+@final
+class Segment:
+    """POSIX shared memory, reserved, mapped into this process, and nameless.
+
+    Attributes:
+        id: unique in the life of the process that made the segment, never used again.
+        size: bytes reserved: what was asked for, rounded up to pages; at least one page.
+        generation: how often the segment has grown; a mapping made before that is too short.
+        fd: the descriptor to pass on, close-on-exec; -1 where there is none (closed, or attached).
+
+    Example:
+        >>> from synknumba._shm import Segment
+        >>> segment = Segment(100)
+        >>> segment.array("float32", (2, 3)).tolist()
+        [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+        >>> segment.close()
+    """
+
+    id: int
+    size: int
+    generation: int
+    fd: int
+
+    def __init__(self, nbytes: int) -> None:
+        """Reserves `nbytes` bytes of zeros.
+
+        Raises:
+            SharedMemoryError: `/dev/shm` or the memory has no such space, or the process has no descriptor left.
+        """
+        size = _round_to_pages(nbytes)
+        fd = _open_nameless(nbytes)
+        try:
+            _reserve(fd, 0, size, nbytes)
+            mapping = _map(fd, size, populate=True)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._adopt(next(_ids), size, mapping, fd)
+
+    @classmethod
+    def attach(cls, segment_id: int, fd: int, size: int) -> Self:
+        """Maps a segment that another process made. Listeners are not told when it goes, and it cannot grow.
+
+        Args:
+            segment_id: the `id` it has there.
+            fd: its descriptor, as received; closed here, whatever happens.
+            size: its `size`.
+
+        Raises:
+            SharedMemoryError: the segment cannot be mapped.
+        """
+        try:
+            mapping = _map(fd, size, populate=False)  # a rank touches its own rows only
+        finally:
+            os.close(fd)
+        segment = cls.__new__(cls)
+        segment._adopt(segment_id, size, mapping, -1)
+        return segment
+
+    def _adopt(self, segment_id: int, size: int, mapping: mmap.mmap, fd: int) -> None:
+        self.id = segment_id
+        self.size = size
+        self.generation = 0
+        self.fd = fd
+        self._mapping: mmap.mmap | None = mapping
+        self._ranges = [_address_range(mapping)]
+        self._finalizer = weakref.finalize(self, _release, segment_id, fd, os.getpid())
+        self._finalizer.atexit = False  # a process that ends gives its memory back by that
+        _alive.add(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` was called, or this is a forked child that let go of its parent's segments."""
+        return self._mapping is None
+
+    def grow(self, nbytes: int) -> None:
+        """Makes the segment at least `nbytes` bytes large, in place. Contents are kept and the new bytes are zero.
+
+        Views made before stay valid: they show the same memory through the old, shorter mapping.
+
+        Raises:
+            SharedMemoryError: there is no such space, or the segment is closed or attached. The segment is as it was.
+        """
+        if self.fd < 0:
+            msg = f"{self!r} cannot grow: it is closed, or another process made it. Grow it there and attach it again."
+            raise SharedMemoryError(msg)
+        size = _round_to_pages(nbytes)
+        if size <= self.size:
+            return
+        try:
+            _reserve(self.fd, self.size, size, nbytes)
+            mapping = _map(self.fd, size, populate=True)
+        except BaseException:
+            os.ftruncate(self.fd, self.size)  # gives back what was reserved of it
+            raise
+        self._mapping = mapping
+        self._ranges.append(_address_range(mapping))
+        self.size = size
+        self.generation += 1
+
+    def array(self, dtype: DTypeLike, shape: Shape, offset: int = 0) -> Array:
+        """A writable, C-contiguous view that starts `offset` bytes into the segment; it holds the memory by itself.
+
+        Raises:
+            SharedMemoryError: the segment is closed, or too small.
+        """
+        if self._mapping is None:
+            msg = f"{self!r} has no memory to view."
+            raise SharedMemoryError(msg)
+        try:
+            return np.ndarray(shape, dtype, buffer=self._mapping, offset=offset)
+        except (TypeError, ValueError) as error:
+            msg = f"{self!r} does not hold an array of dtype {dtype} and shape {shape} at byte {offset}: {error}."
+            raise SharedMemoryError(msg) from error
+
+    def overlaps(self, array: Array) -> bool:
+        """Whether `array` may show memory of this segment, through a mapping from before it grew too.
+
+        NumPy compares addresses, so it takes two mappings of the same memory for different memory. The answer may be a wrong
+        yes, where an old mapping is gone and its addresses were used again.
+        """
+        low, high = np.lib.array_utils.byte_bounds(array)
+        return any(low < stop and start < high for start, stop in self._ranges)
+
+    def close(self) -> None:
+        """Lets the segment go; does nothing the second time. Views that still exist stay valid until they die."""
+        self._mapping = None  # never mmap.close(), which fails while views exist
+        self._finalizer()
+        self.fd = -1
+
+    def __repr__(self) -> str:
+        """Shows the id, the size and the state."""
+        state = "closed" if self.closed else "open"
+        return f"<Segment id={self.id} size={self.size} {state}>"
+
+
+def release_inherited(keep: Collection[Segment] = ()) -> None:
+    """In a forked child: lets go of every segment inherited from the parent, except those in `keep`.
+
+    A child inherits descriptors and mappings, and would hold the memory after the parent has dropped it. The segments are
+    closed in this process; their mappings are replaced by pages without access, so that a view which user code has kept in a
+    global variable faults instead of showing something else.
+    """
+    kept = {segment._mapping for segment in keep}
+    for segment in tuple(_alive):
+        if segment._mapping in kept:
+            continue
+        if segment.fd >= 0:
+            os.close(segment.fd)
+        segment._finalizer.detach()
+        segment._mapping = None
+        segment.fd = -1
+    for mapping in tuple(_maps):
+        if mapping not in kept:
+            _cover(mapping)
+
+
+def _release(segment_id: int, fd: int, creator: int) -> None:
+    # A forked child may have closed the descriptor and reused its number; its parent's segments go by release_inherited().
+    if fd < 0 or os.getpid() != creator:
+        return
+    os.close(fd)
+    for callback in tuple(_listeners.values()):
+        callback(segment_id)
+
+
+def _round_to_pages(nbytes: int) -> int:
+    return max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+
+
+def _open_nameless(nbytes: int) -> int:
+    # 96 random bits: the name is nobody else's, so it may be unlinked even where Ctrl-C hides whether it was made.
+    name = f"/synk-{secrets.token_hex(12)}"
+    try:
+        memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
+    except (OSError, posix_ipc.Error) as error:
+        raise _cannot_have(nbytes, error) from error
+    finally:
+        with suppress(posix_ipc.ExistentialError):  # it was not made
+            posix_ipc.unlink_shared_memory(name)
+    fd: int = memory.fd
+    return fd
+
+
+def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
+    if (free := _free_bytes(fd)) is not None and stop - start > free:  # else it would fill /dev/shm before it failed
+        raise _no_space(nbytes, free)
+    try:
+        for offset in range(start, stop, _RESERVE_STEP):
+            os.posix_fallocate(fd, offset, min(_RESERVE_STEP, stop - offset))
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.ENOMEM}:
+            os.ftruncate(fd, start)  # before the free bytes are counted for the message
+            raise _no_space(nbytes, _free_bytes(fd)) from error
+        raise _cannot_have(nbytes, error) from error
+
+
+def _free_bytes(fd: int) -> int | None:
+    """Free bytes of the file system of `fd`; None where it has no limit of its own."""
+    status = os.fstatvfs(fd)
+    return status.f_bavail * status.f_frsize if status.f_blocks else None
+
+
+def _map(fd: int, size: int, *, populate: bool) -> mmap.mmap:
+    # Filling the page table at once costs 0.3 s per GiB, filling it fault by fault at the first write up to 2.5 s.
+    flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
+    try:
+        if sys.version_info >= (3, 13):
+            mapping = mmap.mmap(fd, size, flags=flags, trackfd=False)
+        else:
+            mapping = mmap.mmap(fd, size, flags=flags)  # keeps a duplicate of fd
+    except (OSError, ValueError) as error:
+        raise _cannot_have(size, error) from error
+    _maps.add(mapping)
+    return mapping
+
+
+def _address_range(mapping: mmap.mmap) -> tuple[int, int]:
+    return np.lib.array_utils.byte_bounds(np.frombuffer(mapping, np.uint8))
+
+
+def _cover(mapping: mmap.mmap) -> None:
+    start, stop = _address_range(mapping)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    map_fixed, prot_none = 0x10, 0  # <sys/mman.h>; the mmap module lacks them
+    covered = libc.mmap(start, stop - start, prot_none, map_fixed | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    if covered != start:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:
+    left = "the machine is out of memory" if free is None else f"/dev/shm has {free:,} bytes free"
+    return SharedMemoryError(
+        f"{nbytes:,} bytes of shared memory were asked for, but {left}. Drop Data that is no longer needed (free_memory()), or "
+        f"enlarge it: mount -o remount,size=<bytes> /dev/shm as root, or docker run --shm-size=<bytes> for a container."
+    )
+
+
+def _cannot_have(nbytes: int, error: Exception) -> SharedMemoryError:
+    # posix_ipc raises an OSError without a number when descriptors run out.
+    if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE} or "files" in str(error):
+        return SharedMemoryError(
+            f"{nbytes:,} bytes of shared memory were asked for, but the process has no file descriptor left. Every Data takes "
+            f"one or two: drop some, or raise the limit with ulimit -n."
+        )
+    return SharedMemoryError(f"{nbytes:,} bytes of shared memory were asked for, but could not be had: {error}.")
