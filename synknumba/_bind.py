@@ -70,7 +70,6 @@ class Bound:
         contiguous: arguments that are index ranges or offsets, and so need rows in one piece.
         segments: that the ranks must have mapped.
         write_back: NumPy arrays that get rows back, and where from.
-        texts: each argument in a few words.
         whole: the arguments as they were passed, for output shapes.
     """
 
@@ -83,8 +82,11 @@ class Bound:
     contiguous: list[str] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     write_back: list[tuple[Array, Data]] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
     whole: dict[str, Any] = field(default_factory=dict)
+
+    def texts(self) -> tuple[str, ...]:
+        """Each argument in a few words."""
+        return tuple(f"{name}: {describe_value(value)}" for name, value in self.whole.items())
 
     def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
         """Notes a scalar that comes with each call."""
@@ -186,7 +188,6 @@ class Binder:
         bound = Bound()
         for name, value in self.match(args, kwargs).items():
             bound.whole[name] = value
-            bound.texts.append(f"{name}: {describe_value(value)}")
             bound.parameters[name] = self._param(bound, name, name, value)
         self._check_aliases(bound)
         return bound

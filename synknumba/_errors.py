@@ -99,7 +99,9 @@ class RankError(SynkError, RuntimeError):
         ranks = ", ".join(str(failure.rank) for failure in self.failures)
         first = self.failures[0]
         lines = [f"{self.function}({', '.join(self.arguments)}) raised on rank {ranks}: {first.type_name}: {first.message}"]
+        texts: dict[str, list[str]] = {}
         for failure in self.failures:
-            lines.append(f"--- rank {failure.rank} ---")
-            lines.append(failure.traceback.rstrip())
+            texts.setdefault(failure.traceback.rstrip(), []).append(str(failure.rank))
+        for text, same in texts.items():
+            lines += [f"--- rank {', '.join(same)} ---", text]
         return "\n".join(lines)

@@ -193,7 +193,7 @@ class Function:
 
     def _make_plan(self, world: World, bound: Bound, source: RowSource, count: int | None, options: "CallOptions") -> Plan:
         self._check_per_rank(world, bound)
-        info = CallInfo(self.name, tuple(bound.texts))
+        info = CallInfo(self.name, bound.texts())
         if self._options.style == "kernel":
             return self._make_kernel_plan(world, bound, source, count, options, info)
         program = Program(

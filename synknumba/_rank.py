@@ -38,6 +38,7 @@ from synknumba._types import DeviceKind
 from synknumba.device import Device, DeviceKernel, open_device
 
 _PR_SET_PDEATHSIG = 1  # prctl.h
+_PACKAGE = os.path.dirname(__file__) + os.sep
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +195,11 @@ class Rank:
 
 
 def describe_failure(error: BaseException) -> Failed:
-    """An exception as news."""
-    text = "".join(traceback.format_exception(error))
+    """An exception as news; its traceback starts where the user's code does."""
+    start = error.__traceback__
+    while start is not None and start.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        start = start.tb_next
+    text = "".join(traceback.format_exception(type(error), error, start or error.__traceback__))
     cause = None
     with suppress(Exception):
         cause = pickle.dumps(error)

@@ -91,7 +91,7 @@ def make_report(
         slices = tuple((start + low, start + high) for low, high in cuts if high > low)
         ranks.append(RankReport(rank, (start, stop), slices, per_row * (stop - start) + whole))
     told = tuple((key, output.op) for key, output in outputs.items()) or ((("result", ops),) if ops is not None else ())
-    return PlanReport(name, tuple(bound.texts), count, num_slices, tuple(ranks), told)
+    return PlanReport(name, bound.texts(), count, num_slices, tuple(ranks), told)
 
 
 def _bytes(bound: Bound) -> tuple[int, int]:

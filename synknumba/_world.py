@@ -429,10 +429,15 @@ def _cause(failed: Failed) -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
-def _rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> RankError:
+def _rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> SynkError:
+    """What to raise: `RankError` for the user's exceptions; our own refusals, which are about the call, as they are."""
+    cause = _cause(failures[0][1])
+    if isinstance(cause, SynkError) and all(item.type_name == type(cause).__qualname__ for _, item in failures):
+        cause.add_note(f"refused on rank {', '.join(str(rank) for rank, _ in failures)} in {info}")
+        return cause
     told = tuple(RankFailure(rank, item.type_name, item.message, item.traceback) for rank, item in failures)
     error = RankError(info.function, info.arguments, told)
-    error.__cause__ = _cause(failures[0][1])
+    error.__cause__ = cause
     return error
 
 
