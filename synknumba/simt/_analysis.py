@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import BuiltinFunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numba.core import types
@@ -60,8 +60,7 @@ class Analysis:
     @contextmanager
     def thread_index(self, statement: ast.Assign, first: str, *, nonneg: bool) -> Iterator[None]:
         """Inside, the variable that the statement assigns is `first` plus a thread index, and is recomputed."""
-        name = _single_target(statement)
-        assert name is not None
+        name = cast(ast.Name, statement.targets[0]).id
         self._block_indices[first] = nonneg
         self.recomputed[name] = self._with_sign(statement)
         try:

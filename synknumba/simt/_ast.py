@@ -6,7 +6,7 @@ generated function's tracebacks point at the user's source.
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -95,6 +95,11 @@ def count_names(nodes: ast.AST | Iterable[ast.AST], name: str) -> int:
 def has_return(nodes: ast.AST | Iterable[ast.AST]) -> bool:
     """Whether a `return` stands anywhere below."""
     return any(isinstance(node, ast.Return) for node in walk(nodes))
+
+
+def loop_variable(loop: ast.For) -> str:
+    """The variable of a loop `for name in range(...)`."""
+    return cast(ast.Name, loop.target).id
 
 
 def is_leave(body: Sequence[ast.stmt]) -> bool:

@@ -207,7 +207,7 @@ class Guards:
         if not self._analysis.is_integral(node):
             return False
         for part in ast.walk(node):
-            if isinstance(part, ast.Constant) and abs(part.value) > 1 << 32:
+            if isinstance(part, ast.Constant) and isinstance(part.value, int) and abs(part.value) > 1 << 32:
                 return False
             if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
                 pair = (part.left, part.right)

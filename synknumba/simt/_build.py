@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numba import njit
@@ -168,8 +168,7 @@ _compiled_devices: dict[tuple[FunctionType, Options], Any] = {}
 def _compile_device(device: DeviceFunction, options: Options) -> Any:
     key = (device.function, options)
     if key not in _compiled_devices:
-        code = device.code
-        assert code is not None
+        code = cast(ThreadCode, device.code)  # set by now: the whole kernel has been translated
         source = code.source
         body = code.body
         if LINEAR in read_names(body):

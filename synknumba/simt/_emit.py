@@ -14,6 +14,7 @@ each thread.
 import ast
 import copy
 from dataclasses import dataclass
+from typing import cast
 
 from synknumba.simt._analysis import NONNEG, Analysis, exposed
 from synknumba.simt._ast import (
@@ -24,6 +25,7 @@ from synknumba.simt._ast import (
     expression,
     has_return,
     is_leave,
+    loop_variable,
     place,
     read_names,
     statements,
@@ -130,9 +132,7 @@ class _Emitter:
         """The code of a loop that is turned inside out, behind the region of the statements before it."""
         if self.planned.strided(statement):
             before = self._region(pending, last=False)
-            strided = self.loops.strided(statement)
-            assert strided is not None
-            return before + self._strided(strided)
+            return before + self._strided(cast(StridedLoop, self.loops.strided(statement)))
         if isinstance(statement, ast.For) and self.planned.is_uniform_loop(statement):
             return self._region(pending, last=False) + self._uniform_loop(statement)
         return None
@@ -154,7 +154,7 @@ class _Emitter:
         if test is statement.test:
             return None
         before = hoisted if silent else self._region(pending, last=False)
-        rest = [] if test is None else [ast.copy_location(ast.If(test, statement.body, []), statement)]
+        rest: list[ast.stmt] = [] if test is None else [ast.copy_location(ast.If(test, statement.body, []), statement)]
         if leaves:
             rest += behind
         elif test is None:
@@ -183,9 +183,9 @@ class _Emitter:
     def _strided(self, strided: StridedLoop) -> list[ast.stmt]:
         """A grid-stride loop: over the first index of the block's threads outside, over the threads inside."""
         loop, axis = strided.loop, strided.axis
-        assert isinstance(loop.target, ast.Name)
-        first = f"_k_first_{loop.target.id}"
-        index = assign(loop.target.id, expression(f"{first} + {THREAD[axis]}", loop), loop)
+        name = loop_variable(loop)
+        first = f"_k_first_{name}"
+        index = assign(name, expression(f"{first} + {THREAD[axis]}", loop), loop)
         span = call("range", expression(strided.offset, loop), self._block_value(strided.stop), self._block_value(strided.step))
         outer = self.bounds
         self.bounds = outer.copy()
@@ -197,10 +197,9 @@ class _Emitter:
 
     def _uniform_loop(self, loop: ast.For) -> list[ast.stmt]:
         """A loop that all threads run equally often: the loop outside, the threads inside."""
-        assert isinstance(loop.target, ast.Name)
-        self.slots.add(loop.target.id)
+        self.slots.add(loop_variable(loop))
         body = self._region(loop.body, last=False)
-        target = store(f"{loop.target.id}__u")
+        target = store(f"{loop_variable(loop)}__u")
         return [place(ast.For(target, self._block_value(loop.iter), body, []), loop)] if body else []
 
     def _block_value(self, node: ast.expr) -> ast.expr:
@@ -225,13 +224,11 @@ class _Emitter:
             if name is None or has_return(kept) or not self._can_pass(statement, name, kept):
                 kept.append(statement)
                 continue
-            moved = copy.deepcopy(statement)
-            assert isinstance(moved, (ast.Assign, ast.AugAssign))
+            moved = cast(ast.Assign | ast.AugAssign, copy.deepcopy(statement))
             moved.value = self._block_value(moved.value)
             target = moved.targets[0] if isinstance(moved, ast.Assign) else moved.target
-            assert isinstance(target, ast.Name)
             self.slots.add(name)
-            target.id += "__u"
+            cast(ast.Name, target).id += "__u"
             hoisted.append(moved)
         return hoisted, kept
 
@@ -279,7 +276,7 @@ class _Emitter:
         bounds = self.bounds.copy()
         body = copy.deepcopy(self._absorb_guard(body, bounds))
         tracked = self.known.assigned - set(self.known.recomputed)
-        facts = [place(ast.Expr(call("_k_assume", fact)), fact) for fact in copy.deepcopy(bounds.facts)]
+        facts: list[ast.stmt] = [place(ast.Expr(call("_k_assume", fact)), fact) for fact in copy.deepcopy(bounds.facts)]
         live, sure = exposed([*facts, *body], tracked)
         writes = assigned_names(body) & tracked
         self.slots |= {name for name in live if not self._is_only_in(name, body, last=last)}

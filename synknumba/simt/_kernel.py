@@ -167,10 +167,8 @@ class Kernel:
         try:
             return typeof(arg)
         except (ValueError, errors.NumbaError) as error:
-            message = (
-                f"{self.py_func.__qualname__}(): {name.removesuffix('__arg')} is a {type(arg).__qualname__}, which Numba cannot "
-                "pass to a kernel; pass NumPy arrays, numbers, and tuples of them"
-            )
+            what = f"{self.py_func.__qualname__}(): {name.removesuffix('__arg')} is a {type(arg).__qualname__}"
+            message = f"{what}, which Numba cannot pass to a kernel; pass NumPy arrays, numbers, and tuples of them"
             raise ArgumentError(message) from error
 
     def _compile(self, argtypes: Mapping[str, types.Type]) -> _Entry:
@@ -193,7 +191,8 @@ class Kernel:
         for node in ast.walk(ast.Module(self._program.body, [])):
             for name in sorted(_written_arrays(node) & fixed):
                 where = f"{source.name} ({source.filename}:{node.lineno})"  # type: ignore[attr-defined]
-                return ArgumentError(f"{where}: {name} is an input; to write to it pass it in inout=({name!r},)")
+                shown = name.removesuffix("__arg")
+                return ArgumentError(f"{where}: {shown} is an input; to write to it pass it in inout=({shown!r},)")
         where = f"{source.name} ({source.filename}:{source.tree.lineno})"
         return ArgumentError(f"{where} writes to an input; its inputs are {', '.join(sorted(fixed))}: pass it in inout=(...)")
 

@@ -14,6 +14,7 @@ from synknumba.simt._ast import (
     count_names,
     has_return,
     load,
+    loop_variable,
     own_exits,
     place,
     range_arguments,
@@ -71,7 +72,7 @@ class Loops:
             return None
         start, stop, step = args
         known = self._analysis
-        if _target(statement) in assigned_names(statement.body) or not known.is_positive(step):
+        if loop_variable(statement) in assigned_names(statement.body) or not known.is_positive(step):
             return None
         if not all(known.is_uniform(part) and known.is_integral(part) for part in (stop, step)):
             return None
@@ -86,7 +87,7 @@ class Loops:
         args = range_arguments(statement)
         if args is None or not isinstance(statement, ast.For) or not self._is_turnable(statement):
             return False
-        target = _target(statement)
+        target = loop_variable(statement)
         if target in self._analysis.varying or target in assigned_names(statement.body):
             return False
         if not all(self._analysis.is_uniform(arg) for arg in args) or self._trip_count(args) <= SHORT_LOOP:
@@ -104,7 +105,7 @@ class Loops:
 
     def _is_own(self, loop: ast.For) -> bool:
         """Whether the loop's variable is used nowhere but in loops over that variable."""
-        target = _target(loop)
+        target = loop_variable(loop)
         inside = sum(count_names(node, target) for node in _outermost_loops(self._analysis.body, target))
         return inside == count_names(self._analysis.body, target)
 
@@ -129,11 +130,6 @@ class Loops:
         if not self._analysis.depends_on(last, thread) or self._guards.offset(last, "x") is not None:
             return True
         return any(isinstance(node, ast.Subscript) for node in ast.walk(last))
-
-
-def _target(loop: ast.For) -> str:
-    assert isinstance(loop.target, ast.Name)
-    return loop.target.id
 
 
 def _outermost_loops(body: list[ast.stmt], target: str) -> list[ast.For]:

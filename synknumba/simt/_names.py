@@ -174,7 +174,8 @@ class Devices:
             device = self._known[function] = DeviceFunction(function)
             device.code = translate_names(function, self)
         elif device.code is None:
-            raise refuse(f"a recursive device function ({function.__qualname__})", "write it as a loop")
+            construct = f"a recursive device function ({function.__qualname__})"
+            raise refuse(construct, "write it as a loop")
         return device
 
 

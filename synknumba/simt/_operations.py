@@ -92,7 +92,7 @@ def cuda_module() -> ModuleType:
         DeviceError: it cannot be imported.
     """
     try:
-        from numba import cuda  # noqa: PLC0415  # it costs 0.3 s, and a broken CUDA installation fails right here
+        from numba import cuda  # it costs 0.3 s, and a broken CUDA installation fails right here
     except Exception as error:
         # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an ImportError.
         message = (

@@ -58,7 +58,7 @@ class _TypesKnown(Exception):  # noqa: N818  # not an error: it ends the compila
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)  # type: ignore[untyped-decorator]
-class _StopAfterTypes(FunctionPass):  # type: ignore[misc]
+class _StopAfterTypes(FunctionPass):
     _name = "synknumba_stop_after_types"
 
     def __init__(self) -> None:
