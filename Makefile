@@ -3,8 +3,8 @@
 #   make demo                   on the cores of this machine, or on its GPUs where the CUDA packages are installed:
 #   make demo EXTRAS=cuda13     installs them too (or cuda12)
 
-VENV   ?= .venv
-EXTRAS ?=
+VENV   = .venv
+EXTRAS =
 UV     := $(shell command -v uv 2>/dev/null)
 BIN    := $(VENV)/bin
 
