@@ -8,8 +8,7 @@ import linecache
 import os
 import weakref
 from collections import OrderedDict, namedtuple
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count as counter
 from typing import Any, NoReturn
 
@@ -17,41 +16,36 @@ import cloudpickle
 import numpy as np
 
 from synknumba import simt
-from synknumba._arguments import Output, PerRankValues
+from synknumba._arguments import PerRankValues
 from synknumba._bind import Binder, Bound, check_writable_rows, signature_names
 from synknumba._data import Data
-from synknumba._errors import ArgumentError, PartitionError, ReductionError, WorldError
-from synknumba._launch import LaunchConfig
+from synknumba._errors import ArgumentError, ReductionError, WorldError
+from synknumba._options import CallOptions, FunctionOptions, check_names
 from synknumba._outputs import OutputBuilder
 from synknumba._partition import Listed, Range, Rows
 from synknumba._plan import FunctionPlan, KernelPlan, Plan, next_number
-from synknumba._program import FunctionSpec, FunctionStyle, HostArray, Install, Param, Program, RowSource
+from synknumba._program import (
+    Broadcast,
+    FunctionSpec,
+    HostArray,
+    Install,
+    Param,
+    Program,
+    RowSource,
+    Sharded,
+)
 from synknumba._report import PlanReport, make_report
 from synknumba._shm import Segment
 from synknumba._tree import is_nested
 from synknumba._types import Batch
 from synknumba._world import CallInfo, World, current_world, open_world
+from synknumba._writes import written_parameters
 
 PLANS_KEPT = 128  # per function: an epoch's different shapes; the least recently used is dropped beyond
 
 _MISSING: Any = object()
 _ids = counter()
 _functions: "weakref.WeakSet[Function]" = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionOptions:
-    """What a decorator was given."""
-
-    style: FunctionStyle
-    outputs: Mapping[str, Output]
-    ops: Any
-    has_ops: bool
-    broadcast: frozenset[str]
-    inout: frozenset[str]
-    givens: Mapping[str, Any]
-    launch: LaunchConfig | None
-    compile_options: Mapping[str, Any]
 
 
 class Function:
@@ -78,7 +72,7 @@ class Function:
         self._options = options
         self._id = next(_ids)
         parameters = signature_names(function, "the function" if options.style == "function" else "the kernel")
-        _check_names(self.name, parameters, options)
+        check_names(self.name, parameters, options)
         self._parameters = parameters
         self._binder = Binder(
             self.name,
@@ -94,6 +88,7 @@ class Function:
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
         self._quick: dict[tuple[Any, ...], tuple[Plan, int | None]] = {}
         self._indices: Segment | None = None
+        self._written: dict[str, int] | None = None  # parameters that the source stores to, when it has been looked at
         _functions.add(self)
 
     # ---- calls
@@ -158,10 +153,10 @@ class Function:
         found = self._quick.get(tuple(key))
         return None if found is None else (found[0], tuple(values), found[1])
 
-    def _call(self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: "CallOptions") -> Any:
+    def _call(self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions) -> Any:
         if world is not self._world:
             self._enter(world)
-        options.check(self)
+        options.check(self.name)
         bound = self._binder.bind(args, kwargs)
         rows = bound.select(self.name, options.batch)
         check_writable_rows(rows, bound)
@@ -191,8 +186,9 @@ class Function:
         self._quick.clear()
         weakref.finalize(self, world.forget, "function", self._id).atexit = False
 
-    def _make_plan(self, world: World, bound: Bound, source: RowSource, count: int | None, options: "CallOptions") -> Plan:
+    def _make_plan(self, world: World, bound: Bound, source: RowSource, count: int | None, options: CallOptions) -> Plan:
         self._check_per_rank(world, bound)
+        self._check_writes(bound)
         info = CallInfo(self.name, bound.texts())
         if self._options.style == "kernel":
             return self._make_kernel_plan(world, bound, source, count, options, info)
@@ -210,8 +206,20 @@ class Function:
         self._ship(world, program, info)
         return FunctionPlan(world, program, info, has_ops=self._options.has_ops)
 
+    def _check_writes(self, bound: Bound) -> None:
+        """Refuses to lose what a function writes to an input."""
+        if self._written is None:
+            self._written = written_parameters(self.py_func)
+        for name, line in self._written.items():
+            param = bound.parameters.get(name)
+            if isinstance(param, Broadcast) or (isinstance(param, Sharded) and not param.writable):
+                where = f"{self.py_func.__code__.co_filename}:{line}"
+                way_out = f'Pass it in inout=("{name}",) to have its rows written back'
+                message = f"{self.name} ({where}) writes to {name}, which is an input. {way_out}, or write to a copy."
+                raise ArgumentError(message)
+
     def _make_kernel_plan(
-        self, world: World, bound: Bound, source: RowSource, count: int | None, options: "CallOptions", info: CallInfo
+        self, world: World, bound: Bound, source: RowSource, count: int | None, options: CallOptions, info: CallInfo
     ) -> Plan:
         launch = self._options.launch
         assert launch is not None  # noqa: S101  # every kernel has one
@@ -304,7 +312,7 @@ class Function:
                 )
                 raise ArgumentError(message)
 
-    def _subset_ops(self, options: "CallOptions") -> Any:
+    def _subset_ops(self, options: CallOptions) -> Any:
         ops = self._options.ops
         if options.subset is None or not self._options.has_ops:
             return ops if self._options.has_ops else None
@@ -356,7 +364,7 @@ class Function:
             world_size: ranks to plan for; default: those of the open world.
         """
         options = CallOptions(batch, num_slices, output_subset)
-        options.check(self)
+        options.check(self.name)
         world = open_world()
         if world_size is None:
             if world is None:
@@ -400,44 +408,6 @@ class _RankSideFunction:
         raise AssertionError  # a rank has no world, so the line above raises
 
 
-@dataclass(frozen=True, slots=True)
-class CallOptions:
-    """The options of one call."""
-
-    batch: Batch
-    num_slices: int = 1
-    output_subset: Any = None
-    solo: bool = False
-
-    @property
-    def subset(self) -> tuple[str | int, ...] | None:
-        """The outputs wanted, or None for all."""
-        if self.output_subset is None:
-            return None
-        if isinstance(self.output_subset, str | int):
-            return (self.output_subset,)
-        return tuple(self.output_subset)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether every option has its default."""
-        return self.batch is None and self.num_slices == 1 and self.output_subset is None and not self.solo
-
-    def key(self) -> tuple[Any, ...]:
-        """The options' part of the plan's key."""
-        return (self.num_slices, self.subset, self.solo)
-
-    def check(self, function: Function) -> None:
-        """Refuses what no call can have."""
-        slices = self.num_slices
-        if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
-            message = f"num_slices must be an integer of at least 1, got {slices!r}"
-            raise PartitionError(message)
-        if self.output_subset is not None and not isinstance(self.output_subset, str | int | Iterable):
-            message = f"output_subset must list outputs of {function.name}, got {self.output_subset!r}"
-            raise ReductionError(message)
-
-
 def _formats(bound: Bound, source: RowSource) -> str:
     return "".join(bound.formats) + {"range": "qqq", "list": "q"}.get(source.kind, "")
 
@@ -459,26 +429,6 @@ def _pseudo_files() -> dict[str, Any]:
         for name, entry in linecache.cache.items()
         if len(entry) == 4 and (name.startswith("<") or not os.path.exists(name))
     }
-
-
-def _check_names(name: str, parameters: Collection[str], options: FunctionOptions) -> None:
-    """Every name a decorator was given must be a parameter, and of one role only."""
-    roles = {
-        "outputs": options.outputs if options.style == "kernel" else (),
-        "broadcast": options.broadcast,
-        "inout": options.inout,
-        "givens": options.givens,
-    }
-    owner: dict[str, str] = {}
-    for role, names in roles.items():
-        for one in names:
-            if one not in parameters:
-                message = f"{role}= names {one!r}, which is not a parameter of {name}; it has {', '.join(parameters) or 'none'}"
-                raise ArgumentError(message)
-            if one in owner and {role, owner[one]} != {"givens", "broadcast"}:
-                message = f"{one!r} of {name} is in both {owner[one]}= and {role}=; it can be one of them"
-                raise ArgumentError(message)
-            owner[one] = role
 
 
 def distribute() -> None:

@@ -7,10 +7,10 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba import simt
 from synknumba._partition import Range, Rows
 from synknumba._types import Array, Shape
 from synknumba.device._base import Buffer, Device, DeviceKernel, Step, Three, Workspace
+from synknumba.simt import jit
 
 
 def _read_only(view: Array) -> Array:
@@ -76,7 +76,7 @@ class CpuDevice(Device):
         return CpuWorkspace()
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
-        return CpuKernel(simt.jit(function, fastmath=options.get("fastmath")))
+        return CpuKernel(jit(function, fastmath=options.get("fastmath")))
 
     def fill(self, array: Any, value: Any) -> Step:
         return partial(array.fill, value)

@@ -7,13 +7,13 @@ is still under way. Host memory is different: a staging buffer is written only w
 """
 
 import contextlib
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, final
 
 import cupy
-import numba
 import numpy as np
 from cupy.cuda import runtime
 from numba import cuda
@@ -170,7 +170,7 @@ class CudaDevice(Device):
         return CudaKernel(cuda.jit(**options)(function), self._numba_stream)
 
     def fill(self, array: Any, value: Any) -> Step:
-        if not np.any(np.asarray(value).view(np.uint8)) or isinstance(array, RecordArray):
+        if not any(np.asarray(value).tobytes()) or isinstance(array, RecordArray):
             return partial(runtime.memsetAsync, _address(array), 0, array.nbytes, self._stream.ptr)
 
         def step() -> None:
@@ -223,11 +223,4 @@ class CudaDevice(Device):
 
 def _quieten_numba() -> None:
     """Grids are the user's business, and small ones are not worth a warning on every rank."""
-    configs = [numba.config]
-    with contextlib.suppress(ImportError, AttributeError):
-        from numba.cuda.core import config as cuda_config  # noqa: PLC0415  # numba-cuda only
-
-        configs.append(cuda_config)
-    for config in configs:
-        config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
-        config.CUDA_WARN_ON_IMPLICIT_COPY = 0
+    warnings.filterwarnings("ignore", message=".*Grid size.*", category=Warning)

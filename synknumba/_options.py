@@ -1,0 +1,84 @@
+"""What a decorator and a call were given, checked as far as it can be without the arguments."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from synknumba._arguments import Output
+from synknumba._errors import ArgumentError, PartitionError, ReductionError
+from synknumba._launch import LaunchConfig
+from synknumba._program import FunctionStyle
+from synknumba._types import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionOptions:
+    """What a decorator was given."""
+
+    style: FunctionStyle
+    outputs: Mapping[str, Output]
+    ops: Any
+    has_ops: bool
+    broadcast: frozenset[str]
+    inout: frozenset[str]
+    givens: Mapping[str, Any]
+    launch: LaunchConfig | None
+    compile_options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """The options of one call."""
+
+    batch: Batch
+    num_slices: int = 1
+    output_subset: Any = None
+    solo: bool = False
+
+    @property
+    def subset(self) -> tuple[str | int, ...] | None:
+        """The outputs wanted, or None for all."""
+        if self.output_subset is None:
+            return None
+        if isinstance(self.output_subset, str | int):
+            return (self.output_subset,)
+        return tuple(self.output_subset)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every option has its default."""
+        return self.batch is None and self.num_slices == 1 and self.output_subset is None and not self.solo
+
+    def key(self) -> tuple[Any, ...]:
+        """The options' part of the plan's key."""
+        return (self.num_slices, self.subset, self.solo)
+
+    def check(self, function: str) -> None:
+        """Refuses what no call can have."""
+        slices = self.num_slices
+        if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
+            message = f"num_slices must be an integer of at least 1, got {slices!r}"
+            raise PartitionError(message)
+        if self.output_subset is not None and not isinstance(self.output_subset, str | int | Iterable):
+            message = f"output_subset must list outputs of {function}, got {self.output_subset!r}"
+            raise ReductionError(message)
+
+
+def check_names(name: str, parameters: Collection[str], options: FunctionOptions) -> None:
+    """Every name a decorator was given must be a parameter, and of one role only."""
+    roles = {
+        "outputs": options.outputs if options.style == "kernel" else (),
+        "broadcast": options.broadcast,
+        "inout": options.inout,
+        "givens": options.givens,
+    }
+    owner: dict[str, str] = {}
+    for role, names in roles.items():
+        for one in names:
+            if one not in parameters:
+                message = f"{role}= names {one!r}, which is not a parameter of {name}; it has {', '.join(parameters) or 'none'}"
+                raise ArgumentError(message)
+            if one in owner and {role, owner[one]} != {"givens", "broadcast"}:
+                message = f"{one!r} of {name} is in both {owner[one]}= and {role}=; it can be one of them"
+                raise ArgumentError(message)
+            owner[one] = role
