@@ -1,0 +1,71 @@
+"""Every example runs as a script, at a small size. Each checks its own results."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+
+# script, its arguments, what it must print. An uneven number of rows on three ranks is the hard case of each.
+RUNS = [
+    ("energy.py", "--rows 20011 --repeats 2 --device cpu", "all results agree"),
+    ("energy.py", "--rows 20011 --repeats 2 --device cpu --ranks 3", r"3 cpu ranks .* x one rank"),
+    ("energy.py", "--rows 20011 --repeats 2 --device cpu --ranks 1", "all results agree"),
+    ("pi.py", "--points 200003 --device cpu --ranks 3", r"pi = 3\.1"),
+    ("saxpy.py", "--rows 10007 --device cpu --ranks 3", "all results equal NumPy's"),
+    ("intro.py", "--rows 100 101 2 --device cpu --ranks 3", r"parallel \d\.\d+, in slices"),
+]
+
+
+def run_example(name: str, *args: str) -> str:
+    """What the example prints; a warning in it is an error, as in any test."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name), *args],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("name", "args", "printed"), RUNS, ids=[f"{name} {args}" for name, args, _ in RUNS])
+def test_example(name, args, printed):
+    assert re.search(printed, run_example(name, *args.split()))
+
+
+def test_every_example_is_run():
+    there = {path.name for path in EXAMPLES.glob("*.py")}
+    assert there, "no examples found"
+    assert there == {name for name, _, _ in RUNS}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
+def test_energy_reads_a_file(tmp_path, dtype):
+    path = tmp_path / "samples.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(101, 99)).astype(dtype))
+    out = run_example("energy.py", str(path), "--repeats", "1", "--device", "cpu", "--ranks", "2")
+    assert f"9,999 rows of {dtype}" in out
+    assert "all results agree" in out
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("energy.py", "--rows 1000003 --repeats 2 --device cuda"),
+        ("pi.py", "--points 1000003 --device cuda"),
+        ("saxpy.py", "--rows 100003 --device cuda"),
+        ("intro.py", "--rows 100 101 --device cuda"),
+    ],
+)
+def test_example_on_gpus(name, args):
+    run_example(name, *args.split())
