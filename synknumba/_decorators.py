@@ -6,8 +6,9 @@ from typing import Any
 from synknumba import _reduction
 from synknumba._arguments import Output
 from synknumba._errors import ArgumentError, ReductionError
-from synknumba._function import Function, FunctionOptions
+from synknumba._function import Function
 from synknumba._launch import LaunchConfig
+from synknumba._options import FunctionOptions
 from synknumba._types import Block, Grid
 
 _MISSING: Any = object()

@@ -113,7 +113,8 @@ class Function:
         world = current_world()
         world.begin()
         try:
-            if world is self._world and batch is None and num_slices == 1 and output_subset is None and not kwargs:
+            plain = batch is None and local_batch is None and num_slices == 1 and output_subset is None and not kwargs
+            if plain and world is self._world:
                 known = self._known_call(args)
                 if known is not None:
                     plan, values, count = known
@@ -162,14 +163,14 @@ class Function:
         check_writable_rows(rows, bound)
         count = None if rows is None else rows.count
         source, kind_key = self._row_source(rows, options.batch, bound)
-        key = (tuple(bound.key), kind_key, options.key(), self._builder.capacity(count))
+        key = (tuple(bound.key), kind_key, options.key(), self._builder.capacity(count, exact=source.kind == "all"))
         plan = self._plans.get(key)
         world.attach(bound.segments)
         if plan is None:
             plan = self._make_plan(world, bound, source, count, options)
             self._keep(key, plan)
             if options.is_plain and not kwargs:
-                self._remember(args, plan, count)
+                self._remember(args, bound, plan, count)
         else:
             self._plans.move_to_end(key)
         result = plan.execute((*bound.values, *_row_values(rows, source)), count)
@@ -184,7 +185,7 @@ class Function:
         self._world = world
         self._plans.clear()
         self._quick.clear()
-        weakref.finalize(self, world.forget, "function", self._id).atexit = False
+        weakref.finalize(self, _forget, weakref.ref(world), self._id).atexit = False
 
     def _make_plan(self, world: World, bound: Bound, source: RowSource, count: int | None, options: CallOptions) -> Plan:
         self._check_per_rank(world, bound)
@@ -225,7 +226,8 @@ class Function:
         assert launch is not None  # noqa: S101  # every kernel has one
         launch.resolve(count)  # refuses a grid that cannot be derived before anything is sent
         wanted = self._builder.wanted(options.subset)
-        built = self._builder.build(bound, count, world.world_size, wanted)
+        capacity = self._builder.capacity(count, exact=source.kind == "all")
+        built = self._builder.build(bound, count, capacity, world.world_size, wanted)
         self._builder.check_mean(count, wanted)
         parameters: list[tuple[str, Param]] = [
             (name, built.results[name] if name in built.results else bound.parameters[name]) for name in self._parameters
@@ -275,10 +277,13 @@ class Function:
             self._quick = {k: v for k, v in self._quick.items() if v[0] is not old}
             old.forget()
 
-    def _remember(self, args: tuple[Any, ...], plan: Plan, count: int | None) -> None:
-        """Lets a call with arguments like these take the hot path."""
-        key = [arg._layout if type(arg) is Data else type(arg) for arg in args]  # noqa: SLF001
-        if all(type(arg) in {Data, float, int} for arg in args) and len(args) == len(self._binder.passed):
+    def _remember(self, args: tuple[Any, ...], bound: Bound, plan: Plan, count: int | None) -> None:
+        """Lets a call with arguments like these take the hot path, if they are of the plainest kind."""
+        scalars = [arg for arg in args if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)]
+        arrays = [arg for arg in args if type(arg) is Data]
+        # Values that are bound by givens= or by default are not among the arguments.
+        if len(scalars) + len(arrays) == len(args) == len(self._binder.passed) and scalars == bound.values:
+            key = (arg._layout if type(arg) is Data else type(arg) for arg in args)  # noqa: SLF001
             self._quick[tuple(key)] = (plan, count)
 
     def _row_source(self, rows: Rows | None, batch: Batch, bound: Bound) -> tuple[RowSource, Any]:
@@ -406,6 +411,13 @@ class _RankSideFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         current_world()
         raise AssertionError  # a rank has no world, so the line above raises
+
+
+def _forget(world: "weakref.ref[World]", function_id: int) -> None:
+    """Has the ranks drop a function that is gone here."""
+    alive = world()
+    if alive is not None:
+        alive.forget("function", function_id)
 
 
 def _formats(bound: Bound, source: RowSource) -> str:

@@ -36,9 +36,11 @@ class OutputBuilder:
         self._outputs = outputs
         self._gathers = any(output.op == "gather" for output in outputs.values())
 
-    def capacity(self, count: int | None) -> int:
-        """Rows to make room for, where something is gathered: a power of two, so that batches of similar size share a plan."""
-        return 1 << (count - 1).bit_length() if self._gathers and count else 0
+    def capacity(self, count: int | None, *, exact: bool) -> int:
+        """Rows to make room for, where something is gathered; a power of two lets batches of similar size share a plan."""
+        if not self._gathers or not count:
+            return 0
+        return count if exact else 1 << (count - 1).bit_length()
 
     def wanted(self, subset: Sequence[str | int] | None) -> list[str]:
         """The names of the outputs to return, in order.
@@ -71,22 +73,20 @@ class OutputBuilder:
             message = f'{means[0]} of {self._name} is a "mean" of rows, and there are none; pass at least one row'
             raise ReductionError(message)
 
-    def build(self, bound: Bound, count: int | None, world_size: int, wanted: Sequence[str]) -> Built:
+    def build(self, bound: Bound, count: int | None, capacity: int, world_size: int, wanted: Sequence[str]) -> Built:
         """All outputs, of which only the wanted ones have a place."""
         built = Built()
         for name, output in self._outputs.items():
             dtype, shape = self._resolve(name, output, bound, count)
             result = Result(name, output.op, dtype, shape, None)
             if name in wanted:
-                result = self._place(built, result, count, world_size)
+                result = self._place(built, result, capacity, world_size)
             built.results[name] = result
         return built
 
-    def _place(self, built: Built, result: Result, count: int | None, world_size: int) -> Result:
+    def _place(self, built: Built, result: Result, capacity: int, world_size: int) -> Result:
         if result.op == "gather":
-            assert count is not None  # noqa: S101  # checked by _resolve
-            rows = max(count, self.capacity(count))
-            return self._in_segment(built, result, np.dtype(result.dtype), (rows, *result.shape))
+            return self._in_segment(built, result, np.dtype(result.dtype), (capacity, *result.shape))
         dtype = _reduction.result_dtype(result.op, np.dtype(result.dtype))
         nbytes = int(np.prod(result.shape, dtype=np.int64)) * dtype.itemsize
         start = -(-built.used // 64) * 64

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Protocol, cast, overload
@@ -23,7 +24,7 @@ MAX_BLOCK_AXES: Dim3 = (1024, 1024, 64)
 # As many threads as numba-cuda gives `forall` on most GPUs.
 FORALL_BLOCK = 256
 
-# Types of which the class alone determines the Numba type. int is one: Numba makes every Python int an int64.
+# Types of which the class alone determines the Numba type.
 _PLAIN_SCALARS = frozenset({bool, int, float, complex, *(np.dtype(char).type for char in "?bhilqBHILQfdFD")})
 
 
@@ -77,8 +78,15 @@ class Kernel:
         code = self.py_func.__code__
         return f"<simt kernel {self.py_func.__qualname__} ({code.co_filename}:{code.co_firstlineno})>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles as the plain function and the options; the other side compiles again."""
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickles as the plain function and the options; the other side compiles again.
+
+        A function decorated at the top of a module cannot be found by its name any more, as the name is the kernel's. But then
+        the kernel itself can.
+        """
+        name, module = self.py_func.__qualname__, self.py_func.__module__
+        if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
+            return name
         return Kernel, (self.py_func, self._options, self._signature)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
@@ -149,7 +157,7 @@ class Kernel:
         found = self._by_class.get(key)
         if found is None:
             found = self._typed_entry(args)
-            if all(type(arg) is np.ndarray or type(arg) in _PLAIN_SCALARS for arg in args):
+            if all(type(arg) is np.ndarray or _has_one_type(arg) for arg in args):
                 self._by_class[key] = found
         return found
 
@@ -195,6 +203,11 @@ class Kernel:
                 return ArgumentError(f"{where}: {shown} is an input; to write to it pass it in inout=({shown!r},)")
         where = f"{source.name} ({source.filename}:{source.tree.lineno})"
         return ArgumentError(f"{where} writes to an input; its inputs are {', '.join(sorted(fixed))}: pass it in inout=(...)")
+
+
+def _has_one_type(arg: Any) -> bool:
+    """Whether any argument of the same class has the same Numba type. Only a very large int is a uint64."""
+    return type(arg) in _PLAIN_SCALARS and not (type(arg) is int and arg >= 1 << 63)
 
 
 def _written_arrays(node: ast.AST) -> set[str]:

@@ -35,7 +35,7 @@ from synknumba.simt._operations import (
     cuda_module,
     way_out,
 )
-from synknumba.simt._source import Source, read_source
+from synknumba.simt._source import CALLED_BUILTINS, Source, read_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +299,8 @@ class _Translator(ast.NodeTransformer):
         device = self._device(node, value)
         if device is not None:
             return self._bind_at(node, device.function.__name__, device)
+        if node.id in self.source.scope and node.id in CALLED_BUILTINS:
+            return self._bind_at(node, f"global_{node.id}", value)
         if node.id in self.source.scope:
             self.code.namespace[node.id] = value
         return node

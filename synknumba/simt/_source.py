@@ -43,6 +43,9 @@ REFUSED_SYNTAX: dict[type[ast.AST], str] = {
     ast.YieldFrom: "yield",
 }
 
+# Builtins that the generated code calls itself.
+CALLED_BUILTINS = ("max", "min", "range")
+
 RESERVED_PREFIX = "_k_"
 RESERVED_SUFFIXES = ("__u", "__s", "__arg")
 
@@ -100,6 +103,7 @@ def read_source(function: FunctionType) -> Source:
     if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
         tree.body = tree.body[1:] or [ast.copy_location(ast.Pass(), tree)]
     _check_syntax(source)
+    _free_builtins(tree)
     return source
 
 
@@ -163,6 +167,24 @@ def _check_syntax(source: Source) -> None:
             _check_name(source, node)
     for param in source.params:
         _check_name(source, ast.copy_location(ast.Name(param), source.tree))
+
+
+def _free_builtins(tree: ast.FunctionDef) -> None:
+    """Renames the variables that hide a builtin which the generated code calls, such as a variable `max`."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    args = (*tree.args.posonlyargs, *tree.args.args)
+    for name in CALLED_BUILTINS:
+        if name not in stored and all(arg.arg != name for arg in args):
+            continue
+        new = f"{name}_"
+        while new in names:
+            new += "_"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id == name:
+                node.id = new
+            elif isinstance(node, ast.arg) and node.arg == name:
+                node.arg = new
 
 
 def _check_name(source: Source, node: ast.Name) -> None:

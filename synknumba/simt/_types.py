@@ -37,14 +37,18 @@ class VariableTypes:
 
 
 def unified_type(typemap: TypeMap, name: str) -> types.Type | None:
-    """The one type that holds all versions of a variable (Numba calls them `v`, `v.1`, `v.2`, …)."""
+    """The one type that holds all versions of a variable (Numba calls them `v`, `v.1`, `v.2`, …).
+
+    None if Numba has found the variable unused, `types.unknown` if its versions have nothing in common.
+    """
     versions = {types.unliteral(kind) for version, kind in typemap.items() if _is_version(version, name)}
     if not versions:
         return None
     if len(versions) == 1:
         return versions.pop()
     # In a fixed order, since a set has none.
-    return cpu_target.typing_context.unify_types(*sorted(versions, key=str))
+    unified = cpu_target.typing_context.unify_types(*sorted(versions, key=str))
+    return types.unknown if unified is None else unified
 
 
 def _is_version(version: str, name: str) -> bool:
