@@ -1,0 +1,481 @@
+"""Each pass of the compiler by itself: source in, text out."""
+
+import ast
+import textwrap
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda, float32, types
+from numba.cuda import grid as where
+
+from synknumba.simt._analysis import Analysis, exposed
+from synknumba.simt._ast import assigned_names, range_arguments, read_names, unparse
+from synknumba.simt._bounds import Bounds, Guards
+from synknumba.simt._build import Options, Program
+from synknumba.simt._emit import emit_blocks, inner_axis
+from synknumba.simt._exits import lower_returns
+from synknumba.simt._loops import Loops, count_up
+from synknumba.simt._names import Devices, translate_names
+from synknumba.simt._types import VariableTypes, infer_types, is_integer_type, unified_type
+
+F8 = types.Array(types.float64, 1, "C")
+F8_2 = types.Array(types.float64, 2, "C")
+GRID = "_k_bx * _k_Bx + _k_tx"
+COUNT = 7
+
+
+def body(text: str) -> list[ast.stmt]:
+    return ast.parse(textwrap.dedent(text)).body
+
+
+def expr(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def analysis(text: str, **params: types.Type) -> Analysis:
+    """Of a body in plain names; x and y are arrays, n is an integer, a is a float unless given."""
+    kinds = {"x": F8, "y": F8, "n": types.int64, "a": types.float64, **params}
+    return Analysis(body(text), kinds, {"math": __import__("math"), "COUNT": COUNT, "float32": float32}, VariableTypes(kinds))
+
+
+def emitted(text: str, **params: types.Type) -> str:
+    """The code of a launch, without indentation and the loops over y and z."""
+    lines = [line.strip() for line in unparse(emit_blocks(analysis(text, **params), set()).body).splitlines()]
+    others = ("for _k_bz ", "for _k_by ", "for _k_tz ", "for _k_ty ")
+    return "\n".join(line for line in lines if not line.startswith(others))
+
+
+# ---- names
+
+
+def names_of(function: Any) -> list[str]:
+    code = translate_names(function, Devices())
+    return unparse(code.body).splitlines()
+
+
+def test_indices_become_variables() -> None:
+    def kernel(x):
+        i = cuda.threadIdx.x + cuda.blockIdx.y * cuda.blockDim.z - cuda.gridDim.x
+        j, k = cuda.grid(2)
+        x[i] = where(1) + cuda.gridsize(1) + cuda.laneid + cuda.warpsize + j + k
+
+    assert names_of(kernel) == [
+        "i = _k_tx + _k_by * _k_Bz - _k_Gx",
+        "j = _k_bx * _k_Bx + _k_tx",
+        "k = _k_by * _k_By + _k_ty",
+        "x[i] = _k_bx * _k_Bx + _k_tx + _k_Bx * _k_Gx + (_k_lin & 31) + 32 + j + k",
+    ]
+
+
+def test_operations_become_functions() -> None:
+    def kernel(x, y):
+        cuda.atomic.add(x, 0, cuda.fma(y[0], 2.0, 1.0))
+        c = cuda.local.array(COUNT + 1, float32)
+        cuda.threadfence()
+        c[0] = cuda.const.array_like(y)[0]
+
+    assert names_of(kernel) == [
+        "_k_atomic_add(x, 0, _k_fma(y[0], 2.0, 1.0))",
+        "c = _k_stack_array(8, _k_dtype)",
+        "pass",
+        "c[0] = y[0]",
+    ]
+
+
+def test_lines_are_those_of_the_file() -> None:
+    def kernel(x):
+        """Docstring."""
+        # a comment
+        x[cuda.grid(1)] = 1
+
+    code = translate_names(kernel, Devices())
+    assert code.body[0].lineno == kernel.__code__.co_firstlineno + 3
+
+
+# ---- analysis
+
+
+def test_uniform_and_varying() -> None:
+    known = analysis("""
+        i = _k_bx * _k_Bx + _k_tx
+        m = x.shape[0] // n
+        v = x[0]
+        w = m
+        if i < m:
+            w = 3
+        for k in range(m):
+            p = k
+        for k2 in range(i):
+            q = m
+        for e in x:
+            r = m
+        z = math.sqrt(a)
+        u = m
+        while u > 0:
+            if v > 0:
+                break
+            u -= 1
+        """)
+    assert known.varying - {"_k_tx", "_k_ty", "_k_tz", "_k_lin"} == {"i", "v", "w", "k2", "q", "e", "u"}
+    assert list(known.recomputed) == ["i"]
+    assert unparse([known.recomputed["i"]]) == f"i = _k_nonneg({GRID})"
+
+
+def test_recomputed_only_if_cheap_and_settled() -> None:
+    known = analysis("""
+        i = _k_tx
+        j = i * 2 + 1
+        k = math.exp(i)
+        l = x[i]
+        m = i
+        m = 3
+        b = i < n
+        """)
+    assert list(known.recomputed) == ["i", "j", "b"]
+    assert unparse([known.recomputed["j"]]) == "j = _k_nonneg(i * 2 + 1)"
+
+
+@pytest.mark.parametrize(
+    ("text", "nonneg", "positive", "integral"),
+    [
+        ("3", True, True, True),
+        ("-3", False, False, True),
+        ("2.0", False, False, False),
+        ("_k_Bx * _k_Gx", True, True, True),
+        ("_k_tx", True, False, True),
+        ("_k_tx + 1", True, True, True),
+        ("_k_tx - 1", False, False, True),
+        ("x.shape[0]", True, False, True),
+        ("x.size // 2", True, False, True),
+        ("n", False, False, True),
+        ("a", False, False, False),
+        ("n / 2", False, False, False),
+        ("COUNT", True, True, True),
+        ("min(x.size, 4)", True, False, True),
+        ("big", False, False, False),
+        ("once", True, True, True),
+        ("counter", False, False, False),
+    ],
+)
+def test_numbers(text: str, nonneg: bool, positive: bool, integral: bool) -> None:  # noqa: FBT001
+    known = analysis("once = _k_Bx * 2\ncounter = counter + 1\ncounter = 1", big=types.uint64)
+    node = expr(text)
+    assert (known.is_nonneg(node), known.is_positive(node), known.is_integral(node)) == (nonneg, positive, integral)
+
+
+def test_exposed() -> None:
+    tracked = {"a", "b", "c", "d", "e"}
+    live, sure = exposed(body("b = a\nif b:\n    c = 1\n    d = 1\nelse:\n    d = e\nfor a in range(3):\n    e = c"), tracked)
+    assert live == {"a", "e", "c"}
+    assert sure == {"b", "d"}
+
+
+def test_small_words() -> None:
+    assert read_names(body("a[i] += b\nc += 1")) == {"a", "i", "b", "c"}
+    assert assigned_names(body("a[i] += b\nc += 1\n(d, e) = f")) == {"c", "d", "e"}
+    assert [ast.unparse(part) for part in range_arguments(body("for i in range(4): pass")[0])] == ["0", "4", "1"]
+    assert range_arguments(body("for i in x: pass")[0]) is None
+
+
+def test_types() -> None:
+    def function(x, n):
+        v = 0
+        for i in range(n):
+            v += x[i]
+        w = n > 2
+        t = (v, w)
+        return t
+
+    found = infer_types(function, (F8, types.int64))
+    assert unified_type(found, "v") == types.float64
+    assert unified_type(found, "w") == types.boolean
+    assert unified_type(found, "nothing") is None
+    assert unified_type({"v": types.int64, "v.1": F8}, "v") is types.unknown
+    assert is_integer_type(types.int8)
+    assert not is_integer_type(types.uint64)
+
+
+# ---- guards
+
+
+@pytest.mark.parametrize(
+    ("test", "negate", "span", "left"),
+    [
+        ("i < x.shape[0]", False, "min(_k_Bx, x.shape[0] - _k_bx * _k_Bx)", None),
+        ("i >= x.shape[0]", True, "min(_k_Bx, x.shape[0] - _k_bx * _k_Bx)", None),
+        ("x.size > i", False, "min(_k_Bx, x.size - _k_bx * _k_Bx)", None),
+        ("0 < i < x.size", False, "max(0, 0 + 1 - _k_bx * _k_Bx), min(_k_Bx, x.size - _k_bx * _k_Bx)", None),
+        ("_k_tx == 0", False, "max(0, 0), min(_k_Bx, 0 + 1)", None),
+        ("_k_tx < n", False, "min(_k_Bx, _k_ceil_bound(n, -1))", None),
+        ("_k_tx <= a", False, "min(_k_Bx, _k_floor_bound(a, -1) + 1)", None),
+        ("_k_tx > a", True, "min(_k_Bx, _k_floor_bound(a, 1) + 1)", None),
+        ("i < n and x[i] > 0", False, "min(_k_Bx, _k_ceil_bound(n, -1) - _k_bx * _k_Bx)", "x[i] > 0"),
+        ("i >= x.size or y[i] > 0", True, "min(_k_Bx, x.size - _k_bx * _k_Bx)", "y[i] > 0"),
+        ("not (i >= x.size or y[i] > 0)", False, "min(_k_Bx, x.size - _k_bx * _k_Bx)", "not y[i] > 0"),
+        ("i < x.size or y[i] > 0", False, "_k_Bx", "i < x.size or y[i] > 0"),
+        ("i != n", False, "_k_Bx", "i != n"),
+        ("i == n", True, "_k_Bx", "i == n"),
+        ("i < x[0]", False, "_k_Bx", "i < x[0]"),
+        ("i * 2 < n", False, "_k_Bx", "i * 2 < n"),
+        ("i + a < n", False, "_k_Bx", "i + a < n"),
+        ("n - i < 3", False, "_k_Bx", "n - i < 3"),
+        ("i < changed", False, "_k_Bx", "i < changed"),
+    ],
+)
+def test_guards_become_bounds(test: str, negate: bool, span: str, left: str | None) -> None:  # noqa: FBT001
+    known = analysis(f"i = {GRID}\nchanged = n")
+    bounds = Bounds()
+    bounds.high["x"].append("_k_Bx")
+    rest = Guards(known, ast.unparse).absorb(expr(test), bounds, {"changed"}, negate=negate)
+    assert (None if rest is None else ast.unparse(rest)) == left
+    assert bounds.range_text("x").replace("(_k_bx * _k_Bx)", "_k_bx * _k_Bx") == span
+
+
+def test_float_limits_give_no_facts() -> None:
+    bounds = Bounds()
+    guards = Guards(analysis(f"i = {GRID}"), ast.unparse)
+    guards.absorb(expr("i < n and i < a"), bounds, set())
+    assert [ast.unparse(fact) for fact in bounds.facts] == ["i < n"]
+
+
+# ---- loops
+
+
+def loops_of(text: str, **params: types.Type) -> tuple[Loops, ast.stmt]:
+    known = analysis(text, **params)
+    return Loops(known, Guards(known, ast.unparse), {"local"}), known.body[-1]
+
+
+@pytest.mark.parametrize(
+    ("loop", "strided"),
+    [
+        (f"for i in range({GRID}, n, _k_Bx * _k_Gx):\n    y[i] = 1", True),
+        (f"for i in range({GRID} - 3, n, 4):\n    y[i] = 1", True),
+        (f"for i in range({GRID}, n, n):\n    y[i] = 1", False),
+        (f"for i in range({GRID}, a, 4):\n    y[i] = 1", False),
+        (f"for i in range({GRID} * 2, n, 4):\n    y[i] = 1", False),
+        (f"for i in range({GRID}, n, 4):\n    i += 1", False),
+        (f"for i in range({GRID}, n, 4):\n    if i > 3:\n        break", False),
+        (f"for i in range({GRID}, n, 4):\n    return", False),
+        (f"for i in range({GRID}, n, 4):\n    local[i] = 1", False),
+        ("for i in range(n):\n    y[i] = 1", False),
+    ],
+)
+def test_strided_loops(loop: str, strided: bool) -> None:  # noqa: FBT001
+    loops, statement = loops_of(loop)
+    assert (loops.strided(statement) is not None) == strided
+
+
+@pytest.mark.parametrize(
+    ("loop", "turned"),
+    [
+        ("for j in range(n):\n    y[_k_tx] += x[j]", True),
+        ("for j in range(n):\n    y[_k_tx] += z[j, _k_tx]", True),
+        ("for j in range(n):\n    y[_k_tx] += z[_k_tx, j]", False),
+        ("for j in range(n):\n    y[_k_tx] += x[_k_tx * n + j]", False),
+        ("for j in range(64):\n    y[_k_tx] += x[j]", False),
+        ("for j in range(_k_tx):\n    y[_k_tx] += x[j]", False),
+        ("for j in range(n):\n    for k in range(n):\n        y[_k_tx] += x[j]", False),
+        ("for j in range(n):\n    if x[j] > 0:\n        continue\n    y[_k_tx] += 1", False),
+    ],
+)
+def test_uniform_loops(loop: str, turned: bool) -> None:  # noqa: FBT001
+    loops, statement = loops_of(loop, z=F8_2)
+    assert loops.is_uniform_loop(statement) == turned
+
+
+def test_a_loop_variable_used_behind_stays() -> None:
+    loops, _ = loops_of("for j in range(n):\n    y[j] = 1\ny[0] = j")
+    assert not loops.is_uniform_loop(loops._analysis.body[0])
+
+
+@pytest.mark.parametrize(
+    ("loop", "counted"),
+    [
+        ("while i < n:\n    y[i] = 1\n    i += _k_Bx", True),
+        ("while i < n:\n    y[i] = 1\n    i += n", False),
+        ("while i < a:\n    y[i] = 1\n    i += 1", False),
+        ("while i < n:\n    n = n - 1\n    i += 1", False),
+        ("while i < n:\n    if x[i] > 0:\n        continue\n    i += 1", False),
+        ("while i < n:\n    if x[i] > 0:\n        i += 1\n    i += 1", False),
+        ("while i < n:\n    y[i] = 1\n    i += 1\ny[0] = i", False),
+        ("while i <= n:\n    y[i] = 1\n    i += 1", False),
+    ],
+)
+def test_counting_while_becomes_for(loop: str, counted: bool) -> None:  # noqa: FBT001
+    kinds = {"x": F8, "y": F8, "n": types.int64, "a": types.float64}
+    text = f"i = {GRID}\n{loop}"
+    known = Analysis(body(text), kinds, {}, VariableTypes(kinds, lambda: {"i": types.int64}))
+    done = count_up(body(text), known)
+    assert isinstance(done[1], ast.For if counted else ast.While)
+    if counted:
+        assert unparse(done).splitlines()[1:] == ["for _k_i in range(i, n, _k_Bx):", "    y[_k_i] = 1"]
+
+
+# ---- exits
+
+
+def test_returns() -> None:
+    done = lower_returns(
+        body("""
+        if a:
+            return
+        for i in range(3):
+            while b:
+                if c:
+                    return
+            y = 1
+        return
+        z = 1
+        """)
+    )
+    assert unparse(done) == textwrap.dedent("""\
+        if a:
+            continue
+        _k_left = False
+        for i in range(3):
+            while b:
+                if c:
+                    _k_left = True
+                    break
+            if _k_left:
+                break
+            y = 1
+        if _k_left:
+            continue
+        continue""")
+
+
+# ---- emission
+
+
+def test_guarded_statement() -> None:
+    assert emitted(f"i = {GRID}\nif i < x.shape[0]:\n    y[i] = a * x[i]").splitlines() == [
+        "for _k_bx in range(_k_Gx):",
+        "_k_high_x = min(_k_Bx, x.shape[0] - _k_bx * _k_Bx)",
+        "if _k_high_x <= 0:",
+        "continue",
+        "for _k_tx in range(_k_high_x):",
+        "i = _k_nonneg(_k_bx * _k_Bx + _k_tx)",
+        "_k_assume(i < x.shape[0])",
+        "y[i] = a * x[i]",
+    ]
+
+
+def test_strided_loop_with_accumulator() -> None:
+    text = f"acc = 0.0\nfor i in range({GRID}, x.size, _k_Bx * _k_Gx):\n    acc += x[i]\ny[_k_tx] = acc"
+    assert emitted(text).splitlines() == [
+        "for _k_bx in range(_k_Gx):",
+        "for _k_tx in range(_k_Bx):",
+        "_k_lin = _k_nonneg(_k_tx + _k_Bx * (_k_ty + _k_By * _k_tz))",
+        "acc = 0.0",
+        "acc__s[_k_lin] = acc",
+        "for _k_first_i in range(_k_bx * _k_Bx, x.size, _k_Bx * _k_Gx):",
+        "for _k_tx in range(min(_k_Bx, x.size - _k_first_i)):",
+        "_k_lin = _k_nonneg(_k_tx + _k_Bx * (_k_ty + _k_By * _k_tz))",
+        "i = _k_nonneg(_k_first_i + _k_tx)",
+        "acc = acc__s[_k_lin]",
+        "acc += x[i]",
+        "acc__s[_k_lin] = acc",
+        "for _k_tx in range(_k_Bx):",
+        "_k_lin = _k_nonneg(_k_tx + _k_Bx * (_k_ty + _k_By * _k_tz))",
+        "acc = acc__s[_k_lin]",
+        "y[_k_tx] = acc",
+    ]
+
+
+def test_a_start_that_may_be_negative_is_not_called_nonnegative() -> None:
+    text = emitted(f"for i in range({GRID} - 5, n, _k_Bx):\n    y[i] = 1")
+    assert "i = _k_first_i + _k_tx" in text.splitlines()
+
+
+def test_uniform_values_run_once_a_block() -> None:
+    lines = emitted(f"m = x.shape[0] // n\ni = {GRID}\ny[i] = m\n").splitlines()
+    assert lines[1] == "m__u = x.shape[0] // n"
+    assert lines[2].startswith("for _k_tx")
+    assert "m = m__u" in lines
+
+
+def test_uniform_loop_inside_out() -> None:
+    lines = emitted("v = x[_k_tx]\nfor j in range(n):\n    v = v * a + j\ny[_k_tx] = v").splitlines()
+    loop = lines.index("for j__u in range(n):")
+    assert lines[loop + 1].startswith("for _k_tx")
+    assert lines[loop + 3 :][:4] == ["j = j__u", "v = v__s[_k_lin]", "v = v * a + j", "v__s[_k_lin] = v"]
+
+
+def test_code_behind_a_possible_return_stays_together() -> None:
+    lines = emitted("if x[_k_tx] > 0:\n    return\nfor j in range(n):\n    y[_k_tx] += x[j]").splitlines()
+    assert sum("_k_tx in range" in line for line in lines) == 1
+    assert "for j in range(n):" in lines
+
+
+def test_the_inner_loop_runs_along_the_last_axis() -> None:
+    text = f"i = {GRID}\nj = _k_by * _k_By + _k_ty\nz[i, j] = 1"
+    assert inner_axis(analysis(text, z=F8_2)) == "y"
+    assert inner_axis(analysis(text.replace("z[i, j]", "z[j, i]"), z=F8_2)) == "x"
+    loops = [line.split()[1] for line in unparse(emit_blocks(analysis(text, z=F8_2), set()).body).splitlines() if "for" in line]
+    assert loops == ["_k_bz", "_k_bx", "_k_by", "_k_tz", "_k_tx", "_k_ty"]
+
+
+def program(function: Any, *kinds: types.Type) -> str:
+    made = Program(function, Options())
+    return made.text(made.launch_body(dict(zip(made.params, kinds, strict=True))))
+
+
+def test_atomic_sums_are_kept_in_registers() -> None:
+    def kernel(x, total):
+        i = cuda.grid(1)
+        if i < x.size:
+            cuda.atomic.add(total, 0, x[i])
+
+    text = program(kernel, F8, F8)
+    assert "_k_sum_any_order(" in text
+    assert text.splitlines()[-1].strip().startswith("_k_atomic_add(total, 0, _k_sum")
+
+
+def test_atomic_sums_that_someone_could_see_are_not() -> None:
+    def uses_old(x, total):
+        x[cuda.grid(1)] = cuda.atomic.add(total, 0, 1.0)
+
+    def reads_behind(x, total):
+        cuda.atomic.add(total, 0, 1.0)
+        x[0] = x[1]
+
+    def reads_before(x, total):
+        if total[0] < 5:
+            cuda.atomic.add(total, 0, 1.0)
+
+    def other_elements(x, total):
+        cuda.atomic.add(total, cuda.grid(1), 1.0)
+
+    def in_a_loop(x, total):
+        for k in range(3):
+            cuda.atomic.add(total, 0, x[k])
+
+    for kernel in (uses_old, reads_behind, reads_before, other_elements, in_a_loop):
+        assert "any_order" not in program(kernel, F8, F8), kernel.__name__
+
+
+def test_reassigned_parameters_are_copied() -> None:
+    def kernel(x, n):
+        n = n + 1
+        x[0] = n
+
+    assert program(kernel, F8, types.int64).startswith("def kernel(_k_Gx, _k_Gy, _k_Gz, _k_Bx, _k_By, _k_Bz, x, n__arg):")
+
+
+def test_slots_are_arrays_of_the_right_type() -> None:
+    def kernel(x, n):
+        i = cuda.grid(1)
+        v = 0
+        flag = False
+        for j in range(n):
+            v += x[j] * i
+            flag = flag or v > 3
+        x[i] = v if flag else 0
+
+    made = Program(kernel, Options())
+    made.launch_body({"x": F8, "n": types.int64})
+    assert made.namespace["_k_dtype_v"] == np.float64
+    assert made.namespace["_k_dtype_flag"] == np.bool_
