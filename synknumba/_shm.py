@@ -17,6 +17,7 @@ import errno
 import itertools
 import mmap
 import os
+import re
 import secrets
 import sys
 import weakref
@@ -35,11 +36,13 @@ from synknumba._types import Array, Shape
 # 16 MiB take 2 to 4 ms.
 _RESERVE_STEP = 16 << 20
 
+_DELETED = re.compile(r"/synk-[0-9a-f]{24} \(deleted\)$")  # how /proc shows the descriptor of a segment
+
 _ids = itertools.count(1)
 _tokens = itertools.count(1)
 _listeners: dict[int, Callable[[int], None]] = {}
 _alive: "weakref.WeakSet[Segment]" = weakref.WeakSet()
-_maps: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()  # as long as their views, and so maybe longer than the segment
+_maps: "weakref.WeakKeyDictionary[mmap.mmap, int]" = weakref.WeakKeyDictionary()  # to segment ids; views may outlive those
 
 
 def on_release(callback: Callable[[int], None]) -> Callable[[], None]:
@@ -116,7 +119,7 @@ class Segment:
         finally:
             os.close(fd)
         segment = cls.__new__(cls)
-        segment._adopt(segment_id, size, mapping, -1)
+        segment._adopt(segment_id, size, mapping, -1)  # noqa: SLF001  # of this very class
         return segment
 
     def _adopt(self, segment_id: int, size: int, mapping: mmap.mmap, fd: int) -> None:
@@ -126,6 +129,7 @@ class Segment:
         self.fd = fd
         self._mapping: mmap.mmap | None = mapping
         self._ranges = [_address_range(mapping)]
+        _maps[mapping] = segment_id
         self._finalizer = weakref.finalize(self, _release, segment_id, fd, os.getpid())
         self._finalizer.atexit = False  # a process that ends gives its memory back by that
         _alive.add(self)
@@ -157,6 +161,7 @@ class Segment:
             raise
         self._mapping = mapping
         self._ranges.append(_address_range(mapping))
+        _maps[mapping] = self.id
         self.size = size
         self.generation += 1
 
@@ -170,6 +175,9 @@ class Segment:
             msg = f"{self!r} has no memory to view."
             raise SharedMemoryError(msg)
         try:
+            if offset < 0 or min(shape, default=0) < 0:  # NumPy lets both through, and reads elsewhere
+                msg = "it would begin or end before its memory"
+                raise ValueError(msg)  # noqa: TRY301
             return np.ndarray(shape, dtype, buffer=self._mapping, offset=offset)
         except (TypeError, ValueError) as error:
             msg = f"{self!r} does not hold an array of dtype {dtype} and shape {shape} at byte {offset}: {error}."
@@ -190,6 +198,13 @@ class Segment:
         self._finalizer()
         self.fd = -1
 
+    def abandon(self) -> None:
+        """In a forked child: as `close()`, but silent, and for a segment that the parent made."""
+        self._mapping = None
+        if self._finalizer.detach() is not None and self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
     def __repr__(self) -> str:
         """Shows the id, the size and the state."""
         state = "closed" if self.closed else "open"
@@ -203,18 +218,15 @@ def release_inherited(keep: Collection[Segment] = ()) -> None:
     closed in this process; their mappings are replaced by pages without access, so that a view which user code has kept in a
     global variable faults instead of showing something else.
     """
-    kept = {segment._mapping for segment in keep}
+    ids = {segment.id for segment in keep}
+    inodes = {os.fstat(segment.fd).st_ino for segment in keep if segment.fd >= 0}
     for segment in tuple(_alive):
-        if segment._mapping in kept:
-            continue
-        if segment.fd >= 0:
-            os.close(segment.fd)
-        segment._finalizer.detach()
-        segment._mapping = None
-        segment.fd = -1
-    for mapping in tuple(_maps):
-        if mapping not in kept:
+        if segment.id not in ids:
+            segment.abandon()
+    for mapping, segment_id in tuple(_maps.items()):
+        if segment_id not in ids:
             _cover(mapping)
+    _blank_descriptors(inodes)
 
 
 def _release(segment_id: int, fd: int, creator: int) -> None:
@@ -273,7 +285,6 @@ def _map(fd: int, size: int, *, populate: bool) -> mmap.mmap:
             mapping = mmap.mmap(fd, size, flags=flags)  # keeps a duplicate of fd
     except (OSError, ValueError) as error:
         raise _cannot_have(size, error) from error
-    _maps.add(mapping)
     return mapping
 
 
@@ -291,6 +302,20 @@ def _cover(mapping: mmap.mmap) -> None:
     if covered != start:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+
+
+def _blank_descriptors(keep: Collection[int]) -> None:
+    """Turns this process's descriptors of segments, except those of the inodes in `keep`, into ones of /dev/null.
+
+    Before Python 3.13 a mapping keeps a descriptor of its own and closes that number when it dies, so the number stays taken.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        with suppress(FileNotFoundError):  # listdir's own
+            if _DELETED.search(os.readlink(f"/proc/self/fd/{name}")) and os.fstat(fd).st_ino not in keep:
+                os.dup2(null, fd, inheritable=False)
+    os.close(null)
 
 
 def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:

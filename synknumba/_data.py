@@ -1,0 +1,518 @@
+"""`Data`: a host array in shared memory that every rank can read, and write where a call says so.
+
+    value ──condition──> array that fits ──one copy──> segment ──view──> d[...], np.asarray(d), ranks
+
+A value is judged before anything changes, so that a refused call leaves shape and contents as they were. The segment is kept
+when the new shape fits, and grown in place when it does not.
+"""
+
+import math
+import operator
+from collections.abc import Iterator
+from typing import Any, NoReturn, TypeAlias, final
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import ArrayLike, DTypeLike
+
+from synknumba._errors import DataError
+from synknumba._shm import Segment
+from synknumba._types import Array, Shape
+
+_DType: TypeAlias = np.dtype[Any]
+# (segment id, segment generation, shape, dtype, minibatch): all that a plan depends on
+_Layout: TypeAlias = tuple[int, int, Shape, "str | _DType", bool]
+
+_NUMBERS = "biufc"
+# Which dtype kinds take a Python number: its kind and those above, whatever the width, as in NEP 50.
+_WEAK_KINDS: dict[type, str] = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
+
+
+@final
+class Data(NDArrayOperatorsMixin):
+    """A host array in shared memory, of fixed dtype and number of dimensions; the shape may change.
+
+    It is used like a NumPy array: indexing, `len`, iteration, arithmetic, ufuncs and `np.asarray` read and write the shared
+    memory without a copy. It may be made before or after `fork()` and outlives `close()`. It cannot be pickled; pass it to a
+    function as an argument.
+
+    A view (`d.data`, `d[2:5]`, `np.asarray(d)`) is of the shape at that time. Read it again after `set_value`, `set_shape`,
+    `set_length` or `free_memory`: an old view stays valid, but of the old shape, and after `free_memory` of the old memory.
+
+    Args and errors: see `data()`.
+
+    Attributes:
+        name: for messages; None or any text.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> d = synk.data([[1, 2, 3], [4, 5, 6]], dtype="float32", name="x")
+        >>> d
+        Data(shape=(2, 3), dtype=float32, alloc_size=6, name='x')
+        >>> d[1, 2] = 9
+        >>> d.set_length(3)
+        >>> d[:, 2]
+        array([3., 9., 0.], dtype=float32)
+        >>> np.sqrt(d + 1)[1, 2] == np.float32(10) ** np.float32(0.5)
+        np.True_
+    """
+
+    __slots__ = ("__weakref__", "_alloc_size", "_dtype", "_layout", "_minibatch", "_segment", "_used", "_view", "name")
+
+    _layout: _Layout
+    _used: int
+
+    def __init__(
+        self,
+        value: ArrayLike | None = None,
+        *,
+        dtype: DTypeLike | None = None,
+        shape: int | Shape | None = None,
+        ndim: int | None = None,
+        minibatch: bool = False,
+        force_cast: bool = False,
+        oversize: float = 1.0,
+        name: str | None = None,
+    ) -> None:
+        self.name = name
+        self._minibatch = bool(minibatch)
+        _check_oversize(oversize)
+        if value is None:
+            self._dtype, new_shape = self._declared(dtype, shape, ndim)
+            self._open(new_shape, oversize)
+            return
+        if shape is not None:
+            msg = (
+                f"{self._label()}: value and shape were both given; give value alone, or shape with dtype and set_value() later"
+            )
+            raise DataError(msg)
+        self._dtype = self._checked_dtype(_dtype_of(value) if dtype is None else dtype)
+        source = self._accept(value, force_cast=force_cast, ndim=ndim)
+        self._open(source.shape, oversize)
+        _fill(self._view, source)
+
+    def _declared(self, dtype: DTypeLike | None, shape: int | Shape | None, ndim: int | None) -> tuple[_DType, Shape]:
+        if dtype is None or (shape is None and ndim is None):
+            given = {"dtype": dtype, "shape": shape, "ndim": ndim}
+            got = ", ".join(f"{key}={item!r}" for key, item in given.items() if item is not None) or "nothing"
+            msg = f"{self._label()} needs value, or dtype with shape or ndim; got {got}"
+            raise DataError(msg)
+        dims = (0,) * self._checked_size("ndim", ndim or 0) if shape is None else self._checked_shape(shape)
+        if ndim is not None and len(dims) != ndim:
+            msg = f"{self._label()}: shape {dims} has {len(dims)} dimensions but ndim is {ndim}; give one of them"
+            raise DataError(msg)
+        return self._checked_dtype(dtype), dims
+
+    # ---- what it is
+
+    @property
+    def data(self) -> Array:
+        """A writable NumPy view of the current shape; read it again after the shape has changed."""
+        if self._segment.closed:
+            msg = (
+                f"{self._label()} belongs to the coordinator and cannot be used on a rank; pass it as an argument instead of "
+                f"capturing it in the function"
+            )
+            raise DataError(msg)
+        return self._view
+
+    @property
+    def shape(self) -> Shape:
+        """The current shape."""
+        return self._view.shape
+
+    @property
+    def size(self) -> int:
+        """The number of items of the current shape."""
+        return self._view.size
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions; fixed."""
+        return self._view.ndim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype, in native byte order; fixed."""
+        return self._dtype
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one item."""
+        return self._dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the items of the current shape."""
+        return self._view.nbytes
+
+    @property
+    def alloc_size(self) -> int:
+        """How many items memory was asked for (× oversize); shapes of up to so many items fit without new memory."""
+        return self._alloc_size
+
+    @property
+    def minibatch(self) -> bool:
+        """Whether a call's `batch` indexes this by position in the batch instead of by data row; may be set."""
+        return self._minibatch
+
+    @minibatch.setter
+    def minibatch(self, value: bool) -> None:
+        self._minibatch = bool(value)
+        self._set_layout()
+
+    # ---- changing it
+
+    def set_value(self, value: ArrayLike, *, force_cast: bool = False, oversize: float = 1.0) -> None:
+        """Stores `value` and takes its shape.
+
+        An array opened with `np.load(..., mmap_mode="r")` is copied straight from the file into shared memory.
+
+        Args:
+            value: array of any layout and byte order, number, or nested list; of this `ndim`. A dtype other than this one is
+                cast where NumPy calls that safe (int16 to float32, not float64 to float32). Python numbers have no width, as in
+                NumPy (NEP 50): 1 fits every number, 1.5 any float, and too large a number is an error.
+            force_cast: cast whatever NumPy can cast, silently, even where the value changes.
+            oversize: where new memory is needed, how many times the items to reserve, for later growth: 1 to 2.
+
+        Raises:
+            DataError: wrong ndim, a dtype that needs `force_cast`, or a bad `oversize`. Nothing has changed.
+            SharedMemoryError: `/dev/shm` is full. Nothing has changed.
+        """
+        _check_oversize(oversize)
+        source = self._detached(self._accept(value, force_cast=force_cast))
+        self._reshape(source.shape, oversize)
+        self._used = max(self._used, source.size)
+        _fill(self._view, source)
+
+    def set_shape(self, shape: int | Shape, *, oversize: float = 1.0) -> None:
+        """Changes the shape as `numpy.ndarray.resize` does: items stay in C order, new items are zero.
+
+        Args:
+            shape: of this `ndim`.
+            oversize: as in `set_value`.
+
+        Raises:
+            DataError: wrong ndim, a negative size, or a bad `oversize`. Nothing has changed.
+            SharedMemoryError: `/dev/shm` is full. Nothing has changed.
+        """
+        _check_oversize(oversize)
+        dims = self._checked_shape(shape)
+        if len(dims) != self.ndim:
+            msg = f"{self._label()} has {self.ndim} dimensions, which are fixed, but shape {dims} has {len(dims)}"
+            raise DataError(msg)
+        old = self.size
+        self._reshape(dims, oversize)
+        if old < self._used:  # memory that was used before; above it the segment is as new
+            self._segment.array(np.uint8, ((min(self.size, self._used) - old) * self.itemsize,), old * self.itemsize)[:] = 0
+        self._used = max(self._used, self.size)
+
+    def set_length(self, n: int, *, oversize: float = 1.0) -> None:
+        """Changes the number of rows; the rows there are stay, new rows are zero. Errors as in `set_shape`."""
+        if self.ndim == 0:
+            msg = f"{self._label()} has 0 dimensions, and so no length to set"
+            raise DataError(msg)
+        self.set_shape((self._checked_size("n", n), *self.shape[1:]), oversize=oversize)
+
+    def free_memory(self) -> None:
+        """Gives the memory back, here and on the ranks, but for one page; the length becomes 0. Row shape and dtype stay.
+
+        A 0-d `Data` always has its one item: it becomes zero, and keeps its page.
+        """
+        if self.ndim == 0:
+            self.data[...] = np.zeros((), self._dtype)
+            return
+        shape = (0, *self.shape[1:])
+        self._segment.close()
+        self._open(shape, 1.0)
+
+    def condition_data(self, value: ArrayLike, *, force_cast: bool = False) -> Array:
+        """The array that `set_value` would store: of this dtype, C-contiguous. Stores nothing.
+
+        It is `value` itself where that is such an array already. Errors as in `set_value`.
+        """
+        source = self._accept(value, force_cast=force_cast)
+        if source.dtype == self._dtype and source.dtype.isnative and source.flags.c_contiguous:
+            return source
+        conditioned: Array = np.empty(source.shape, self._dtype)
+        _fill(conditioned, source)
+        return conditioned
+
+    # ---- as NumPy sees it
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """The view itself where neither a cast nor a copy is asked for."""
+        return np.array(self.data, dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Reads each `Data` among the inputs as an array and writes into each in `out=`; the result is an ndarray or `out`."""
+        out = kwargs.get("out")
+        if out is not None:
+            kwargs["out"] = tuple(_unwrap(item) for item in out)
+        if "where" in kwargs:
+            kwargs["where"] = _unwrap(kwargs["where"])
+        result = getattr(ufunc, method)(*(_unwrap(item) for item in inputs), **kwargs)
+        if out is None:
+            return result
+        if not isinstance(result, tuple):
+            return out[0]
+        return tuple(part if given is None else given for part, given in zip(result, out, strict=True))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.data[_unwrap(index)]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        value = _unwrap(value)
+        if isinstance(value, np.ndarray) and self._segment.generation > 0:
+            value = self._detached(value)
+        self.data[_unwrap(index)] = value
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.data)
+
+    def __bool__(self) -> bool:
+        return bool(self.data)
+
+    def __int__(self) -> int:
+        return int(self.data)
+
+    def __float__(self) -> float:
+        return float(self.data)
+
+    def __complex__(self) -> complex:
+        return complex(self.data)
+
+    def __index__(self) -> int:
+        return operator.index(self.data)
+
+    def __repr__(self) -> str:
+        """Shows shape, dtype and allocation, never the contents."""
+        name = "" if self.name is None else f", name={self.name!r}"
+        minibatch = ", minibatch=True" if self._minibatch else ""
+        return f"Data(shape={self.shape}, dtype={self._dtype}, alloc_size={self._alloc_size}{name}{minibatch})"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuses: a copy in another process would no longer be shared."""
+        msg = (
+            f"{self._label()} cannot be pickled or deep-copied: it is shared memory. Pass it as an argument instead of "
+            f"capturing it in the function, or use np.array(d) for a copy"
+        )
+        raise DataError(msg)
+
+    # ---- within
+
+    def _label(self) -> str:
+        return "Data" if self.name is None else f"Data {self.name!r}"
+
+    def _open(self, shape: Shape, oversize: float) -> None:
+        size = math.prod(shape)
+        self._alloc_size = _oversized(size, oversize)
+        self._segment = Segment(self._alloc_size * self._dtype.itemsize)
+        self._used = size  # items of the segment that may be other than zero
+        self._show(shape)
+
+    def _reshape(self, shape: Shape, oversize: float) -> None:
+        if self._segment.closed:
+            _ = self.data  # raises
+        size = math.prod(shape)
+        if size > self._alloc_size:
+            wanted = _oversized(size, oversize)
+            self._segment.grow(wanted * self._dtype.itemsize)
+            self._alloc_size = wanted
+        self._show(shape)
+
+    def _show(self, shape: Shape) -> None:
+        self._view = self._segment.array(self._dtype, shape)
+        self._set_layout()
+
+    def _set_layout(self) -> None:
+        # A plain attribute: calls use it as a dict key on their shortest path. The str of a structured dtype lacks its fields.
+        dtype = self._dtype.str if self._dtype.names is None else self._dtype
+        self._layout = (self._segment.id, self._segment.generation, self.shape, dtype, self._minibatch)
+
+    def _detached(self, array: Array) -> Array:
+        """`array`, or a copy of it where it shows this memory: NumPy does not see that two mappings overlap."""
+        return array.copy() if self._segment.overlaps(array) else array
+
+    def _checked_dtype(self, dtype: DTypeLike) -> _DType:
+        try:
+            checked = np.dtype(dtype).newbyteorder("=")
+        except TypeError as error:
+            msg = f"{self._label()}: {dtype!r} is not a dtype: {error}"
+            raise DataError(msg) from error
+        if checked.hasobject or checked.itemsize == 0 or checked.subdtype is not None:
+            hint = " such as float64, U16 or a structured dtype of those; put the dimensions of a subarray into shape"
+            msg = f"{self._label()}: dtype {checked} cannot be shared between processes; give a fixed-size dtype{hint}"
+            raise DataError(msg)
+        return checked
+
+    def _checked_shape(self, shape: int | Shape) -> Shape:
+        if isinstance(shape, tuple | list):
+            return tuple(self._checked_size("shape", size) for size in shape)
+        return (self._checked_size("shape", shape),)
+
+    def _checked_size(self, argument: str, size: Any) -> int:
+        try:
+            checked = operator.index(size)
+        except TypeError:
+            checked = -1
+        if checked < 0:
+            msg = f"{self._label()}: {argument} must be of integers of at least 0, got {size!r}"
+            raise DataError(msg)
+        return checked
+
+    def _accept(self, value: Any, *, force_cast: bool, ndim: int | None = None) -> Array:
+        """`value` as an array that `_fill` can store without failing, or a DataError."""
+        try:
+            array = _as_array(value, self._dtype, force_cast=force_cast)
+        except (OverflowError, FloatingPointError) as error:
+            msg = f"{self._label()} holds {self._dtype}, and the value does not fit: {error}"
+            raise DataError(msg) from error
+        except (TypeError, ValueError) as error:
+            msg = f"{self._label()}: a {type(value).__name__} cannot be read as an array: {error}"
+            raise DataError(msg) from error
+        required = ndim if ndim is not None else self.ndim if hasattr(self, "_view") else array.ndim
+        if array.ndim != required:
+            msg = f"{self._label()} has {required} dimensions, but the value has {array.ndim} (shape {array.shape})"
+            raise DataError(msg)
+        return self._castable(array, force_cast=force_cast)
+
+    def _castable(self, array: Array, *, force_cast: bool) -> Array:
+        if array.dtype.hasobject:
+            msg = f"{self._label()}: the value has dtype {array.dtype}; give a fixed-size dtype: value.astype({self._dtype})"
+            raise DataError(msg)
+        if not np.can_cast(array.dtype, self._dtype, "unsafe" if force_cast else "safe"):
+            out = "convert it first" if force_cast else "convert it first, or pass force_cast=True if losing digits is meant"
+            msg = (
+                f"{self._label()} holds {self._dtype}, but the value has dtype {array.dtype}, which does not cast safely; {out}"
+            )
+            raise DataError(msg)
+        if array.dtype == self._dtype:
+            return array
+        if array.dtype.kind in _NUMBERS and self._dtype.kind in _NUMBERS:
+            return array.real if array.dtype.kind == "c" and self._dtype.kind != "c" else array
+        try:  # text, times and records may fail at any item; so they are cast before anything is stored
+            return array.astype(self._dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            msg = f"{self._label()}: dtype {array.dtype} does not cast to {self._dtype}: {error}"
+            raise DataError(msg) from error
+
+
+def data(
+    value: ArrayLike | None = None,
+    *,
+    dtype: DTypeLike | None = None,
+    shape: int | Shape | None = None,
+    ndim: int | None = None,
+    minibatch: bool = False,
+    force_cast: bool = False,
+    oversize: float = 1.0,
+    name: str | None = None,
+) -> Data:
+    """Makes an array in shared memory, from `value` or, filled with zeros, from a dtype and a shape.
+
+    Give `value` (with `dtype`, `ndim` or both to insist on them), or `dtype` with `shape` or `ndim`; `value` and `shape`
+    together are refused. With `ndim` alone the shape is (0, 0, …), to be set later.
+
+    Args:
+        value: array, number or nested list, host; copied. See `Data.set_value` for what is cast.
+        dtype: any of fixed size: numbers, `S16`, `U16`, times, records of those; no objects. By default the value's.
+        shape: of zeros to begin with.
+        ndim: number of dimensions, 0 allowed.
+        minibatch: a call's `batch` indexes this by position in the batch instead of by data row.
+        force_cast: cast the value even where NumPy does not call that safe.
+        oversize: how many times the items to reserve, for later growth: 1 to 2.
+        name: for messages.
+
+    Raises:
+        DataError: too little or contradictory information, a value that does not fit, a dtype of no fixed size.
+        SharedMemoryError: `/dev/shm` is full.
+
+    Example:
+        >>> import synknumba as synk
+        >>> x = synk.data(shape=(2000, 10), dtype="float32", oversize=1.1)
+        >>> x.alloc_size
+        22000
+        >>> x.set_length(2100)  # fits
+        >>> x.shape, x.alloc_size
+        ((2100, 10), 22000)
+    """
+    return Data(
+        value,
+        dtype=dtype,
+        shape=shape,
+        ndim=ndim,
+        minibatch=minibatch,
+        force_cast=force_cast,
+        oversize=oversize,
+        name=name,
+    )
+
+
+def _unwrap(value: Any) -> Any:
+    if isinstance(value, Data):
+        return value.data
+    if isinstance(value, tuple):
+        return tuple(_unwrap(item) for item in value)
+    return value
+
+
+def _check_oversize(oversize: float) -> None:
+    if not isinstance(oversize, int | float | np.integer | np.floating) or not 1 <= oversize <= 2:
+        msg = f"oversize must be a number from 1 to 2, got {oversize!r}"
+        raise DataError(msg)
+
+
+def _oversized(size: int, oversize: float) -> int:
+    return size if oversize == 1 else max(size, round(size * float(oversize)))  # 20000 × 1.1 is 22000.000000000004
+
+
+def _dtype_of(value: Any) -> _DType:
+    if isinstance(value, Data):
+        return value.dtype
+    try:
+        return np.asarray(value).dtype
+    except (TypeError, ValueError) as error:
+        msg = f"a {type(value).__name__} cannot be read as an array: {error}"
+        raise DataError(msg) from error
+
+
+def _as_array(value: Any, dtype: _DType, *, force_cast: bool) -> Array:
+    if isinstance(value, Data):
+        return value.data
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        msg = "it has masked items, and Data has no mask; fill them first with value.filled(...)"
+        raise ValueError(msg)
+    if not isinstance(value, np.ndarray | np.generic) and _is_weak(value, dtype):
+        try:
+            with np.errstate(over="raise"):
+                return np.asarray(value, dtype)
+        except (OverflowError, FloatingPointError):
+            if not force_cast:
+                raise
+    return np.asarray(value)
+
+
+def _is_weak(value: Any, dtype: _DType) -> bool:
+    """Whether `value` is made of Python numbers, texts and tuples only, each of a kind that its place takes."""
+    if dtype.subdtype is not None:
+        dtype = dtype.subdtype[0]
+    if isinstance(value, list) or (isinstance(value, tuple) and dtype.names is None):
+        return all(_is_weak(item, dtype) for item in value)
+    if dtype.names is not None:
+        fits = isinstance(value, tuple) and len(value) == len(dtype.names)
+        return fits and all(_is_weak(item, dtype[name]) for item, name in zip(value, dtype.names, strict=True))
+    if dtype.kind == "U":
+        return type(value) is str and len(value) * 4 <= dtype.itemsize
+    if dtype.kind == "S":
+        return type(value) is bytes and len(value) <= dtype.itemsize
+    return dtype.kind in _WEAK_KINDS.get(type(value), ())
+
+
+def _fill(view: Array, source: Array) -> None:
+    with np.errstate(all="ignore"):  # the value was accepted, or its cast was forced
+        np.copyto(view, source, casting="unsafe")
