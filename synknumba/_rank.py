@@ -85,36 +85,48 @@ class Rank:
     # ---- the loop
 
     def run(self) -> None:
-        """Until told to stop."""
-        control, config = self.config.control, self.config
-        base, world_size, rank = control.base, config.world_size, config.rank
-        sequence = 0
-        while True:
-            while not _spin.await_ring(base, sequence, RANK_SPINS):
-                if not control.sleep_rank(rank, sequence, config.coordinator):
-                    return
-            sequence = _spin.read(base, _spin.DOORBELL)
-            number = _spin.read(base, _spin.COMMAND)
+        """Until told to stop, or until the coordinator has died."""
+        control, rank = self.config.control, self.config.rank
+        base, world_size = control.base, self.config.world_size
+        sequence, number = 0, self._await_command(0)
+        while number is not None:
+            sequence += 1  # rounds follow one another: there is no other that the doorbell can have been rung for
             routine = self.routines.get(number)
             news, descriptors = None, []
             try:
-                if number == MESSAGE:
-                    if not self._obey():
-                        return
-                elif routine is not None:
+                if routine is not None:
                     news = routine()
                     if news is not None:
                         descriptors = routine.descriptors(news)
-                else:
+                elif number != MESSAGE:
                     raise KeyError(number)  # noqa: TRY301  # a bug of ours is told like any other exception
+                elif not self._obey():
+                    return
             except CoordinatorGoneError:
                 return
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
                 news = describe_failure(error)
-            if _spin.arrive(base, world_size, rank, sequence, 0 if news is None else 1):
+            if news is None:
+                number = _spin.arrive(base, world_size, rank, sequence, 0, RANK_SPINS)
+            else:
+                number = _spin.arrive(base, world_size, rank, sequence, 1, 0)
+            if number == _spin.MUST_POST:
                 control.done.release()
+                number = _spin.NO_COMMAND
             if news is not None:
                 self._tell(news, descriptors)
+            if number == _spin.NO_COMMAND:
+                number = self._await_command(sequence)
+
+    def _await_command(self, sequence: int) -> int | None:
+        """The command of the round after `sequence`; None if the coordinator has died."""
+        control, config = self.config.control, self.config
+        while True:
+            number: int = _spin.await_command(control.base, sequence, RANK_SPINS)
+            if number != _spin.NO_COMMAND:
+                return number
+            if not control.sleep_rank(config.rank, sequence, config.coordinator):
+                return None
 
     def _tell(self, news: News, descriptors: list[int]) -> None:
         _channel.send(self.config.socket, (self.config.rank, news), descriptors, self.watch)

@@ -59,7 +59,7 @@ class ResultWriter:
         self._memory: Array = memory[FIRST_LEAF:]
         self._capacity = capacity - FIRST_LEAF
         self._specs: dict[Any, _Spec] = {}
-        self._scalars: dict[type, _Spec] = {}  # specs of a lone scalar by its Python type, the common case
+        self._plain: dict[type, _Spec] = {}  # specs of a lone scalar, or of None, by its Python type: the common case
         self._made = 0
         self._segment: Segment | None = None
 
@@ -69,9 +69,10 @@ class ResultWriter:
 
     def write(self, result: Any, to_host: Callable[[Any], Array]) -> Returned | None:
         """Packs one result; returns its spec when it is new."""
-        spec = self._scalars.get(type(result))
+        spec = self._plain.get(type(result))
         if spec is not None:
-            spec.views[0][()] = result
+            if result is not None:
+                spec.views[0][()] = result
             self._number[0] = spec.number
             return None
         leaves, structure = flatten(result)
@@ -81,8 +82,8 @@ class ResultWriter:
         news = None
         if spec is None:
             spec, news = self._new_spec(structure, types)
-            if structure == ("leaf",) and isinstance(result, float | int | np.number | np.bool_):
-                self._scalars[type(result)] = spec
+            if result is None or isinstance(result, float | int | np.number | np.bool_):
+                self._plain[type(result)] = spec
         for view, array in zip(spec.views, arrays, strict=True):
             view[...] = array
         self._number[0] = spec.number
@@ -91,7 +92,7 @@ class ResultWriter:
     def _new_spec(self, structure: Structure, types: tuple[LeafType, ...]) -> tuple[_Spec, Returned]:
         if len(self._specs) >= SPECS_KEPT:
             self._specs.clear()
-            self._scalars.clear()
+            self._plain.clear()
         _, nbytes = place_leaves(types)
         self._made += 1
         memory, segment = self._memory, None

@@ -22,6 +22,10 @@ ALL_DONE = 0  # every rank has arrived, none has anything to say
 ALL_DONE_WITH_NEWS = 1  # every rank has arrived and at least one has a message
 NOT_YET = 2  # the spin ended before every rank had arrived
 
+# Beside commands, which are program numbers or small negative numbers.
+NO_COMMAND = -(2**62)
+MUST_POST = -(2**62) + 1
+
 _I64 = ir.IntType(64)
 
 
@@ -154,26 +158,29 @@ def coordinator_wakes(base: int) -> int:
     return exchange(base, COORDINATOR_SLEEPS, 0)
 
 
-@compiled("int64(int64, int64, int64, int64, int64)")
-def arrive(base: int, world_size: int, rank: int, sequence: int, news: int) -> int:
-    """A rank's answer to a round; 1 if it is the last and the coordinator's semaphore must be posted."""
+@compiled("int64(int64, int64, int64)")
+def await_command(base: int, sequence: int, spins: int) -> int:
+    """Spins until the doorbell differs from `sequence`; then the command, else NO_COMMAND."""
+    for _ in range(spins):
+        if load_acquire(base, DOORBELL) != sequence:
+            return load_acquire(base, COMMAND)
+        _sched_yield()
+    return NO_COMMAND
+
+
+@compiled("int64(int64, int64, int64, int64, int64, int64)")
+def arrive(base: int, world_size: int, rank: int, sequence: int, news: int, spins: int) -> int:
+    """A rank's answer to a round, then `await_command` for the next.
+
+    MUST_POST if this rank was the last and the coordinator sleeps: its semaphore must be posted, and the wait is still to come.
+    """
     store_ordered(base, RANK_LINES + rank * WORDS_PER_RANK + DONE, sequence)
     store_ordered(base, RANK_LINES + rank * WORDS_PER_RANK + HAS_NEWS, news)
     if news != 0:
         store_ordered(base, NEWS, 1)
-    if fetch_add(base, ARRIVED, 1) + 1 == world_size:
-        return exchange(base, COORDINATOR_SLEEPS, 0)
-    return 0
-
-
-@compiled("int64(int64, int64, int64)")
-def await_ring(base: int, sequence: int, spins: int) -> int:
-    """Spins until the doorbell differs from `sequence`; 1 when it does."""
-    for _ in range(spins):
-        if load_acquire(base, DOORBELL) != sequence:
-            return 1
-        _sched_yield()
-    return 0
+    if fetch_add(base, ARRIVED, 1) + 1 == world_size and exchange(base, COORDINATOR_SLEEPS, 0) != 0:
+        return MUST_POST
+    return await_command(base, sequence, spins)
 
 
 @compiled("int64(int64, int64, int64)")

@@ -159,7 +159,7 @@ class World:
         Raises:
             WorldError: the world is closed, or another thread's call is under way.
         """
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(False):
             message = (
                 "a call is under way, in another thread or around this one; a world runs one call at a time. "
                 "Make calls from one "
@@ -272,7 +272,7 @@ class World:
         self._drop_unwanted()
 
     def _drop_unwanted(self) -> None:
-        if self._closed or not self._unwanted or not self._lock.acquire(blocking=False):
+        if self._closed or not self._unwanted or not self._lock.acquire(False):
             return  # a round is under way: it looks here again when it ends
         try:
             numbers: dict[str, list[int]] = {"segment": [], "program": [], "function": []}
