@@ -54,7 +54,8 @@ class FunctionRoutine(Routine):
             for one in self._calls:
                 for load in one.moves.loads:
                     load()
-                results.append((self._subset(one.call()), one.rows))
+                result = self._subset(one.call())
+                results.append((result if len(self._calls) == 1 else self._keep(result), one.rows))
                 for store in one.moves.stores:
                     store()
             self.place.device.synchronize()
@@ -81,6 +82,11 @@ class FunctionRoutine(Routine):
             return result
         return tuple(result[key] for key in subset)
 
+    def _keep(self, result: Any) -> Any:
+        """A copy on the host: the next slice uses the memory of the arguments again, and a result may be a view of it."""
+        leaves, structure = flatten(result)
+        return unflatten(structure, [np.array(self.place.device.to_host(leaf)) for leaf in leaves])
+
     def _merge(self, results: list[tuple[Any, SliceRows | None]]) -> Any:
         """The results of several slices as one."""
         flat = [flatten(result) for result, _ in results]
@@ -99,5 +105,6 @@ class FunctionRoutine(Routine):
 
 def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
     if op == "gather":
-        return np.concatenate([np.atleast_1d(piece) for piece in parts], axis=0)
+        # The coordinator refuses to gather numbers, which have no rows.
+        return parts[0] if parts[0].ndim == 0 else np.concatenate(parts, axis=0)
     return _reduction.combine("sum" if op is None else op, np.stack(parts), np.asarray(weights))
