@@ -1,0 +1,84 @@
+"""One suite, every device: a driver joins by adding rows to `ROWS`.
+
+Worlds are costly to start (a GPU's takes seconds, and kernels are compiled anew on its ranks), so the tests of one row run one
+after the other in one world. A test that ends its world, or makes worlds of its own, asks for `fork_row` instead of `world`.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import synknumba as synk
+
+_multi = [pytest.mark.gpu, pytest.mark.multi_gpu]
+ROWS = (
+    pytest.param({"world_size": 1, "device": "cpu"}, id="cpu1"),
+    pytest.param({"world_size": 2, "device": "cpu"}, id="cpu2"),
+    pytest.param({"world_size": 3, "device": "cpu"}, id="cpu3"),
+    pytest.param({"world_size": 5, "device": "cpu"}, id="cpu5"),
+    pytest.param({"devices": [0], "device": "cuda"}, id="cuda1", marks=pytest.mark.gpu),
+    pytest.param({"devices": [0, 0, 0], "device": "cuda"}, id="cuda3on1", marks=pytest.mark.gpu),
+    pytest.param({"devices": [0, 1], "device": "cuda"}, id="cuda2", marks=_multi),
+)
+_ORDER = [row.values[0] for row in ROWS]
+
+
+class Keeper:
+    """The world of one row, kept open from test to test."""
+
+    def __init__(self) -> None:
+        self.row: dict[str, Any] | None = None
+        self.world: synk.World | None = None
+
+    def open(self, row: dict[str, Any]) -> synk.World:
+        if self.world is None or self.world.closed or self.row != row:
+            synk.close()
+            self.row, self.world = row, synk.fork(**row)
+        return self.world
+
+    def close(self) -> None:
+        synk.close()
+        self.world = None
+
+
+_keeper = Keeper()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _close_after() -> Iterator[None]:
+    yield
+    _keeper.close()
+
+
+@pytest.fixture(params=ROWS)
+def row(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The arguments of `fork()`."""
+    return request.param
+
+
+@pytest.fixture
+def world(row: dict[str, Any]) -> synk.World:
+    """The open world of this row."""
+    return _keeper.open(row)
+
+
+@pytest.fixture
+def fork_row(row: dict[str, Any]) -> Iterator[Callable[[], synk.World]]:
+    """Starts a world of this row; the one kept for other tests is closed before."""
+    _keeper.close()
+    yield lambda: synk.fork(**row)
+    synk.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the tests of one row beside each other, wherever other tests are."""
+    places = [i for i, item in enumerate(items) if "row" in getattr(getattr(item, "callspec", None), "params", {})]
+    chosen = sorted((items[i] for i in places), key=_place)
+    for i, item in zip(places, chosen, strict=True):
+        items[i] = item
+
+
+def _place(item: Any) -> tuple[int, bool]:
+    # Tests that start worlds of their own come last in their row.
+    return _ORDER.index(item.callspec.params["row"]), "fork_row" in item.fixturenames
