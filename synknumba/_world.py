@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from synknumba import _channel, _rank_state, _shm, _spin
@@ -195,33 +195,41 @@ class World:
         """The rest of a round that was not over at once."""
         if code == -1:
             self.control.wake_ranks()
-        started = time.monotonic()
-        while code in {-1, _spin.NOT_YET}:
-            if self.control.sleep_coordinator():
-                break
-            self._check_alive(str(info))
-            if self.timeout is not None and time.monotonic() - started > self.timeout:
-                self._give_up(info)
-        news = self._read_news(info)
+        watch = self._watch(info)
+        while code in {-1, _spin.NOT_YET} and not self.control.sleep_coordinator():
+            watch()
+        news = self._read_news(info, watch)
         failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]
         if failures:
             raise _rank_error(info, failures)
         return news
 
+    def _watch(self, info: CallInfo) -> Callable[[], None]:
+        """What to do now and then while ranks work: raises when one has died, or the time is up."""
+        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+
+        def watch() -> None:
+            self._check_alive(str(info))
+            if deadline is not None and time.monotonic() > deadline:
+                self._give_up(info)
+
+        return watch
+
     def _give_up(self, info: CallInfo) -> None:
-        missing = self.control.missing(self._sequence)
+        missing = ", ".join(map(str, self.control.missing(self._sequence)))
         self._kill(f"{info} took longer than timeout={self.timeout} s")
         message = (
-            f"{info} took longer than timeout={self.timeout} s; still at work: rank {', '.join(map(str, missing))}. All ranks "
-            "have been ended; Data keep their contents. Call fork() again, with a larger timeout if the call needs it."
+            f"{info} took longer than timeout={self.timeout} s; still at work: rank {missing}. All ranks have "
+            f"been ended; Data keep "
+            "their contents. Call fork() again, with a larger timeout if the call needs it."
         )
         raise CallTimeout(message)
 
-    def _read_news(self, info: CallInfo) -> list[tuple[int, News, list[int]]]:
+    def _read_news(self, info: CallInfo, watch: Callable[[], None]) -> list[tuple[int, News, list[int]]]:
         out = []
         for rank in self.control.with_news():
             try:
-                (_, item), descriptors = _channel.receive(self._sockets[rank], lambda: self._check_alive(str(info)))
+                (_, item), descriptors = _channel.receive(self._sockets[rank], watch)
             except (EOFError, OSError):
                 self._check_alive(str(info), grace=1.0)
                 raise
@@ -241,9 +249,10 @@ class World:
         self._sequence += 1
         _spin.ring(self.control.base, self.world_size, self._sequence, MESSAGE)
         self.control.wake_ranks()
+        watch = self._watch(info)
         try:
             for sock in self._sockets:
-                _channel.send_pickled(sock, payload, descriptors, lambda: self._check_alive(str(info)))
+                _channel.send_pickled(sock, payload, descriptors, watch)
         except OSError:
             self._check_alive(str(info), grace=1.0)
             raise
@@ -472,3 +481,4 @@ def close() -> None:
 
 
 atexit.register(close)
+os.register_at_fork(after_in_child=_open.clear)  # a process that the script forks itself has no world
