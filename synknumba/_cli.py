@@ -4,6 +4,8 @@ import argparse
 import os
 import platform
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -45,6 +47,7 @@ def _info() -> Iterator[tuple[str, str]]:
     yield "cores", f"{usable_cores()} usable of {os.cpu_count()}"
     yield "/dev/shm", _shared_memory()
     yield "SVML", "in use" if config.USING_SVML else "not found, so exp, log and the like are compiled without vector versions"
+    yield "numba.cuda", _numba_cuda()
     yield "GPUs", _gpus()
 
 
@@ -66,6 +69,22 @@ def _shared_memory() -> str:
 
 def _gib(nbytes: int) -> str:
     return f"{nbytes / 2**30:.2f} GiB"
+
+
+def _numba_cuda() -> str:
+    """Whether kernels can be written here at all. Imported in a process of its own, since it may load GPU libraries."""
+    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in {"", "0"}:
+        return "replaced by Numba's simulator, because NUMBA_ENABLE_CUDASIM is set; unset it to use GPUs"
+    tried = subprocess.run(
+        [sys.executable, "-c", "from numba import cuda"], capture_output=True, text=True, check=False, timeout=120
+    )
+    if tried.returncode == 0:
+        return "imports"
+    reason = (tried.stderr.strip().splitlines() or ["it gives no reason"])[-1]
+    return (
+        f"does not import ({reason}): numba-cuda needs CUDA's libraries; pip install 'synknumba[cuda13]' for GPUs, "
+        "or pip uninstall numba-cuda to run on CPU cores"
+    )
 
 
 def _gpus() -> str:
