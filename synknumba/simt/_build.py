@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba import njit
@@ -162,12 +163,12 @@ def _with_devices(code: ThreadCode, options: Options) -> dict[str, Any]:
 
 
 # Device functions are often shared by many kernels, and compiling one costs 0.05 to 0.2 s.
-_compiled_devices: dict[tuple[FunctionType, Options], Any] = {}
+_compiled_devices: WeakKeyDictionary[FunctionType, dict[Options, Any]] = WeakKeyDictionary()
 
 
 def _compile_device(device: DeviceFunction, options: Options) -> Any:
-    key = (device.function, options)
-    if key not in _compiled_devices:
+    compiled = _compiled_devices.setdefault(device.function, {})
+    if options not in compiled:
         code = cast(ThreadCode, device.code)  # set by now: the whole kernel has been translated
         source = code.source
         body = code.body
@@ -177,8 +178,8 @@ def _compile_device(device: DeviceFunction, options: Options) -> Any:
         namespace = {**_with_devices(code, options), **_HELPERS}
         name = source.function.__name__
         function = define_function(name, params, body, namespace, source.filename, source.tree, source.function.__module__)
-        _compiled_devices[key] = options.njit(function, forceinline=True)
-    return _compiled_devices[key]
+        compiled[options] = options.njit(function, forceinline=True)
+    return compiled[options]
 
 
 def define_function(

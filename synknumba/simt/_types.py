@@ -61,8 +61,8 @@ class _TypesKnown(Exception):  # noqa: N818  # not an error: it ends the compila
         self.typemap = typemap
 
 
-@register_pass(mutates_CFG=False, analysis_only=True)  # type: ignore[untyped-decorator]
-class _StopAfterTypes(FunctionPass):
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _StopAfterTypes(FunctionPass):  # type: ignore[misc]
     _name = "synknumba_stop_after_types"
 
     def __init__(self) -> None:

@@ -158,7 +158,7 @@ def test_recomputed_only_if_cheap_and_settled() -> None:
         ("counter", False, False, False),
     ],
 )
-def test_numbers(text: str, nonneg: bool, positive: bool, integral: bool) -> None:  # noqa: FBT001
+def test_numbers(text: str, nonneg: bool, positive: bool, integral: bool) -> None:
     known = analysis("once = _k_Bx * 2\ncounter = counter + 1\ncounter = 1", big=types.uint64)
     node = expr(text)
     assert (known.is_nonneg(node), known.is_positive(node), known.is_integral(node)) == (nonneg, positive, integral)
@@ -184,8 +184,7 @@ def test_types() -> None:
         for i in range(n):
             v += x[i]
         w = n > 2
-        t = (v, w)
-        return t
+        return (v, w)
 
     found = infer_types(function, (F8, types.int64))
     assert unified_type(found, "v") == types.float64
@@ -223,7 +222,7 @@ def test_types() -> None:
         ("i < changed", False, "_k_Bx", "i < changed"),
     ],
 )
-def test_guards_become_bounds(test: str, negate: bool, span: str, left: str | None) -> None:  # noqa: FBT001
+def test_guards_become_bounds(test: str, negate: bool, span: str, left: str | None) -> None:
     known = analysis(f"i = {GRID}\nchanged = n")
     bounds = Bounds()
     bounds.high["x"].append("_k_Bx")
@@ -262,7 +261,7 @@ def loops_of(text: str, **params: types.Type) -> tuple[Loops, ast.stmt]:
         ("for i in range(n):\n    y[i] = 1", False),
     ],
 )
-def test_strided_loops(loop: str, strided: bool) -> None:  # noqa: FBT001
+def test_strided_loops(loop: str, strided: bool) -> None:
     loops, statement = loops_of(loop)
     assert (loops.strided(statement) is not None) == strided
 
@@ -280,7 +279,7 @@ def test_strided_loops(loop: str, strided: bool) -> None:  # noqa: FBT001
         ("for j in range(n):\n    if x[j] > 0:\n        continue\n    y[_k_tx] += 1", False),
     ],
 )
-def test_uniform_loops(loop: str, turned: bool) -> None:  # noqa: FBT001
+def test_uniform_loops(loop: str, turned: bool) -> None:
     loops, statement = loops_of(loop, z=F8_2)
     assert loops.is_uniform_loop(statement) == turned
 
@@ -303,7 +302,7 @@ def test_a_loop_variable_used_behind_stays() -> None:
         ("while i <= n:\n    y[i] = 1\n    i += 1", False),
     ],
 )
-def test_counting_while_becomes_for(loop: str, counted: bool) -> None:  # noqa: FBT001
+def test_counting_while_becomes_for(loop: str, counted: bool) -> None:
     kinds = {"x": F8, "y": F8, "n": types.int64, "a": types.float64}
     text = f"i = {GRID}\n{loop}"
     known = Analysis(body(text), kinds, {}, VariableTypes(kinds, lambda: {"i": types.int64}))
@@ -383,6 +382,30 @@ def test_strided_loop_with_accumulator() -> None:
         "acc = acc__s[_k_lin]",
         "y[_k_tx] = acc",
     ]
+
+
+def test_strided_loop_without_accumulator_reads_memory_in_order() -> None:
+    text = f"i0 = {GRID}\nfor i in range(i0, x.size, _k_Bx * _k_Gx):\n    v = x[i]\n    y[i] = v"
+    lines = emitted(text).splitlines()
+    assert lines[1] == "_k_piece_i = (x.size + _k_Bx * _k_Gx - 1) // (_k_Bx * _k_Gx) * _k_Bx"
+    assert lines[2] == "for _k_first_i in range(_k_bx * _k_piece_i, min(x.size, _k_bx * _k_piece_i + _k_piece_i), _k_Bx):"
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "y[i] = _k_tx",
+        "y[i] = i0",
+        "y[i] = _k_bx",
+        "v = i",
+        "y[i] = v",
+        "if x[i] > 0:\n        w = i\n    y[i] = w",
+        "y[i] = dev(_k_tx)",
+    ],
+)
+def test_a_thread_that_could_tell_keeps_its_elements(inner: str) -> None:
+    text = f"v = x[0]\ni0 = {GRID}\nfor i in range(i0, x.size, _k_Bx * _k_Gx):\n    {inner}\ny[0] = v"
+    assert "_k_piece" not in emitted(text)
 
 
 def test_a_start_that_may_be_negative_is_not_called_nonnegative() -> None:

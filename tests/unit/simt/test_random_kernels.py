@@ -15,7 +15,7 @@ from numba import cuda
 
 from synknumba import simt
 
-KERNELS = 24
+KERNELS = 16
 GRID, BLOCK = 3, 8
 VARIABLES = ["v0", "v1", "v2"]
 UNIFORM = ["u0", "u1"]

@@ -34,6 +34,15 @@ def grid_stride(x, out, total):
 
 
 @simt.jit
+def grid_stride_alone(x, out):
+    start = cuda.grid(1)
+    step = cuda.gridsize(1)
+    for i in range(start, x.shape[0], step):
+        v = x[i] * 2
+        out[i] += v
+
+
+@simt.jit
 def plane(a, out):
     x, y = cuda.grid(2)
     for i in range(y, a.shape[0], cuda.gridsize(2)[1]):
@@ -69,6 +78,9 @@ def test_grid_stride(n: int, grid: tuple[int, int], block: tuple[int, int]) -> N
     grid_stride[grid, block](x, out, total)
     np.testing.assert_allclose(out, grid[1] * np.sqrt(x), rtol=1e-12)
     assert total[0] == grid[1] * x.sum()
+    out = np.zeros(n)
+    grid_stride_alone[grid, block](x, out)
+    np.testing.assert_array_equal(out, grid[1] * x * 2)
 
 
 @settings(deadline=None, max_examples=150, derandomize=True, database=None)
