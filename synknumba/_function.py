@@ -163,13 +163,14 @@ class Function:
         check_writable_rows(rows, bound)
         count = None if rows is None else rows.count
         source, kind_key = self._row_source(rows, options.batch, bound)
-        key = (tuple(bound.key), kind_key, options.key(), self._builder.capacity(count, exact=source.kind == "all"))
+        capacity = self._builder.capacity(count, exact=source.kind == "all")
+        key = (tuple(bound.key), kind_key, options.key(), capacity, self._builder.shapes(bound))
         plan = self._plans.get(key)
         world.attach(bound.segments)
         if plan is None:
             plan = self._make_plan(world, bound, source, count, options)
             self._keep(key, plan)
-            if options.is_plain and not kwargs:
+            if options.is_plain and not kwargs and not self._builder.has_rules:
                 self._remember(args, bound, plan, count)
         else:
             self._plans.move_to_end(key)

@@ -35,6 +35,16 @@ class OutputBuilder:
         self._name = name
         self._outputs = outputs
         self._gathers = any(output.op == "gather" for output in outputs.values())
+        self._rules = {name: output.shape for name, output in outputs.items() if callable(output.shape)}
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether a shape is a function of the call's arguments."""
+        return bool(self._rules)
+
+    def shapes(self, bound: Bound) -> tuple[Shape, ...]:
+        """What the functions of the arguments say now: they may look at values, so a plan holds for these shapes alone."""
+        return tuple(self._checked_shape(name, rule(bound.whole)) for name, rule in self._rules.items())
 
     def capacity(self, count: int | None, *, exact: bool) -> int:
         """Rows to make room for, where something is gathered; a power of two lets batches of similar size share a plan."""
