@@ -22,12 +22,12 @@ from synknumba import _reduction
 from synknumba._control import RESULT_BYTES, ControlBlock
 from synknumba._errors import ReductionError
 from synknumba._partition import part
-from synknumba._program import News, Program, Result, Returned
+from synknumba._program import Program, Result, Returned
 from synknumba._returned import RankReturn, ResultReader
 from synknumba._shm import Segment
 from synknumba._tree import Structure, describe, spread, unflatten
 from synknumba._types import Array, Op
-from synknumba._world import CallInfo, World
+from synknumba._world import CallInfo, RankNews, World
 
 _numbers = itertools.count()
 
@@ -72,12 +72,10 @@ class Plan(ABC):
         """
         if self._pack is not None:
             self._pack(self._memory, 0, *values)
-        news = self.world.run(self._number, self.info)
-        if news:
-            self.learn(news)
+        self.world.run(self._number, self.info, self.learn)
         return self.collect(count)
 
-    def learn(self, news: Sequence[tuple[int, News, list[int]]]) -> None:
+    def learn(self, news: Sequence[RankNews]) -> None:
         """Takes in what ranks say."""
 
     @abstractmethod
@@ -185,7 +183,7 @@ class FunctionPlan(Plan):
         self._numbers = control.results[:, :8].view(np.int64)[:, 0]
         self._combiners: dict[tuple[int, ...], Collector] = {}
 
-    def learn(self, news: Sequence[tuple[int, News, list[int]]]) -> None:
+    def learn(self, news: Sequence[RankNews]) -> None:
         for rank, item, descriptors in news:
             assert isinstance(item, Returned)  # noqa: S101  # failures were raised by the world
             self._readers[rank].learn(item, descriptors)
@@ -264,14 +262,15 @@ class FunctionPlan(Plan):
                 f"None for a list."
             )
             raise ReductionError(message)
-        _reduction.check_dtype(op, leaves[0].dtype, self.info.function)
+        dtype = np.result_type(*leaves)  # a Python function may return other dtypes on other ranks
+        _reduction.check_dtype(op, dtype, self.info.function)
         if len(leaves) == 1 and op != "mean":
             return lambda _: leaves[0].copy() if leaves[0].ndim else leaves[0][()]
         together = self._strided(leaves)
         if op == "mean":
             return lambda count: _reduction.combine("mean", together(), self.rows(count).weights()[list(ran)])
         reduce = _UFUNCS[op].reduce
-        return lambda _: reduce(together(), 0, leaves[0].dtype)
+        return lambda _: reduce(together(), 0, dtype)
 
     def _strided(self, leaves: Sequence[Array]) -> Callable[[], Array]:
         """The leaves as one array: a view where they lie at the same place of each rank's results, else a new stack."""

@@ -28,6 +28,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from synknumba import _channel, _rank_state, _shm, _spin
 from synknumba._control import COORDINATOR_SPINS, COORDINATOR_SPINS_CROWDED, MESSAGE, ControlBlock
@@ -40,6 +41,8 @@ from synknumba.device import usable_cores
 
 CLOSE_SECONDS = 2.0  # how long ranks may take to end when told to; then they are killed
 START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine longer
+
+RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, what it says, descriptors
 
 _open: "list[World]" = []  # the open world, if any
 
@@ -176,8 +179,13 @@ class World:
         if self._unwanted:
             self._drop_unwanted()
 
-    def run(self, number: int, info: CallInfo) -> list[tuple[int, News, list[int]]]:
-        """Has every rank run a program; returns the news, which is empty for a repeated call. Between `begin` and `end`.
+    def run(self, number: int, info: CallInfo, learn: Callable[[Sequence[RankNews]], None]) -> None:
+        """Has every rank run a program. Between `begin` and `end`.
+
+        Args:
+            number: of the program.
+            info: for messages.
+            learn: takes in what ranks say that have not failed, also where another has: they say it only once.
 
         Raises:
             RankError: a Python exception on a rank.
@@ -186,12 +194,13 @@ class World:
         self._sequence += 1
         try:
             code = _spin.call(self.control.base, self.world_size, self._sequence, number, self._spins)
-            return [] if code == _spin.ALL_DONE else self._finish_round(code, info)
+            if code != _spin.ALL_DONE:
+                self._finish_round(code, info, learn)
         except KeyboardInterrupt:
             self._kill("a call was interrupted")
             raise
 
-    def _finish_round(self, code: int, info: CallInfo) -> list[tuple[int, News, list[int]]]:
+    def _finish_round(self, code: int, info: CallInfo, learn: Callable[[Sequence[RankNews]], None]) -> None:
         """The rest of a round that was not over at once."""
         if code == -1:
             self.control.wake_ranks()
@@ -199,10 +208,10 @@ class World:
         while code in {-1, _spin.NOT_YET} and not self.control.sleep_coordinator():
             watch()
         news = self._read_news(info, watch)
+        learn([one for one in news if not isinstance(one[1], Failed)])
         failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]
         if failures:
             raise _rank_error(info, failures)
-        return news
 
     def _watch(self, info: CallInfo) -> Callable[[], None]:
         """What to do now and then while ranks work: raises when one has died, or the time is up."""
@@ -225,7 +234,7 @@ class World:
         )
         raise CallTimeout(message)
 
-    def _read_news(self, info: CallInfo, watch: Callable[[], None]) -> list[tuple[int, News, list[int]]]:
+    def _read_news(self, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
         out = []
         for rank in self.control.with_news():
             try:
@@ -256,7 +265,7 @@ class World:
         except OSError:
             self._check_alive(str(info), grace=1.0)
             raise
-        self._finish_round(_spin.NOT_YET, info)
+        self._finish_round(_spin.NOT_YET, info, lambda _: None)
 
     # ---- what the ranks hold
 
