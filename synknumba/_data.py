@@ -88,7 +88,7 @@ class Data(NDArrayOperatorsMixin):
             )
             raise DataError(msg)
         self._dtype = self._checked_dtype(_dtype_of(value) if dtype is None else dtype)
-        source = self._accept(value, force_cast=force_cast, ndim=ndim)
+        source = self._accept(value, ndim, force_cast=force_cast)
         self._open(source.shape, oversize)
         _fill(self._view, source)
 
@@ -109,12 +109,7 @@ class Data(NDArrayOperatorsMixin):
     @property
     def data(self) -> Array:
         """A writable NumPy view of the current shape; read it again after the shape has changed."""
-        if self._segment.closed:
-            msg = (
-                f"{self._label()} belongs to the coordinator and cannot be used on a rank; pass it as an argument instead of "
-                f"capturing it in the function"
-            )
-            raise DataError(msg)
+        self._check_usable()
         return self._view
 
     @property
@@ -181,7 +176,7 @@ class Data(NDArrayOperatorsMixin):
             SharedMemoryError: `/dev/shm` is full. Nothing has changed.
         """
         _check_oversize(oversize)
-        source = self._detached(self._accept(value, force_cast=force_cast))
+        source = self._detached(self._accept(value, self.ndim, force_cast=force_cast))
         self._reshape(source.shape, oversize)
         self._used = max(self._used, source.size)
         _fill(self._view, source)
@@ -204,8 +199,9 @@ class Data(NDArrayOperatorsMixin):
             raise DataError(msg)
         old = self.size
         self._reshape(dims, oversize)
-        if old < self._used:  # memory that was used before; above it the segment is as new
-            self._segment.array(np.uint8, ((min(self.size, self._used) - old) * self.itemsize,), old * self.itemsize)[:] = 0
+        stale = min(self.size, self._used) - old  # new items in memory that was used before; beyond it the segment is zero
+        if stale > 0:
+            self._segment.array(np.uint8, (stale * self.itemsize,), old * self.itemsize)[:] = 0
         self._used = max(self._used, self.size)
 
     def set_length(self, n: int, *, oversize: float = 1.0) -> None:
@@ -223,6 +219,7 @@ class Data(NDArrayOperatorsMixin):
         if self.ndim == 0:
             self.data[...] = np.zeros((), self._dtype)
             return
+        self._check_usable()
         shape = (0, *self.shape[1:])
         self._segment.close()
         self._open(shape, 1.0)
@@ -232,7 +229,7 @@ class Data(NDArrayOperatorsMixin):
 
         It is `value` itself where that is such an array already. Errors as in `set_value`.
         """
-        source = self._accept(value, force_cast=force_cast)
+        source = self._accept(value, self.ndim, force_cast=force_cast)
         if source.dtype == self._dtype and source.dtype.isnative and source.flags.c_contiguous:
             return source
         conditioned: Array = np.empty(source.shape, self._dtype)
@@ -274,6 +271,9 @@ class Data(NDArrayOperatorsMixin):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.data)
 
+    def __contains__(self, item: object) -> bool:
+        return item in self.data
+
     def __bool__(self) -> bool:
         return bool(self.data)
 
@@ -308,6 +308,14 @@ class Data(NDArrayOperatorsMixin):
     def _label(self) -> str:
         return "Data" if self.name is None else f"Data {self.name!r}"
 
+    def _check_usable(self) -> None:
+        if self._segment.closed:
+            msg = (
+                f"{self._label()} belongs to the coordinator and cannot be used on a rank; pass it as an argument instead of "
+                f"capturing it in the function"
+            )
+            raise DataError(msg)
+
     def _open(self, shape: Shape, oversize: float) -> None:
         size = math.prod(shape)
         self._alloc_size = _oversized(size, oversize)
@@ -316,8 +324,7 @@ class Data(NDArrayOperatorsMixin):
         self._show(shape)
 
     def _reshape(self, shape: Shape, oversize: float) -> None:
-        if self._segment.closed:
-            _ = self.data  # raises
+        self._check_usable()
         size = math.prod(shape)
         if size > self._alloc_size:
             wanted = _oversized(size, oversize)
@@ -340,7 +347,7 @@ class Data(NDArrayOperatorsMixin):
 
     def _checked_dtype(self, dtype: DTypeLike) -> _DType:
         try:
-            checked = np.dtype(dtype).newbyteorder("=")
+            checked: _DType = np.dtype(dtype)
         except TypeError as error:
             msg = f"{self._label()}: {dtype!r} is not a dtype: {error}"
             raise DataError(msg) from error
@@ -348,7 +355,7 @@ class Data(NDArrayOperatorsMixin):
             hint = " such as float64, U16 or a structured dtype of those; put the dimensions of a subarray into shape"
             msg = f"{self._label()}: dtype {checked} cannot be shared between processes; give a fixed-size dtype{hint}"
             raise DataError(msg)
-        return checked
+        return checked.newbyteorder("=")
 
     def _checked_shape(self, shape: int | Shape) -> Shape:
         if isinstance(shape, tuple | list):
@@ -365,7 +372,7 @@ class Data(NDArrayOperatorsMixin):
             raise DataError(msg)
         return checked
 
-    def _accept(self, value: Any, *, force_cast: bool, ndim: int | None = None) -> Array:
+    def _accept(self, value: Any, ndim: int | None, *, force_cast: bool) -> Array:
         """`value` as an array that `_fill` can store without failing, or a DataError."""
         try:
             array = _as_array(value, self._dtype, force_cast=force_cast)
@@ -375,9 +382,8 @@ class Data(NDArrayOperatorsMixin):
         except (TypeError, ValueError) as error:
             msg = f"{self._label()}: a {type(value).__name__} cannot be read as an array: {error}"
             raise DataError(msg) from error
-        required = ndim if ndim is not None else self.ndim if hasattr(self, "_view") else array.ndim
-        if array.ndim != required:
-            msg = f"{self._label()} has {required} dimensions, but the value has {array.ndim} (shape {array.shape})"
+        if ndim is not None and array.ndim != ndim:
+            msg = f"{self._label()} has {ndim} dimensions, but the value has {array.ndim} (shape {array.shape})"
             raise DataError(msg)
         return self._castable(array, force_cast=force_cast)
 
@@ -386,7 +392,7 @@ class Data(NDArrayOperatorsMixin):
             msg = f"{self._label()}: the value has dtype {array.dtype}; give a fixed-size dtype: value.astype({self._dtype})"
             raise DataError(msg)
         if not np.can_cast(array.dtype, self._dtype, "unsafe" if force_cast else "safe"):
-            out = "convert it first" if force_cast else "convert it first, or pass force_cast=True if losing digits is meant"
+            out = "convert it first" if force_cast else "convert it first, or pass force_cast=True to let values change"
             msg = (
                 f"{self._label()} holds {self._dtype}, but the value has dtype {array.dtype}, which does not cast safely; {out}"
             )
@@ -394,7 +400,7 @@ class Data(NDArrayOperatorsMixin):
         if array.dtype == self._dtype:
             return array
         if array.dtype.kind in _NUMBERS and self._dtype.kind in _NUMBERS:
-            return array.real if array.dtype.kind == "c" and self._dtype.kind != "c" else array
+            return array.real if array.dtype.kind == "c" and self._dtype.kind in "iuf" else array
         try:  # text, times and records may fail at any item; so they are cast before anything is stored
             return array.astype(self._dtype)
         except (TypeError, ValueError, OverflowError) as error:
@@ -501,7 +507,7 @@ def _is_weak(value: Any, dtype: _DType) -> bool:
     """Whether `value` is made of Python numbers, texts and tuples only, each of a kind that its place takes."""
     if dtype.subdtype is not None:
         dtype = dtype.subdtype[0]
-    if isinstance(value, list) or (isinstance(value, tuple) and dtype.names is None):
+    if isinstance(value, list | range) or (isinstance(value, tuple) and dtype.names is None):
         return all(_is_weak(item, dtype) for item in value)
     if dtype.names is not None:
         fits = isinstance(value, tuple) and len(value) == len(dtype.names)

@@ -65,11 +65,11 @@ def names() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
-    gc.collect()
     before = descriptors()
     yield
-    gc.collect()
-    assert descriptors() == before
+    if not descriptors() <= before:
+        gc.collect()  # slow, and cycles are rare
+    assert descriptors() <= before
     assert names() == []
 
 
