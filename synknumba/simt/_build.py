@@ -99,7 +99,7 @@ class Program:
         return emit_blocks(analysis, self.code.local_arrays, split=split), variable_types
 
     def _counted_up(self, variable_types: VariableTypes) -> list[ast.stmt]:
-        body = copy.deepcopy(self.body)
+        body = split_shapes(copy.deepcopy(self.body), variable_types.params)
         if not any(isinstance(statement, ast.While) for statement in body):
             return body
         return count_up(copy.deepcopy(body), Analysis(body, self.params, self.code.namespace, variable_types))
@@ -141,6 +141,29 @@ class Program:
         params = ", ".join([*SIZES, *self.params])
         lines = unparse(body).splitlines() or ["pass"]
         return f"def {self.code.source.function.__name__}({params}):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def split_shapes(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:
+    """Writes `h, w = a.shape` at the top of a kernel as two assignments, of which the analyses know what they are."""
+    done: list[ast.stmt] = []
+    for statement in body:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Tuple(elts=[*targets])],
+                value=ast.Attribute(value=ast.Name(id=array), attr="shape") as shape,
+            ) if _has_ndim(argtypes, array, len(targets)) and all(isinstance(target, ast.Name) for target in targets):
+                for axis, target in enumerate(targets):
+                    element = ast.Subscript(copy.deepcopy(shape), ast.Constant(axis), ast.Load())
+                    done.append(place(ast.Assign([target], element), statement))
+            case _:
+                done.append(statement)
+    return done
+
+
+def _has_ndim(argtypes: TypeMap, array: str, ndim: int) -> bool:
+    """Whether the parameter is an array of that many dimensions; taken to be so where types are not known."""
+    kind = argtypes.get(array)
+    return not argtypes or (isinstance(kind, types.Array) and kind.ndim == ndim)
 
 
 def slot_dtype(kind: types.Type | None) -> np.dtype[Any]:

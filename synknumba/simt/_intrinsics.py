@@ -6,7 +6,7 @@ All are intrinsics rather than njit functions: they cost nothing to compile, and
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
+from numba.core import errors, types
 from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
@@ -140,9 +140,10 @@ def floor_bound(_context: Any, value: types.Type, if_nan: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def zero_like_element(_context: Any, array: types.Type) -> Any:
-    """Zero, of the type of the array's elements."""
-    if not isinstance(array, types.Array):
-        return None
+    """Zero, of the type of the array's elements: where the sum of atomic additions to one of them begins."""
+    if not isinstance(array, types.Array) or not isinstance(array.dtype, (types.Integer, types.Float)):
+        message = f"cuda.atomic.add and sub need an array of integers or floats, not {array}"
+        raise errors.NumbaTypeError(message)
 
     def codegen(context: Any, _builder: Any, signature: Any, _args: Any) -> Any:
         return context.get_constant_null(signature.return_type)

@@ -636,6 +636,21 @@ def grid2d_rows(a, out):
     out[row, column] = a[row, column] * 2
 
 
+@case((3, 2), (4, 5), lambda: (real(9, 11), np.zeros((9, 11))), lambda a, out: {1: a * 2})
+def unpacked_shape(a, out):
+    column, row = cuda.grid(2)
+    height, width = a.shape
+    if row < height and column < width:
+        out[row, column] = a[row, column] * 2
+
+
+@case(2, 16, lambda: (real(9, 11), np.zeros((9, 11))), lambda a, out: {1: a * 2})
+def flat_stride(a, out):
+    height, width = a.shape
+    for k in range(cuda.grid(1), height * width, cuda.gridsize(1)):
+        out[k // width, k % width] = a[k // width, k % width] * 2
+
+
 @case((3, 2, 2), (4, 3, 2), lambda: (np.zeros((288, 14), np.int64),))
 def raw_indices(out):
     linear = cuda.threadIdx.x + cuda.blockDim.x * (cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z)

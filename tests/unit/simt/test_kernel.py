@@ -3,6 +3,8 @@
 import gc
 import math
 import pickle
+import subprocess
+import sys
 import weakref
 from collections import namedtuple
 from typing import Any
@@ -12,11 +14,12 @@ import numba
 import numpy as np
 import pytest
 from numba import cuda, njit
+from numba.core.errors import TypingError
 from numba.cuda import atomic, blockDim, blockIdx, grid, gridsize, threadIdx
 from numba.cuda import grid as place_in_grid
 
 from synknumba import simt
-from synknumba._errors import ArgumentError, LaunchError
+from synknumba._errors import ArgumentError, DeviceError, LaunchError
 
 SCALE = 3.0
 Pair = namedtuple("Pair", ["a", "b"])
@@ -314,6 +317,31 @@ class TestNames:
         out = np.zeros(6)
         simt.jit(kernel)[2, 3](r[0], out)
         assert (out == np.arange(6)).all()
+
+    def test_shape_of_another_length(self) -> None:
+        def kernel(x):
+            height, width = x.shape
+            x[0, 0, 0] = height * width
+
+        with pytest.raises(TypingError):
+            simt.jit(kernel)[1, 1](np.zeros((2, 2, 2)))
+
+    def test_atomic_on_a_type_that_has_none(self) -> None:
+        def kernel(x):
+            cuda.atomic.add(x, 0, 1)
+
+        with pytest.raises(TypingError, match="need an array of integers or floats, not array.complex128"):
+            simt.jit(kernel)[1, 1](np.zeros(1, complex))
+
+    def test_broken_cuda_installation(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(numba, "cuda")
+        monkeypatch.setitem(sys.modules, "numba.cuda", None)
+        with pytest.raises(DeviceError, match=r"numba.cuda cannot be imported .* pip uninstall numba-cuda"):
+            simt.jit(fill).check()
+
+    def test_importing_simt_leaves_numba_cuda_alone(self) -> None:
+        code = "import sys; from synknumba.simt import jit; jit(lambda x: x); assert 'numba.cuda' not in sys.modules"
+        subprocess.run([sys.executable, "-c", code], check=True)
 
     def test_nothing_to_do(self) -> None:
         def kernel(x):
