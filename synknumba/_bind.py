@@ -67,6 +67,7 @@ class Bound:
         values, formats: what changes from call to call, and how it is packed.
         lengths: rows of each sharded argument.
         minibatches: rows of each minibatch argument.
+        empties: arrays without rows inside nested arguments, which need not agree with those that have rows.
         contiguous: arguments that are index ranges or offsets, and so need rows in one piece.
         segments: that the ranks must have mapped.
         write_back: NumPy arrays that get rows back, and where from.
@@ -79,6 +80,7 @@ class Bound:
     formats: list[str] = field(default_factory=list)
     lengths: dict[str, int] = field(default_factory=dict)
     minibatches: dict[str, int] = field(default_factory=dict)
+    empties: dict[str, int] = field(default_factory=dict)
     contiguous: list[str] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     write_back: list[tuple[Array, Data]] = field(default_factory=list)
@@ -102,14 +104,15 @@ class Bound:
             PartitionError: lengths disagree.
             BatchError: the batch selects what does not exist.
         """
-        if not self.lengths and not self.minibatches:
+        lengths = self.lengths or self.minibatches or self.empties
+        if not lengths:
             if batch is not None:
                 message = (
                     f"{function} got batch={batch!r}, but none of its arguments is sharded, so there are no rows to select"
                 )
                 raise BatchError(message)
             return None
-        length = _partition.common_length(self.lengths or self.minibatches)
+        length = _partition.common_length(lengths)
         rows = _partition.select(batch, length)
         for name, available in self.minibatches.items():
             _partition.minibatch_rows(rows, available, name)
@@ -196,7 +199,7 @@ class Binder:
         """A NumPy array as `Data` that is kept for the slot and filled anew at each call."""
         staged = self._staging.get(slot)
         try:
-            if staged is not None and staged.dtype == array.dtype and staged.ndim == array.ndim:
+            if staged is not None and staged.dtype == array.dtype.newbyteorder("=") and staged.ndim == array.ndim:
                 staged.set_value(array)
             else:
                 staged = self._staging[slot] = Data(array)
@@ -245,8 +248,12 @@ class Binder:
         if name in self._broadcast or data.ndim == 0:
             return Broadcast(array)
         path = name if isinstance(slot, str) else f"{name}[{slot[1]}]"
+        writable = name in self._inout
+        if path != name and len(data) == 0 and not writable:
+            bound.empties[path] = 0
+            return Broadcast(array)
         (bound.minibatches if data.minibatch else bound.lengths)[path] = len(data)
-        return Sharded(array, data.minibatch, name in self._inout)
+        return Sharded(array, data.minibatch, writable)
 
     def _scalar(self, bound: Bound, name: str, value: Any) -> Param:
         """A number, which travels with each call."""

@@ -115,7 +115,8 @@ class OutputBuilder:
     def _resolve(self, name: str, output: Output, bound: Bound, count: int | None) -> tuple["np.dtype[Any]", Shape]:
         """Dtype and shape on one rank (for "gather" of one row)."""
         like = self._like(name, output, bound)
-        dtype = np.dtype(output.dtype if output.dtype is not None else np.float64 if like is None else like[0])
+        declared = output.dtype if output.dtype is not None else np.float64 if like is None else like[0]
+        dtype = np.dtype(declared).newbyteorder("=")  # as `Data` is, whatever the byte order of an array passed
         _reduction.check_dtype(output.op, dtype, name)
         if output.op == "gather" and count is None:
             message = (

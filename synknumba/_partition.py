@@ -164,9 +164,10 @@ def common_length(lengths: Mapping[str, int]) -> int:
     first, length = next(iter(lengths.items()))
     for name, other in lengths.items():
         if other != length:
+            whole = name.partition("[")[0]  # of an array inside a nested argument
             message = (
                 f"{name} has {other} rows but {first} has {length}; sharded arguments must agree along axis 0. "
-                f'Pass {name} in broadcast=("{name}",) if every rank needs all of it.'
+                f'Pass {whole} in broadcast=("{whole}",) if every rank needs all of it.'
             )
             raise PartitionError(message)
     return length
