@@ -17,6 +17,7 @@ has put a message (an error, a new shape of result) on its socket.
 """
 
 import os
+import signal
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -38,6 +39,8 @@ IDLE_SECONDS = 1.0  # how often a sleeping rank looks whether the coordinator st
 RANK_SPINS = 2000  # about 1 ms: longer than what a script does between two calls of a loop
 COORDINATOR_SPINS_CROWDED = 200  # about 100 µs; a semaphore's wake-up costs about 10 µs, so little is lost by sleeping then
 COORDINATOR_SPINS = 20000  # about 10 ms, where every rank and the coordinator have a core each
+
+_EVERY_SIGNAL = signal.valid_signals()
 
 
 def _align(nbytes: int, to: int = 64) -> int:
@@ -109,10 +112,15 @@ class ControlBlock:
         return bool(_spin.read(self.base, _spin.ARRIVED) == self.world_size)
 
     def _await_post(self) -> bool:
+        # posix_ipc loses what a signal handler raises during its wait, unless it is KeyboardInterrupt. So signals wait until
+        # the wait is over, and handlers then run as anywhere else.
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, _EVERY_SIGNAL)
         try:
             self.done.acquire(SLEEP_SECONDS)
-        except (posix_ipc.BusyError, posix_ipc.SignalError):
+        except posix_ipc.BusyError:
             return False
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
         return True
 
     def sleep_rank(self, rank: int, sequence: int, coordinator: int) -> bool:

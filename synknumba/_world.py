@@ -196,9 +196,18 @@ class World:
             code = _spin.call(self.control.base, self.world_size, self._sequence, number, self._spins)
             if code != _spin.ALL_DONE:
                 self._finish_round(code, info, learn)
-        except KeyboardInterrupt:
-            self._kill("a call was interrupted")
+        except SynkError:
+            raise  # the round is over, or the world has ended
+        except BaseException:
+            self._break_off()
             raise
+
+    def _break_off(self) -> None:
+        """Ends the world in the middle of a round: Ctrl-C, or whatever else a signal handler raises.
+
+        Ranks that are still at work would otherwise answer the next round with the results of this one.
+        """
+        self._kill("a call was interrupted")
 
     def _finish_round(self, code: int, info: CallInfo, learn: Callable[[Sequence[RankNews]], None]) -> None:
         """The rest of a round that was not over at once."""
@@ -239,6 +248,8 @@ class World:
         for rank in self.control.with_news():
             try:
                 (_, item), descriptors = _channel.receive(self._sockets[rank], watch)
+            except WorldError:
+                raise  # CallTimeout is an OSError too
             except (EOFError, OSError):
                 self._check_alive(str(info), grace=1.0)
                 raise
@@ -249,8 +260,10 @@ class World:
         """Has every rank carry out a command. Between `begin` and `end`."""
         try:
             self._command(command, descriptors, info or CallInfo(type(command).__name__.lower()))
-        except KeyboardInterrupt:
-            self._kill("a call was interrupted")
+        except SynkError:
+            raise  # as in `run`
+        except BaseException:
+            self._break_off()
             raise
 
     def _command(self, command: Command, descriptors: Sequence[int], info: CallInfo) -> None:
@@ -262,6 +275,8 @@ class World:
         try:
             for sock in self._sockets:
                 _channel.send_pickled(sock, payload, descriptors, watch)
+        except WorldError:
+            raise  # as in `_read_news`
         except OSError:
             self._check_alive(str(info), grace=1.0)
             raise
@@ -298,7 +313,7 @@ class World:
                 kind, number = self._unwanted.popleft()
                 numbers[kind].append(number)
             drop = Drop(tuple(numbers["segment"]), tuple(numbers["program"]), tuple(numbers["function"]))
-            self._command(drop, (), CallInfo("drop"))
+            self.command(drop)
         except SynkError:
             pass  # the world has ended; the next call says so
         finally:
@@ -311,6 +326,8 @@ class World:
         deadline = time.monotonic() + grace
         while True:
             for rank, pid in enumerate(self._pids):
+                if not pid:
+                    continue  # it is known to have ended; waitpid(0) would wait for any child of the script
                 try:
                     ended, status = os.waitpid(pid, os.WNOHANG)
                 except ChildProcessError:
