@@ -1,7 +1,7 @@
 """Numba CUDA kernels, run natively on one CPU core.
 
 The layers of the compiler, each a module: `_source` (function to syntax tree), `_names` (CUDA's words to plain names),
-`_analysis`, `_bounds` and `_loops` (what is known about the code), `_emit` (one thread's code to loops over blocks and
+`_analysis`, `_bounds`, `_loops` and `_flat` (what is known about the code), `_emit` (one thread's code to loops over blocks and
 threads), `_build` (a compiled function) and `_kernel` (the object that is launched).
 """
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from synknumba.simt._analysis import NONNEG, Analysis
 from synknumba.simt._ast import call_name, read_names
-from synknumba.simt._operations import AXES, BLOCK_SIZE, STATE, THREAD
+from synknumba.simt._operations import AXES, STATE, THREAD
 
 _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.Gt,
@@ -47,10 +47,6 @@ class Bounds:
     def high_text(self, axis: str) -> str:
         """The end of the thread indices."""
         return _nested("min", self.high[axis])
-
-    def is_whole_block(self) -> bool:
-        """Whether every thread of the block is within the bounds."""
-        return not any(self.low.values()) and all(self.high[axis] == [BLOCK_SIZE[axis]] for axis in AXES)
 
     def copy(self) -> "Bounds":
         """Bounds to which more can be added."""

@@ -17,6 +17,7 @@ from numba.np.numpy_support import as_dtype
 from synknumba.simt._analysis import NONNEG, Analysis
 from synknumba.simt._ast import assign, assigned_names, load, place, read_names, statements, unparse
 from synknumba.simt._emit import LINEAR_TEXT, BlockCode, emit_blocks
+from synknumba.simt._flat import flatten
 from synknumba.simt._intrinsics import (
     assume,
     ceil_bound,
@@ -95,8 +96,16 @@ class Program:
         """The loops over the grid, and the types of the variables in them."""
         variable_types = VariableTypes(argtypes, lambda: self._infer(argtypes))
         body = self._counted_up(variable_types)
-        analysis = Analysis(body, self.params, self.code.namespace, variable_types)
-        return emit_blocks(analysis, self.code.local_arrays, split=split), variable_types
+
+        def analyse(statements: list[ast.stmt]) -> Analysis:
+            return Analysis(statements, self.params, self.code.namespace, variable_types)
+
+        flat_body, flat = flatten(body)
+        if flat:
+            code = emit_blocks(analyse(flat_body), self.code.local_arrays, flat=flat, split=split)
+            if not code.varying_slots:  # there are as many as a block has threads at most, not as a grid
+                return code, variable_types
+        return emit_blocks(analyse(body), self.code.local_arrays, split=split), variable_types
 
     def _counted_up(self, variable_types: VariableTypes) -> list[ast.stmt]:
         body = split_shapes(copy.deepcopy(self.body), variable_types.params)

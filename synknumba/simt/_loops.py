@@ -8,10 +8,9 @@ import ast
 import copy
 from dataclasses import dataclass
 
-from synknumba.simt._analysis import NONNEG, Analysis, exposed
+from synknumba.simt._analysis import Analysis
 from synknumba.simt._ast import (
     assigned_names,
-    call_name,
     count_names,
     has_return,
     load,
@@ -24,7 +23,7 @@ from synknumba.simt._ast import (
     walk,
 )
 from synknumba.simt._bounds import Guards
-from synknumba.simt._operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
+from synknumba.simt._operations import AXES, THREAD
 
 # LLVM unrolls a constant loop this short and then vectorizes over the threads by itself; turning it inside out as well cost
 # a factor of 2.5 on a 16 × 16 matrix tile.
@@ -82,31 +81,6 @@ class Loops:
             if offset is not None:
                 return StridedLoop(statement, axis, offset, known.is_nonneg(start), stop, step)
         return None
-
-    def is_any_order(self, strided: StridedLoop) -> bool:
-        """Whether no thread can tell which of its grid's elements it gets.
-
-        That is so if the loop covers the whole grid, and nothing but the element's index comes in and no variable goes out.
-        """
-        loop, axis = strided.loop, strided.axis
-        size, grid = BLOCK_SIZE[axis], GRID_SIZE[axis]
-        start, _, step = range_arguments(loop) or []
-        starts = {f"{BLOCK[axis]} * {size} + {THREAD[axis]}", f"{THREAD[axis]} + {BLOCK[axis]} * {size}"}
-        if self._meaning(start) not in starts or self._meaning(step) not in {f"{size} * {grid}", f"{grid} * {size}"}:
-            return False
-        known = self._analysis
-        here = {*known.recomputed, *known.varying, *BLOCK.values()} - {loop_variable(loop)}
-        assigned = assigned_names(loop.body)
-        live, _ = exposed(loop.body, known.assigned)
-        if (read_names(loop.body) & here) - assigned or live & assigned:
-            return False
-        return all(count_names(loop, name) == count_names(known.body, name) for name in assigned)
-
-    def _meaning(self, node: ast.expr) -> str:
-        """The text of an expression, of its definition if it is a variable."""
-        if isinstance(node, ast.Name):
-            node = self._analysis.definition(node.id) or node
-        return ast.unparse(node.args[0] if isinstance(node, ast.Call) and call_name(node) == NONNEG else node)
 
     def is_uniform_loop(self, statement: ast.stmt) -> bool:
         """Whether it is a loop that all threads run equally often, and worth turning."""

@@ -230,7 +230,7 @@ class TestDecorator:
         assert "range(" in kernel.source
         kernel[1, 1](np.zeros(1), 1.0)
         assert kernel.source.startswith("def fill(")
-        assert kernel.source.count("range(") == 6
+        assert kernel.source.count("range(") == 3
 
 
 @njit

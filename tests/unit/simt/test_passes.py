@@ -15,6 +15,7 @@ from synknumba.simt._bounds import Bounds, Guards
 from synknumba.simt._build import Options, Program
 from synknumba.simt._emit import emit_blocks, inner_axis
 from synknumba.simt._exits import lower_returns
+from synknumba.simt._flat import flatten
 from synknumba.simt._loops import Loops, count_up
 from synknumba.simt._names import Devices, translate_names
 from synknumba.simt._types import VariableTypes, infer_types, is_integer_type, unified_type
@@ -312,6 +313,61 @@ def test_counting_while_becomes_for(loop: str, counted: bool) -> None:
         assert unparse(done).splitlines()[1:] == ["for _k_i in range(i, n, _k_Bx):", "    y[_k_i] = 1"]
 
 
+# ---- flat
+
+
+@pytest.mark.parametrize(
+    ("text", "done", "axes"),
+    [
+        (f"i = {GRID}\ny[i] = 1", "i = _k_tx\ny[i] = 1", "xyz"),
+        ("y[_k_tx + _k_Bx * _k_bx] = _k_Gx", "y[_k_tx] = _k_Gx", "xyz"),
+        ("t = _k_tx\nb = _k_bx\nd = _k_Bx\ny[t + b * d] = d", "y[_k_tx] = _k_Bx", "xyz"),
+        (f"i = {GRID}\ny[i] = _k_tx", f"i = {GRID}\ny[i] = _k_tx", "yz"),
+        (f"i = {GRID}\ny[i] = _k_bx", f"i = {GRID}\ny[i] = _k_bx", "yz"),
+        (f"i = {GRID} + _k_ty\ny[i] = 1", "i = _k_tx + _k_ty\ny[i] = 1", "xz"),
+        (f"i = {GRID}\ny[i] = _k_lin", f"i = {GRID}\ny[i] = _k_lin", ""),
+        ("t = _k_tx\nif n:\n    t = 0\ny[t + _k_bx * _k_Bx] = 1", None, "yz"),
+    ],
+)
+def test_flat_axes(text: str, done: str | None, axes: str) -> None:
+    before = body(text)
+    after, flat = flatten(before)
+    assert unparse(before) == text
+    assert flat == set(axes)
+    assert unparse(after) == (done or text)
+
+
+def test_flat_kernels_have_no_loops_over_blocks() -> None:
+    def kernel(x, y):
+        i = cuda.grid(1)
+        if i < x.size:
+            y[i] = x[i]
+
+    assert program(kernel, F8, F8).splitlines()[1:] == [
+        "    _k_high_x = min(_k_Bx * _k_Gx, x.size)",
+        "    if _k_high_x <= 0:",
+        "        return",
+        "    for _k_tz in range(_k_Bz * _k_Gz):",
+        "        for _k_ty in range(_k_By * _k_Gy):",
+        "            for _k_tx in range(_k_high_x):",
+        "                i = _k_tx",
+        "                _k_assume(i < x.size)",
+        "                y[i] = x[i]",
+    ]
+
+
+def test_kernels_with_slots_are_not_flat() -> None:
+    def kernel(x, y):
+        acc = 0.0
+        for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+            acc += x[i]
+        y[cuda.grid(1)] = acc
+
+    text = program(kernel, F8, F8)
+    assert "for _k_bx in range(_k_Gx):" in text
+    assert "acc__s" in text
+
+
 # ---- exits
 
 
@@ -382,30 +438,6 @@ def test_strided_loop_with_accumulator() -> None:
         "acc = acc__s[_k_lin]",
         "y[_k_tx] = acc",
     ]
-
-
-def test_strided_loop_without_accumulator_reads_memory_in_order() -> None:
-    text = f"i0 = {GRID}\nfor i in range(i0, x.size, _k_Bx * _k_Gx):\n    v = x[i]\n    y[i] = v"
-    lines = emitted(text).splitlines()
-    assert lines[1] == "_k_piece_i = (x.size + _k_Bx * _k_Gx - 1) // (_k_Bx * _k_Gx) * _k_Bx"
-    assert lines[2] == "for _k_first_i in range(_k_bx * _k_piece_i, min(x.size, _k_bx * _k_piece_i + _k_piece_i), _k_Bx):"
-
-
-@pytest.mark.parametrize(
-    "inner",
-    [
-        "y[i] = _k_tx",
-        "y[i] = i0",
-        "y[i] = _k_bx",
-        "v = i",
-        "y[i] = v",
-        "if x[i] > 0:\n        w = i\n    y[i] = w",
-        "y[i] = dev(_k_tx)",
-    ],
-)
-def test_a_thread_that_could_tell_keeps_its_elements(inner: str) -> None:
-    text = f"v = x[0]\ni0 = {GRID}\nfor i in range(i0, x.size, _k_Bx * _k_Gx):\n    {inner}\ny[0] = v"
-    assert "_k_piece" not in emitted(text)
 
 
 def test_a_start_that_may_be_negative_is_not_called_nonnegative() -> None:
