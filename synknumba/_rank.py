@@ -5,11 +5,11 @@
     arrive (with news where there is something to say) → send the news → wait again
 
 A Python exception, of the user's code or of ours, is news, and the loop goes on. A rank ends when it is told to, or when the
-coordinator has died: the kernel ends it at once (parent-death signal), and where that signal cannot be had it notices within a
-second (the coordinator's process id changes, or the socket closes).
+coordinator has died: the kernel ends it at once, whatever it does, by the parent-death signal or by SIGIO from the lifeline.
 """
 
 import ctypes
+import fcntl
 import gc
 import linecache
 import os
@@ -51,6 +51,7 @@ class RankConfig:
     device_index: int
     control: ControlBlock
     socket: socket.socket
+    lifeline: int
     coordinator: int
     from_main_thread: bool
     threads: int
@@ -244,6 +245,12 @@ def _settle(config: RankConfig) -> None:
     # process.
     if config.from_main_thread:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # The lifeline's other end is the coordinator's alone. It closes when the coordinator ends or becomes another program, and
+    # the kernel then sends SIGIO, which ends a process that does not handle it.
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(config.lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(config.lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the fork was made with all signals held
     if os.getppid() != config.coordinator:
         os._exit(1)
     _rank_state.enter(config.rank, config.world_size)

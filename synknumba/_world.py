@@ -4,6 +4,7 @@
         │                    │
         ├── control block ───┤   shared memory and semaphores, inherited: doorbell, values, small results, arrivals
         ├── socketpair r ────┤   commands and descriptors out, news back; a closed end means the other has died
+        ├── lifeline r ──────┤   a pipe that carries nothing: the kernel ends the rank when the coordinator's end closes
         │                    │
         └── waitpid          └── parent-death signal, parent's process id
 
@@ -89,6 +90,7 @@ class World:
         self.control = ControlBlock(world_size)
         self._pids: list[int] = []
         self._sockets: list[socket.socket] = []
+        self._lifelines: list[int] = []
         try:
             self._fork_ranks(profile=profile)
             self._await_ranks()
@@ -106,6 +108,9 @@ class World:
         cores = usable_cores()
         for rank in range(self.world_size):
             ours, theirs = socket.socketpair()
+            lifeline, end = os.pipe()
+            self._sockets.append(ours)
+            self._lifelines.append(end)
             config = RankConfig(
                 rank=rank,
                 world_size=self.world_size,
@@ -113,25 +118,36 @@ class World:
                 device_index=self.devices[rank] if self.devices else 0,
                 control=self.control,
                 socket=theirs,
+                lifeline=lifeline,
                 coordinator=self._owner,
                 from_main_thread=threading.current_thread() is threading.main_thread(),
                 threads=max(1, cores // self.world_size),
                 profile=profile,
             )
-            with warnings.catch_warnings():
-                # Python 3.12 warns of a fork beside threads. Ranks run our own loop and compiled code, take no lock that a
-                # thread of the coordinator may hold, and notebooks always have threads.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                pid = os.fork()
-            if pid == 0:
-                # Only the coordinator may hold its ends, or a rank would not see them close.
-                ours.close()
-                for other in self._sockets:
-                    other.close()
-                rank_main(config)
-            theirs.close()
-            self._pids.append(pid)
-            self._sockets.append(ours)
+            # What a signal handler raised right after the fork would lose us the new rank's process id, and would have the rank
+            # run on in the script.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:
+                self._fork_one(config)
+            finally:
+                theirs.close()
+                os.close(lifeline)
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _fork_one(self, config: RankConfig) -> None:
+        with warnings.catch_warnings():
+            # Python 3.12 warns of a fork beside threads. Ranks run our own loop and compiled code, take no lock that a
+            # thread of the coordinator may hold, and notebooks always have threads.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            # Only the coordinator may hold its ends, or a rank would not see them close.
+            for sock in self._sockets:
+                sock.close()
+            for end in self._lifelines:
+                os.close(end)
+            rank_main(config)
+        self._pids.append(pid)
 
     def _await_ranks(self) -> None:
         """Waits until every rank has its device; raises what went wrong on the first that has not."""
@@ -365,6 +381,8 @@ class World:
         self._closed = True
         for sock in self._sockets:
             sock.close()
+        while self._lifelines:
+            os.close(self._lifelines.pop())
         self.control.close()
         self._unwanted.clear()
         if self in _open:
@@ -507,4 +525,5 @@ def close() -> None:
 
 
 atexit.register(close)
+os.register_at_fork(after_in_child=_open.clear)  # a process that the script forks itself has no ranks
 os.register_at_fork(after_in_child=_open.clear)  # a process that the script forks itself has no world

@@ -1,0 +1,216 @@
+"""Starts real scripts that use synknumba, speaks with them over their output, and sees what they leave behind.
+
+    test ──start(text)──> script (the coordinator) ──fork──> ranks
+      ├── expect(pattern)        ←── a line that the script or a rank wrote with say(...)
+      ├── tell(word)             ──→ what hear() in the script returns
+      └── check_nothing_left()       no process, no name in /dev/shm
+
+Nothing here waits for a fixed time: everything polls, with a deadline. Processes are found by a variable of their environment,
+which ranks inherit, so that one whose number nobody knows is found too.
+"""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PATIENCE = 40.0  # seconds until a test gives up on a step; on an idle machine none takes a tenth of that
+MARK = "SYNKNUMBA_FAULT_TEST"
+
+# What every script starts with. `forever` is Python code that never returns, `burn` a kernel that takes as long as asked.
+HEADER = """
+import os, signal, sys, time
+import numpy as np
+from numba import cuda
+import synknumba as synk
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def hear():
+    return sys.stdin.readline().strip()
+
+@synk.function(outputs="sum")
+def total(x):
+    return x.sum()
+
+@synk.function(outputs="sum")
+def forever(x):
+    say("working", os.getpid())
+    while True:
+        pass
+
+@synk.parallel(outputs={"found": synk.output("sum", shape=(), dtype="int64")})
+def burn(x, rounds, found):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        state = i + 1
+        for _ in range(rounds):
+            state = (state * 1103515245 + 12345) & 0x7FFFFFFF
+        cuda.atomic.add(found, 0, state)
+
+HOURS = 10**15
+ROWS = np.arange(1001.0)
+
+def check_world():
+    with synk.fork(2, device="cpu"):
+        assert total(ROWS) == ROWS.sum()
+"""
+
+
+class Script:
+    """One running script."""
+
+    def __init__(self, text: str, path: Path) -> None:
+        path.write_text(HEADER + textwrap.dedent(text))
+        self._token = uuid.uuid4().hex
+        self._names_before = names_in_shm()
+        self._buffer = b""
+        self.printed: list[str] = []
+        self._errors = path.with_suffix(".err").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", str(path)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), MARK: self._token},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        self.pid = self.process.pid
+
+    # ---- speaking
+
+    def expect(self, pattern: str, seconds: float = PATIENCE) -> re.Match[str]:
+        """Reads on to the next line that matches."""
+        deadline = time.monotonic() + seconds
+        while True:
+            line = self._line(deadline)
+            if line is None:
+                pytest.fail(f"no line like {pattern!r} within {seconds} s; got {self.printed}\n{self.errors}")
+            self.printed.append(line)
+            found = re.fullmatch(pattern, line)
+            if found:
+                return found
+
+    def _line(self, deadline: float) -> str | None:
+        """The next line; None at the deadline and at the end."""
+        out = self.process.stdout
+        assert out is not None
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
+            more = os.read(out.fileno(), 65536) if ready else b""
+            if not more:
+                return None
+            self._buffer += more
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode()
+
+    def ranks(self) -> list[int]:
+        """The process ids of the ranks of a script that does `say("ranks", *world.pids)`."""
+        return [int(word) for word in self.expect(r"ranks( \d+)+").group().split()[1:]]
+
+    def tell(self, word: str) -> None:
+        """One line for the script to hear."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word}\n".encode())
+        self.process.stdin.flush()
+
+    def kill(self, sig: signal.Signals) -> None:
+        """Sends a signal to the script alone."""
+        os.kill(self.pid, sig)
+
+    def press_ctrl_c(self) -> None:
+        """What a terminal does: SIGINT to the script and to all its ranks."""
+        os.killpg(self.pid, signal.SIGINT)
+
+    @property
+    def errors(self) -> str:
+        """What it wrote to stderr so far."""
+        return Path(self._errors.name).read_text()
+
+    # ---- ending
+
+    def finish(self, status: int = 0) -> None:
+        """Waits for the end; the exit status is as told (minus the signal where one ended it), and nothing is left."""
+        try:
+            ended = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the script did not end within {PATIENCE} s; it printed {self.printed}\n{self.errors}")
+        assert ended == status, self.errors
+        self.check_nothing_left()
+
+    def check_nothing_left(self) -> None:
+        """No process within a second, and no name in /dev/shm. Without processes no memory can be left either."""
+        poll(lambda: not self.processes(), "all processes have ended", 1.0)
+        poll(lambda: names_in_shm() <= self._names_before, "no name is left in /dev/shm", 5.0)
+
+    def check_alone(self) -> None:
+        """The script lives, and within a second none of its ranks."""
+        poll(lambda: self.processes() == {self.pid}, "only the script itself lives", 1.0)
+
+    def processes(self) -> set[int]:
+        """Every process of the script that lives."""
+        found = set()
+        for path in Path("/proc").iterdir():
+            if path.name.isdigit():
+                with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                    if self._token.encode() in (path / "environ").read_bytes() and lives(int(path.name)):
+                        found.add(int(path.name))
+        return found
+
+    def clean_up(self) -> None:
+        """Ends whatever a failed test has left."""
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(PATIENCE)
+        for stream in (self.process.stdin, self.process.stdout, self._errors):
+            assert stream is not None
+            with suppress(BrokenPipeError):  # it ended before it had heard everything
+                stream.close()
+
+
+def poll(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    """Waits until the condition holds; fails the test if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not so within {seconds} s: {what}")
+        time.sleep(0.005)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that has ended and is only remembered for its parent does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in {"Z", "X"}
+
+
+def cpu_ticks(pid: int) -> int:
+    """The processor time that a process has used, in ticks of 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def await_work(pid: int) -> None:
+    """Waits until a process has computed for 50 ms from now."""
+    before = cpu_ticks(pid)
+    poll(lambda: cpu_ticks(pid) >= before + 5, f"process {pid} computes")
+
+
+def names_in_shm() -> set[str]:
+    """Segments and semaphores that have a name."""
+    return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(("synk-", "sem."))}

@@ -1,0 +1,186 @@
+"""However a script ends, and whatever is under way: no process and no name in /dev/shm is left."""
+
+import signal
+
+import pytest
+
+from tests.faults.scripts import await_work
+
+# How a script ends by itself with the world open, and its exit status.
+ENDINGS = {
+    "last line": ("pass", 0),
+    "close": ("synk.close()", 0),
+    "exception": ("raise ValueError('on purpose')", 1),
+    "sys.exit": ("sys.exit(3)", 3),
+    "os._exit": ("os._exit(4)", 4),
+    "exception on a rank": ("total('text')", 1),
+    "abort": ("signal.signal(signal.SIGABRT, signal.SIG_DFL); os.abort()", -signal.SIGABRT),
+}
+
+
+@pytest.mark.parametrize("block", ["with", "without"])
+@pytest.mark.parametrize("how", ENDINGS)
+def test_script_ends_with_an_open_world(start, how, block):
+    statement, status = ENDINGS[how]
+    if block == "with":
+        text = f"with synk.fork(2, device='cpu') as world:\n    total(ROWS)\n    {statement}\n"
+    else:
+        text = f"world = synk.fork(2, device='cpu')\ntotal(ROWS)\n{statement}\n"
+    start(text).finish(status)
+
+
+def test_script_ends_before_any_call(start):
+    start("synk.fork(2, device='cpu')").finish()
+
+
+def test_rank_function_that_calls_sys_exit_does_not_end_anything(start):
+    script = start("""
+        @synk.function(outputs="sum")
+        def leave(x):
+            sys.exit(5)
+
+        with synk.fork(2, device="cpu"):
+            try:
+                leave(ROWS)
+            except synk.RankError as error:
+                say(error.failures[0].type_name, len(error.failures))
+            assert total(ROWS) == ROWS.sum()
+    """)
+    script.expect("SystemExit 2")
+    script.finish()
+
+
+# What is under way when a signal comes. "python": ranks are in Python code. "kernel": in a compiled loop of hours, which no
+# handler of Python's can interrupt. "fork": a rank's device never gets ready, so that fork() waits.
+PHASES = {
+    "idle": """
+        world = synk.fork(2, device="cpu")
+        total(ROWS)
+        say("ranks", *world.pids)
+        hear()
+    """,
+    "python": """
+        world = synk.fork(2, device="cpu")
+        say("ranks", *world.pids)
+        forever(ROWS)
+    """,
+    "kernel": """
+        world = synk.fork(2, device="cpu")
+        burn(ROWS, 1)
+        say("ranks", *world.pids)
+        burn(ROWS, HOURS)
+    """,
+    "fork": """
+        from synknumba import _rank
+
+        def never_ready(device, index):
+            say("ranks", os.getpid())
+            while True:
+                pass
+
+        _rank.open_device = never_ready
+        synk.fork(2, device="cpu")
+    """,
+}
+
+# The script's exit status. Nothing is sent to the ranks.
+SIGNALS = {signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: -signal.SIGINT, signal.SIGKILL: -signal.SIGKILL}
+
+
+def start_phase(start, phase):
+    """The script in that phase, and its ranks as far as they are known."""
+    script = start(PHASES[phase])
+    ranks = script.ranks()
+    if phase == "python":
+        script.expect("working .*")
+    if phase != "idle":
+        await_work(ranks[0])
+    return script, ranks
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("sig", SIGNALS)
+def test_script_ended_by_a_signal(start, sig, phase):
+    script, _ = start_phase(start, phase)
+    script.kill(sig)
+    script.finish(SIGNALS[sig])
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_ctrl_c_in_a_terminal(start, phase):
+    script, _ = start_phase(start, phase)
+    script.press_ctrl_c()
+    script.finish(-signal.SIGINT)
+    assert script.errors.count("KeyboardInterrupt") == 1, "ranks leave the interrupt to the script"
+
+
+def test_sigterm_handler_that_exits_during_a_call(start):
+    script = start("""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        with synk.fork(2, device="cpu") as world:
+            burn(ROWS, 1)
+            say("ranks", *world.pids)
+            burn(ROWS, HOURS)
+    """)
+    await_work(script.ranks()[0])
+    script.kill(signal.SIGTERM)
+    script.finish(7)
+
+
+def test_coordinator_killed_before_a_rank_asked_to_die_with_it(start, tmp_path):
+    gate = tmp_path / "gate"
+    script = start(f"""
+        real_fork = os.fork
+
+        def fork():
+            pid = real_fork()
+            if pid == 0:
+                say("ranks", os.getpid())
+                while not os.path.exists({str(gate)!r}):
+                    time.sleep(0.001)
+            return pid
+
+        os.fork = fork
+        synk.fork(2, device="cpu")
+    """)
+    script.ranks()
+    script.kill(signal.SIGKILL)
+    script.process.wait()
+    gate.touch()
+    script.finish(-signal.SIGKILL)
+
+
+@pytest.mark.parametrize("phase", ["idle", "kernel"])
+def test_world_forked_by_a_thread(start, phase):
+    call = "burn(ROWS, HOURS)" if phase == "kernel" else "hear()"
+    script = start(f"""
+        import threading
+
+        def work():
+            world = synk.fork(2, device="cpu")
+            burn(ROWS, 1)
+            say("ranks", *world.pids)
+            {call}
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    """)
+    ranks = script.ranks()
+    if phase == "kernel":
+        await_work(ranks[0])
+    script.kill(signal.SIGKILL)
+    script.finish(-signal.SIGKILL)
+
+
+def test_coordinator_that_becomes_another_program(start):
+    script = start("""
+        world = synk.fork(2, device="cpu")
+        total(ROWS)
+        say("ready")
+        os.execv("/bin/cat", ["cat"])  # the same process, so the kernel tells its children nothing
+    """)
+    script.expect("ready")
+    script.check_alone()
+    script.process.stdin.close()
+    script.finish()

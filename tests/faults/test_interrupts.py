@@ -1,0 +1,200 @@
+"""An exception from outside at any moment of a call: Ctrl-C, an alarm. The world is usable afterwards, or closed."""
+
+import signal
+
+import pytest
+
+from tests.faults.scripts import await_work
+
+CALLS = {"python": "forever(ROWS)", "kernel": "burn(ROWS, HOURS)"}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("where", ["script", "terminal"])
+def test_interrupted_call(start, call, where):
+    script = start(f"""
+        numbers = synk.data(ROWS)
+        world = synk.fork(2, device="cpu")
+        burn(numbers, 1)
+        say("ranks", *world.pids)
+        try:
+            {CALLS[call]}
+        except KeyboardInterrupt:
+            say("interrupted", world.closed)
+        assert np.array_equal(numbers, ROWS)
+        synk.close()
+        check_world()
+        with synk.fork(3, device="cpu"):
+            assert total(numbers) == ROWS.sum()
+    """)
+    await_work(script.ranks()[0])
+    if where == "script":
+        script.kill(signal.SIGINT)
+    else:
+        script.press_ctrl_c()
+    script.expect("interrupted (True|False)", 1.0)
+    script.finish()
+
+
+def test_interrupt_between_calls_leaves_the_world_usable(start):
+    script = start("""
+        with synk.fork(2, device="cpu") as world:
+            total(ROWS)
+            say("ranks", *world.pids)
+            try:
+                hear()
+            except KeyboardInterrupt:
+                say("interrupted")
+            assert total(ROWS) == ROWS.sum()
+            assert not world.closed
+    """)
+    script.ranks()
+    script.press_ctrl_c()
+    script.expect("interrupted")
+    script.finish()
+
+
+def test_interrupts_at_random_moments(start):
+    """Whatever a call was doing, a script that goes on gets right results, from the same world or from a new one."""
+    script = start("""
+        import random
+
+        random.seed(1)
+        numbers = synk.data(ROWS)
+        interrupted = closed = 0
+        world = synk.fork(2, device="cpu")
+        deadline = time.monotonic() + 60
+        while interrupted < 40 and time.monotonic() < deadline:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-4, 2e-2))
+            try:
+                signal.signal(signal.SIGALRM, signal.default_int_handler)
+                while True:
+                    n = random.randint(1, 1001)
+                    got = total(numbers, batch=n)
+                    assert got == ROWS[:n].sum(), (n, got)
+            except KeyboardInterrupt:
+                interrupted += 1
+            if world.closed:
+                closed += 1
+                world = synk.fork(2, device="cpu")
+        say("interrupted", interrupted)
+        world.close()
+    """)
+    script.expect("interrupted 40")
+    script.finish()
+
+
+def test_alarm_whose_handler_raises(start):
+    script = start("""
+        class Alarm(Exception):
+            pass
+
+        def on_alarm(*_):
+            raise Alarm
+
+        signal.signal(signal.SIGALRM, on_alarm)
+
+        @synk.function(outputs=None)
+        def slow(x, seconds):
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                pass
+            return seconds
+
+        world = synk.fork(2, device="cpu")
+        slow(ROWS, 0.0)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            slow(ROWS, 1e9)
+        except Alarm:
+            say("alarm")
+        if world.closed:
+            world = synk.fork(2, device="cpu")
+        for k in range(20):  # ranks that are still in the old call must not answer a new one
+            assert slow(ROWS, k / 1000) == [k / 1000] * 2
+        say("right")
+    """)
+    script.expect("alarm", 5.0)
+    script.expect("right")
+    script.finish()
+
+
+def test_alarm_whose_handler_returns_disturbs_nothing(start):
+    script = start("""
+        rung = 0
+
+        def on_alarm(*_):
+            global rung
+            rung += 1
+
+        signal.signal(signal.SIGALRM, on_alarm)
+        with synk.fork(2, device="cpu"):
+            signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+            while rung < 200:
+                assert total(ROWS) == ROWS.sum()
+                burn(ROWS, 20_000)
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+    """)
+    script.finish()
+
+
+def test_interrupt_during_fork(start):
+    script = start("""
+        from synknumba import _rank
+
+        ready = _rank.open_device
+
+        def never_ready(device, index):
+            say("ranks", os.getpid())
+            while True:
+                pass
+
+        _rank.open_device = never_ready
+        try:
+            synk.fork(2, device="cpu")
+        except KeyboardInterrupt:
+            say("interrupted")
+        _rank.open_device = ready
+        check_world()
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            say("no child")
+    """)
+    await_work(script.ranks()[0])
+    script.press_ctrl_c()
+    script.expect("interrupted")
+    script.expect("no child")
+    script.finish()
+
+
+@pytest.mark.parametrize("side", ["parent", "child"])
+def test_interrupt_right_after_a_process_was_made(start, side):
+    """Neither loses the script a rank that it knows nothing of, nor does the rank run on in the script's code."""
+    script = start(f"""
+        script = os.getpid()
+        real_fork = os.fork
+
+        def fork():
+            pid = real_fork()
+            if (pid == 0) == {side == "child"}:
+                os.kill(os.getpid(), signal.SIGINT)
+            return pid
+
+        os.fork = fork
+        try:
+            world = synk.fork(2, device="cpu")
+            assert total(ROWS) == ROWS.sum()
+            world.close()
+        except KeyboardInterrupt:
+            say("interrupted in", "script" if os.getpid() == script else "rank")
+        os.fork = real_fork
+        check_world()
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            say("no child")
+    """)
+    script.expect("no child")
+    script.finish()
+    assert "interrupted in rank" not in script.printed

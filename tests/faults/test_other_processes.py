@@ -1,0 +1,90 @@
+"""Processes that the script makes for itself, beside the ranks: neither gets in the way of the other."""
+
+
+def test_forked_child_has_no_world(start):
+    script = start("""
+        with synk.fork(2, device="cpu") as world:
+            total(ROWS)
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    total(ROWS)
+                except synk.WorldError as error:
+                    say("refused:", error)
+                world.close()
+                sys.exit(6)
+            _, status = os.waitpid(pid, 0)
+            assert os.waitstatus_to_exitcode(status) == 6
+            assert total(ROWS) == ROWS.sum()
+    """)
+    script.expect("refused: .*fork.*")
+    script.finish()
+
+
+def test_forked_child_can_have_a_world_of_its_own(start):
+    script = start("""
+        numbers = synk.data(ROWS)
+        with synk.fork(2, device="cpu"):
+            total(numbers)
+            pid = os.fork()
+            if pid == 0:
+                check_world()
+                os._exit(0)
+            _, status = os.waitpid(pid, 0)
+            assert os.waitstatus_to_exitcode(status) == 0
+            assert total(numbers) == ROWS.sum()
+    """)
+    script.finish()
+
+
+def test_multiprocessing_beside_the_world(start):
+    script = start("""
+        import multiprocessing
+
+        with synk.fork(2, device="cpu"):
+            total(ROWS)
+            with multiprocessing.get_context("fork").Pool(2) as pool:
+                assert pool.map(abs, range(-5, 0)) == [5, 4, 3, 2, 1]
+                assert total(ROWS) == ROWS.sum()
+                pool.close()
+                pool.join()
+            assert total(ROWS) == ROWS.sum()
+    """)
+    script.finish()
+
+
+def test_script_that_waits_for_any_child(start):
+    """Whoever collects the exit status of a rank with os.wait() does not make the world hang."""
+    script = start("""
+        world = synk.fork(2, device="cpu")
+        total(ROWS)
+        os.kill(world.pids[1], signal.SIGKILL)
+        os.wait()
+        try:
+            total(ROWS)
+        except synk.RankDied as error:
+            say("told:", error)
+        check_world()
+    """)
+    script.expect("told: rank 1 .*")
+    script.finish()
+
+
+def test_children_of_the_script_are_left_to_it(start):
+    script = start("""
+        import subprocess
+
+        child = subprocess.Popen(["sh", "-c", "exit 7"])
+        with synk.fork(2, device="cpu", timeout=0.3) as world:
+            total(ROWS)
+            os.kill(world.pids[0], signal.SIGSTOP)
+            try:
+                total("a new argument, so a message")
+            except synk.CallTimeout:
+                say("timeout")
+        assert child.wait() == 7
+        say("mine")
+    """)
+    script.expect("timeout")
+    script.expect("mine")
+    script.finish()
