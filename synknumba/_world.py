@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -46,6 +47,7 @@ START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine long
 RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, what it says, descriptors
 
 _open: "list[World]" = []  # the open world, if any
+_last_end: list[str] = []  # why the last one was closed, if it was not the script that closed it
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class World:
         self._died: str | None = None
         self.shipped: set[int] = set()  # ids of the functions that the ranks have
         self._sent: dict[int, int] = {}  # segment id → the generation that the ranks have mapped
+        self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._unwanted: collections.deque[tuple[str, int]] = collections.deque()
         crowded = world_size + 1 > usable_cores()
         self._spins = COORDINATOR_SPINS_CROWDED if crowded else COORDINATOR_SPINS
@@ -171,6 +174,10 @@ class World:
                 raise DeviceError(message) from _cause(news)
 
     # ---- rounds
+
+    def at_close(self, callback: "weakref.WeakMethod[Callable[[], None]]") -> None:
+        """Has a method called when the world has ended, if its object still lives."""
+        self._at_close.append(callback)
 
     def begin(self) -> None:
         """Takes the world for one call; what follows up to `end()` is one thread's alone.
@@ -379,6 +386,10 @@ class World:
 
     def _release(self) -> None:
         self._closed = True
+        while self._at_close:
+            callback = self._at_close.pop()()
+            if callback is not None:
+                callback()
         for sock in self._sockets:
             sock.close()
         while self._lifelines:
@@ -387,6 +398,7 @@ class World:
         self._unwanted.clear()
         if self in _open:
             _open.remove(self)
+            _last_end[:] = [self._died] if self._died else []
 
     def close(self) -> None:
         """Ends the ranks and frees what they hold. Idempotent; also called when the script ends."""
@@ -414,7 +426,7 @@ class World:
         except (OSError, TimeoutError):
             pass  # a rank is dead or stuck; it is killed below
         finally:
-            self._kill("it was closed")
+            self._kill()
 
     @staticmethod
     def _no_patience() -> None:
@@ -509,7 +521,10 @@ def current_world() -> World:
     if rank is not None:
         message = f"this is rank {rank}, and only the coordinator makes calls. Call the plain function here (f.py_func)."
         raise WorldError(message)
-    message = "there is no world: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
+    if _last_end:
+        message = f"there is no world any more: {_last_end[0]}. Call synknumba.fork() to start a new one."
+    else:
+        message = "there is no world: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
     raise WorldError(message)
 
 
@@ -526,4 +541,3 @@ def close() -> None:
 
 atexit.register(close)
 os.register_at_fork(after_in_child=_open.clear)  # a process that the script forks itself has no ranks
-os.register_at_fork(after_in_child=_open.clear)  # a process that the script forks itself has no world

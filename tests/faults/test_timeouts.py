@@ -1,0 +1,61 @@
+"""A call that takes longer than `timeout=`: `CallTimeout` within a second of it, and fork() works again."""
+
+import pytest
+
+CALLS = {"python": "forever(numbers)", "kernel": "burn(numbers, HOURS)", "stopped": "total(numbers)"}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_call_past_its_timeout(start, what):
+    script = start(f"""
+        numbers = synk.data(ROWS)
+        world = synk.fork(2, device="cpu", timeout=2.0)
+        burn(numbers, 1)
+        total(numbers)
+        if {what == "stopped"}:
+            os.kill(world.pids[1], signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            {CALLS[what]}
+        except synk.CallTimeout as error:
+            assert isinstance(error, TimeoutError)
+            say("timeout", time.monotonic() - began, error)
+        assert world.closed
+        assert np.array_equal(numbers, ROWS)
+        check_world()
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            say("no child")
+    """)
+    told = script.expect(r"timeout (\S+) (.*)")
+    assert 2.0 <= float(told[1]) < 3.0
+    name = CALLS[what].partition("(")[0]
+    assert f"{name}(" in told[2]
+    assert "timeout=2.0" in told[2]
+    assert ("rank 1." if what == "stopped" else "rank 0, 1.") in told[2]
+    script.expect("no child")
+    script.finish()
+
+
+def test_calls_within_the_timeout(start):
+    script = start("""
+        with synk.fork(2, device="cpu", timeout=30) as world:
+            for _ in range(100):
+                assert total(ROWS) == ROWS.sum()
+            assert not world.closed
+    """)
+    script.finish()
+
+
+def test_close_does_not_wait_for_a_rank_that_does_not_answer(start):
+    script = start("""
+        world = synk.fork(2, device="cpu")
+        total(ROWS)
+        os.kill(world.pids[0], signal.SIGSTOP)
+        began = time.monotonic()
+        world.close()
+        say("closed", time.monotonic() - began)
+    """)
+    assert float(script.expect(r"closed (\S+)")[1]) < 4.0
+    script.finish()
