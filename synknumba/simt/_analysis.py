@@ -20,6 +20,7 @@ from numba.core import types
 from synknumba.simt._ast import assigned_names, call_name, has_return, range_arguments, read_names, walk
 from synknumba.simt._operations import LINEAR, SIZES, STATE, VARYING_STATE
 from synknumba.simt._types import VariableTypes, is_integer_type
+from synknumba.simt._variables import definitions, single_target
 
 NONNEG = "_k_nonneg"
 
@@ -48,7 +49,7 @@ class Analysis:
         self.namespace = namespace
         self.types = variable_types
         self.assigned = assigned_names(body)
-        self._definitions = _definitions(body)
+        self._definitions = definitions(body)
         self.varying: set[str] = set(VARYING_STATE)
         self._find_varying(body)
         # Variables of the block level that the emitter makes, and whether they cannot be negative.
@@ -183,7 +184,7 @@ class Analysis:
     def _find_recomputed(self, body: list[ast.stmt]) -> list[ast.stmt]:
         kept = []
         for statement in body:
-            name = _single_target(statement)
+            name = single_target(statement)
             if (
                 name is not None
                 and isinstance(statement, ast.Assign)
@@ -368,53 +369,3 @@ def _is_number_type(function: Any) -> bool:
     if isinstance(function, types.Type):
         return isinstance(function, (types.Number, types.Boolean))
     return isinstance(function, type) and issubclass(function, (np.number, np.bool_, bool, int, float))
-
-
-def _single_target(statement: ast.AST) -> str | None:
-    if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
-        return statement.targets[0].id
-    return None
-
-
-def _definitions(body: list[ast.stmt]) -> dict[str, ast.expr]:
-    """The variables assigned once, at the top, from constants, arguments and other such variables, and their values."""
-    stores = Counter(node.id for node in walk(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-    found: dict[str, ast.expr] = {}
-    for statement in body:
-        name = _single_target(statement)
-        if name is None or stores[name] != 1 or not isinstance(statement, ast.Assign):
-            continue
-        if all(read in found or read not in stores for read in read_names(statement.value)):
-            found[name] = statement.value
-    return found
-
-
-def exposed(body: Iterable[ast.stmt], tracked: set[str], defined: set[str] | None = None) -> tuple[set[str], set[str]]:
-    """The variables read before they are surely assigned, and those surely assigned, by statements run in order."""
-    live: set[str] = set()
-    sure = set(defined or ())
-
-    def reads(node: ast.AST) -> set[str]:
-        return (read_names(node) & tracked) - sure
-
-    for statement in body:
-        match statement:
-            case ast.Assign():
-                live |= reads(statement)
-                sure |= assigned_names(statement) & tracked
-            case ast.AugAssign():
-                live |= reads(statement)
-                sure |= assigned_names(statement) & tracked
-            case ast.If():
-                live |= reads(statement.test)
-                live_then, sure_then = exposed(statement.body, tracked, sure)
-                live_else, sure_else = exposed(statement.orelse, tracked, sure)
-                live |= live_then | live_else
-                sure |= sure_then & sure_else
-            case ast.For() | ast.While():
-                live |= reads(statement.iter if isinstance(statement, ast.For) else statement.test)
-                inside = sure | (assigned_names(statement.target) & tracked if isinstance(statement, ast.For) else set())
-                live |= exposed(statement.body, tracked, inside)[0]
-            case _:
-                live |= reads(statement)
-    return live, sure

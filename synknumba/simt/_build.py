@@ -103,7 +103,7 @@ class Program:
         flat_body, flat = flatten(body)
         if flat:
             code = emit_blocks(analyse(flat_body), self.code.local_arrays, flat=flat, split=split)
-            if not code.varying_slots:  # there are as many as a block has threads at most, not as a grid
+            if not code.varying_slots:  # a slot array is as long as a block at most
                 return code, variable_types
         return emit_blocks(analyse(body), self.code.local_arrays, split=split), variable_types
 
@@ -131,6 +131,9 @@ class Program:
         for name in code.varying_slots:
             self.namespace[f"_k_dtype_{name}"] = slot_dtype(kinds.get(name))
             made += statements(f"{name}__s = _k_stack_array({MAX_BLOCK}, _k_dtype_{name})", self.code.source.tree)
+        for name in code.undefined:
+            self.namespace[f"_k_type_{name}"] = slot_dtype(variable_types.of(name)).type
+            made += statements(f"{name}__u = _k_type_{name}(0)", self.code.source.tree)
         return made + code.body
 
     def define(self, name: str, params: Iterable[str], body: list[ast.stmt]) -> FunctionType:
@@ -176,8 +179,8 @@ def _has_ndim(argtypes: TypeMap, array: str, ndim: int) -> bool:
 
 
 def slot_dtype(kind: types.Type | None) -> np.dtype[Any]:
-    """The dtype that keeps a variable of the type; any will do for one without a type, which Numba has found to be unused."""
-    if kind is None:
+    """The dtype that keeps a number of the type; any will do for a variable without a type, which Numba has found unused."""
+    if not isinstance(kind, (types.Number, types.Boolean)):
         return np.dtype(np.int8)
     return np.dtype(np.bool_) if isinstance(kind, types.Boolean) else np.dtype(as_dtype(kind))
 

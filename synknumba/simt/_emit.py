@@ -16,7 +16,7 @@ import copy
 from dataclasses import dataclass
 from typing import cast
 
-from synknumba.simt._analysis import NONNEG, Analysis, exposed
+from synknumba.simt._analysis import NONNEG, Analysis
 from synknumba.simt._ast import (
     assign,
     assigned_names,
@@ -37,6 +37,7 @@ from synknumba.simt._bounds import Bounds, Guards
 from synknumba.simt._exits import lower_returns
 from synknumba.simt._loops import Loops, StridedLoop
 from synknumba.simt._operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, LINEAR, THREAD
+from synknumba.simt._variables import exposed
 
 LINEAR_TEXT = f"{THREAD['x']} + {BLOCK_SIZE['x']} * ({THREAD['y']} + {BLOCK_SIZE['y']} * {THREAD['z']})"
 
@@ -48,10 +49,13 @@ class BlockCode:
     Attributes:
         body: the statements.
         varying_slots: the variables that need an array with one element for each thread.
+        undefined: the uniform variables that may be read before they are assigned, as after an `if` that sets them. Python and
+            Numba want a value there, though none that matters.
     """
 
     body: list[ast.stmt]
     varying_slots: tuple[str, ...]
+    undefined: tuple[str, ...]
 
 
 def emit_blocks(
@@ -70,7 +74,7 @@ def emit_blocks(
         emitter = _Emitter(analysis, local_arrays, slots, flat, split=split)
         body = emitter.grid()
         if emitter.slots == slots:
-            return BlockCode(body, tuple(sorted(slots & analysis.varying)))
+            return BlockCode(body, tuple(sorted(slots & analysis.varying)), tuple(sorted(emitter.undefined)))
         slots = set(emitter.slots)
 
 
@@ -96,6 +100,8 @@ class _Emitter:
         self.flat = flat
         self.slots = set(slots)
         self.split = split
+        self.assigned_before: set[str] = set()  # of the uniform slots
+        self.undefined: set[str] = set()
         self.guards = Guards(analysis, self._block_text)
         self.loops = Loops(analysis, self.guards, local_arrays)
         self.planned = Loops(analysis, Guards(analysis, ast.unparse), local_arrays)  # to ask without making slots
@@ -206,6 +212,7 @@ class _Emitter:
     def _uniform_loop(self, loop: ast.For) -> list[ast.stmt]:
         """A loop that all threads run equally often: the loop outside, the threads inside."""
         self.slots.add(loop_variable(loop))
+        self.assigned_before.add(loop_variable(loop))
         body = self._region(loop.body, last=False)
         target = store(f"{loop_variable(loop)}__u")
         return [place(ast.For(target, self._block_value(loop.iter), body, []), loop)] if body else []
@@ -236,6 +243,7 @@ class _Emitter:
             moved.value = self._block_value(moved.value)
             target = moved.targets[0] if isinstance(moved, ast.Assign) else moved.target
             self.slots.add(name)
+            self.assigned_before.add(name)
             cast(ast.Name, target).id += "__u"
             hoisted.append(moved)
         return hoisted, kept
@@ -290,6 +298,8 @@ class _Emitter:
         self.slots |= {name for name in live if not self._is_only_in(name, body, last=last)}
         loaded = (live | (writes - sure)) & self.slots
         stored = set() if last else writes & self.slots
+        self.undefined |= loaded - self.known.varying - self.assigned_before
+        self.assigned_before |= stored
         sums = keep_sums_apart(self.known, body, self._block_value)
         turn = self._turn(facts, lower_returns(body), sorted(loaded), sorted(stored), at)
         loops = self._thread_loops(turn, bounds, at)

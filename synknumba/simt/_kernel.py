@@ -14,7 +14,7 @@ from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import ArgumentError, LaunchError
 from synknumba.simt._build import MAX_BLOCK, Options, Program
-from synknumba.simt._names import is_device_function
+from synknumba.simt._scope import is_device_function
 
 Dim3 = tuple[int, int, int]
 

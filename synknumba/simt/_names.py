@@ -1,23 +1,21 @@
 """From CUDA's words to plain names: the second layer of the compiler.
 
-Names are resolved by what they stand for, not by how they are spelled: `cuda.grid`, `numba.cuda.grid`, `nc.grid` and an
-imported `grid` are all the same function. The result is one thread's code in plain Python: thread indices are variables, the
+The result is one thread's code in plain Python: thread indices are variables, the
 operations that need no other thread are functions, and what cannot be run has been refused.
 """
 
 import ast
-import builtins
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FunctionType, ModuleType
-from typing import Any, Final
+from types import FunctionType
+from typing import Any
 
 import numpy as np
 from numba.core import types
 from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import KernelError
-from synknumba.simt._ast import assign, assigned_names, expression, load, place, read_names
+from synknumba.simt._ast import assign, expression, load, place, read_names
 from synknumba.simt._intrinsics import stack_array
 from synknumba.simt._operations import (
     AXES,
@@ -26,7 +24,6 @@ from synknumba.simt._operations import (
     FENCES,
     FUNCTIONS,
     GRID_SIZE,
-    HEADS,
     INDICES,
     LINEAR,
     STATE,
@@ -35,14 +32,8 @@ from synknumba.simt._operations import (
     cuda_module,
     way_out,
 )
+from synknumba.simt._scope import MISSING, CudaPath, Scope, is_device_function, is_njit_function
 from synknumba.simt._source import CALLED_BUILTINS, Source, read_source
-
-
-@dataclass(frozen=True, slots=True)
-class CudaPath:
-    """Something below the module `numba.cuda`, by its dotted path."""
-
-    path: str
 
 
 @dataclass(slots=True)
@@ -64,23 +55,6 @@ class ThreadCode:
     uses_state: bool = False
 
 
-class _Missing:
-    """Stands for a name that is not known before the kernel runs."""
-
-
-_MISSING: Final = _Missing()
-
-
-def is_device_function(value: object) -> bool:
-    """Whether the value is made by `cuda.jit`, by the simulator's `cuda.jit`, or by `simt.jit`."""
-    return type(value).__name__ in {"CUDADispatcher", "FakeCUDAKernel"} or hasattr(value, "__simt_kernel__")
-
-
-def is_njit_function(value: object) -> bool:
-    """Whether the value is made by `njit`."""
-    return type(value).__name__ == "CPUDispatcher"
-
-
 class DeviceFunction:
     """A function called in a kernel that is translated too; it is compiled when the kernel is.
 
@@ -91,74 +65,6 @@ class DeviceFunction:
     def __init__(self, function: FunctionType) -> None:
         self.function = function
         self.code: ThreadCode | None = None
-
-
-class Scope:
-    """Finds out what the names in a function stand for."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.locals = set(source.params) | assigned_names(source.tree)
-        self._cuda = cuda_module()
-        self._heads = {id(getattr(self._cuda, head)): head for head in HEADS if hasattr(self._cuda, head)}
-
-    def resolve(self, node: ast.expr) -> Any:
-        """What a name, or a chain of attributes that begins with one, stands for: an object, a `CudaPath` or `_MISSING`."""
-        if isinstance(node, ast.Name):
-            if node.id in self.locals:
-                return _MISSING
-            return self._known(self.source.scope.get(node.id, getattr(builtins, node.id, _MISSING)))
-        if not isinstance(node, ast.Attribute):
-            return _MISSING
-        base = self.resolve(node.value)
-        if isinstance(base, CudaPath) and base.path == "random":
-            return getattr(self._cuda.random, node.attr, _MISSING)  # ordinary functions
-        if isinstance(base, CudaPath):
-            return CudaPath(f"{base.path}.{node.attr}" if base.path else node.attr)
-        if isinstance(base, (ModuleType, type)):
-            return self._known(getattr(base, node.attr, _MISSING))
-        return _MISSING
-
-    def _known(self, value: Any) -> Any:
-        if value is self._cuda:
-            return CudaPath("")
-        if isinstance(value, (int, float, str)):
-            return value
-        head = self._heads.get(id(value))
-        if head is not None:
-            return CudaPath(head)
-        if isinstance(value, ModuleType) and value.__name__.startswith("numba.cuda."):
-            return CudaPath(value.__name__.removeprefix("numba.cuda."))
-        module = getattr(value, "__module__", None)
-        if isinstance(value, FunctionType) and isinstance(module, str) and module.startswith("numba.cuda."):
-            return CudaPath(f"{module.removeprefix('numba.cuda.')}.{value.__name__}")
-        return value
-
-    def mentions_cuda(self, function: FunctionType, seen: set[FunctionType] | None = None) -> bool:
-        """Whether a function, or an njit function that it calls, names anything of `numba.cuda`."""
-        seen = seen if seen is not None else set()
-        if function in seen:
-            return False
-        seen.add(function)
-        names = (*function.__code__.co_names, *function.__code__.co_freevars)
-        values = [function.__globals__[name] for name in names if name in function.__globals__]
-        values += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-        for module in [value for value in values if isinstance(value, ModuleType)]:
-            values += [getattr(module, name) for name in names if name in vars(module)]
-        for value in values:
-            if isinstance(self._known(value), CudaPath) or is_device_function(value):
-                return True
-            if is_njit_function(value) and self.mentions_cuda(value.py_func, seen):
-                return True
-        return False
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018  # reading it is the test
-    except ValueError:
-        return False
-    return True
 
 
 class Devices:
@@ -272,16 +178,16 @@ class _Translator(ast.NodeTransformer):
 
     def _dtype(self, node: ast.expr) -> ast.expr:
         value = self._constant(node)
-        if value is _MISSING:  # such as x.dtype, which Numba knows when it types the kernel
+        if value is MISSING:  # such as x.dtype, which Numba knows when it types the kernel
             return self.visit(node)  # type: ignore[no-any-return]
         if isinstance(value, types.Record):
             value = as_dtype(value)
         return self._bind("dtype", value if isinstance(value, types.Type) else np.dtype(value))
 
     def _constant(self, node: ast.expr) -> Any:
-        """The value of an expression made of constants and global names; `_MISSING` if it names anything else."""
+        """The value of an expression made of constants and global names; `MISSING` if it names anything else."""
         if read_names(node) & self.scope.locals:
-            return _MISSING
+            return MISSING
         try:
             code = compile(ast.fix_missing_locations(ast.Expression(node)), self.source.filename, "eval")
             return eval(code, dict(self.source.scope))  # noqa: S307  # an expression of the user's own source
@@ -326,7 +232,7 @@ class _Translator(ast.NodeTransformer):
             return self._bind_at(node, path.replace(".", "_"), FUNCTIONS[path])
         value: Any = cuda_module()
         for part in path.split("."):
-            value = getattr(value, part, _MISSING)
+            value = getattr(value, part, MISSING)
         if isinstance(value, (types.Type, int, float)):
             return self._bind_at(node, path.replace(".", "_"), value)
         raise self.source.refusal(node, f"cuda.{path}" if path else "the module numba.cuda as a value", way_out(path))
@@ -360,7 +266,7 @@ class _Translator(ast.NodeTransformer):
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def _grid(self, node: ast.Call, path: str) -> ast.expr:
-        ndim = self._constant(node.args[0]) if len(node.args) == 1 else _MISSING
+        ndim = self._constant(node.args[0]) if len(node.args) == 1 else MISSING
         if ndim not in {1, 2, 3}:
             raise self.source.refusal(node, f"cuda.{path}() of anything but 1, 2 or 3", "write the number of dimensions")
         self.code.uses_state = True

@@ -65,6 +65,10 @@ def real(*shape, seed=1):
     return np.random.default_rng(seed).uniform(-2.0, 2.0, shape)
 
 
+def _ones(x, flag, out):
+    return {2: np.ones(40)}
+
+
 def states(n):
     """xoroshiro128+ states, made without numba.cuda: its own functions for that differ in the simulator."""
     seeds = np.random.default_rng(5).integers(1, 1 << 62, (n, 2), dtype=np.uint64)
@@ -573,6 +577,19 @@ def uniform_if(x, flag, out):
 
 
 again("uniform_else", "uniform_if", 3, 16, lambda: (real(40), 0, np.zeros(40)))
+
+
+@case(3, 16, lambda: (real(40), 3, np.zeros(40)), lambda x, flag, out: {2: x * 2.5 + 1})
+def uniform_variable_set_in_one_branch(x, flag, out):
+    if flag > 0:
+        scale = 2.5
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        out[i] = 1.0
+        if flag > 0:
+            out[i] += x[i] * scale
+
+
+again("uniform_variable_never_set", "uniform_variable_set_in_one_branch", 3, 16, lambda: (real(40), 0, np.zeros(40)), _ones)
 
 
 @case(3, 16, lambda: (12, np.zeros(48)), lambda n, out: {1: np.arange(48) + 24.0})

@@ -9,7 +9,7 @@ import pytest
 from numba import cuda, float32, types
 from numba.cuda import grid as where
 
-from synknumba.simt._analysis import Analysis, exposed
+from synknumba.simt._analysis import Analysis
 from synknumba.simt._ast import assigned_names, range_arguments, read_names, unparse
 from synknumba.simt._bounds import Bounds, Guards
 from synknumba.simt._build import Options, Program
@@ -19,6 +19,7 @@ from synknumba.simt._flat import flatten
 from synknumba.simt._loops import Loops, count_up
 from synknumba.simt._names import Devices, translate_names
 from synknumba.simt._types import VariableTypes, infer_types, is_integer_type, unified_type
+from synknumba.simt._variables import exposed
 
 F8 = types.Array(types.float64, 1, "C")
 F8_2 = types.Array(types.float64, 2, "C")

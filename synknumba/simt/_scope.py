@@ -1,0 +1,107 @@
+"""What the names in a kernel stand for.
+
+They are resolved to objects, not compared as text: `cuda.grid`, `numba.cuda.grid`, `nc.grid` and an imported `grid` are all the
+same function.
+"""
+
+import ast
+import builtins
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+from synknumba.simt._ast import assigned_names
+from synknumba.simt._operations import HEADS, cuda_module
+from synknumba.simt._source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class CudaPath:
+    """Something below the module `numba.cuda`, by its dotted path."""
+
+    path: str
+
+
+class _Missing:
+    """Stands for a name that is not known before the kernel runs."""
+
+
+MISSING: Final = _Missing()
+
+
+def is_device_function(value: object) -> bool:
+    """Whether the value is made by `cuda.jit`, by the simulator's `cuda.jit`, or by `simt.jit`."""
+    return type(value).__name__ in {"CUDADispatcher", "FakeCUDAKernel"} or hasattr(value, "__simt_kernel__")
+
+
+def is_njit_function(value: object) -> bool:
+    """Whether the value is made by `njit`."""
+    return type(value).__name__ == "CPUDispatcher"
+
+
+class Scope:
+    """Finds out what the names in a function stand for."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.locals = set(source.params) | assigned_names(source.tree)
+        self._cuda = cuda_module()
+        self._heads = {id(getattr(self._cuda, head)): head for head in HEADS if hasattr(self._cuda, head)}
+
+    def resolve(self, node: ast.expr) -> Any:
+        """What a name, or a chain of attributes that begins with one, stands for: an object, a `CudaPath` or `MISSING`."""
+        if isinstance(node, ast.Name):
+            if node.id in self.locals:
+                return MISSING
+            return self._known(self.source.scope.get(node.id, getattr(builtins, node.id, MISSING)))
+        if not isinstance(node, ast.Attribute):
+            return MISSING
+        base = self.resolve(node.value)
+        if isinstance(base, CudaPath) and base.path == "random":
+            return getattr(self._cuda.random, node.attr, MISSING)  # ordinary functions
+        if isinstance(base, CudaPath):
+            return CudaPath(f"{base.path}.{node.attr}" if base.path else node.attr)
+        if isinstance(base, (ModuleType, type)):
+            return self._known(getattr(base, node.attr, MISSING))
+        return MISSING
+
+    def _known(self, value: Any) -> Any:
+        if value is self._cuda:
+            return CudaPath("")
+        if isinstance(value, (int, float, str)):
+            return value
+        head = self._heads.get(id(value))
+        if head is not None:
+            return CudaPath(head)
+        if isinstance(value, ModuleType) and value.__name__.startswith("numba.cuda."):
+            return CudaPath(value.__name__.removeprefix("numba.cuda."))
+        module = getattr(value, "__module__", None)
+        if isinstance(value, FunctionType) and isinstance(module, str) and module.startswith("numba.cuda."):
+            return CudaPath(f"{module.removeprefix('numba.cuda.')}.{value.__name__}")
+        return value
+
+    def mentions_cuda(self, function: FunctionType, seen: set[FunctionType] | None = None) -> bool:
+        """Whether a function, or an njit function that it calls, names anything of `numba.cuda`."""
+        seen = seen if seen is not None else set()
+        if function in seen:
+            return False
+        seen.add(function)
+        names = (*function.__code__.co_names, *function.__code__.co_freevars)
+        values = [function.__globals__[name] for name in names if name in function.__globals__]
+        values += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+        for module in [value for value in values if isinstance(value, ModuleType)]:
+            values += [getattr(module, name) for name in names if name in vars(module)]
+        for value in values:
+            if isinstance(self._known(value), CudaPath) or is_device_function(value):
+                return True
+            if is_njit_function(value) and self.mentions_cuda(value.py_func, seen):
+                return True
+        return False
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  # reading it is the test
+    except ValueError:
+        return False
+    return True
