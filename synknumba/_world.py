@@ -94,6 +94,7 @@ class World:
         self._pids: list[int] = []
         self._sockets: list[socket.socket] = []
         self._lifelines: list[int] = []
+        self._unsubscribe = _shm.on_release(lambda segment: self.forget("segment", segment))
         try:
             self._fork_ranks(profile=profile)
             self._await_ranks()
@@ -101,7 +102,6 @@ class World:
             self._kill()
             raise
         _open.append(self)
-        self._unsubscribe = _shm.on_release(lambda segment: self.forget("segment", segment))
 
     # ---- starting
 
@@ -386,6 +386,7 @@ class World:
 
     def _release(self) -> None:
         self._closed = True
+        self._unsubscribe()
         while self._at_close:
             callback = self._at_close.pop()()
             if callback is not None:
@@ -408,7 +409,6 @@ class World:
             self._kill("the world was closed during a call")
             return
         try:
-            self._unsubscribe()
             self._stop()
         finally:
             self._lock.release()
