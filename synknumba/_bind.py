@@ -90,6 +90,14 @@ class Bound:
         """Each argument in a few words."""
         return tuple(f"{name}: {describe_value(value)}" for name, value in self.whole.items())
 
+    def lasting_texts(self) -> tuple[str, ...]:
+        """The same, but of what changes from call to call the type alone: true of every call of one plan."""
+        changing = {name for name, param in self.parameters.items() if isinstance(param, Dynamic | Tree)}
+        told = (
+            (name, type(value).__name__ if name in changing else describe_value(value)) for name, value in self.whole.items()
+        )
+        return tuple(f"{name}: {text}" for name, text in told)
+
     def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
         """Notes a scalar that comes with each call."""
         param = Dynamic(len(self.values), dtype)

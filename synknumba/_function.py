@@ -18,6 +18,7 @@ import numpy as np
 from synknumba import simt
 from synknumba._arguments import PerRankValues
 from synknumba._bind import Binder, Bound, check_writable_rows, signature_names
+from synknumba._control import VALUE_BYTES
 from synknumba._data import Data
 from synknumba._errors import ArgumentError, ReductionError, WorldError
 from synknumba._options import CallOptions, FunctionOptions, check_names
@@ -42,6 +43,8 @@ from synknumba._world import CallInfo, World, current_world, open_world
 from synknumba._writes import written_parameters
 
 PLANS_KEPT = 128  # per function: an epoch's different shapes; the least recently used is dropped beyond
+
+ROW_VALUES = 3  # of a call's values, at most: those that select rows
 
 _MISSING: Any = object()
 _ids = counter()
@@ -183,15 +186,25 @@ class Function:
 
     def _enter(self, world: World) -> None:
         """Starts afresh in a new world; plans belong to one."""
+        self._leave()
         self._world = world
+        world.at_close(weakref.WeakMethod(self._leave))
+        weakref.finalize(self, _forget, weakref.ref(world), self._id).atexit = False
+
+    def _leave(self) -> None:
+        """Lets go of the plans, and of the memory of their results."""
+        self._world = None
         self._plans.clear()
         self._quick.clear()
-        weakref.finalize(self, _forget, weakref.ref(world), self._id).atexit = False
 
     def _make_plan(self, world: World, bound: Bound, source: RowSource, count: int | None, options: CallOptions) -> Plan:
         self._check_per_rank(world, bound)
         self._check_writes(bound)
-        info = CallInfo(self.name, bound.texts())
+        room = VALUE_BYTES // 8 - ROW_VALUES
+        if len(bound.values) > room:
+            message = f"{self.name} got {len(bound.values)} numbers, and a call takes at most {room}; pass them as an array"
+            raise ArgumentError(message)
+        info = CallInfo(self.name, bound.lasting_texts())
         if self._options.style == "kernel":
             return self._make_kernel_plan(world, bound, source, count, options, info)
         program = Program(
@@ -206,7 +219,7 @@ class Function:
             subset=options.subset,
         )
         self._ship(world, program, info)
-        return FunctionPlan(world, program, info, has_ops=self._options.has_ops)
+        return FunctionPlan(world, program, info, bound.segments, has_ops=self._options.has_ops)
 
     def _check_writes(self, bound: Bound) -> None:
         """Refuses to lose what a function writes to an input."""
@@ -244,8 +257,9 @@ class Function:
         )
         world.attach(built.segments)
         self._ship(world, program, info)
-        finish = None if len(wanted) < 2 else namedtuple(f"{self.name}_result", wanted)  # type: ignore[misc]
-        return KernelPlan(world, program, info, wanted, finish, built.segments)
+        title = f"{self.name}_result"
+        finish = None if len(wanted) < 2 else namedtuple(title if title.isidentifier() else "result", wanted)  # type: ignore[misc]
+        return KernelPlan(world, program, info, bound.segments, wanted, finish, built.segments)
 
     def _ship(self, world: World, program: Program | None, info: CallInfo) -> None:
         """Sends a program, and the function before its first."""
@@ -272,11 +286,14 @@ class Function:
         return FunctionSpec(self._id, self.name, self._options.style, pickled, _pseudo_files())
 
     def _keep(self, key: Any, plan: Plan) -> None:
-        self._plans[key] = plan
-        if len(self._plans) > PLANS_KEPT:
-            _, old = self._plans.popitem(last=False)
+        unused = [k for k, old in self._plans.items() if old.stale]
+        if len(self._plans) - len(unused) >= PLANS_KEPT:
+            unused.append(next(k for k in self._plans if k not in unused))
+        for one in unused:
+            old = self._plans.pop(one)
             self._quick = {k: v for k, v in self._quick.items() if v[0] is not old}
             old.forget()
+        self._plans[key] = plan
 
     def _remember(self, args: tuple[Any, ...], bound: Bound, plan: Plan, count: int | None) -> None:
         """Lets a call with arguments like these take the hot path, if they are of the plainest kind."""

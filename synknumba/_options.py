@@ -75,6 +75,9 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
     owner: dict[str, str] = {}
     for role, names in roles.items():
         for one in names:
+            if role == "outputs" and one.startswith("_"):
+                message = f"outputs= names {one!r} of {name}, but outputs are fields of a named tuple: rename it without the _"
+                raise ArgumentError(message)
             if one not in parameters:
                 message = f"{role}= names {one!r}, which is not a parameter of {name}; it has {', '.join(parameters) or 'none'}"
                 raise ArgumentError(message)

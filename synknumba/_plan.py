@@ -10,6 +10,7 @@ plan writes what changes (scalars, batch bounds) into the control block, rings, 
 
 import itertools
 import struct
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,10 +56,11 @@ class RowCount:
 class Plan(ABC):
     """A program and how to use it."""
 
-    def __init__(self, world: World, program: Program, info: CallInfo) -> None:
+    def __init__(self, world: World, program: Program, info: CallInfo, inputs: Sequence[Segment]) -> None:
         self.world = world
         self.program = program
         self.info = info
+        self._inputs = tuple(map(weakref.ref, inputs))
         self._number = program.number
         self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
         self._memory = world.control.values.data
@@ -74,6 +76,12 @@ class Plan(ABC):
             self._pack(self._memory, 0, *values)
         self.world.run(self._number, self.info, self.learn)
         return self.collect(count)
+
+    @property
+    def stale(self) -> bool:
+        """Whether memory that it is about is gone, so that no call will use it again."""
+        segments = [segment() for segment in self._inputs]
+        return any(segment is None or segment.closed for segment in segments)
 
     def learn(self, news: Sequence[RankNews]) -> None:
         """Takes in what ranks say."""
@@ -105,11 +113,12 @@ class KernelPlan(Plan):
         world: World,
         program: Program,
         info: CallInfo,
+        inputs: Sequence[Segment],
         wanted: Sequence[str],
         finish: Callable[..., Any] | None,
         segments: Sequence[Segment],
     ) -> None:
-        super().__init__(world, program, info)
+        super().__init__(world, program, info, inputs)
         self._segments = {segment.id: segment for segment in segments}
         results = {param.name: param for _, param in program.parameters if isinstance(param, Result)}
         self._collectors = [self._collector(results[name]) for name in wanted]
@@ -175,8 +184,8 @@ def make_collector(op: Op, parts: Array, rows: Callable[[int | None], RowCount])
 class FunctionPlan(Plan):
     """A plan for a Python function, whose results say themselves what they are."""
 
-    def __init__(self, world: World, program: Program, info: CallInfo, *, has_ops: bool) -> None:
-        super().__init__(world, program, info)
+    def __init__(self, world: World, program: Program, info: CallInfo, inputs: Sequence[Segment], *, has_ops: bool) -> None:
+        super().__init__(world, program, info, inputs)
         self._has_ops = has_ops
         control = world.control
         self._readers = [ResultReader(control.results[rank]) for rank in range(world.world_size)]

@@ -172,6 +172,20 @@ class Program:
     ops: Any = None
     subset: tuple[int | str, ...] | None = None
 
+    def segments(self) -> frozenset[int]:
+        """The ids of the segments that its arrays lie in."""
+        arrays = [self.rows.indices] if self.rows.indices is not None else []
+        params = [param for _, param in self.parameters]
+        while params:
+            match params.pop():
+                case Tree(_, leaves):
+                    params += leaves
+                case Sharded(array) | Broadcast(array):
+                    arrays.append(array)
+                case Result(parts=HostArray() as parts):
+                    arrays.append(parts)
+        return frozenset(array.segment for array in arrays)
+
 
 # ---- commands on the socket ----------------------------------------------------------------------------------------------
 

@@ -189,7 +189,10 @@ class Rank:
         return Loaded(spec, function, kernel, launch)
 
     def _drop(self, segments: tuple[int, ...], programs: tuple[int, ...], functions: tuple[int, ...]) -> None:
-        for number in programs:
+        gone = frozenset(segments)
+        # A program over memory that is gone is never run again, and would hold its mapping and its buffers.
+        orphans = [number for number, routine in self.routines.items() if routine.segments & gone]
+        for number in (*programs, *orphans):
             routine = self.routines.pop(number, None)
             if routine is not None:
                 routine.close()

@@ -7,7 +7,9 @@ number alone says how to read the bytes. Number 0 says that the rank had no rows
 for the control block go into a segment that the rank makes and keeps for the program.
 """
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -71,10 +73,11 @@ class ResultWriter:
         """Packs one result; returns its spec when it is new."""
         spec = self._plain.get(type(result))
         if spec is not None:
-            if result is not None:
-                spec.views[0][()] = result
-            self._number[0] = spec.number
-            return None
+            with suppress(OverflowError):  # an int that needs another dtype than those before
+                if result is not None:
+                    spec.views[0][()] = result
+                self._number[0] = spec.number
+                return None
         leaves, structure = flatten(result)
         arrays = [_checked(to_host(leaf)) for leaf in leaves]
         types = tuple((array.dtype, array.shape) for array in arrays)
@@ -105,7 +108,8 @@ class ResultWriter:
         if self._segment is None:
             self._segment = Segment(nbytes)
         elif self._segment.size < nbytes:
-            self._segment.grow(nbytes)
+            # By half at least: a mapping for each of ever larger results would take the coordinator's descriptors.
+            self._segment.grow(max(nbytes, self._segment.size * 3 // 2))
         return self._segment.array(np.uint8, (nbytes,)), (self._segment.id, self._segment.size)
 
     @property
@@ -144,6 +148,7 @@ class ResultReader:
     def __init__(self, memory: Array) -> None:
         self._memory: Array = memory[FIRST_LEAF:]
         self._specs: dict[int, RankReturn] = {}
+        self._segment: Segment | None = None  # the rank's, as large as it was last told
 
     def learn(self, news: Returned, descriptors: Sequence[int]) -> None:
         """Takes in a new spec, and the segment that comes with it."""
@@ -152,9 +157,15 @@ class ResultReader:
                 del self._specs[old]
         memory = self._memory
         if news.segment is not None:
-            segment = Segment.attach(news.segment[0], descriptors[0], news.segment[1])
-            memory = segment.array(np.uint8, (news.nbytes,))
+            memory = self._mapped(*news.segment, descriptors[0]).array(np.uint8, (news.nbytes,))
         self._specs[news.spec] = RankReturn(news.structure, tuple(view_leaves(memory, news.leaves)))
+
+    def _mapped(self, segment_id: int, size: int, descriptor: int) -> Segment:
+        if self._segment is not None and self._segment.size == size:
+            os.close(descriptor)
+        else:
+            self._segment = Segment.attach(segment_id, descriptor, size)
+        return self._segment
 
     def read(self, number: int) -> RankReturn:
         """The result under a spec number other than 0."""

@@ -85,15 +85,19 @@ class Routine(ABC):
         self.program = program
         self.place = place
         self.workspace = place.device.workspace()
-        self._unpack = struct.Struct("<" + program.values).unpack_from if program.values else None
-        self._values: tuple[Any, ...] | None = None
+        self.segments = program.segments()
+        layout = struct.Struct("<" + program.values)
+        self._unpack = layout.unpack
+        self._packed_values = place.control.values.data[: layout.size]
+        self._packed: bytes | None = None  # not the values: 0.0 equals −0.0, and NaN not itself
         # Scalars come first in the values, then what selects rows.
         fields = {"range": 3, "list": 1}.get(program.rows.kind, 0)
         self._row_values = len(program.values) - fields  # every value is one letter of the format
+        self._scalar_bytes = layout.size - 8 * fields
 
     @abstractmethod
-    def bind(self, values: tuple[Any, ...]) -> None:
-        """Makes the steps for these values."""
+    def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
+        """Makes the steps for these values; `scalars` are those of them that do not select rows, as they were packed."""
 
     @abstractmethod
     def run(self) -> News | None:
@@ -101,15 +105,16 @@ class Routine(ABC):
 
     def __call__(self) -> News | None:
         """One call."""
-        values = self._unpack(self.place.control.values.data) if self._unpack is not None else ()
-        if values != self._values:
-            self.bind(values)
-            self._values = values
+        packed = bytes(self._packed_values)
+        if packed != self._packed:
+            self._packed = None  # what is bound is undefined until it has succeeded
+            self.bind(self._unpack(packed), packed[: self._scalar_bytes])
+            self._packed = packed
         return self.run()
 
     def forget_buffers(self) -> None:
         """Makes the next call bind again: a segment was mapped anew."""
-        self._values = None
+        self._packed = None
 
     def descriptors(self, news: News) -> list[int]:
         """What must be sent along with the news."""
@@ -117,7 +122,7 @@ class Routine(ABC):
 
     def close(self) -> None:
         """Frees the program's memory."""
-        self._values = None
+        self.forget_buffers()
         self.workspace.close()
 
     # ---- rows

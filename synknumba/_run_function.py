@@ -37,7 +37,7 @@ class FunctionRoutine(Routine):
         self._calls: list[SliceCall] = []
         self._alone: Callable[[], Any] | None = None  # the one call, where it needs nothing around it
 
-    def bind(self, values: tuple[Any, ...]) -> None:
+    def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         self._calls = []
         for rows in self.slices(values):
             moves = Moves()
@@ -45,6 +45,11 @@ class FunctionRoutine(Routine):
             self._calls.append(SliceCall(partial(self._function, **arguments), moves, rows))
         plain = self.place.device.kind == "cpu" and len(self._calls) == 1 and self._calls[0].moves.is_empty
         self._alone = self._calls[0].call if plain and self.program.subset is None else None
+
+    def forget_buffers(self) -> None:
+        super().forget_buffers()
+        self._calls = []
+        self._alone = None
 
     def run(self) -> News | None:
         if self._alone is not None:

@@ -34,6 +34,7 @@ class Binding:
     """The steps for one selection of rows, as they are for one set of scalars."""
 
     values: tuple[Any, ...]
+    scalars: bytes
     steps: list[Step] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
 
@@ -52,15 +53,16 @@ class KernelRoutine(Routine):
             (position, param) for position, (_, param) in enumerate(program.parameters) if isinstance(param, Dynamic)
         ]
 
-    def bind(self, values: tuple[Any, ...]) -> None:
+    def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         rows = values[self._row_values :]
         binding = self._kept.get(rows)
         if binding is None:
             if len(self._kept) >= BINDINGS_KEPT:
                 self._kept.clear()
-            binding = self._kept[rows] = self._make_binding(values)
-        elif binding.values != values:
+            binding = self._kept[rows] = self._make_binding(values, scalars)
+        elif binding.scalars != scalars:
             self._change_scalars(binding, values)
+            binding.scalars = scalars
         self._steps = binding.steps
 
     def run(self) -> None:
@@ -70,6 +72,7 @@ class KernelRoutine(Routine):
     def forget_buffers(self) -> None:
         super().forget_buffers()
         self._kept.clear()
+        self._steps = []
 
     def _change_scalars(self, binding: Binding, values: tuple[Any, ...]) -> None:
         for launch in binding.launches:
@@ -81,12 +84,12 @@ class KernelRoutine(Routine):
     def _prepare(self, launch: Launch) -> Step:
         return self._kernel.prepare(launch.grid, launch.block, self._launch.smem_bytes, tuple(launch.args))
 
-    def _make_binding(self, values: tuple[Any, ...]) -> Binding:
+    def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> Binding:
         slices = self.slices(values)
         outputs = {
             name: Accumulator(self, name, param, slices) for name, param in self.program.parameters if isinstance(param, Result)
         }
-        binding = Binding(values)
+        binding = Binding(values, scalars)
         for output in outputs.values():
             binding.steps += output.before()
         for rows in slices:
