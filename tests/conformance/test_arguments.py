@@ -1,5 +1,7 @@
 """Arguments: scalars of all kinds, Data, arrays, index ranges, what ranks fill in, nested ones, rows written back."""
 
+import math
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -78,6 +80,17 @@ def test_scalars_change_from_call_to_call(world):
         for array in (x, held):
             assert_allclose(kernels.energy(array, beta), np.exp(-float(beta) * x * x).sum())
             assert_allclose(kernels.energy(array, beta, batch=100, num_slices=2), np.exp(-float(beta) * x[:100] ** 2).sum())
+
+
+def test_signed_zeros_and_nans_are_different_values(world):
+    @synk.parallel(outputs={"sign": synk.output(None, shape=(), dtype="float64")}, block=1, grid=1)
+    def sign_of(number, sign):
+        sign[0] = math.copysign(1.0, number)
+
+    for value in (0.0, -0.0, math.nan, 0.0, -math.nan, -0.0, -1.0, 0.0):
+        assert kernels.value_of(value)[0] == value or math.isnan(value)
+        assert sign_of(value) == [math.copysign(1.0, value)] * world.world_size
+        assert [math.copysign(1.0, one) for one in kernels.value_of(value)] == sign_of(value)
 
 
 def test_several_scalars_keep_their_order(world):

@@ -254,10 +254,19 @@ def test_a_number_whose_type_changes_from_call_to_call(world):
     def as_is(x, value):
         return value
 
-    for value in (1, 2.5, True + 1, 2**40, -3, 1e300, 7):
+    for value in (1, 2.5, True + 1, 2**40, -3, 1e300, 7, np.float32(1), 5):
         got = as_is(np.zeros(world.world_size), value)
         assert got == value * world.world_size
         assert got.dtype == np.asarray(value).dtype
+
+
+def test_ints_that_need_another_dtype_than_those_before(world):
+    @synk.function(outputs=None)
+    def shifted(x, bits):
+        return 2**bits - 1
+
+    for bits in (1, 64, 3, 63, 64):
+        assert shifted(np.zeros(world.world_size), bits) == [2**bits - 1] * world.world_size
 
 
 def test_ranks_that_return_different_dtypes_lose_nothing(world):
