@@ -1,0 +1,148 @@
+"""What the benchmarks share: timing, the machine and the versions, a table, a file of results."""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = (
+    "synknumba",
+    "numpy",
+    "numba",
+    "numba-cuda",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "joblib",
+    "mpi4py",
+    "mpich",
+    "jax",
+    "torch",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Wall times of one call, in microseconds."""
+
+    median: float
+    p99: float
+    minimum: float
+    calls: int
+
+
+def summarise(nanoseconds: Sequence[int]) -> Timing:
+    """Median, 99th percentile, minimum."""
+    times = np.array(nanoseconds, np.float64) / 1e3
+    return Timing(float(np.median(times)), float(np.percentile(times, 99)), float(times.min()), len(times))
+
+
+def time_calls(call: Callable[[], object], seconds: float, *, at_least: int = 20, pause: float = 0.0) -> Timing:
+    """Times single calls for that many seconds, after a tenth of it that does not count. `pause`: sleep before each, in s."""
+    clock = time.perf_counter_ns
+    call()
+    warm = time.monotonic() + seconds / 10
+    while time.monotonic() < warm:
+        call()
+    times: list[int] = []
+    end = time.monotonic() + seconds
+    while len(times) < at_least or time.monotonic() < end:
+        if pause:
+            time.sleep(pause)
+        start = clock()
+        call()
+        times.append(clock() - start)
+    return summarise(times)
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that all benchmarks have."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--ranks", type=int, nargs="+", help="world sizes")
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long each row is measured (default: 1)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there, with the machine and the versions")
+    return parser
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Left-aligned first column, the others to the right."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    for row in (head, *rows):
+        cells = [
+            cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def save(path: Path | None, benchmark: str, results: Sequence[Any], settings: dict[str, Any]) -> None:
+    """Writes the results as JSON, if a file was named."""
+    if path is None:
+        return
+    report = {
+        "benchmark": benchmark,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+        "settings": settings,
+        "results": [asdict(result) for result in results],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """The hardware, and how busy it was."""
+    models = {line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")}
+    memory = next((line.split()[1] for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), "0")
+    return {
+        "cpu": ", ".join(sorted(models)) or platform.processor(),
+        "usable_cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(int(memory) / 2**20, 1),
+        "kernel": platform.release(),
+        "load_average": os.getloadavg()[0],
+        "gpus": gpus(),
+    }
+
+
+def gpus() -> list[str]:
+    """Their names, asked of nvidia-smi: this process must not touch CUDA before it forks."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that are installed."""
+    found = {"python": sys.version.split()[0]}
+    for name in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        done = subprocess.run(
+            ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        )
+        found["commit"] = done.stdout.strip()
+    return found
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []

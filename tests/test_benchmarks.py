@@ -1,0 +1,44 @@
+"""Every benchmark runs once, at a tiny size, so that it cannot rot. Times are not looked at."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCHMARKS = ROOT / "benchmarks"
+
+# Script, arguments, names of what must be among the results.
+RUNS = [
+    ("call_overhead.py", "--ranks 2 --seconds 0.01", {"synknumba", "multiprocessing", "numba"}),
+    ("call_overhead.py", "--ranks 1 3 --seconds 0.01 --no-peers", {"synknumba"}),
+    ("expectation.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"cpu"}),
+]
+
+
+@pytest.mark.parametrize(("name", "args", "among"), RUNS, ids=[f"{name} {args}" for name, args, _ in RUNS])
+def test_benchmark(tmp_path, name, args, among):
+    file = tmp_path / "results.json"
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / name), *args.split(), "--json", str(file)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(file.read_text())
+    assert report["machine"]["usable_cores"] > 0
+    assert {"python", "numpy", "numba"} <= set(report["versions"])
+    assert among <= {result.get("library", result.get("device")) for result in report["results"]}
+    assert "ratio" in done.stdout
+
+
+def test_every_benchmark_is_run():
+    there = {path.name for path in BENCHMARKS.glob("[!_]*.py")}
+    assert there, "no benchmarks found"
+    assert there == {name for name, _, _ in RUNS}
