@@ -13,6 +13,8 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 from numba.np.arrayobj import basic_indexing, load_item, make_array, normalize_indices, store_item
 
+from synknumba.simt._intrinsics import check_number
+
 # (builder, element type, old, value) -> new
 Change = Callable[[Any, types.Type, Any, Any], Any]
 
@@ -131,7 +133,7 @@ _INTEGERS = (types.Integer,)
 
 def _make(name: str, change: Change, elements: tuple[type[types.Type], ...]) -> Any:
     def atomic(_context: Any, array: types.Type, index: types.Type, value: types.Type) -> Any:
-        del value  # converted to the array's dtype, whatever it is
+        check_number(f"cuda.atomic.{name}", value)
         if isinstance(array, types.Array) and not isinstance(array.dtype, elements):
             message = f"cuda.atomic.{name} does not work on arrays of {array.dtype}"
             raise errors.NumbaTypeError(message)
@@ -144,7 +146,7 @@ def _make(name: str, change: Change, elements: tuple[type[types.Type], ...]) -> 
 @intrinsic  # type: ignore[untyped-decorator]
 def atomic_cas(_context: Any, array: types.Type, index: types.Type, old: types.Type, value: types.Type) -> Any:
     """Stores the value where the element equals `old`, and returns what the element was."""
-    del old, value
+    check_number("cuda.atomic.cas", old, value)
     element = _element_type("cas", array, index)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -160,7 +162,7 @@ def atomic_cas(_context: Any, array: types.Type, index: types.Type, old: types.T
 @intrinsic  # type: ignore[untyped-decorator]
 def atomic_compare_and_swap(_context: Any, array: types.Type, old: types.Type, value: types.Type) -> Any:
     """`atomic_cas` on the array's first element."""
-    del old, value
+    check_number("cuda.atomic.compare_and_swap", old, value)
     element = _element_type("compare_and_swap", array, types.intp)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -18,6 +18,14 @@ STACK_ALIGNMENT = 64
 FAR = 1 << 62
 
 
+def check_number(name: str, *values: types.Type) -> None:
+    """Refuses values that are no numbers: Numba would convert an array to its first element, which CUDA does not."""
+    for value in values:
+        if not isinstance(types.unliteral(value), (types.Number, types.Boolean)):
+            message = f"{name} needs a number, not {value}"
+            raise errors.NumbaTypeError(message)
+
+
 def _literal_shape(shape: types.Type) -> list[int] | None:
     parts = list(shape) if isinstance(shape, types.BaseTuple) else [shape]
     if not all(isinstance(part, types.IntegerLiteral) for part in parts):
@@ -157,6 +165,7 @@ def sum_any_order(_context: Any, total: types.Type, value: types.Type) -> Any:
     total = types.unliteral(total)
     if not isinstance(total, (types.Integer, types.Float)):
         return None
+    check_number("cuda.atomic.add", value)
 
     def codegen(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if isinstance(signature.return_type, types.Float):
