@@ -63,7 +63,7 @@ class OutputBuilder:
             return names
         out: list[str] = []
         for one in subset:
-            known = one in names if isinstance(one, str) else -len(names) <= one < len(names)
+            known = one in names if isinstance(one, str) else hasattr(one, "__index__") and -len(names) <= one < len(names)
             if not known:
                 message = (
                     f"output_subset names {one!r}, which is not an output of {self._name}; it has {', '.join(names) or 'none'}"
