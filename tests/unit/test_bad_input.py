@@ -1,0 +1,572 @@
+"""Bad input, case by case: refused in the coordinator, in words that say what to do, and the world goes on.
+
+What goes wrong on ranks is in tests/conformance/test_errors.py.
+"""
+
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import synknumba as synk
+from synknumba import _fork
+from synknumba.device import DeviceReport
+
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+def axpy_sum(a, x, y, total):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(total, 0, a * x[i] + y[i])
+
+
+@synk.function(outputs="sum")
+def total_of(x):
+    return x.sum()
+
+
+@synk.function(outputs="gather")
+def both(x, y):
+    return x + y
+
+
+@synk.function(outputs="mean")
+def mean_of(x):
+    return x.mean(0)
+
+
+@synk.function(inout=("y",))
+def add_one(y):
+    y += 1
+
+
+@pytest.fixture(scope="module")
+def _world():
+    with synk.fork(2, device="cpu") as world:
+        yield world
+
+
+@pytest.fixture
+def world(_world):
+    """Two ranks; after the test, a call that is right is right."""
+    yield _world
+    assert not _world.closed
+    assert axpy_sum(2.0, np.arange(5.0), np.ones(5)) == 25
+    assert total_of(np.arange(5)) == 10
+
+
+@pytest.fixture
+def no_world(request):
+    """No open world; the module's, if it was made, is over."""
+    synk.close()
+    yield
+    synk.close()
+
+
+def refused(error, *parts):
+    """The error is raised, and its message has these parts, in this order."""
+    return pytest.raises(error, match="(?s)" + ".*".join(map(re.escape, parts)))
+
+
+X = np.arange(10.0)
+
+
+# ---- arguments -----------------------------------------------------------------------------------------------------------
+
+
+def test_unequal_rows(world):
+    with refused(synk.PartitionError, "y has 7 rows but x has 10", "agree along axis 0", 'broadcast=("y",)'):
+        axpy_sum(1.0, X, X[:7])
+    with refused(synk.PartitionError, "y has 10 rows but x has 0", 'broadcast=("y",)'):
+        both(X[:0], X)
+    with refused(synk.PartitionError, "x[1] has 3 rows but x[0] has 10", 'broadcast=("x",)'):
+        total_of([X, X[:3]])
+    with refused(synk.PartitionError, "y has 7 rows but x has 10"):
+        both(synk.arange(10), X[:7])
+
+
+def test_a_missing_argument(world):
+    with refused(synk.ArgumentError, "axpy_sum misses the argument y"):
+        axpy_sum(1.0, X)
+    with refused(synk.ArgumentError, "axpy_sum misses the arguments x, y"):
+        axpy_sum(1.0)
+
+
+def test_too_many_arguments(world):
+    with refused(synk.ArgumentError, "takes 3 arguments (a, x, y), got 4", "outputs (total) are allocated"):
+        axpy_sum(1.0, X, X, np.zeros(1))
+    with refused(synk.ArgumentError, "total_of takes 1 argument", "got 2"):
+        total_of(X, X)
+
+
+def test_a_doubled_argument(world):
+    with refused(synk.ArgumentError, "axpy_sum got the argument x twice"):
+        axpy_sum(1.0, X, X, x=X)
+
+
+def test_an_unknown_argument(world):
+    with refused(synk.ArgumentError, "axpy_sum has no parameter 'z'", "a, x, y"):
+        axpy_sum(1.0, X, X, z=1)
+
+
+def test_an_output_passed_by_the_caller(world):
+    with refused(synk.ArgumentError, "total is an output of axpy_sum", "returned", "Leave it out"):
+        axpy_sum(1.0, X, X, total=np.zeros(1))
+
+
+def test_a_given_passed_by_the_caller(world):
+    f = synk.function(outputs="sum", givens={"w": 2.0})(lambda x, w: (x * w).sum())
+    with refused(synk.ArgumentError, "w", "givens=", "leave it out"):
+        f(X, w=3.0)
+
+
+def test_objects(world):
+    for bad in (np.array([None, 1], object), np.array([{}, {}])):
+        with refused(synk.DataError, "x", "object", "fixed-size dtype"):
+            total_of(bad)
+    with refused(synk.DataError, "object"):
+        synk.data([object()])
+
+
+def test_what_a_kernel_cannot_take(world):
+    with refused(synk.ArgumentError, "x of axpy_sum is a list", "np.asarray(...)"):
+        axpy_sum(1.0, [1.0, 2.0], X)
+    for bad in ("text", {"x": X}, object(), lambda: 0):
+        with refused(synk.ArgumentError, "a of axpy_sum is a", type(bad).__name__, "pass an array, Data, or a number"):
+            axpy_sum(bad, X, X)
+    with refused(synk.ArgumentError, "a", "does not fit in 64 bits", "float"):
+        axpy_sum(2**64, X, X)
+
+
+def test_a_wrong_number_of_dimensions(world):
+    with pytest.raises(synk.SynkError, match=r"(?s)axpy_sum.*x"):
+        axpy_sum(1.0, X.reshape(5, 2), X.reshape(5, 2))
+    d = synk.data(X, name="rows")
+    with refused(synk.DataError, "'rows' has 1 dimensions", "2 (shape (5, 2))"):
+        d.set_value(X.reshape(5, 2))
+    assert total_of(d) == 45
+
+
+def test_a_wrong_dtype(world):
+    d = synk.data(np.zeros(3, "float32"), name="single")
+    with refused(synk.DataError, "'single' holds float32", "float64", "force_cast=True"):
+        d.set_value(X)
+    assert d.shape == (3,)
+    with pytest.raises(synk.SynkError, match=r"(?s)axpy_sum.*x"):
+        axpy_sum(1.0, np.array(["a", "b"]), np.ones(2))
+
+
+def test_a_read_only_array_that_is_to_be_written(world):
+    y = np.zeros(4)
+    y.flags.writeable = False
+    with refused(synk.ArgumentError, "y is in inout=", "read-only"):
+        add_one(y)
+
+
+def test_data_that_is_written_and_read_in_one_call(world):
+    @synk.function(inout=("y",))
+    def shift(x, y):
+        y += x
+
+    d = synk.data(X)
+    with refused(synk.ArgumentError, "are the same Data", "inout=", "Pass a copy"):
+        shift(d, d)
+    np.testing.assert_array_equal(d.data, X)
+
+
+def test_writing_a_row_twice(world):
+    y = np.zeros(4)
+    with refused(synk.BatchError, "lists a row twice", "y is in inout=", "list each row once"):
+        add_one(y, batch=[1, 2, -3])
+    add_one(y, batch=[1, 2])
+    np.testing.assert_array_equal(y, [0, 1, 1, 0])
+
+
+def test_per_rank_of_another_number_of_ranks(world):
+    with refused(synk.ArgumentError, "a=per_rank(...) has 3 values for 2 ranks", "one for each rank"):
+        axpy_sum(synk.per_rank([1.0, 2.0, 3.0]), X, X)
+    with refused(synk.ArgumentError, "per_rank takes one scalar for each rank", "entry 1 is a list"):
+        synk.per_rank([1, [2]])
+
+
+def test_a_bad_arange(world):
+    for bad in (-1, 2.0, "3", True, None):
+        with refused(synk.ArgumentError, "arange needs an integer of at least 0", repr(bad)):
+            synk.arange(bad)
+
+
+def test_more_numbers_than_a_call_takes(world):
+    @synk.function(outputs=None)
+    def add_up(numbers):
+        return sum(numbers)
+
+    assert add_up(list(range(2000))) == [1999000] * 2
+    with refused(synk.ArgumentError, "add_up got 5000 numbers", "pass them as an array"):
+        add_up(list(range(5000)))
+
+
+def test_local_batch_without_sliceable_variables(world):
+    with refused(synk.ArgumentError, "local_batch", "sliceable"):
+        total_of(X, local_batch=[0])
+
+
+# ---- batch ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch", "parts"),
+    [
+        (11, ("batch=11", "there are 10", "1 to 10")),
+        (-1, ("batch=-1", "1 to 10", "slice(-1, None)")),
+        (0, ("empty batch", "batch=0", "at least one")),
+        ([10], ("index 10 at position 0", "out of range for 10 rows", "-10 to 9")),
+        ([0, -11], ("index -11 at position 1", "out of range for 10 rows", "-10 to 9")),
+        (np.array([2**63], np.uint64), ("index 9223372036854775808", "out of range")),
+        ([2**70], ("out of range for 10 rows",)),
+        (range(5, 12), ("index 10 at position 5", "out of range")),
+        ([], ("empty batch",)),
+        (np.array([], int), ("empty batch",)),
+        (slice(5, 5), ("empty batch", "at least one")),
+        (slice(20, None), ("empty batch",)),
+        (slice(0, 5, 0), ("slice",)),
+        (slice(0.5, 2), ("not a slice of rows",)),
+        (2.0, ("batch is 2.0", "float", "a batch is an int")),
+        ([0.0, 1.0], ("float64 array", "a batch is an int")),
+        ("abc", ("batch", "str", "a batch is an int")),
+        (True, ("batch is True", "None, for all rows")),
+        ([[1, 2]], ("1-D", "(1, 2)")),
+        (np.ones(9, bool), ("mask of length 9", "10 rows", "one entry a row")),
+        (np.zeros(10, bool), ("empty batch", "without a True")),
+        ([True, False], ("mask of length 2", "10 rows")),
+        ({1, 2}, ("batch", "set", "a batch is an int")),
+        ([1, [2]], ("batch",)),
+    ],
+    ids=lambda value: "" if isinstance(value, tuple) else repr(value),
+)
+def test_a_bad_batch(world, batch, parts):
+    x = synk.data(X)
+    for function in (total_of, both, axpy_sum):
+        args = {total_of: (x,), both: (x, X), axpy_sum: (1.0, x, x)}[function]
+        with refused(synk.BatchError, *parts):
+            function(*args, batch=batch)
+        with refused(synk.BatchError, *parts):
+            function.as_serial(*args, batch=batch)
+
+
+def test_a_batch_of_nothing(world):
+    with refused(synk.BatchError, "total_of got batch=3", "none of its arguments is sharded"):
+        total_of(np.float64(2.0), batch=3)
+
+
+def test_a_minibatch_that_is_too_short(world):
+    m = synk.data(np.ones(3), minibatch=True)
+    for batch in (4, slice(2, 6), [1, 2, 3, 4]):
+        with refused(synk.PartitionError, "y has 3 rows but the batch selects 4", "at least 4"):
+            both(X, m, batch=batch)
+    with refused(synk.PartitionError, "y has 3 rows but the batch selects 10"):
+        both(X, m)
+
+
+def test_index_ranges_need_rows_in_one_piece(world):
+    @synk.function(outputs=None)
+    def span_of(span, offset):
+        return offset
+
+    for batch in ([1, 2], slice(None, None, 2), slice(None, None, -1)):
+        with refused(synk.BatchError, "neighbouring rows in order", "span is an index range", "pass the indices themselves"):
+            span_of(synk.arange(10), 0, batch=batch)
+    with refused(synk.BatchError, "neighbouring rows in order"):
+        both(X, synk.OFFSET, batch=[3, 1])
+
+
+# ---- options -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_slices", [0, -1, 2.0, "2", None, True, [1]], ids=str)
+def test_bad_num_slices(world, num_slices):
+    with refused(synk.PartitionError, "num_slices must be an integer of at least 1", repr(num_slices)):
+        total_of(X, num_slices=num_slices)
+
+
+def test_more_slices_than_rows_are_allowed(world):
+    assert total_of(X, num_slices=1000) == 45
+    assert axpy_sum(1.0, X, X, num_slices=np.int64(11)) == 90
+
+
+def test_an_unknown_output_subset(world):
+    @synk.parallel(outputs={"a": synk.output("sum", shape=()), "b": synk.output("max", shape=())})
+    def two(x, a, b):
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            cuda.atomic.add(a, 0, x[i])
+
+    for bad in (("c",), "c", 2, (0, -3), (1.5,)):
+        with refused(synk.ReductionError, "output_subset names", "not an output of two", "a, b"):
+            two(X, output_subset=bad)
+    with refused(synk.ReductionError, "'a' twice"):
+        two(X, output_subset=("a", 0))
+    with refused(synk.ReductionError, "output_subset must list outputs of two", "1.5"):
+        two(X, output_subset=1.5)
+
+    @synk.function(outputs=("sum", "max"))
+    def pair(x):
+        return x.sum(), x.max()
+
+    with refused(synk.ReductionError, "output_subset=[2]", "('sum', 'max')", "pair"):
+        pair(X, output_subset=(2,))
+
+
+def test_a_mean_of_no_rows(world):
+    @synk.parallel(outputs={"m": synk.output("mean", shape=())}, block=1, grid=1)
+    def mean_kernel(x, m):
+        m[0] = 1.0
+
+    for empty in (X[:0], synk.data(X[:0])):
+        with refused(synk.ReductionError, 'm of mean_kernel is a "mean" of rows, and there are none', "at least one row"):
+            mean_kernel(empty)
+        with refused(synk.ReductionError, "mean_of", "no rows at all", "at least one row"):
+            mean_of(empty)
+    assert mean_kernel(X) == 1
+
+
+# ---- decorators ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_op():
+    for bad in ("avg", "SUM", 3, np.add, ["sum"]):
+        with refused(synk.ReductionError, "op", "'sum'", "'gather'", "None", repr(bad)):
+            synk.output(bad, shape=())
+    for bad in ("avg", 3, np.add, ("sum", "avg"), {"a": "total"}):
+        with refused(synk.ReductionError, "outputs", "'sum'", "'gather'", "None"):
+            synk.function(outputs=bad)(lambda x: x)
+
+
+def test_an_output_that_is_not_declared_fully():
+    with refused(synk.ArgumentError, "output needs shape=", "()", "like="):
+        synk.output("sum")
+    with refused(synk.ReductionError, "outputs['t'] of a kernel needs", "output(op, shape=", "'sum'"):
+        synk.parallel(outputs={"t": "sum"})(lambda x, t: None)
+    for dtype in ("nonsense", object):
+        with pytest.raises(synk.ReductionError, match="dtype"):
+            synk.output("sum", shape=(), dtype=dtype)
+    with refused(synk.ReductionError, "'sum'", "bool", "integer dtype"):
+        synk.output("sum", shape=(), dtype="bool")
+    with refused(synk.ReductionError, "'min'", "complex128", "no order"):
+        synk.output("min", shape=(), dtype=complex)
+
+
+def test_names_that_are_not_parameters():
+    for role in ("broadcast", "inout"):
+        with refused(synk.ArgumentError, f"{role}= names 'z'", "not a parameter of f", "x, y"):
+
+            @synk.function(outputs="sum", **{role: ("z",)})
+            def f(x, y):
+                return x
+
+        with refused(synk.ArgumentError, f"{role} takes a tuple of names", "'x'", f'{role}=("x",)'):
+
+            @synk.function(outputs="sum", **{role: "x"})
+            def g(x, y):
+                return x
+
+    with refused(synk.ArgumentError, "outputs= names 'z'", "not a parameter"):
+        synk.parallel(outputs={"z": synk.output("sum", shape=())})(lambda x: None)
+    with refused(synk.ArgumentError, "'x'", "both", "broadcast=", "inout="):
+        synk.function(outputs="sum", broadcast=("x",), inout=("x",))(lambda x: x)
+    with refused(synk.ArgumentError, "'_t'", "named tuple", "without the _"):
+        synk.parallel(outputs={"_t": synk.output("sum", shape=())})(lambda x, _t: None)
+
+
+def test_parameters_that_calls_cannot_name():
+    with refused(synk.ArgumentError, "*args"):
+        synk.function(outputs="sum")(lambda *args: 0)
+    with refused(synk.ArgumentError, "**kwargs"):
+        synk.function(outputs="sum")(lambda x, **kwargs: 0)
+    with refused(synk.ArgumentError, "'batch'", "option of every call", "rename"):
+        synk.function(outputs="sum")(lambda x, batch: 0)
+
+
+def test_what_is_not_a_function():
+    for bad in (3, "kernel", np.add, len):
+        with refused(synk.ArgumentError, "parallel wraps a Numba CUDA kernel or a plain function"):
+            synk.parallel()(bad)
+
+
+def test_launches_that_cuda_does_not_accept(world):
+    for options, text in (
+        ({"block": 0}, "block"),
+        ({"block": 1025}, "1024"),
+        ({"block": (64, 64)}, "1024"),
+        ({"block": 2.5}, "int or a tuple"),
+        ({"block": (8, 8)}, "grid must be given"),
+        ({"grid": 0}, "grid"),
+        ({"grid": (1, 2, 3, 4)}, "1 to 3"),
+        ({"smem_bytes": -1}, "smem_bytes"),
+    ):
+        with refused(synk.LaunchError, text):
+            synk.parallel(**options)(lambda x: None)
+
+    @synk.parallel(outputs={"n": synk.output("sum", shape=())})
+    def no_rows(n):
+        n[0] = 1
+
+    with refused(synk.LaunchError, "grid must be given", "no argument is sharded"):
+        no_rows()
+
+    @synk.parallel(outputs={"n": synk.output("sum", shape=())}, grid=lambda rows: rows - 10)
+    def bad_rule(x, n):
+        n[0] = 1
+
+    with refused(synk.LaunchError, "grid(10)", "1 to"):
+        bad_rule(X)
+
+
+def test_gathering_where_there_are_no_rows(world):
+    @synk.parallel(outputs={"out": synk.output("gather", shape=())}, grid=1)
+    def alone(a, out):
+        out[0] = a
+
+    with refused(synk.ReductionError, "out of alone", "no argument is sharded", "None"):
+        alone(1.0)
+
+
+def test_like_something_that_is_not_an_array(world):
+    @synk.parallel(outputs={"out": synk.output("sum", like="a")})
+    def f(x, a, out):
+        out[0] = 1
+
+    with refused(synk.ArgumentError, "like='a'", "not an array argument"):
+        f(X, 1.0)
+    with refused(synk.ReductionError, "like='a'", "sharded", "shape=", '"gather"'):
+        f(X, X)
+
+
+def test_shapes_that_are_none(world):
+    for bad in ((-1,), (2.5,), "ab", None):
+        f = synk.parallel(outputs={"out": synk.output("sum", shape=lambda given, bad=bad: bad)})(lambda x, out: None)
+        with refused(synk.ReductionError, "shape of out", "integers of at least 0"):
+            f(X)
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------------
+
+
+def test_more_shared_memory_than_there_is(world):
+    for size in (10**13, 10**15):
+        with refused(synk.SharedMemoryError, f"{8 * size:,} bytes", "/dev/shm has", "remount,size=", "--shm-size"):
+            synk.data(shape=(size,), dtype="float64")
+
+
+def test_shared_memory_that_is_full(world, monkeypatch):
+    from synknumba import _shm
+
+    d = synk.data(np.ones(10), name="d")
+    total_of(X)
+    monkeypatch.setattr(_shm, "_free_bytes", lambda fd: 100_000)
+    with refused(synk.SharedMemoryError, "8,000,000 bytes", "/dev/shm has 100,000 bytes free", "free_memory()"):
+        total_of(np.ones(1_000_000))
+    with refused(synk.SharedMemoryError, "bytes free"):
+        d.set_length(1_000_000)
+    with refused(synk.SharedMemoryError, "bytes free"):
+        total_of(d, batch=[0] * 100_000)  # the list itself
+    assert total_of(d) == 10
+    assert d.shape == (10,)
+
+
+# ---- worlds --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, "2", True, [2]], ids=str)
+def test_a_bad_world_size(no_world, size):
+    with refused(synk.PartitionError, "world_size must be an integer of at least 1", repr(size)):
+        synk.fork(size, device="cpu")
+
+
+def test_fork_twice(no_world):
+    with synk.fork(1, device="cpu") as world:
+        with refused(synk.WorldError, "fork() called while", "open", "close() first"):
+            synk.fork(1, device="cpu")
+        assert not world.closed
+        assert total_of(X) == 45
+
+
+def test_a_call_before_fork_and_after_close(no_world):
+    for function in (total_of, total_of.as_serial):
+        with refused(synk.WorldError, "no world", "fork()"):
+            function(X)
+    with refused(synk.WorldError, "fork()"):
+        synk.distribute()
+    with refused(synk.WorldError, "world_size="):
+        total_of.plan(X)
+    with synk.fork(1, device="cpu"):
+        assert total_of(X) == 45
+    with refused(synk.WorldError, "no world", "fork()"):
+        total_of(X)
+
+
+def test_bad_devices(no_world, monkeypatch):
+    monkeypatch.setattr(_fork, "probe", lambda: DeviceReport(2))
+    monkeypatch.setattr(_fork, "cuda_is_initialised", lambda: False)
+    with refused(synk.PartitionError, "world_size=3", "2 visible GPUs", "devices=[0, 1, 0]"):
+        synk.fork(3)
+    for bad in ([0, 2], [-1], [], [0.5], [True]):
+        with refused(synk.PartitionError, "devices must list a GPU between 0 and 1 for each rank", repr(bad)):
+            synk.fork(devices=bad)
+    with refused(synk.PartitionError, "world_size=3 but devices=[0, 1] places 2 ranks"):
+        synk.fork(3, devices=[0, 1])
+    with refused(synk.PartitionError, 'device must be "auto", "cuda" or "cpu"', "'gpu'"):
+        synk.fork(device="gpu")
+    with refused(synk.PartitionError, "devices=[0]", 'device is "cpu"'):
+        synk.fork(device="cpu", devices=[0])
+    for bad in (0, -1.0, "3", True, float("nan")):
+        with refused(synk.PartitionError, "timeout must be a positive number of seconds", repr(bad)):
+            synk.fork(1, device="cpu", timeout=bad)
+
+
+def test_a_gpu_where_there_is_none(no_world, monkeypatch):
+    monkeypatch.setattr(_fork, "probe", lambda: DeviceReport(0))
+    for arguments in ({"device": "cuda"}, {"devices": [0]}):
+        with refused(synk.DeviceError, "no NVIDIA GPU is visible", 'device="cpu"'):
+            synk.fork(**arguments)
+    monkeypatch.setattr(_fork, "probe", lambda: DeviceReport(0, "the driver is broken"))
+    with refused(synk.DeviceError, "the driver is broken"):
+        synk.fork(device="cuda")
+    with pytest.warns(RuntimeWarning, match="running on CPU cores: the driver is broken"):
+        synk.fork(1)
+    assert total_of(X) == 45
+
+
+def test_cuda_initialised_before_a_gpu_fork(no_world, monkeypatch):
+    monkeypatch.setattr(_fork, "probe", lambda: DeviceReport(1))
+    monkeypatch.setattr(_fork, "cuda_is_initialised", lambda: True)
+    for arguments in ({}, {"device": "cuda"}, {"devices": [0, 0]}):
+        with refused(synk.DeviceError, "CUDA has been initialised", "before fork()", "Move", "behind fork()", 'device="cpu"'):
+            synk.fork(**arguments)
+    with synk.fork(1, device="cpu"):
+        assert total_of(X) == 45
+
+
+def test_a_call_from_a_second_thread_while_one_runs(no_world):
+    @synk.function(outputs="sum")
+    def slow(x, started):
+        started[0] = 1
+        time.sleep(0.5)
+        return x.sum()
+
+    slow = synk.function(outputs="sum", inout=("started",))(slow.py_func)
+    with synk.fork(2, device="cpu"):
+        started = synk.data(np.zeros(2))
+        results = []
+        thread = threading.Thread(target=lambda: results.append(slow(np.ones(2), started)))
+        thread.start()
+        deadline = time.monotonic() + 20
+        while not started.data.any() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        with refused(synk.WorldError, "a call is under way, in another thread", "one call at a time", "lock"):
+            total_of(X)
+        thread.join()
+        assert results == [2]
+        assert total_of(X) == 45
