@@ -185,7 +185,7 @@ class Kernel:
             dispatcher, text = self._program.compile(argtypes)
             dispatcher.compile(sizes + tuple(argtypes.values()))
         except errors.TypingError as error:
-            if "readonly array" in str(error):
+            if "Cannot modify readonly array" in str(error):  # and not any message that names the type of an input
                 raise self._readonly(argtypes) from error
             raise
         self._text = text
