@@ -40,8 +40,8 @@ def test_interrupt_between_calls_leaves_the_world_usable(start):
     script = start("""
         with synk.fork(2, device="cpu") as world:
             total(ROWS)
-            say("ranks", *world.pids)
             try:
+                say("ranks", *world.pids)
                 hear()
             except KeyboardInterrupt:
                 say("interrupted")
