@@ -66,15 +66,7 @@ def _resolve(world_size: int | None, device: str, devices: Sequence[int] | None)
             message = f'devices={list(devices)} places ranks on GPUs, but device is "cpu"; leave one of them out'
             raise PartitionError(message)
         return int(world_size or usable_cores()), "cpu", ()
-    report = probe()
-    if report.count == 0 and device == "auto" and devices is None:
-        if report.problem:
-            warnings.warn(f"running on CPU cores: {report.problem}", RuntimeWarning, stacklevel=3)
-        return int(world_size or usable_cores()), "cpu", ()
-    if report.count == 0:
-        message = report.problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores'
-        raise DeviceError(message)
-    if cuda_is_initialised():
+    if cuda_is_initialised():  # first: the child that counts GPUs could not use it either
         message = (
             "CUDA has been initialised in this process before fork(), and its children cannot use it. Move "
             "whatever touches the GPU "
@@ -82,6 +74,14 @@ def _resolve(world_size: int | None, device: str, devices: Sequence[int] | None)
             "functions that run on the "
             'ranks, or use device="cpu".'
         )
+        raise DeviceError(message)
+    report = probe()
+    if report.count == 0 and device == "auto" and devices is None:
+        if report.problem:
+            warnings.warn(f"running on CPU cores: {report.problem}", RuntimeWarning, stacklevel=3)
+        return int(world_size or usable_cores()), "cpu", ()
+    if report.count == 0:
+        message = report.problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores'
         raise DeviceError(message)
     return _place_on_gpus(world_size, devices, report.count)
 
