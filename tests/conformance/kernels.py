@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
 from numba import cuda
 
 import synknumba as synk
@@ -196,7 +197,7 @@ def tripled(x, factor, out):
         out[i] = factor * x[i]
 
 
-RECORD = [("a", "i4"), ("b", "f8")]
+RECORD = np.dtype([("a", "i4"), ("b", "f8")], align=True)  # CUDA reads aligned fields only
 
 
 @synk.parallel(outputs={"out": synk.output("gather", like="x")})
@@ -370,6 +371,4 @@ def paired(x, m):
 
 @synk.function(outputs=("gather", None, None, None, None))
 def constants(span, rank, world_size, offset, own):
-    import numpy as np
-
     return np.arange(span.start, span.stop), rank, world_size, offset, own
