@@ -9,6 +9,7 @@ import os
 import weakref
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import count as counter
 from typing import Any, NoReturn
 
@@ -257,8 +258,7 @@ class Function:
         )
         world.attach(built.segments)
         self._ship(world, program, info)
-        title = f"{self.name}_result"
-        finish = None if len(wanted) < 2 else namedtuple(title if title.isidentifier() else "result", wanted)  # type: ignore[misc]
+        finish = None if len(wanted) < 2 else _result_class(self.name, tuple(wanted))
         return KernelPlan(world, program, info, bound.segments, wanted, finish, built.segments)
 
     def _ship(self, world: World, program: Program | None, info: CallInfo) -> None:
@@ -436,6 +436,19 @@ def _forget(world: "weakref.ref[World]", function_id: int) -> None:
     alive = world()
     if alive is not None:
         alive.forget("function", function_id)
+
+
+@cache
+def _result_class(function: str, names: tuple[str, ...]) -> Callable[..., Any]:
+    """A named tuple for several results, which pickles and copies though no module has its class."""
+    title = f"{function}_result"
+    cls = namedtuple(title if title.isidentifier() else "result", names)  # type: ignore[misc]
+    cls.__reduce__ = lambda self: (_make_result, (function, names, tuple(self)))  # type: ignore[method-assign,assign,arg-type]
+    return cls
+
+
+def _make_result(function: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return _result_class(function, names)(*values)
 
 
 def _formats(bound: Bound, source: RowSource) -> str:
