@@ -222,6 +222,26 @@ def all_any(x, every, some):
 
 @synk.parallel(
     outputs={
+        "total": synk.output("sum", shape=(), like="x"),
+        "product": synk.output("prod", shape=(), like="x"),
+        "mean": synk.output("mean", shape=(), like="x"),
+        "rows": synk.output("gather", like="x"),
+    },
+    block=1,
+    grid=1,
+    name="sums of z",
+)
+def complex_sums(x, unit, total, product, mean, rows):
+    """The ops that complex numbers have; `unit` is 0-d."""
+    for i in range(x.shape[0]):
+        total[0] += x[i]
+        product[0] *= x[i]
+        mean[0] += x[i] / x.shape[0]
+        rows[i] = x[i] * unit[()]
+
+
+@synk.parallel(
+    outputs={
         "low": synk.output("min", shape=(), dtype="float64"),
         "high": synk.output("max", shape=(), dtype="float64"),
         "many": synk.output("sum", shape=lambda given: (given["x"].shape[1],), dtype="float64"),

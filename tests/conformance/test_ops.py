@@ -1,5 +1,8 @@
 """Outputs: every op on every dtype, slices, lengths, shapes and sizes, one output and several."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -56,6 +59,27 @@ def test_bool_min_and_max_are_all_and_any(world, num_slices):
             result = kernels.all_any(x, num_slices=num_slices)
             assert result == ((x > 0).all(), (x > 0).any())
             assert isinstance(result.every, np.bool_)
+
+
+@pytest.mark.parametrize("num_slices", [1, 3])
+def test_complex_outputs_of_a_kernel(world, num_slices):
+    unit = synk.data(1j)
+    for n in expected.lengths(world.world_size):
+        x = expected.values(n, "complex128")
+        result = kernels.complex_sums(x, unit, num_slices=num_slices)
+        close(result.total, x.sum())
+        close(result.product, x.prod())
+        close(result.mean, x.mean())
+        close(result.rows, x * 1j)
+
+
+def test_several_results_pickle_and_copy(world):
+    result = kernels.complex_sums(np.array([1j, 2.0]), synk.data(1j))
+    for again in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
+        assert type(again) is type(result)
+        assert again._fields == ("total", "product", "mean", "rows")
+        assert again[:3] == (2 + 1j, 2j, 1 + 0.5j)
+        assert_array_equal(again.rows, [-1, 2j])
 
 
 def test_nan_wins_min_and_max_as_in_numpy(world):
