@@ -17,13 +17,10 @@ has put a message (an error, a new shape of result) on its socket.
 """
 
 import os
-import signal
-from contextlib import suppress
 from dataclasses import dataclass
 
-import posix_ipc
-
 from synknumba import _spin
+from synknumba._semaphore import Semaphore
 from synknumba._shm import Segment
 from synknumba._types import Array
 
@@ -39,8 +36,6 @@ IDLE_SECONDS = 1.0  # how often a sleeping rank looks whether the coordinator st
 RANK_SPINS = 2000  # about 1 ms: longer than what a script does between two calls of a loop
 COORDINATOR_SPINS_CROWDED = 200  # about 100 µs; a semaphore's wake-up costs about 10 µs, so little is lost by sleeping then
 COORDINATOR_SPINS = 20000  # about 10 ms, where every rank and the coordinator have a core each
-
-_EVERY_SIGNAL = signal.valid_signals()
 
 
 def _align(nbytes: int, to: int = 64) -> int:
@@ -69,13 +64,6 @@ class Layout:
         return self.results + self.world_size * RESULT_BYTES
 
 
-def _semaphore() -> posix_ipc.Semaphore:
-    """A semaphore without a name: it is reached by inheritance through the fork only."""
-    semaphore = posix_ipc.Semaphore(None, posix_ipc.O_CREX, mode=0o600, initial_value=0)
-    semaphore.unlink()
-    return semaphore
-
-
 class ControlBlock:
     """The shared memory and the semaphores of one world, made before the fork and inherited by every rank."""
 
@@ -89,55 +77,41 @@ class ControlBlock:
         self.base: int = memory.ctypes.data
         self.values: Array = memory[self.layout.values : self.layout.values + VALUE_BYTES]
         self.results: Array = memory[self.layout.results :].reshape(world_size, RESULT_BYTES)
-        self.done = _semaphore()
-        self.doorbells = tuple(_semaphore() for _ in range(world_size))
+        self.done = Semaphore(self.base + _spin.COORDINATOR_SEMAPHORE * 8)
+        self.doorbells = tuple(
+            Semaphore(self.base + (_spin.RANK_LINES + rank * _spin.WORDS_PER_RANK + _spin.SEMAPHORE) * 8)
+            for rank in range(world_size)
+        )
 
     def wake_ranks(self) -> None:
         """Posts the semaphore of every rank that sleeps."""
         for rank, doorbell in enumerate(self.doorbells):
             if _spin.wake(self.base, rank):
-                doorbell.release()
+                doorbell.post()
 
     def sleep_coordinator(self) -> bool:
         """Sleeps until the last rank arrives or SLEEP_SECONDS have passed; true if all have arrived."""
         posted = False
         try:
             if _spin.coordinator_sleeps(self.base, self.world_size) == 0:
-                posted = self._await_post()
+                posted = self.done.wait(SLEEP_SECONDS)
         finally:
             # Also on Ctrl-C. Where a rank took the flag down its post is under way. Should it come too late to be taken
             # here, it only wakes a later round too early, which then finds ARRIVED short and sleeps again.
             if _spin.coordinator_wakes(self.base) == 0 and not posted:
-                self._await_post()
+                self.done.wait(SLEEP_SECONDS)
         return bool(_spin.read(self.base, _spin.ARRIVED) == self.world_size)
-
-    def _await_post(self) -> bool:
-        # posix_ipc loses what a signal handler raises during its wait, unless it is KeyboardInterrupt. So signals wait until
-        # the wait is over, and handlers then run as anywhere else.
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, _EVERY_SIGNAL)
-        try:
-            self.done.acquire(SLEEP_SECONDS)
-        except posix_ipc.BusyError:
-            return False
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, held)
-        return True
 
     def sleep_rank(self, rank: int, sequence: int, coordinator: int) -> bool:
         """Sleeps until the doorbell may have rung; false if the coordinator has died instead."""
+        doorbell = self.doorbells[rank]
         if _spin.rank_sleeps(self.base, rank, sequence) == 0:
-            while True:
-                try:
-                    self.doorbells[rank].acquire(IDLE_SECONDS)
-                except posix_ipc.BusyError:
-                    if os.getppid() != coordinator:
-                        return False
-                except posix_ipc.SignalError:
-                    continue
-                else:
-                    return True
+            while not doorbell.wait(IDLE_SECONDS):
+                if os.getppid() != coordinator:
+                    return False
+            return True
         if _spin.wake(self.base, rank) == 0:
-            self.doorbells[rank].acquire()  # the coordinator took the flag down, so its post is under way
+            doorbell.wait(IDLE_SECONDS)  # the coordinator took the flag down, so its post is under way
         return True
 
     def missing(self, sequence: int) -> list[int]:
@@ -153,8 +127,5 @@ class ControlBlock:
         return value
 
     def close(self) -> None:
-        """Frees the shared memory and the semaphores of this process; idempotent."""
+        """Frees the shared memory, with the semaphores in it; idempotent."""
         self.segment.close()
-        for semaphore in (self.done, *self.doorbells):
-            with suppress(posix_ipc.ExistentialError, ValueError):
-                semaphore.close()

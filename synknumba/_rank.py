@@ -112,7 +112,7 @@ class Rank:
             else:
                 number = _spin.arrive(base, world_size, rank, sequence, 1, 0)
             if number == _spin.MUST_POST:
-                control.done.release()
+                control.done.post()
                 number = _spin.NO_COMMAND
             if news is not None:
                 self._tell(news, descriptors)

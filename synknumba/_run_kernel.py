@@ -5,6 +5,7 @@ loads → fill outputs with the identity → launch → stores → fold into the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -14,29 +15,19 @@ from synknumba._launch import LaunchConfig
 from synknumba._program import Dynamic, Program, Result
 from synknumba._routine import Moves, Place, Routine, SliceRows, scalar_value
 from synknumba._types import Array
-from synknumba.device import DeviceKernel, Step, Three
+from synknumba.device import DeviceKernel, Step
 
 BINDINGS_KEPT = 64  # selections of rows whose buffers are kept: an epoch of minibatches, for most
 
 
 @dataclass(slots=True)
-class Launch:
-    """One launch among a binding's steps, so that it can be prepared again with other scalars."""
-
-    index: int
-    grid: Three
-    block: Three
-    args: list[Any]
-
-
-@dataclass(slots=True)
 class Binding:
-    """The steps for one selection of rows, as they are for one set of scalars."""
+    """The steps for one selection of rows, and the arguments of their launches as they are for one set of scalars."""
 
     values: tuple[Any, ...]
     scalars: bytes
     steps: list[Step] = field(default_factory=list)
-    launches: list[Launch] = field(default_factory=list)
+    launches: list[list[Any]] = field(default_factory=list)
 
 
 @final
@@ -75,14 +66,10 @@ class KernelRoutine(Routine):
         self._steps = []
 
     def _change_scalars(self, binding: Binding, values: tuple[Any, ...]) -> None:
-        for launch in binding.launches:
+        for args in binding.launches:
             for position, param in self._dynamic:
-                launch.args[position] = scalar_value(param, values)
-            binding.steps[launch.index] = self._prepare(launch)
+                args[position] = scalar_value(param, values)
         binding.values = values
-
-    def _prepare(self, launch: Launch) -> Step:
-        return self._kernel.prepare(launch.grid, launch.block, self._launch.smem_bytes, tuple(launch.args))
 
     def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> Binding:
         slices = self.slices(values)
@@ -105,17 +92,22 @@ class KernelRoutine(Routine):
         args = []
         for name, param in self.program.parameters:
             if name in outputs:
-                args.append(outputs[name].array(rows, moves))
+                arg = outputs[name].array(rows, moves)
             else:
-                args.append(self.argument(name, param, rows, binding.values, moves))
-        grid, block = self._launch.resolve(None if rows is None else rows.count)
+                arg = self.argument(name, param, rows, binding.values, moves)
+            args.append(self._kernel.convert(arg))
         binding.steps += moves.loads
-        launch = Launch(len(binding.steps), grid, block, args)
-        binding.launches.append(launch)
-        binding.steps.append(self._prepare(launch))
+        binding.steps.append(self._launch_step(args, rows))
+        binding.launches.append(args)
         binding.steps += moves.stores
         for output in outputs.values():
             binding.steps += output.fold(rows)
+
+    def _launch_step(self, args: list[Any], rows: SliceRows | None) -> Step:
+        """A step that launches with what is in the list when it runs."""
+        grid, block = self._launch.resolve(None if rows is None else rows.count)
+        launch = self._kernel.bind(grid, block, self._launch.smem_bytes, tuple(args))
+        return (lambda: launch(*args)) if self._dynamic else partial(launch, *args)
 
 
 class Accumulator:

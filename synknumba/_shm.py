@@ -14,12 +14,14 @@ no process has a descriptor or a mapping any more; a NumPy view holds the mappin
 
 import ctypes
 import errno
+import glob
 import itertools
 import mmap
 import os
 import re
 import secrets
 import sys
+import time
 import weakref
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -37,6 +39,9 @@ from synknumba._types import Array, Shape
 _RESERVE_STEP = 16 << 20
 
 _DELETED = re.compile(r"/synk-[0-9a-f]{24} \(deleted\)$")  # how /proc shows the descriptor of a segment
+
+_PREFIX = "/synk-"
+_STALE_SECONDS = 10.0  # a name lasts microseconds
 
 _ids = itertools.count(1)
 _tokens = itertools.count(1)
@@ -242,9 +247,20 @@ def _round_to_pages(nbytes: int) -> int:
     return max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
 
 
+def sweep_names() -> None:
+    """Removes the names of segments whose makers were killed in the microseconds between making and unlinking them.
+
+    It can do no harm: a segment that is open needs its name no more.
+    """
+    for path in glob.glob(f"/dev/shm{_PREFIX}*"):  # where Linux has them
+        with suppress(OSError):
+            if time.time() - os.stat(path).st_mtime > _STALE_SECONDS:
+                os.unlink(path)
+
+
 def _open_nameless(nbytes: int) -> int:
     # 96 random bits: the name is nobody else's, so it may be unlinked even where Ctrl-C hides whether it was made.
-    name = f"/synk-{secrets.token_hex(12)}"
+    name = f"{_PREFIX}{secrets.token_hex(12)}"
     try:
         memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
     except (OSError, posix_ipc.Error) as error:

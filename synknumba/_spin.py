@@ -101,11 +101,13 @@ COMMAND = 8
 ARRIVED = 16
 NEWS = 24
 COORDINATOR_SLEEPS = 32
-RANK_LINES = 40
-WORDS_PER_RANK = 16
+COORDINATOR_SEMAPHORE = 40
+RANK_LINES = 48
+WORDS_PER_RANK = 24
 SLEEPS = 0  # word in a rank's lines: the rank sleeps on its semaphore
 DONE = 8  # word in a rank's lines: the number of the last round it answered
 HAS_NEWS = 9  # word in a rank's lines: whether that answer comes with a message
+SEMAPHORE = 16  # word in a rank's lines where its semaphore starts
 
 
 @compiled("int64(int64, int64, int64, int64)")

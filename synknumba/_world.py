@@ -90,6 +90,7 @@ class World:
         self._unwanted: collections.deque[tuple[str, int]] = collections.deque()
         crowded = world_size + 1 > usable_cores()
         self._spins = COORDINATOR_SPINS_CROWDED if crowded else COORDINATOR_SPINS
+        _shm.sweep_names()
         self.control = ControlBlock(world_size)
         self._pids: list[int] = []
         self._sockets: list[socket.socket] = []
@@ -236,8 +237,9 @@ class World:
         """The rest of a round that was not over at once."""
         if code == -1:
             self.control.wake_ranks()
+            code = _spin.await_all(self.control.base, self.world_size, self._spins)
         watch = self._watch(info)
-        while code in {-1, _spin.NOT_YET} and not self.control.sleep_coordinator():
+        while code == _spin.NOT_YET and not self.control.sleep_coordinator():
             watch()
         news = self._read_news(info, watch)
         learn([one for one in news if not isinstance(one[1], Failed)])

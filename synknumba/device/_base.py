@@ -72,11 +72,18 @@ class Workspace(ABC):
 
 
 class DeviceKernel(ABC):
-    """A kernel made ready for a device; compiled for each new signature at `prepare`."""
+    """A kernel made ready for a device; compiled for each new signature at `bind`."""
 
     @abstractmethod
-    def prepare(self, grid: Three, block: Three, smem_bytes: int, args: tuple[Any, ...]) -> Step:
-        """A step that launches with exactly these arguments; it need not wait for the launch to end."""
+    def bind(self, grid: Three, block: Three, smem_bytes: int, args: tuple[Any, ...]) -> Callable[..., object]:
+        """A function that launches with the arguments it is called with: any of the same types as `args`.
+
+        It need not wait for the launch to end. The arguments are `convert`ed ones.
+        """
+
+    def convert(self, arg: Any) -> Any:
+        """An argument as the launch takes it fastest. By default the argument itself."""
+        return arg
 
 
 class Device(ABC):

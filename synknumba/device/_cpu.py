@@ -63,9 +63,9 @@ class CpuKernel(DeviceKernel):
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
 
-    def prepare(self, grid: Three, block: Three, smem_bytes: int, args: tuple[Any, ...]) -> Step:
-        step: Step = self._kernel.prepare(grid, block, args)
-        return step
+    def bind(self, grid: Three, block: Three, smem_bytes: int, args: tuple[Any, ...]) -> Callable[..., object]:
+        launch: Callable[..., object] = self._kernel.bind(grid, block, args)
+        return launch
 
 
 @final

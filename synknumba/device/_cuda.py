@@ -136,18 +136,21 @@ class CudaKernel(DeviceKernel):
         self._stream = stream
         self._debug = debug
 
-    def prepare(self, grid: Three, block: Three, smem_bytes: int, args: tuple[Any, ...]) -> Step:
-        arrays = tuple(map(_as_numba, args))
+    def bind(self, grid: Three, block: Three, smem_bytes: int, args: tuple[Any, ...]) -> Callable[..., object]:
         if not self._debug:
-            return partial(self._dispatcher[grid, block, self._stream, smem_bytes], *arrays)
+            launcher: Callable[..., object] = self._dispatcher[grid, block, self._stream, smem_bytes]
+            return launcher
         # Numba reads a debugged kernel's exception in the default stream, which does not wait for ours.
-        launcher = self._dispatcher[grid, block, 0, smem_bytes]
+        debugged = self._dispatcher[grid, block, 0, smem_bytes]
 
-        def step() -> None:
+        def launch(*args: Any) -> None:
             self._stream.synchronize()
-            launcher(*arrays)
+            debugged(*args)
 
-        return step
+        return launch
+
+    def convert(self, arg: Any) -> Any:
+        return _as_numba(arg)
 
 
 def _as_numba(arg: Any) -> Any:
