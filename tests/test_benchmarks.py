@@ -24,7 +24,7 @@ def test_benchmark(tmp_path, name, args, among):
     file = tmp_path / "results.json"
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / name), *args.split(), "--json", str(file)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         timeout=110,

@@ -27,7 +27,7 @@ def run_example(name: str, *args: str) -> str:
     """What the example prints; a warning in it is an error, as in any test."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / name), *args],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         timeout=100,

@@ -81,7 +81,7 @@ class Script:
         self._errors = path.with_suffix(".err").open("w+")
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", str(path)],
-            env={**os.environ, "PYTHONPATH": str(ROOT), MARK: self._token},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), MARK: self._token},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
