@@ -93,7 +93,7 @@ def output(op: Op, *, shape: ShapeRule = None, dtype: Any = None, like: str | No
         ReductionError: the op is unknown, or does not suit the dtype.
         ArgumentError: neither `shape` nor `like` is given.
     """
-    _reduction.check_op(op, "op")
+    _reduction.check_op(op, "output")
     if shape is None and like is None and op != "gather":
         message = "output needs shape=… (() for one number) or like=… (the name of a parameter)"
         raise ArgumentError(message)

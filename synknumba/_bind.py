@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
 from synknumba import _partition
@@ -68,10 +69,12 @@ class Bound:
         lengths: rows of each sharded argument.
         minibatches: rows of each minibatch argument.
         empties: arrays without rows inside nested arguments, which need not agree with those that have rows.
+        per_rank: number of values of each per-rank argument.
         contiguous: arguments that are index ranges or offsets, and so need rows in one piece.
         segments: that the ranks must have mapped.
-        write_back: NumPy arrays that get rows back, and where from.
+        write_back: parameters whose NumPy arrays get rows back, and where from.
         whole: the arguments as they were passed, for output shapes.
+        dry: the call is not to be made, so nothing is copied.
     """
 
     parameters: dict[str, Param] = field(default_factory=dict)
@@ -81,10 +84,12 @@ class Bound:
     lengths: dict[str, int] = field(default_factory=dict)
     minibatches: dict[str, int] = field(default_factory=dict)
     empties: dict[str, int] = field(default_factory=dict)
+    per_rank: dict[str, int] = field(default_factory=dict)
     contiguous: list[str] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
-    write_back: list[tuple[Array, Data]] = field(default_factory=list)
+    write_back: list[tuple[str, Array, Data]] = field(default_factory=list)
     whole: dict[str, Any] = field(default_factory=dict)
+    dry: bool = False
 
     def texts(self) -> tuple[str, ...]:
         """Each argument in a few words."""
@@ -194,9 +199,9 @@ class Binder:
             return
         raise ArgumentError(message)
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bound:
-        """Sorts a call's arguments, copying NumPy arrays into shared memory."""
-        bound = Bound()
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, dry: bool = False) -> Bound:
+        """Sorts a call's arguments, copying NumPy arrays into shared memory unless the call is not to be made (`dry`)."""
+        bound = Bound(dry=dry)
         for name, value in self.match(args, kwargs).items():
             bound.whole[name] = value
             bound.parameters[name] = self._param(bound, name, name, value)
@@ -222,12 +227,14 @@ class Binder:
         """What a parameter, or a leaf of a nested one, gets."""
         if isinstance(value, Data):
             return self._array(bound, name, slot, value)
+        if isinstance(value, Enum) and not isinstance(value, RankConstant):
+            return self._constant(bound, name, value)
         if isinstance(value, bool | int | float | complex | np.generic):
             return self._scalar(bound, name, value)
         if isinstance(value, np.ndarray):
             return self._numpy(bound, name, slot, value)
         if isinstance(value, IndexRange | RankConstant | PerRankValues):
-            return self._filled(bound, name, slot, value)
+            return self._filled(bound, name, _path(name, slot), value)
         if is_nested(value) and self._style == "function":
             leaves, structure = flatten(value)
             bound.key.append(structure)
@@ -240,28 +247,43 @@ class Binder:
     def _numpy(self, bound: Bound, name: str, slot: Any, array: Array) -> Param:
         if array.ndim == 0 and array.dtype.kind in "biufc":
             return self._scalar(bound, name, array[()])
+        if name in self._inout:
+            self._check_write_back(bound, name, array)
+        if bound.dry:
+            return self._place(bound, name, slot, HostArray(-1, array.dtype, array.shape), by_position=False)
         staged = self.stage(slot, name, array)
         if name in self._inout:
-            if not array.flags.writeable:
-                message = f"{name} is in inout=, so its rows are written back, but the array passed is read-only"
-                raise ArgumentError(message)
-            bound.write_back.append((array, staged))
+            bound.write_back.append((name, array, staged))
         return self._array(bound, name, slot, staged)
+
+    @staticmethod
+    def _check_write_back(bound: Bound, name: str, array: Array) -> None:
+        if not array.flags.writeable:
+            message = f"{name} is in inout=, so its rows are written back, but the array passed is read-only"
+            raise ArgumentError(message)
+        for other, written, _ in bound.write_back:
+            if _share_memory(array, written):
+                message = (
+                    f"{name} and {other} are both in inout=, and their arrays overlap: one would undo the other. Pass a copy."
+                )
+                raise ArgumentError(message)
 
     def _array(self, bound: Bound, name: str, slot: Any, data: Data) -> Param:
         segment = data._segment  # noqa: SLF001  # Data's layout is for this module
         bound.key.append(data._layout)  # noqa: SLF001
         bound.segments.append(segment)
-        array = HostArray(segment.id, data.dtype, data.shape)
-        if name in self._broadcast or data.ndim == 0:
+        return self._place(bound, name, slot, HostArray(segment.id, data.dtype, data.shape), by_position=data.minibatch)
+
+    def _place(self, bound: Bound, name: str, slot: Any, array: HostArray, *, by_position: bool) -> Param:
+        """Sharded or whole."""
+        if name in self._broadcast or not array.shape:
             return Broadcast(array)
-        path = name if isinstance(slot, str) else f"{name}[{slot[1]}]"
-        writable = name in self._inout
-        if path != name and len(data) == 0 and not writable:
+        path, writable, length = _path(name, slot), name in self._inout, array.shape[0]
+        if path != name and length == 0 and not writable:
             bound.empties[path] = 0
             return Broadcast(array)
-        (bound.minibatches if data.minibatch else bound.lengths)[path] = len(data)
-        return Sharded(array, data.minibatch, writable)
+        (bound.minibatches if by_position else bound.lengths)[path] = length
+        return Sharded(array, by_position, writable)
 
     def _scalar(self, bound: Bound, name: str, value: Any) -> Param:
         """A number, which travels with each call."""
@@ -283,31 +305,36 @@ class Binder:
         bound.key.append((fmt, dtype))
         return bound.add_value(value if dtype is None else value.item() if isinstance(value, np.generic) else value, fmt, dtype)
 
-    def _filled(self, bound: Bound, name: str, slot: Any, value: Any) -> Param:
+    def _filled(self, bound: Bound, name: str, path: str, value: Any) -> Param:
         """What each rank fills in."""
+        if isinstance(value, PerRankValues):
+            bound.key.append(_exact(value.values))
+            bound.per_rank[path] = len(value.values)
+            return PerRank(value.values)
         bound.key.append(value)
         if isinstance(value, IndexRange):
-            bound.lengths[name] = value.length
+            bound.lengths[path] = value.length
             bound.contiguous.append(name)
             return IndexSpan()
-        if isinstance(value, PerRankValues):
-            return PerRank(value.values)
         if value is RankConstant.OFFSET:
             bound.contiguous.append(name)
         return Filled(value)
 
     def _constant(self, bound: Bound, name: str, value: Any) -> Param:
-        """A value that is part of the plan."""
-        allowed = isinstance(value, tuple | Enum | np.generic) or value is None or self._style == "function"
-        try:
-            hash(value)
-        except TypeError:
-            allowed = False
-        if not allowed:
+        """A value that is part of the plan; compared by its pickle, since it may be mutable, and 1 == 1.0 == True."""
+        if not (isinstance(value, tuple | Enum | np.generic) or value is None or self._style == "function"):
             hint = "pass np.asarray(...) of it" if isinstance(value, list) else "pass an array, Data, or a number"
             message = f"{name} of {self._name} is a {type(value).__name__}, which cannot be passed to a {self._style}; {hint}"
             raise ArgumentError(message)
-        bound.key.append((type(value), value))
+        try:
+            bound.key.append(value if value is None or type(value) is str else _exact(value))
+        except Exception as error:
+            message = (
+                f"{name} of {self._name} is a {type(value).__name__}, which cannot be sent to the ranks "
+                f"({error}); pass an array, Data, "
+                "a number, or something that can be pickled"
+            )
+            raise ArgumentError(message) from error
         return Constant(value)
 
     def _check_aliases(self, bound: Bound) -> None:
@@ -317,8 +344,8 @@ class Binder:
         owners: dict[int, str] = {}
         written: dict[int, str] = {}
         for name, param in bound.parameters.items():
-            for leaf in param.leaves if isinstance(param, Tree) else (param,):
-                if not isinstance(leaf, Sharded | Broadcast):
+            for leaf in _leaves(param):
+                if not isinstance(leaf, Sharded | Broadcast) or bound.dry:
                     continue
                 segment = leaf.array.segment
                 writable = isinstance(leaf, Sharded) and leaf.writable
@@ -339,10 +366,32 @@ def check_writable_rows(rows: Rows | None, bound: Bound) -> None:
     """Refuses to write the same row twice: which rank's value would stay is not defined."""
     if not isinstance(rows, Listed):
         return
-    writes = [name for name, param in bound.parameters.items() if isinstance(param, Sharded) and param.writable]
+    leaves = ((name, leaf) for name, param in bound.parameters.items() for leaf in _leaves(param))
+    writes = [name for name, leaf in leaves if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position]
     if writes and len(np.unique(rows.indices)) != rows.count:
         message = f"batch lists a row twice, and {writes[0]} is in inout=, so its rows are written; list each row once"
         raise BatchError(message)
+
+
+def _leaves(param: Param) -> tuple[Param, ...]:
+    return param.leaves if isinstance(param, Tree) else (param,)
+
+
+def _share_memory(a: Array, b: Array) -> bool:
+    try:
+        return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]  # any int is right
+    except np.exceptions.TooHardError:  # whether two strided views overlap can take long to find out
+        return True
+
+
+def _path(name: str, slot: Any) -> str:
+    """A parameter, or the leaf of a nested one, as it is named in messages."""
+    return name if isinstance(slot, str) else f"{name}[{slot[1]}]"
+
+
+def _exact(value: Any) -> tuple[str, bytes]:
+    """A key that is equal only for values that are the same to the ranks."""
+    return ("pickled", cloudpickle.dumps(value))
 
 
 def _python_kind(value: Any) -> str:

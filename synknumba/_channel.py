@@ -11,6 +11,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import cloudpickle
+
 _LENGTH = struct.Struct("<Q")
 MAX_DESCRIPTORS = 128  # Linux passes at most 253 in one message (SCM_MAX_FD)
 _POLL_SECONDS = 0.05  # how often a blocked transfer looks whether the peer still lives
@@ -23,13 +25,14 @@ def _wait(sock: socket.socket, event: int, watch: Callable[[], None]) -> None:
         watch()
 
 
-def send(sock: socket.socket, message: object, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
-    """Sends one message, calling `watch` while the peer does not read; `watch` raises to give up."""
-    send_pickled(sock, pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL), descriptors, watch)
+def pack(message: object) -> bytes:
+    """A message as bytes. Classes of the script travel whole, and are the same class again where they came from."""
+    packed: bytes = cloudpickle.dumps(message)
+    return packed
 
 
-def send_pickled(sock: socket.socket, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
-    """Sends a message that is pickled already (the same one goes to every rank)."""
+def send(sock: socket.socket, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
+    """Sends a packed message, calling `watch` while the peer does not read; `watch` raises to give up."""
     _wait(sock, select.POLLOUT, watch)
     socket.send_fds(sock, [_LENGTH.pack(len(payload))], descriptors)
     view = memoryview(payload)

@@ -1,7 +1,8 @@
 """`fork()`: how many ranks on which devices, checked before the first process is made."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Real
 
 from synknumba import _rank_state
 from synknumba._errors import DeviceError, PartitionError, WorldError
@@ -25,7 +26,8 @@ def fork(
         device: "cuda", "cpu", or "auto": "cuda" where there is a usable GPU, else "cpu".
         devices: the GPU of each rank, by index; several ranks may share one, as in [0, 0, 1].
         profile: write a cProfile of each rank to synknumba-rank<r>.prof in the working directory when the world closes.
-        timeout: seconds a call may take before all ranks are ended and `CallTimeout` is raised. Default: no limit.
+        timeout: seconds a call may take before all ranks are ended and `CallTimeout` is raised. Default: no limit. Compiling,
+            at the first call of a function, counts.
 
     Returns:
         The world; use it as a context manager, or call `close()`.
@@ -48,7 +50,7 @@ def fork(
 
 
 def _check_timeout(timeout: object) -> None:
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0):
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0):
         message = f"timeout must be a positive number of seconds or None, got {timeout!r}"
         raise PartitionError(message)
 
@@ -63,7 +65,7 @@ def _resolve(world_size: int | None, device: str, devices: Sequence[int] | None)
         raise PartitionError(message)
     if device == "cpu":
         if devices is not None:
-            message = f'devices={list(devices)} places ranks on GPUs, but device is "cpu"; leave one of them out'
+            message = f'devices={devices!r} places ranks on GPUs, but device is "cpu"; leave one of them out'
             raise PartitionError(message)
         return int(world_size or usable_cores()), "cpu", ()
     if cuda_is_initialised():  # first: the child that counts GPUs could not use it either
@@ -99,6 +101,9 @@ def _place_on_gpus(
             )
             raise PartitionError(message)
         return size, "cuda", tuple(range(size))
+    if not isinstance(devices, Iterable):
+        message = f"devices must list a GPU for each rank, got {devices!r}"
+        raise PartitionError(message)
     indices = tuple(devices)
     bad = [i for i in indices if isinstance(i, bool) or not hasattr(i, "__index__") or not 0 <= i < count]
     if bad or not indices:

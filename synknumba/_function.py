@@ -9,7 +9,7 @@ import os
 import weakref
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import count as counter
 from typing import Any, NoReturn
 
@@ -17,7 +17,6 @@ import cloudpickle
 import numpy as np
 
 from synknumba import simt
-from synknumba._arguments import PerRankValues
 from synknumba._bind import Binder, Bound, check_writable_rows, signature_names
 from synknumba._control import VALUE_BYTES
 from synknumba._data import Data
@@ -43,11 +42,11 @@ from synknumba._types import Batch
 from synknumba._world import CallInfo, World, current_world, open_world
 from synknumba._writes import written_parameters
 
+BYTES_KEPT = 256 << 20  # of results in shared memory, per function: a loop over ever new lengths must not fill /dev/shm
 PLANS_KEPT = 128  # per function: an epoch's different shapes; the least recently used is dropped beyond
 
 ROW_VALUES = 3  # of a call's values, at most: those that select rows
 
-_MISSING: Any = object()
 _ids = counter()
 _functions: "weakref.WeakSet[Function]" = weakref.WeakSet()
 
@@ -69,7 +68,7 @@ class Function:
 
     def __init__(self, function: Callable[..., Any], options: FunctionOptions, name: str | None) -> None:
         self.py_func = function
-        self.name = name or function.__name__
+        self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         self.__name__ = self.name
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -130,12 +129,16 @@ class Function:
         finally:
             world.end()
 
-    def as_serial(self, *args: Any, batch: Batch = None, output_subset: Any = None, **kwargs: Any) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """A decorated method is called with its object, which is sent to the ranks by pickle."""
+        return self if instance is None else partial(self, instance)
+
+    def as_serial(self, *args: Any, batch: Batch = None, num_slices: int = 1, output_subset: Any = None, **kwargs: Any) -> Any:
         """Runs the function on the root alone, on all the rows: what the result of a call is compared with."""
         world = current_world()
         world.begin()
         try:
-            return self._call(world, args, kwargs, CallOptions(batch, 1, output_subset, solo=True))
+            return self._call(world, args, kwargs, CallOptions(batch, num_slices, output_subset, solo=True))
         finally:
             world.end()
 
@@ -179,7 +182,7 @@ class Function:
         else:
             self._plans.move_to_end(key)
         result = plan.execute((*bound.values, *_row_values(rows, source)), count)
-        for array, staged in bound.write_back:
+        for _, array, staged in bound.write_back:
             np.copyto(array, staged.data)
         return result
 
@@ -286,14 +289,23 @@ class Function:
         return FunctionSpec(self._id, self.name, self._options.style, pickled, _pseudo_files())
 
     def _keep(self, key: Any, plan: Plan) -> None:
-        unused = [k for k, old in self._plans.items() if old.stale]
-        if len(self._plans) - len(unused) >= PLANS_KEPT:
-            unused.append(next(k for k in self._plans if k not in unused))
-        for one in unused:
-            old = self._plans.pop(one)
-            self._quick = {k: v for k, v in self._quick.items() if v[0] is not old}
-            old.forget()
+        """Keeps a plan, and lets go of stale ones and of those used least recently, if there are too many or too large."""
+        for one in [k for k, old in self._plans.items() if old.stale]:
+            self._drop(one)
         self._plans[key] = plan
+        while len(self._plans) > PLANS_KEPT:
+            self._drop(next(iter(self._plans)))
+        held = sum(one.nbytes for one in self._plans.values())
+        for one in [k for k, old in self._plans.items() if old.nbytes and old is not plan]:
+            if held <= BYTES_KEPT:
+                break
+            held -= self._plans[one].nbytes
+            self._drop(one)
+
+    def _drop(self, key: Any) -> None:
+        old = self._plans.pop(key)
+        self._quick = {k: v for k, v in self._quick.items() if v[0] is not old}
+        old.forget()
 
     def _remember(self, args: tuple[Any, ...], bound: Bound, plan: Plan, count: int | None) -> None:
         """Lets a call with arguments like these take the hot path, if they are of the plainest kind."""
@@ -328,11 +340,9 @@ class Function:
         return self._indices
 
     def _check_per_rank(self, world: World, bound: Bound) -> None:
-        for name, value in bound.whole.items():
-            if isinstance(value, PerRankValues) and len(value.values) != world.world_size:
-                message = (
-                    f"{name}=per_rank(...) has {len(value.values)} values for {world.world_size} ranks; give one for each rank"
-                )
+        for path, values in bound.per_rank.items():
+            if values != world.world_size:
+                message = f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; give one for each rank"
                 raise ArgumentError(message)
 
     def _subset_ops(self, options: CallOptions) -> Any:
@@ -342,7 +352,8 @@ class Function:
         if not is_nested(ops):
             return ops
         try:
-            return tuple(ops[key] for key in options.subset)
+            wanted = tuple(ops[key] for key in options.subset)
+            return wanted[0] if len(wanted) == 1 else wanted
         except (KeyError, IndexError, TypeError):
             message = f"output_subset={list(options.subset)} names an output that outputs={ops!r} of {self.name} does not have"
             raise ReductionError(message) from None
@@ -394,7 +405,7 @@ class Function:
                 message = "plan() needs world_size=… where no world is open"
                 raise WorldError(message)
             world_size = world.world_size
-        bound = self._binder.bind(args, kwargs)
+        bound = self._binder.bind(args, kwargs, dry=True)
         rows = bound.select(self.name, batch)
         return make_report(self.name, self._options.outputs, self._options.ops, bound, rows, world_size, num_slices)
 

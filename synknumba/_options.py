@@ -62,6 +62,13 @@ class CallOptions:
         if self.output_subset is not None and not isinstance(self.output_subset, str | int | Iterable):
             message = f"output_subset must list outputs of {function}, got {self.output_subset!r}"
             raise ReductionError(message)
+        for position, one in enumerate(self.subset or ()):
+            if isinstance(one, bool):
+                message = f"output_subset must list outputs of {function} by name or position, got {one!r}"
+                raise ReductionError(message)
+            if one in (self.subset or ())[:position]:
+                message = f"output_subset names {one!r} twice"
+                raise ReductionError(message)
 
 
 def check_names(name: str, parameters: Collection[str], options: FunctionOptions) -> None:

@@ -45,11 +45,6 @@ class Range:
     step: int
     count: int
 
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether the rows lie one after the other, in order."""
-        return self.step == 1
-
     def part(self, parts: int, index: int) -> "Range":
         """One part of these rows.
 

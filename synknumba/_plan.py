@@ -85,6 +85,11 @@ class Plan(ABC):
         segments = [segment() for segment in self._inputs]
         return any(segment is None or segment.closed for segment in segments)
 
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Shared memory that is held for the results."""
+
     def learn(self, news: Sequence[RankNews]) -> None:
         """Takes in what ranks say."""
 
@@ -126,6 +131,10 @@ class KernelPlan(Plan):
         self._collectors = [self._collector(results[name]) for name in wanted]
         self._alone = self._collectors[0] if len(self._collectors) == 1 else None
         self._finish = finish  # makes a named tuple of several results
+
+    @property
+    def nbytes(self) -> int:
+        return sum(segment.size for segment in self._segments.values())
 
     def collect(self, count: int | None) -> Any:
         if self._alone is not None:
@@ -203,6 +212,10 @@ class FunctionPlan(Plan):
         self._readers = [ResultReader(control.results[rank]) for rank in range(world.world_size)]
         self._numbers = control.results[:, :8].view(np.int64)[:, 0]
         self._combiners: dict[tuple[int, ...], Collector] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(reader.nbytes for reader in self._readers)
 
     def learn(self, news: Sequence[RankNews]) -> None:
         for rank, item, descriptors in news:

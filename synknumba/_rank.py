@@ -87,8 +87,8 @@ class Rank:
 
     def run(self) -> None:
         """Until told to stop, or until the coordinator has died."""
-        control, rank = self.config.control, self.config.rank
-        base, world_size = control.base, self.config.world_size
+        config, control, rank = self.config, self.config.control, self.config.rank
+        base, world_size = control.base, config.world_size
         sequence, number = 0, self._await_command(0)
         while number is not None:
             sequence += 1  # rounds follow one another: there is no other that the doorbell can have been rung for
@@ -110,12 +110,13 @@ class Rank:
             if news is None:
                 number = _spin.arrive(base, world_size, rank, sequence, 0, RANK_SPINS)
             else:
+                payload, descriptors = self._pack(news, descriptors)
                 number = _spin.arrive(base, world_size, rank, sequence, 1, 0)
             if number == _spin.MUST_POST:
                 control.done.post()
                 number = _spin.NO_COMMAND
             if news is not None:
-                self._tell(news, descriptors)
+                _channel.send(config.socket, payload, descriptors, self.watch)
             if number == _spin.NO_COMMAND:
                 number = self._await_command(sequence)
 
@@ -129,8 +130,12 @@ class Rank:
             if not control.sleep_rank(config.rank, sequence, config.coordinator):
                 return None
 
-    def _tell(self, news: News, descriptors: list[int]) -> None:
-        _channel.send(self.config.socket, (self.config.rank, news), descriptors, self.watch)
+    def _pack(self, news: News, descriptors: list[int]) -> tuple[bytes, list[int]]:
+        """News as bytes; that it cannot be packed is news as well."""
+        try:
+            return _channel.pack((self.config.rank, news)), descriptors
+        except Exception as error:  # noqa: BLE001  # whatever a class of the user's raises when it is pickled
+            return _channel.pack((self.config.rank, describe_failure(error))), []
 
     def watch(self) -> None:
         """Raises when the coordinator has died."""
@@ -160,14 +165,22 @@ class Rank:
         return True
 
     def _attach(self, segments: tuple[tuple[int, int], ...], descriptors: list[int]) -> None:
-        for (segment_id, size), descriptor in zip(segments, descriptors, strict=True):
-            old = self.segments.pop(segment_id, None)
-            if old is not None:
-                self.device.detach(old)
-                for routine in self.routines.values():
-                    routine.forget_buffers()
-            segment = self.segments[segment_id] = Segment.attach(segment_id, descriptor, size)
-            self.device.attach(segment)
+        left = list(descriptors)
+        try:
+            for segment_id, size in segments:
+                self._attach_one(segment_id, size, left.pop(0))
+        finally:
+            for descriptor in left:
+                os.close(descriptor)
+
+    def _attach_one(self, segment_id: int, size: int, descriptor: int) -> None:
+        old = self.segments.pop(segment_id, None)
+        if old is not None:
+            self.device.detach(old)
+            for routine in self.routines.values():
+                routine.forget_buffers()
+        segment = self.segments[segment_id] = Segment.attach(segment_id, descriptor, size)
+        self.device.attach(segment)
 
     def _install(self, spec: FunctionSpec | None, program: Program | None) -> None:
         if spec is not None:
@@ -191,7 +204,11 @@ class Rank:
     def _drop(self, segments: tuple[int, ...], programs: tuple[int, ...], functions: tuple[int, ...]) -> None:
         gone = frozenset(segments)
         # A program over memory that is gone is never run again, and would hold its mapping and its buffers.
-        orphans = [number for number, routine in self.routines.items() if routine.segments & gone]
+        orphans = [
+            number
+            for number, routine in self.routines.items()
+            if routine.segments & gone or routine.program.function in functions
+        ]
         for number in (*programs, *orphans):
             routine = self.routines.pop(number, None)
             if routine is not None:
@@ -218,9 +235,13 @@ def describe_failure(error: BaseException) -> Failed:
     text = "".join(traceback.format_exception(type(error), error, start or error.__traceback__))
     cause = None
     with suppress(Exception):
-        cause = pickle.dumps(error)
+        cause = _channel.pack(error)
         pickle.loads(cause)  # noqa: S301  # some exceptions pickle but do not unpickle
-    return Failed(type(error).__qualname__, str(error), text, cause)
+    try:
+        message = str(error)
+    except Exception as unprintable:  # noqa: BLE001  # the class is the user's
+        message = f"(its __str__ raised {type(unprintable).__name__})"
+    return Failed(type(error).__qualname__, message, text, cause)
 
 
 def rank_main(config: RankConfig) -> NoReturn:
@@ -268,9 +289,9 @@ def _live(config: RankConfig) -> int:
     try:
         device = open_device(config.device, config.device_index)
     except BaseException as error:  # noqa: BLE001  # told to the coordinator, whatever it is
-        _channel.send(config.socket, (config.rank, describe_failure(error)), [], lambda: None)
+        _channel.send(config.socket, _channel.pack((config.rank, describe_failure(error))), [], lambda: None)
         return 1
-    _channel.send(config.socket, (config.rank, None), [], lambda: None)
+    _channel.send(config.socket, _channel.pack((config.rank, None)), [], lambda: None)
     device.attach(config.control.segment)
     rank = Rank(config, device)
     try:

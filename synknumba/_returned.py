@@ -167,6 +167,11 @@ class ResultReader:
             self._segment = Segment.attach(segment_id, descriptor, size)
         return self._segment
 
+    @property
+    def nbytes(self) -> int:
+        """Shared memory that the rank keeps for its results."""
+        return 0 if self._segment is None else self._segment.size
+
     def read(self, number: int) -> RankReturn:
         """The result under a spec number other than 0."""
         return self._specs[number]

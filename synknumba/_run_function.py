@@ -9,7 +9,7 @@ import numpy as np
 
 from synknumba import _reduction
 from synknumba._control import RESULT_BYTES
-from synknumba._errors import PartitionError
+from synknumba._errors import PartitionError, ReductionError
 from synknumba._program import News, Program, Returned
 from synknumba._returned import ResultWriter
 from synknumba._routine import Moves, Place, Routine, SliceRows
@@ -85,7 +85,7 @@ class FunctionRoutine(Routine):
         subset = self.program.subset
         if subset is None:
             return result
-        return tuple(result[key] for key in subset)
+        return result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
 
     def _keep(self, result: Any) -> Any:
         """A copy on the host: the next slice uses the memory of the arguments again, and a result may be a view of it."""
@@ -112,4 +112,12 @@ def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
     if op == "gather":
         # The coordinator refuses to gather numbers, which have no rows.
         return parts[0] if parts[0].ndim == 0 else np.concatenate(parts, axis=0)
+    shapes = [part.shape for part in parts]
+    if len(set(shapes)) > 1:
+        message = (
+            f'results of different shapes cannot be put together over slices: {shapes}. Use num_slices=1, or the op "gather".'
+        )
+        raise ReductionError(message)
+    for part in parts:
+        _reduction.check_dtype("sum" if op is None else op, part.dtype, "a result, over slices")
     return _reduction.combine("sum" if op is None else op, np.stack(parts), np.asarray(weights))

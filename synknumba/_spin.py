@@ -91,8 +91,15 @@ _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
     """Compiles at definition, or loads from Numba's cache beside this file: the waits must be ready before the first fork."""
-    decorator: Callable[[Callable[..., Any]], Any] = numba.njit(list(signatures), cache=True, nogil=True, error_model="numpy")
-    return decorator
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        options = {"nogil": True, "error_model": "numpy"}
+        try:
+            return numba.njit(list(signatures), cache=True, **options)(function)
+        except RuntimeError:  # Numba finds no folder that it may write to, as in many containers
+            return numba.njit(list(signatures), **options)(function)
+
+    return decorate
 
 
 # Words of the control block (see `_control.ControlBlock`); each on a cache line of its own, 8 words apart.

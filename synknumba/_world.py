@@ -34,7 +34,7 @@ from typing import TypeAlias
 
 from synknumba import _channel, _rank_state, _shm, _spin
 from synknumba._control import COORDINATOR_SPINS, COORDINATOR_SPINS_CROWDED, MESSAGE, ControlBlock
-from synknumba._errors import CallTimeout, DeviceError, RankDied, RankError, RankFailure, SynkError, WorldError
+from synknumba._errors import ArgumentError, CallTimeout, DeviceError, RankDied, RankError, RankFailure, SynkError, WorldError
 from synknumba._program import Attach, Command, Drop, Failed, News, Stop
 from synknumba._rank import RankConfig, rank_main
 from synknumba._shm import Segment
@@ -42,6 +42,7 @@ from synknumba._types import DeviceKind
 from synknumba.device import usable_cores
 
 CLOSE_SECONDS = 2.0  # how long ranks may take to end when told to; then they are killed
+DROP_SECONDS = 5.0  # how long a call waits for a drop in another thread; one takes some 50 µs
 START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine longer
 
 RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, what it says, descriptors
@@ -87,6 +88,7 @@ class World:
         self.shipped: set[int] = set()  # ids of the functions that the ranks have
         self._sent: dict[int, int] = {}  # segment id → the generation that the ranks have mapped
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._drops = 0  # drops under way, or about to be
         self._unwanted: collections.deque[tuple[str, int]] = collections.deque()
         crowded = world_size + 1 > usable_cores()
         self._spins = COORDINATOR_SPINS_CROWDED if crowded else COORDINATOR_SPINS
@@ -186,11 +188,11 @@ class World:
         Raises:
             WorldError: the world is closed, or another thread's call is under way.
         """
-        if not self._lock.acquire(False):
+        # A drop in another thread, which may be a garbage collection there, is not the user's call, and soon over.
+        if not self._lock.acquire(False) and not (self._drops and self._lock.acquire(timeout=DROP_SECONDS)):
             message = (
                 "a call is under way, in another thread or around this one; a world runs one call at a time. "
-                "Make calls from one "
-                "thread, or guard them with a lock."
+                "Make calls from one thread, or guard them with a lock."
             )
             raise WorldError(message)
         if self._closed:
@@ -282,24 +284,33 @@ class World:
         return out
 
     def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> None:
-        """Has every rank carry out a command. Between `begin` and `end`."""
+        """Has every rank carry out a command. Between `begin` and `end`.
+
+        Raises:
+            ArgumentError: the command holds something of the user's that cannot be pickled; nothing was sent.
+        """
+        info = info or CallInfo(type(command).__name__.lower())
         try:
-            self._command(command, descriptors, info or CallInfo(type(command).__name__.lower()))
+            payload = _channel.pack(command)
+        except Exception as error:
+            message = f"{info}: what was passed cannot be sent to the ranks: {error}"
+            raise ArgumentError(message) from error
+        try:
+            self._command(payload, descriptors, info)
         except SynkError:
             raise  # as in `run`
         except BaseException:
             self._break_off()
             raise
 
-    def _command(self, command: Command, descriptors: Sequence[int], info: CallInfo) -> None:
-        payload = pickle.dumps(command, protocol=pickle.HIGHEST_PROTOCOL)
+    def _command(self, payload: bytes, descriptors: Sequence[int], info: CallInfo) -> None:
         self._sequence += 1
         _spin.ring(self.control.base, self.world_size, self._sequence, MESSAGE)
         self.control.wake_ranks()
         watch = self._watch(info)
         try:
             for sock in self._sockets:
-                _channel.send_pickled(sock, payload, descriptors, watch)
+                _channel.send(sock, payload, descriptors, watch)
         except WorldError:
             raise  # as in `_read_news`
         except OSError:
@@ -330,9 +341,20 @@ class World:
         self._drop_unwanted()
 
     def _drop_unwanted(self) -> None:
-        if self._closed or not self._unwanted or not self._lock.acquire(False):
+        if self._closed or not self._unwanted:
+            return
+        self._drops += 1  # before the lock is taken, so that `begin` does not mistake this for a call
+        try:
+            self._drop_if_idle()
+        finally:
+            self._drops -= 1
+
+    def _drop_if_idle(self) -> None:
+        if not self._lock.acquire(False):
             return  # a round is under way: it looks here again when it ends
         try:
+            if self._closed:
+                return
             numbers: dict[str, list[int]] = {"segment": [], "program": [], "function": []}
             while self._unwanted:
                 kind, number = self._unwanted.popleft()
@@ -375,7 +397,8 @@ class World:
         self._died = reason
         for pid in self._pids:
             if pid:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # where the script ignores SIGCHLD nobody need wait for it
+                    os.kill(pid, signal.SIGKILL)
         self._reap()
         self._release()
 
@@ -421,9 +444,9 @@ class World:
             self._sequence += 1
             _spin.ring(self.control.base, self.world_size, self._sequence, MESSAGE)
             self.control.wake_ranks()
-            payload = pickle.dumps(Stop())
+            payload = _channel.pack(Stop())
             for sock in self._sockets:
-                _channel.send_pickled(sock, payload, (), self._no_patience)
+                _channel.send(sock, payload, (), self._no_patience)
             self._join(time.monotonic() + CLOSE_SECONDS)
         except (OSError, TimeoutError):
             pass  # a rank is dead or stuck; it is killed below

@@ -8,7 +8,7 @@ sent: `x[...] = …`, `x[...] += …` and `cuda.atomic.…(x, …)` where x is a
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -24,11 +24,20 @@ def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
         return {}
     names = {argument.arg for argument in definition.args.args}
     found: dict[str, int] = {}
-    for node in ast.walk(definition):
+    nodes = list(_own_nodes(definition))
+    for node in nodes:
         for name in _stored(node) & names:
             found.setdefault(name, first + node.lineno - 1)  # type: ignore[attr-defined]  # statements and calls have lines
-    rebound = {node.id for node in ast.walk(definition) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    rebound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return {name: line for name, line in found.items() if name not in rebound}
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """What is in a function, without the functions inside it, which may call their own parameters the same."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.Lambda | ast.ClassDef | ast.AsyncFunctionDef):
+            yield from _own_nodes(child)
 
 
 def _stored(node: ast.AST) -> set[str]:

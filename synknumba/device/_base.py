@@ -121,10 +121,6 @@ class Device(ABC):
     def detach(self, segment: Segment) -> None:
         """Called before a segment is let go. By default nothing is done."""
 
-    def memory_info(self) -> Mapping[str, Any]:
-        """Figures for messages and statistics; empty by default."""
-        return {}
-
     @abstractmethod
     def close(self) -> None:
         """Frees everything; idempotent."""

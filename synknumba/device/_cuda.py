@@ -224,10 +224,6 @@ class CudaDevice(Device):
             self._stream.synchronize()
             runtime.hostUnregister(address)
 
-    def memory_info(self) -> Mapping[str, Any]:
-        free, total = runtime.memGetInfo()
-        return {"free": free, "total": total}
-
     def close(self) -> None:
         with contextlib.suppress(runtime.CUDARuntimeError):
             self._stream.synchronize()

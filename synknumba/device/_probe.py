@@ -4,6 +4,7 @@ import ctypes
 import importlib.util
 import json
 import os
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,9 @@ def probe(*, thorough: bool = False) -> DeviceReport:
     if _driver_is_absent():
         return DeviceReport(0)
     reader, writer = os.pipe()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads beside a fork: the child runs nothing that may lock
+        pid = os.fork()
     if pid == 0:
         try:
             report = _count_gpus(thorough=thorough)
