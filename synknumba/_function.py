@@ -4,16 +4,13 @@ f(x, y, 0.5) ──known call──> Plan.execute                       the hot 
     └──────── new call ────> Binder → rows → Plan (shipped) → execute
 """
 
-import linecache
-import os
 import weakref
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import count as counter
-from typing import Any, NoReturn
+from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from synknumba import simt
@@ -21,13 +18,13 @@ from synknumba._bind import Binder, Bound, check_writable_rows, signature_names
 from synknumba._control import VALUE_BYTES
 from synknumba._data import Data
 from synknumba._errors import ArgumentError, ReductionError, WorldError
+from synknumba._failure import CallInfo
 from synknumba._options import CallOptions, FunctionOptions, check_names
 from synknumba._outputs import OutputBuilder
 from synknumba._partition import Listed, Range, Rows
 from synknumba._plan import FunctionPlan, KernelPlan, Plan, next_number
 from synknumba._program import (
     Broadcast,
-    FunctionSpec,
     HostArray,
     Install,
     Param,
@@ -36,10 +33,11 @@ from synknumba._program import (
     Sharded,
 )
 from synknumba._report import PlanReport, make_report
+from synknumba._ship import RankSideFunction, make_spec, result_class
 from synknumba._shm import Segment
 from synknumba._tree import is_nested
 from synknumba._types import Batch
-from synknumba._world import CallInfo, World, current_world, open_world
+from synknumba._world import World, current_world, open_world
 from synknumba._writes import written_parameters
 
 BYTES_KEPT = 256 << 20  # of results in shared memory, per function: a loop over ever new lengths must not fill /dev/shm
@@ -261,7 +259,7 @@ class Function:
         )
         world.attach(built.segments)
         self._ship(world, program, info)
-        finish = None if len(wanted) < 2 else _result_class(self.name, tuple(wanted))
+        finish = None if len(wanted) < 2 else result_class(self.name, tuple(wanted))
         return KernelPlan(world, program, info, bound.segments, wanted, finish, built.segments)
 
     def _ship(self, world: World, program: Program | None, info: CallInfo) -> None:
@@ -270,23 +268,10 @@ class Function:
         if self._id not in world.shipped:
             if world.device == "cpu" and self._options.style == "kernel":
                 simt.jit(self.py_func).check()  # refused here, by name and line, rather than on every rank
-            spec = self._spec()
+            spec = make_spec(self._id, self.name, self.py_func, self._options)
         world.command(Install(spec, program), info=info)
         if spec is not None:
             world.shipped.add(self._id)
-
-    def _spec(self) -> FunctionSpec:
-        payload = (self.py_func, self._options.launch, dict(self._options.compile_options))
-        try:
-            pickled = cloudpickle.dumps(payload)
-        except Exception as error:
-            message = (
-                f"{self.name} cannot be sent to the ranks: {error}. What a function needs must be passed to it, "
-                f"or be defined so that it "
-                "can be pickled."
-            )
-            raise ArgumentError(message) from error
-        return FunctionSpec(self._id, self.name, self._options.style, pickled, _pseudo_files())
 
     def _keep(self, key: Any, plan: Plan) -> None:
         """Keeps a plan, and lets go of stale ones and of those used least recently, if there are too many or too large."""
@@ -427,19 +412,7 @@ class Function:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A rank gets a stand-in that says that only the coordinator makes calls."""
-        return _RankSideFunction, (self.name, self.py_func)
-
-
-class _RankSideFunction:
-    """What a `Function` is on a rank: its plain function, and no calls."""
-
-    def __init__(self, name: str, py_func: Callable[..., Any]) -> None:
-        self.name = name
-        self.py_func = py_func
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        current_world()
-        raise AssertionError  # a rank has no world, so the line above raises
+        return RankSideFunction, (self.name, self.py_func)
 
 
 def _forget(world: "weakref.ref[World]", function_id: int) -> None:
@@ -447,19 +420,6 @@ def _forget(world: "weakref.ref[World]", function_id: int) -> None:
     alive = world()
     if alive is not None:
         alive.forget("function", function_id)
-
-
-@cache
-def _result_class(function: str, names: tuple[str, ...]) -> Callable[..., Any]:
-    """A named tuple for several results, which pickles and copies though no module has its class."""
-    title = f"{function}_result"
-    cls = namedtuple(title if title.isidentifier() else "result", names)  # type: ignore[misc]
-    cls.__reduce__ = lambda self: (_make_result, (function, names, tuple(self)))  # type: ignore[method-assign,assign,arg-type]
-    return cls
-
-
-def _make_result(function: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-    return _result_class(function, names)(*values)
 
 
 def _formats(bound: Bound, source: RowSource) -> str:
@@ -474,15 +434,6 @@ def _row_values(rows: Rows | None, source: RowSource) -> tuple[int, ...]:
         assert rows is not None  # noqa: S101
         return (rows.count,)
     return ()
-
-
-def _pseudo_files() -> dict[str, Any]:
-    """Sources that exist in `linecache` only: cells of a notebook or an interactive session, which ranks cannot read."""
-    return {
-        name: entry
-        for name, entry in linecache.cache.items()
-        if len(entry) == 4 and (name.startswith("<") or not os.path.exists(name))
-    }
 
 
 def distribute() -> None:

@@ -22,13 +22,14 @@ import numpy as np
 from synknumba import _reduction
 from synknumba._control import RESULT_BYTES, ControlBlock
 from synknumba._errors import ReductionError
+from synknumba._failure import CallInfo
 from synknumba._partition import part
 from synknumba._program import Program, Result, Returned
 from synknumba._returned import RankReturn, ResultReader
 from synknumba._shm import Segment
 from synknumba._tree import Structure, describe, spread, unflatten
 from synknumba._types import Array, Op
-from synknumba._world import CallInfo, RankNews, World
+from synknumba._world import RankNews, World
 
 SEQUENTIAL_SUM = 8  # NumPy adds fewer numbers than this in order; its call for two of them takes 1 µs, Python's loop 0.2
 

@@ -20,7 +20,6 @@ import atexit
 import collections
 import contextlib
 import os
-import pickle
 import signal
 import socket
 import sys
@@ -29,12 +28,12 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from synknumba import _channel, _rank_state, _shm, _spin
 from synknumba._control import COORDINATOR_SPINS, COORDINATOR_SPINS_CROWDED, MESSAGE, ControlBlock
-from synknumba._errors import ArgumentError, CallTimeout, DeviceError, RankDied, RankError, RankFailure, SynkError, WorldError
+from synknumba._errors import ArgumentError, CallTimeout, DeviceError, RankDied, SynkError, WorldError
+from synknumba._failure import CallInfo, cause_of, how_it_ended, rank_error
 from synknumba._program import Attach, Command, Drop, Failed, News, Stop
 from synknumba._rank import RankConfig, rank_main
 from synknumba._shm import Segment
@@ -49,18 +48,6 @@ RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, what it says, descrip
 
 _open: "list[World]" = []  # the open world, if any
 _last_end: list[str] = []  # why the last one was closed, if it was not the script that closed it
-
-
-@dataclass(frozen=True, slots=True)
-class CallInfo:
-    """What is told about a call when it fails."""
-
-    function: str
-    arguments: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """As it would be written."""
-        return f"{self.function}({', '.join(self.arguments)})"
 
 
 class World:
@@ -174,7 +161,7 @@ class World:
             if news is not None:
                 assert isinstance(news, Failed)  # noqa: S101  # a rank that starts says None or why not
                 message = f"rank {rank} could not open its {self.device} device: {news.type_name}: {news.message}"
-                raise DeviceError(message) from _cause(news)
+                raise DeviceError(message) from cause_of(news)
 
     # ---- rounds
 
@@ -247,7 +234,7 @@ class World:
         learn([one for one in news if not isinstance(one[1], Failed)])
         failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]
         if failures:
-            raise _rank_error(info, failures)
+            raise rank_error(info, failures)
 
     def _watch(self, info: CallInfo) -> Callable[[], None]:
         """What to do now and then while ranks work: raises when one has died, or the time is up."""
@@ -387,7 +374,7 @@ class World:
             time.sleep(0.01)
 
     def _raise_died(self, rank: int, pid: int, status: int | None, doing: str) -> None:
-        how = f"rank {rank} (pid {pid}) {_in_words(status)}"
+        how = f"rank {rank} (pid {pid}) {how_it_ended(status)}"
         self._kill(f"{how} during {doing}")
         message = f"{how} during {doing}. All ranks have been ended; Data keep their contents. Call fork() to start again."
         raise RankDied(message)
@@ -496,39 +483,6 @@ class World:
         where = f", devices={list(self.devices)}" if self.devices else ""
         state = "closed" if self._closed else "open"
         return f"<World of {self.world_size} {self.device} rank{'s' if self.world_size > 1 else ''}{where}, {state}>"
-
-
-def _in_words(status: int | None) -> str:
-    if status is None:
-        return "ended (somebody else waited for it, so how is not known)"
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        name = signal.Signals(-code).name
-        hint = ", possibly by the kernel for want of memory" if name == "SIGKILL" else ""
-        return f"was killed by {name}{hint}"
-    return f"exited with code {code}"
-
-
-def _cause(failed: Failed) -> BaseException | None:
-    if failed.cause is None:
-        return None
-    try:
-        error = pickle.loads(failed.cause)  # noqa: S301  # from our own rank
-    except Exception:  # noqa: BLE001  # an exception class that does not unpickle here
-        return None
-    return error if isinstance(error, BaseException) else None
-
-
-def _rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> SynkError:
-    """What to raise: `RankError` for the user's exceptions; our own refusals, which are about the call, as they are."""
-    cause = _cause(failures[0][1])
-    if isinstance(cause, SynkError) and all(item.type_name == type(cause).__qualname__ for _, item in failures):
-        cause.add_note(f"refused on rank {', '.join(str(rank) for rank, _ in failures)} in {info}")
-        return cause
-    told = tuple(RankFailure(rank, item.type_name, item.message, item.traceback) for rank, item in failures)
-    error = RankError(info.function, info.arguments, told)
-    error.__cause__ = cause
-    return error
 
 
 # ---- the one world of a process ------------------------------------------------------------------------------------------

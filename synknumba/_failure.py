@@ -1,0 +1,55 @@
+"""What is told of a call that failed: which call, which ranks, how a process ended."""
+
+import os
+import pickle
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from synknumba._errors import RankError, RankFailure, SynkError
+from synknumba._program import Failed
+
+
+@dataclass(frozen=True, slots=True)
+class CallInfo:
+    """What is told about a call when it fails."""
+
+    function: str
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """As it would be written."""
+        return f"{self.function}({', '.join(self.arguments)})"
+
+
+def how_it_ended(status: int | None) -> str:
+    if status is None:
+        return "ended (somebody else waited for it, so how is not known)"
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = ", possibly by the kernel for want of memory" if name == "SIGKILL" else ""
+        return f"was killed by {name}{hint}"
+    return f"exited with code {code}"
+
+
+def cause_of(failed: Failed) -> BaseException | None:
+    if failed.cause is None:
+        return None
+    try:
+        error = pickle.loads(failed.cause)  # noqa: S301  # from our own rank
+    except Exception:  # noqa: BLE001  # an exception class that does not unpickle here
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
+def rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> SynkError:
+    """What to raise: `RankError` for the user's exceptions; our own refusals, which are about the call, as they are."""
+    cause = cause_of(failures[0][1])
+    if isinstance(cause, SynkError) and all(item.type_name == type(cause).__qualname__ for _, item in failures):
+        cause.add_note(f"refused on rank {', '.join(str(rank) for rank, _ in failures)} in {info}")
+        return cause
+    told = tuple(RankFailure(rank, item.type_name, item.message, item.traceback) for rank, item in failures)
+    error = RankError(info.function, info.arguments, told)
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,67 @@
+"""What of a function goes to the ranks, and what comes back from one: its pickle with its sources, stand-ins, named tuples."""
+
+import linecache
+import os
+from collections import namedtuple
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NoReturn
+
+import cloudpickle
+
+from synknumba._errors import ArgumentError
+from synknumba._options import FunctionOptions
+from synknumba._program import FunctionSpec
+from synknumba._world import current_world
+
+
+def make_spec(function_id: int, name: str, function: Callable[..., Any], options: FunctionOptions) -> FunctionSpec:
+    """The function as it is shipped.
+
+    Raises:
+        ArgumentError: it, or something that it refers to, cannot be pickled.
+    """
+    payload = (function, options.launch, dict(options.compile_options))
+    try:
+        pickled = cloudpickle.dumps(payload)
+    except Exception as error:
+        message = (
+            f"{name} cannot be sent to the ranks: {error}. What a function needs must be passed to it, or be defined so that "
+            "it can be pickled."
+        )
+        raise ArgumentError(message) from error
+    return FunctionSpec(function_id, name, options.style, pickled, _pseudo_files())
+
+
+def _pseudo_files() -> dict[str, Any]:
+    """Sources that exist in `linecache` only: cells of a notebook or an interactive session, which ranks cannot read."""
+    return {
+        name: entry
+        for name, entry in linecache.cache.items()
+        if len(entry) == 4 and (name.startswith("<") or not os.path.exists(name))
+    }
+
+
+class RankSideFunction:
+    """What a `Function` is on a rank: its plain function, and no calls."""
+
+    def __init__(self, name: str, py_func: Callable[..., Any]) -> None:
+        self.name = name
+        self.py_func = py_func
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        current_world()
+        raise AssertionError  # a rank has no world, so the line above raises
+
+
+@cache
+def result_class(function: str, names: tuple[str, ...]) -> Callable[..., Any]:
+    """A named tuple for several results, which pickles and copies though no module has its class."""
+    title = f"{function}_result"
+    cls = namedtuple(title if title.isidentifier() else "result", names)  # type: ignore[misc]
+    cls.__reduce__ = lambda self: (_make_result, (function, names, tuple(self)))  # type: ignore[method-assign,assign,arg-type]
+    return cls
+
+
+def _make_result(function: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return result_class(function, names)(*values)
