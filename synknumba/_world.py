@@ -18,14 +18,9 @@ call raises `RankDied`. Nothing that the user owns is in the ranks alone but `Va
 
 import atexit
 import collections
-import contextlib
 import os
-import signal
-import socket
-import sys
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -33,9 +28,9 @@ from typing import TypeAlias
 from synknumba import _channel, _rank_state, _shm, _spin
 from synknumba._control import COORDINATOR_SPINS, COORDINATOR_SPINS_CROWDED, MESSAGE, ControlBlock
 from synknumba._errors import ArgumentError, CallTimeout, DeviceError, RankDied, SynkError, WorldError
-from synknumba._failure import CallInfo, cause_of, how_it_ended, rank_error
+from synknumba._failure import CallInfo, cause_of, rank_error
+from synknumba._processes import Processes
 from synknumba._program import Attach, Command, Drop, Failed, News, Stop
-from synknumba._rank import RankConfig, rank_main
 from synknumba._shm import Segment
 from synknumba._types import DeviceKind
 from synknumba.device import usable_cores
@@ -81,66 +76,15 @@ class World:
         self._spins = COORDINATOR_SPINS_CROWDED if crowded else COORDINATOR_SPINS
         _shm.sweep_names()
         self.control = ControlBlock(world_size)
-        self._pids: list[int] = []
-        self._sockets: list[socket.socket] = []
-        self._lifelines: list[int] = []
+        self._processes = Processes()
         self._unsubscribe = _shm.on_release(lambda segment: self.forget("segment", segment))
         try:
-            self._fork_ranks(profile=profile)
+            self._processes.start(self.control, device, devices, profile=profile)
             self._await_ranks()
         except BaseException:
             self._kill()
             raise
         _open.append(self)
-
-    # ---- starting
-
-    def _fork_ranks(self, *, profile: bool) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        cores = usable_cores()
-        for rank in range(self.world_size):
-            ours, theirs = socket.socketpair()
-            lifeline, end = os.pipe()
-            self._sockets.append(ours)
-            self._lifelines.append(end)
-            config = RankConfig(
-                rank=rank,
-                world_size=self.world_size,
-                device=self.device,
-                device_index=self.devices[rank] if self.devices else 0,
-                control=self.control,
-                socket=theirs,
-                lifeline=lifeline,
-                coordinator=self._owner,
-                from_main_thread=threading.current_thread() is threading.main_thread(),
-                threads=max(1, cores // self.world_size),
-                profile=profile,
-            )
-            # What a signal handler raised right after the fork would lose us the new rank's process id, and would have the rank
-            # run on in the script.
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            try:
-                self._fork_one(config)
-            finally:
-                theirs.close()
-                os.close(lifeline)
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    def _fork_one(self, config: RankConfig) -> None:
-        with warnings.catch_warnings():
-            # Python 3.12 warns of a fork beside threads. Ranks run our own loop and compiled code, take no lock that a
-            # thread of the coordinator may hold, and notebooks always have threads.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            # Only the coordinator may hold its ends, or a rank would not see them close.
-            for sock in self._sockets:
-                sock.close()
-            for end in self._lifelines:
-                os.close(end)
-            rank_main(config)
-        self._pids.append(pid)
 
     def _await_ranks(self) -> None:
         """Waits until every rank has its device; raises what went wrong on the first that has not."""
@@ -152,7 +96,7 @@ class World:
                 message = f"the ranks did not start within {START_SECONDS:.0f} s; see what `nvidia-smi` and the system log say"
                 raise WorldError(message)
 
-        for rank, sock in enumerate(self._sockets):
+        for rank, sock in enumerate(self._processes.sockets):
             try:
                 (_, news), _ = _channel.receive(sock, watch)
             except EOFError:
@@ -261,7 +205,7 @@ class World:
         out = []
         for rank in self.control.with_news():
             try:
-                (_, item), descriptors = _channel.receive(self._sockets[rank], watch)
+                (_, item), descriptors = _channel.receive(self._processes.sockets[rank], watch)
             except WorldError:
                 raise  # CallTimeout is an OSError too
             except (EOFError, OSError):
@@ -296,7 +240,7 @@ class World:
         self.control.wake_ranks()
         watch = self._watch(info)
         try:
-            for sock in self._sockets:
+            for sock in self._processes.sockets:
                 _channel.send(sock, payload, descriptors, watch)
         except WorldError:
             raise  # as in `_read_news`
@@ -357,44 +301,17 @@ class World:
 
     def _check_alive(self, doing: str, grace: float = 0.0) -> None:
         """Raises `RankDied` when a rank has ended, after ending the others."""
-        deadline = time.monotonic() + grace
-        while True:
-            for rank, pid in enumerate(self._pids):
-                if not pid:
-                    continue  # it is known to have ended; waitpid(0) would wait for any child of the script
-                try:
-                    ended, status = os.waitpid(pid, os.WNOHANG)
-                except ChildProcessError:
-                    ended, status = pid, None
-                if ended:
-                    self._pids[rank] = 0
-                    self._raise_died(rank, pid, status, doing)
-            if time.monotonic() >= deadline:
-                return
-            time.sleep(0.01)
-
-    def _raise_died(self, rank: int, pid: int, status: int | None, doing: str) -> None:
-        how = f"rank {rank} (pid {pid}) {how_it_ended(status)}"
-        self._kill(f"{how} during {doing}")
-        message = f"{how} during {doing}. All ranks have been ended; Data keep their contents. Call fork() to start again."
-        raise RankDied(message)
+        how = self._processes.find_dead(grace)
+        if how is not None:
+            self._kill(f"{how} during {doing}")
+            message = f"{how} during {doing}. All ranks have been ended; Data keep their contents. Call fork() to start again."
+            raise RankDied(message)
 
     def _kill(self, reason: str | None = None) -> None:
         """Ends all ranks at once and closes the world."""
         self._died = reason
-        for pid in self._pids:
-            if pid:
-                with contextlib.suppress(ProcessLookupError):  # where the script ignores SIGCHLD nobody need wait for it
-                    os.kill(pid, signal.SIGKILL)
-        self._reap()
+        self._processes.kill()
         self._release()
-
-    def _reap(self) -> None:
-        for index, pid in enumerate(self._pids):
-            if pid:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
-                self._pids[index] = 0
 
     def _release(self) -> None:
         self._closed = True
@@ -403,10 +320,7 @@ class World:
             callback = self._at_close.pop()()
             if callback is not None:
                 callback()
-        for sock in self._sockets:
-            sock.close()
-        while self._lifelines:
-            os.close(self._lifelines.pop())
+        self._processes.close()
         self.control.close()
         self._unwanted.clear()
         if self in _open:
@@ -432,9 +346,9 @@ class World:
             _spin.ring(self.control.base, self.world_size, self._sequence, MESSAGE)
             self.control.wake_ranks()
             payload = _channel.pack(Stop())
-            for sock in self._sockets:
+            for sock in self._processes.sockets:
                 _channel.send(sock, payload, (), self._no_patience)
-            self._join(time.monotonic() + CLOSE_SECONDS)
+            self._processes.join(CLOSE_SECONDS)
         except (OSError, TimeoutError):
             pass  # a rank is dead or stuck; it is killed below
         finally:
@@ -443,15 +357,6 @@ class World:
     @staticmethod
     def _no_patience() -> None:
         raise TimeoutError
-
-    def _join(self, deadline: float) -> None:
-        pause = 0.0005
-        while any(self._pids) and time.monotonic() < deadline:
-            for rank, pid in enumerate(self._pids):
-                if pid and os.waitpid(pid, os.WNOHANG)[0]:
-                    self._pids[rank] = 0
-            time.sleep(pause)
-            pause = min(pause * 2, 0.02)
 
     # ---- state
 
@@ -463,7 +368,7 @@ class World:
     @property
     def pids(self) -> tuple[int, ...]:
         """The process ids of the ranks."""
-        return tuple(self._pids)
+        return tuple(self._processes.pids)
 
     def closed_error(self) -> WorldError:
         """Why nothing can be run."""
