@@ -53,3 +53,9 @@ def rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> SynkEr
     error = RankError(info.function, info.arguments, told)
     error.__cause__ = cause
     return error
+
+
+def unreadable(error: Exception) -> Failed:
+    """News that was read whole but does not unpickle in this process."""
+    message = f"what it returned does not unpickle in the script: {error}"
+    return Failed(type(error).__qualname__, message, message, None)

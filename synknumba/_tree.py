@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 Structure: TypeAlias = tuple[Any, ...]
-"""("leaf",) | ("none",) | ("list" | "tuple", children) | ("named", class, children) | ("dict", keys, children): hashable,
-pickles."""
+"""("leaf",) | ("none",) | ("list" | "tuple", children) | ("named", class, children) | ("dict", keys, types of keys, children).
+
+Hashable, and pickles."""
 
 LEAF: Structure = ("leaf",)
 NONE: Structure = ("none",)
@@ -19,8 +20,8 @@ def is_nested(value: object) -> bool:
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
     """The leaves, left to right (a dict's in the order of its keys), and the structure. None is a subtree without leaves.
 
-    >>> flatten({"a": 1, "b": (2, None)})
-    ([1, 2], ('dict', ('a', 'b'), (('leaf',), ('tuple', (('leaf',), ('none',))))))
+    >>> flatten(["a", ("b", None)])
+    (['a', 'b'], ('list', (('leaf',), ('tuple', (('leaf',), ('none',))))))
     """
     leaves: list[Any] = []
     return leaves, _flatten(tree, leaves)
@@ -30,7 +31,8 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
     if tree is None:
         return NONE
     if isinstance(tree, dict):
-        return ("dict", tuple(tree), tuple(_flatten(child, leaves) for child in tree.values()))
+        # The types of the keys tell 1 from 1.0 and True, which are equal.
+        return ("dict", tuple(tree), tuple(map(type, tree)), tuple(_flatten(child, leaves) for child in tree.values()))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return ("named", type(tree), tuple(_flatten(child, leaves) for child in tree))
     if isinstance(tree, list | tuple):
@@ -54,7 +56,7 @@ def _unflatten(structure: Structure, leaves: Any) -> Any:
             return next(leaves)
         case ("none",):
             return None
-        case ("dict", keys, children):
+        case ("dict", keys, _, children):
             return {key: _unflatten(child, leaves) for key, child in zip(keys, children, strict=True)}
         case ("named", cls, children):
             return cls(*(_unflatten(child, leaves) for child in children))
@@ -75,7 +77,7 @@ def spread(prefix: Any, structure: Structure) -> list[Any] | None:
     if not is_nested(prefix):
         return [prefix] * count_leaves(structure)
     match structure:
-        case ("dict", keys, children):
+        case ("dict", keys, _, children):
             if not isinstance(prefix, dict) or set(prefix) != set(keys):
                 return None
             pairs = [(prefix[key], child) for key, child in zip(keys, children, strict=True)]
@@ -114,7 +116,7 @@ def describe(structure: Structure) -> str:
             return "*"
         case ("none",):
             return "None"
-        case ("dict", keys, children):
+        case ("dict", keys, _, children):
             return "{" + ", ".join(f"{key!r}: {describe(child)}" for key, child in zip(keys, children, strict=True)) + "}"
         case ("named", cls, children):
             return f"{cls.__name__}({', '.join(map(describe, children))})"

@@ -28,7 +28,7 @@ from typing import TypeAlias
 from synknumba import _channel, _rank_state, _shm, _spin
 from synknumba._control import COORDINATOR_SPINS, COORDINATOR_SPINS_CROWDED, MESSAGE, ControlBlock
 from synknumba._errors import ArgumentError, CallTimeout, DeviceError, RankDied, SynkError, WorldError
-from synknumba._failure import CallInfo, cause_of, rank_error
+from synknumba._failure import CallInfo, cause_of, rank_error, unreadable
 from synknumba._processes import Processes
 from synknumba._program import Attach, Command, Drop, Failed, News, Stop
 from synknumba._shm import Segment
@@ -211,6 +211,8 @@ class World:
             except (EOFError, OSError):
                 self._check_alive(str(info), grace=1.0)
                 raise
+            except Exception as error:  # noqa: BLE001  # whatever a class of the user's raises when it is unpickled
+                item, descriptors = unreadable(error), []
             out.append((rank, item, descriptors))
         return out
 

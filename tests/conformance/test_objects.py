@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 import threading
 import time
 from enum import Enum, IntEnum
@@ -483,3 +484,48 @@ def test_an_output_is_not_asked_for_twice_nor_by_a_bool(world):
         for bad in (True, False, (True,), (name, False), [True, False]):
             with pytest.raises(synk.ReductionError, match=rf"output_subset must list outputs of {function.name}.*(True|False)"):
                 function(*args, output_subset=bad)
+
+
+class Unreadable:
+    """Pickles, but does not unpickle in the coordinator."""
+
+    def __init__(self, coordinator):
+        self.coordinator = coordinator
+
+    def __hash__(self):
+        return 0
+
+    def __eq__(self, other):
+        return self is other
+
+    def __reduce__(self):
+        return check_process, (self.coordinator,)
+
+
+def check_process(coordinator):
+    if os.getpid() == coordinator:
+        raise ArithmeticError
+    return Unreadable(coordinator)
+
+
+def test_a_result_that_does_not_unpickle_in_the_script_is_an_error_of_the_call(world):
+    @synk.function(outputs="sum")
+    def opaque(coordinator):
+        return {Unreadable(coordinator): 1.0}
+
+    @synk.function(outputs="sum")
+    def count():
+        return 1
+
+    with pytest.raises(synk.RankError, match="does not unpickle in the script"):
+        opaque(os.getpid())
+    assert count() == world.world_size
+
+
+def test_keys_of_a_nested_argument_keep_their_types(world):
+    @synk.function(outputs=None)
+    def types_of_keys(table):
+        return [{"int": 0, "float": 1, "bool": 2}[type(key).__name__] for key in table]
+
+    seen = [types_of_keys(table)[0] for table in ({1: 0}, {1.0: 0}, {True: 0}, {1: 0})]
+    assert [values[0] for values in seen] == [0, 1, 2, 0]
