@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from synknumba._arguments import Output
 from synknumba._errors import ArgumentError, PartitionError, ReductionError
 from synknumba._launch import LaunchConfig
@@ -40,6 +42,8 @@ class CallOptions:
         """The outputs wanted, or None for all."""
         if self.output_subset is None:
             return None
+        if isinstance(self.output_subset, np.integer):
+            return (int(self.output_subset),)
         if isinstance(self.output_subset, str | int):
             return (self.output_subset,)
         return tuple(self.output_subset)
@@ -59,7 +63,7 @@ class CallOptions:
         if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
             message = f"num_slices must be an integer of at least 1, got {slices!r}"
             raise PartitionError(message)
-        if self.output_subset is not None and not isinstance(self.output_subset, str | int | Iterable):
+        if self.output_subset is not None and not isinstance(self.output_subset, str | int | np.integer | Iterable):
             message = f"output_subset must list outputs of {function}, got {self.output_subset!r}"
             raise ReductionError(message)
         for position, one in enumerate(self.subset or ()):
