@@ -173,7 +173,7 @@ class Function:
         plan = self._plans.get(key)
         world.attach(bound.segments)
         if plan is None:
-            plan = self._make_plan(world, bound, source, count, options)
+            plan = self._make_plan(world, bound, source, count, capacity, options)
             self._keep(key, plan)
             if options.is_plain and not kwargs and not self._builder.has_rules:
                 self._remember(args, bound, plan, count)
@@ -199,7 +199,9 @@ class Function:
         self._plans.clear()
         self._quick.clear()
 
-    def _make_plan(self, world: World, bound: Bound, source: RowSource, count: int | None, options: CallOptions) -> Plan:
+    def _make_plan(
+        self, world: World, bound: Bound, source: RowSource, count: int | None, capacity: int, options: CallOptions
+    ) -> Plan:
         self._check_per_rank(world, bound)
         self._check_writes(bound)
         room = VALUE_BYTES // 8 - ROW_VALUES
@@ -208,7 +210,7 @@ class Function:
             raise ArgumentError(message)
         info = CallInfo(self.name, bound.lasting_texts())
         if self._options.style == "kernel":
-            return self._make_kernel_plan(world, bound, source, count, options, info)
+            return self._make_kernel_plan(world, bound, source, count, capacity, options, info)
         program = Program(
             number=next_number(),
             function=self._id,
@@ -236,13 +238,19 @@ class Function:
                 raise ArgumentError(message)
 
     def _make_kernel_plan(
-        self, world: World, bound: Bound, source: RowSource, count: int | None, options: CallOptions, info: CallInfo
+        self,
+        world: World,
+        bound: Bound,
+        source: RowSource,
+        count: int | None,
+        capacity: int,
+        options: CallOptions,
+        info: CallInfo,
     ) -> Plan:
         launch = self._options.launch
         assert launch is not None  # noqa: S101  # every kernel has one
         launch.resolve(count)  # refuses a grid that cannot be derived before anything is sent
         wanted = self._builder.wanted(options.subset)
-        capacity = self._builder.capacity(count, exact=source.kind == "all")
         built = self._builder.build(bound, count, capacity, world.world_size, wanted)
         self._builder.check_mean(count, wanted)
         parameters: list[tuple[str, Param]] = [
@@ -423,7 +431,7 @@ def _forget(world: "weakref.ref[World]", function_id: int) -> None:
 
 
 def _formats(bound: Bound, source: RowSource) -> str:
-    return "".join(bound.formats) + {"range": "qqq", "list": "q"}.get(source.kind, "")
+    return "".join(bound.formats) + source.values
 
 
 def _row_values(rows: Rows | None, source: RowSource) -> tuple[int, ...]:

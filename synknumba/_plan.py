@@ -12,7 +12,7 @@ import itertools
 import struct
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
@@ -174,9 +174,6 @@ def control_parts(control: ControlBlock, result: Result) -> Array:
     )
 
 
-_UFUNCS: Mapping[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-
-
 def make_collector(op: Op, parts: Array, rows: Callable[[int | None], RowCount]) -> Collector:
     """A function of the row count that combines the parts as they are then. It returns memory of its own."""
     if op is None:
@@ -187,7 +184,7 @@ def make_collector(op: Op, parts: Array, rows: Callable[[int | None], RowCount])
         return (lambda _: parts[0]) if parts.ndim == 1 else (lambda _: parts[0].copy())
     if op == "sum" and parts.ndim == 1 and parts.dtype == np.float64 and len(parts) < SEQUENTIAL_SUM:
         return lambda _: np.float64(_add(parts.tolist()))
-    reduce = partial(_UFUNCS[op].reduce, parts, 0, parts.dtype)
+    reduce = partial(_reduction.UFUNCS[op].reduce, parts, 0, parts.dtype)
     return lambda _: reduce()
 
 
@@ -304,7 +301,7 @@ class FunctionPlan(Plan):
         together = self._strided(leaves)
         if op == "mean":
             return lambda count: _reduction.combine("mean", together(), self.rows(count).weights()[list(ran)])
-        reduce = _UFUNCS[op].reduce
+        reduce = _reduction.UFUNCS[op].reduce
         return lambda _: reduce(together(), 0, dtype)
 
     def _strided(self, leaves: Sequence[Array]) -> Callable[[], Array]:

@@ -145,6 +145,11 @@ class RowSource:
     length: int = 0
     indices: HostArray | None = None
 
+    @property
+    def values(self) -> str:
+        """What of the selection comes with each call, as a `struct` format: one letter a value."""
+        return {"range": "qqq", "list": "q"}.get(self.kind, "")
+
 
 @dataclass(frozen=True, slots=True)
 class Program:

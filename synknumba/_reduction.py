@@ -23,7 +23,7 @@ from synknumba._types import Array, Op
 _NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather"]
 _OPS: tuple[str | None, ...] = (*get_args(_NamedOp), None)
 
-_UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
 _INTEGER_WAY_OUT = "declare an integer dtype"
 _REFUSED: dict[str | None, dict[str, str]] = {  # op: {dtype kind: way out}; kinds as in numpy.dtype.kind
@@ -127,7 +127,7 @@ def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
     """
     if op == "mean":
         value = value.astype(acc.dtype, copy=False) * acc.dtype.type(weight)
-    ufunc = np.add if op is None or op == "mean" else _UFUNCS[op]
+    ufunc = np.add if op is None or op == "mean" else UFUNCS[op]
     ufunc(acc, value, out=acc)
 
 
@@ -153,7 +153,7 @@ def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
     if op is None or op == "gather":
         message = f"op {op!r} keeps the results of ranks apart: there is nothing to combine"
         raise ReductionError(message)
-    return _UFUNCS[op].reduce(parts, axis=0, dtype=parts.dtype)
+    return UFUNCS[op].reduce(parts, axis=0, dtype=parts.dtype)
 
 
 def _weighted_mean(parts: Array, weights: Array) -> Array | np.generic:

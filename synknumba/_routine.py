@@ -91,7 +91,7 @@ class Routine(ABC):
         self._packed_values = place.control.values.data[: layout.size]
         self._packed: bytes | None = None  # not the values: 0.0 equals −0.0, and NaN not itself
         # Scalars come first in the values, then what selects rows.
-        fields = {"range": 3, "list": 1}.get(program.rows.kind, 0)
+        fields = len(program.rows.values)
         self._row_values = len(program.values) - fields  # every value is one letter of the format
         self._scalar_bytes = layout.size - 8 * fields
 
