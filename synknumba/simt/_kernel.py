@@ -1,6 +1,7 @@
 """The object that a user launches: `kernel[grid, block](*args)`."""
 
 import ast
+import copy
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,10 +11,11 @@ from typing import Any, Protocol, cast, overload
 import numpy as np
 from numba import typeof
 from numba.core import errors, sigutils, types
-from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import ArgumentError, LaunchError
+from synknumba.simt._ast import read_names
 from synknumba.simt._build import MAX_BLOCK, Options, Program
+from synknumba.simt._overloads import Overload, Signature, best_signature, fit, parse_signatures
 from synknumba.simt._scope import is_device_function
 
 Dim3 = tuple[int, int, int]
@@ -23,6 +25,9 @@ MAX_BLOCK_AXES: Dim3 = (1024, 1024, 64)
 
 # As many threads as numba-cuda gives `forall` on most GPUs.
 FORALL_BLOCK = 256
+
+# What the code of one thread calls where it waits for the whole grid.
+GRID_BARRIER = "_k_barrier_grid"
 
 # Types of which the class alone determines the Numba type.
 _PLAIN_SCALARS = frozenset({bool, int, float, complex, *(np.dtype(char).type for char in "?bhilqBHILQfdFD")})
@@ -54,23 +59,28 @@ class Kernel:
     Args:
         function: the plain Python function.
         options: how Numba compiles it.
-        signature: the types given to the decorator; Python scalars are converted to them.
+        signatures: the argument types given to the decorator; Python scalars are converted to those of the one that fits best.
+        extensions: objects whose `prepare_args(type, value, stream=, retr=)` may replace each argument, as in numba-cuda.
     """
 
     __simt_kernel__ = True
 
-    def __init__(self, function: FunctionType, options: Options, signature: Sequence[types.Type] = ()) -> None:
+    def __init__(
+        self,
+        function: FunctionType,
+        options: Options,
+        signatures: Sequence[Signature] = (),
+        extensions: Sequence[Any] = (),
+    ) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
         self._options = options
-        self._signature = tuple(signature)
-        self._scalars = {
-            place: as_dtype(kind).type
-            for place, kind in enumerate(self._signature)
-            if isinstance(kind, (types.Number, types.Boolean))
-        }
+        self.declared = tuple(signatures)
+        self.extensions = list(extensions)
+        self.specializations: dict[Signature, Kernel] = {}
         self._entries: dict[tuple[Any, ...], _Entry] = {}
         self._by_class: dict[tuple[Any, ...], _Entry] = {}
+        self._best: dict[Signature, Signature] = {}
         self._text: str | None = None
 
     def __repr__(self) -> str:
@@ -87,7 +97,7 @@ class Kernel:
         name, module = self.py_func.__qualname__, self.py_func.__module__
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
             return name
-        return Kernel, (self.py_func, self._options, self._signature)
+        return Kernel, (self.py_func, self._options, self.declared, self.extensions)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         """Refuses: a kernel needs a grid and a block."""
@@ -106,6 +116,9 @@ class Kernel:
     def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launcher:
         """A launcher with at least n threads; `tpb` threads a block if given."""
         del stream, sharedmem
+        if n < 0:
+            message = f"Can't create ForAll with negative task count: {n}"  # in numba-cuda's words
+            raise LaunchError(message)
         block = tpb or FORALL_BLOCK
         return Launcher(self, (-(-n // block), 1, 1), (block, 1, 1))
 
@@ -146,10 +159,61 @@ class Kernel:
         return functools.partial(self.entry(self.coerce(args)), *grid, *block)
 
     def coerce(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, scalars converted to the types of the decorator's signature."""
-        if not self._scalars:
-            return args
-        return tuple(self._scalars[place](arg) if place in self._scalars else arg for place, arg in enumerate(args))
+        """The arguments as the kernel gets them: hints taken off, scalars converted to the types of a declared signature."""
+        if self.extensions or not _AS_THEY_ARE.issuperset(map(type, args)):
+            args = tuple(self._prepared(arg) for arg in args)
+        if len(self.declared) > 1:
+            return fit(self._declared_for(args), args)
+        return fit(self.declared[0], args) if self.declared else args
+
+    def _prepared(self, arg: Any) -> Any:
+        for extension in reversed(self.extensions):
+            _, arg = extension.prepare_args(typeof(arg), arg, stream=0, retr=[])
+        if type(arg).__module__ != "numba.cuda.args":
+            return arg
+        # cuda.In, cuda.Out and cuda.InOut; what a kernel writes to the first does not come back from a GPU.
+        return copy.copy(arg.value) if type(arg).__name__ == "In" else arg.value
+
+    def _declared_for(self, args: tuple[Any, ...]) -> Signature:
+        kinds = tuple(typeof(arg) for arg in args)
+        if kinds not in self._best:
+            self._best[kinds] = best_signature(self.py_func, self.declared, kinds)
+        return self._best[kinds]
+
+    # ---- the members of numba.cuda's kernels that programs use
+
+    @property
+    def signatures(self) -> list[Signature]:
+        """The argument types that the kernel is declared for; those it has been compiled for if it is declared for none."""
+        return list(self.declared or self._entries)
+
+    @property
+    def overloads(self) -> dict[Signature, Overload]:
+        """What the kernel has been compiled for, by argument types; declared signatures are compiled now if need be."""
+        return {kinds: self.compile(kinds) for kinds in self.signatures}
+
+    def compile(self, signature: Any) -> Overload:
+        """Compiles the kernel for the argument types of a signature."""
+        kinds = tuple(sigutils.normalize_signature(signature)[0])
+        self._compiled(kinds)
+        return Overload(kinds, GRID_BARRIER in read_names(self._program.body))
+
+    @property
+    def specialized(self) -> bool:
+        """Whether the kernel is declared for exactly one list of argument types."""
+        return len(self.declared) == 1
+
+    def specialize(self, *args: Any) -> "Kernel":
+        """The kernel, compiled for these arguments or types of arguments and declared for no other."""
+        if self.specialized:
+            message = "Dispatcher already specialized"  # in numba-cuda's words, which programs look for
+            raise RuntimeError(message)
+        kinds = tuple(arg if isinstance(arg, types.Type) else typeof(arg) for arg in args)
+        if kinds not in self.specializations:
+            made = Kernel(self.py_func, self._options, (kinds,), self.extensions)
+            made.compile(kinds)
+            self.specializations[kinds] = made
+        return self.specializations[kinds]
 
     def entry(self, args: tuple[Any, ...]) -> _Entry:
         """The compiled launch function for arguments of these types."""
@@ -166,9 +230,11 @@ class Kernel:
         if len(args) != len(params):
             message = f"{self.py_func.__qualname__}() takes {len(params)} arguments, got {len(args)}"
             raise ArgumentError(message)
-        kinds = tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True))
+        return self._compiled(tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True)))
+
+    def _compiled(self, kinds: Signature) -> _Entry:
         if kinds not in self._entries:
-            self._entries[kinds] = self._compile(dict(zip(params, kinds, strict=True)))
+            self._entries[kinds] = self._compile(dict(zip(self._program.params, kinds, strict=True)))
         return self._entries[kinds]
 
     def _type_of(self, name: str, arg: Any) -> types.Type:
@@ -203,6 +269,10 @@ class Kernel:
                 return ArgumentError(f"{where}: {shown} is an input; to write to it pass it in inout=({shown!r},)")
         where = f"{source.name} ({source.filename}:{source.tree.lineno})"
         return ArgumentError(f"{where} writes to an input; its inputs are {', '.join(sorted(fixed))}: pass it in inout=(...)")
+
+
+# Classes of arguments that need no look before a launch.
+_AS_THEY_ARE = _PLAIN_SCALARS | {np.ndarray, np.void}
 
 
 def _has_one_type(arg: Any) -> bool:
@@ -264,12 +334,14 @@ def jit(function: Any = None, /, **options: Any) -> Any:
         return function if not options else jit(function.py_func, **options)
     if is_device_function(function):
         return jit(function.py_func, **{**getattr(function, "targetoptions", {}), **options})
-    if isinstance(function, FunctionType):
-        return Kernel(function, _options(options))
-    signature = _signature(function)
-    return lambda decorated: Kernel(
-        decorated.py_func if is_device_function(decorated) else decorated, _options(options), signature
-    )
+    signatures = () if isinstance(function, FunctionType) else parse_signatures(function)
+    extensions = options.get("extensions") or ()
+
+    def decorate(decorated: Any) -> Kernel:
+        plain = decorated.py_func if is_device_function(decorated) else decorated
+        return Kernel(plain, _options(options), signatures, extensions)
+
+    return decorate(function) if isinstance(function, FunctionType) else decorate
 
 
 def _options(given: Mapping[str, Any]) -> Options:
@@ -277,13 +349,3 @@ def _options(given: Mapping[str, Any]) -> Options:
     if not fastmath:
         return Options()
     return Options(True if fastmath is True else frozenset(fastmath))
-
-
-def _signature(given: Any) -> tuple[types.Type, ...]:
-    """The argument types of the one signature given; none where there are several, or none."""
-    if isinstance(given, (list, tuple)) and len(given) == 1 and not isinstance(given[0], types.Type):
-        given = given[0]
-    if given is None or isinstance(given, list):
-        return ()
-    args, _ = sigutils.normalize_signature(given)
-    return tuple(args)
