@@ -16,6 +16,7 @@ RUNS = [
     ("call_overhead.py", "--ranks 2 --seconds 0.01", {"synknumba", "multiprocessing", "numba"}),
     ("call_overhead.py", "--ranks 1 3 --seconds 0.01 --no-peers", {"synknumba"}),
     ("expectation.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"cpu"}),
+    ("simt.py", "--kernels saxpy --seconds 0.01", {"saxpy"}),
 ]
 
 
@@ -34,7 +35,7 @@ def test_benchmark(tmp_path, name, args, among):
     report = json.loads(file.read_text())
     assert report["machine"]["usable_cores"] > 0
     assert {"python", "numpy", "numba"} <= set(report["versions"])
-    assert among <= {result.get("library", result.get("device")) for result in report["results"]}
+    assert among <= {result.get("library") or result.get("device") or result.get("kernel") for result in report["results"]}
     assert "ratio" in done.stdout
 
 

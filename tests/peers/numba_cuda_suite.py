@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _common
+from tests.peers import report_markdown
 from tests.peers.not_applicable import reason_to_leave_out
 
 ROOT = Path(__file__).absolute().parents[2]
@@ -48,7 +49,6 @@ NEEDED = (
 )
 OURS = ("posix_ipc", "cloudpickle")
 FOLDERS = ("doc_examples", "cudapy")
-STATUSES = ("passed", "failed", "refused", "not applicable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +271,10 @@ def show(outcomes: list[Outcome]) -> None:
     rows = []
     for file in dict.fromkeys(outcome.file for outcome in outcomes):
         counts = Counter(outcome.status for outcome in outcomes if outcome.file == file)
-        rows.append([file, *(str(counts[status] or "") for status in STATUSES)])
+        rows.append([file, *(str(counts[status] or "") for status in report_markdown.STATUSES)])
     counts = Counter(outcome.status for outcome in outcomes)
-    rows.append(["all", *(str(counts[status]) for status in STATUSES)])
-    _common.print_table(["file", *STATUSES], rows)
+    rows.append(["all", *(str(counts[status]) for status in report_markdown.STATUSES)])
+    _common.print_table(["file", *report_markdown.STATUSES], rows)
 
 
 def main() -> None:
@@ -284,6 +284,7 @@ def main() -> None:
     parser.add_argument("--wheel", default=NUMBA_CUDA, help="what to install numba-cuda from")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long one test may take")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes there, with the machine and the versions")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a page about the outcomes there")
     parser.add_argument("--verbose", action="store_true", help="a line for each test that failed or was refused")
     parser.add_argument("--one-file", help=argparse.SUPPRESS)
     parser.add_argument("--done", default="[]", help=argparse.SUPPRESS)
@@ -302,6 +303,8 @@ def main() -> None:
                         print(f"{file} {outcome.test}: {outcome.status}: {outcome.reason}", flush=True)
     show(outcomes)
     _common.save(options.json, "numba_cuda_suite", outcomes, {"numba_cuda": options.wheel})
+    if options.markdown:
+        options.markdown.write_text(report_markdown.page(outcomes, options.wheel))
     return None
 
 
