@@ -1,6 +1,5 @@
-"""Runs the corpus in Numba's CUDA simulator: `python simulate.py OUT.pickle`, with NUMBA_ENABLE_CUDASIM=1."""
+"""Runs the corpus in Numba's CUDA simulator: `python -m tests.conformance.simt.simulate OUT`, with NUMBA_ENABLE_CUDASIM=1."""
 
-import importlib.util
 import pickle
 import sys
 import warnings
@@ -8,20 +7,24 @@ from pathlib import Path
 
 import numpy as np
 
+# How long a system thread keeps Python to itself while others wait. With Python's 5 ms the corpus takes twice as long.
+SWITCH_SECONDS = 5e-4
+
 
 def main(out: str) -> None:
     warnings.simplefilter("ignore")
+    sys.setswitchinterval(SWITCH_SECONDS)
     from numba import cuda
 
-    spec = importlib.util.spec_from_file_location("corpus", Path(__file__).with_name("corpus.py"))
-    corpus = importlib.util.module_from_spec(spec)
-    sys.modules["corpus"] = corpus
-    spec.loader.exec_module(corpus)
+    from tests.conformance.simt.corpus import CASES
+
     results = {}
-    for name, case in corpus.CASES.items():
+    for name, case in CASES.items():
+        if case.differs:
+            continue
         args = case.make()
         try:
-            cuda.jit(case.kernel)[case.grid, case.block](*args)
+            cuda.jit(case.kernel)[case.grid, case.block, 0, case.shared](*args)
         except Exception as error:
             results[name] = f"{type(error).__name__}: {error}"
         else:

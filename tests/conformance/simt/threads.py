@@ -1,68 +1,21 @@
-"""Kernels over everything that runs without synchronising threads, each with what NumPy says it computes.
-
-The same kernels run on the CPU through `synknumba.simt` and, in another process, in Numba's CUDA simulator. That is why this
-module imports neither synknumba nor pytest.
-"""
+"""Kernels over everything that runs without synchronising threads, each with what NumPy says it computes."""
 
 import math
 from collections import namedtuple
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import cuda, float32, float64, int32, njit
 from numba.cuda.random import xoroshiro128p_dtype, xoroshiro128p_normal_float64, xoroshiro128p_uniform_float32
 
+from tests.conformance.simt.cases import again, case, real
+
 TERMS = 6
+TWO = 2
 SHAPE = (2, 3)
 TABLE = np.array([1.5, -2.0, 0.25, 4.0])
 WEIGHTS = np.array([3, 1, 2], np.int32)
 Line = namedtuple("Line", ["slope", "shift", "count"])
 PAIR = np.dtype([("a", np.float64), ("b", np.int32)], align=True)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A launch and its result.
-
-    Attributes:
-        kernel: the plain function.
-        grid: blocks.
-        block: threads of a block.
-        make: makes the arguments.
-        expect: from the arguments before the launch, the arrays after it, by their place; None where only the simulator knows.
-        rtol: how closely floats agree.
-        differs: why the simulator computes something else; empty if it does not.
-    """
-
-    kernel: Callable[..., None]
-    grid: Any
-    block: Any
-    make: Callable[[], tuple[Any, ...]]
-    expect: Callable[..., dict[int, Any]] | None
-    rtol: float = 1e-12
-    differs: str = ""
-
-
-CASES: dict[str, Case] = {}
-
-
-def case(grid, block, make, expect=None, **more):
-    def add(kernel):
-        CASES[kernel.__name__] = Case(kernel, grid, block, make, expect, **more)
-        return kernel
-
-    return add
-
-
-def again(name, of, grid, block, make, expect=None):
-    old = CASES[of]
-    CASES[name] = Case(old.kernel, grid, block, make, expect or old.expect, old.rtol, old.differs)
-
-
-def real(*shape, seed=1):
-    return np.random.default_rng(seed).uniform(-2.0, 2.0, shape)
 
 
 def _ones(x, flag, out):
@@ -718,7 +671,7 @@ def local_array_2d(x, out):
     if i >= x.size:
         return
     c = cuda.local.array(shape=SHAPE, dtype=float32)
-    d = cuda.local.array(2 * TERMS - 10, dtype=np.int32)
+    d = cuda.local.array(TWO, dtype=np.int32)
     for j in range(2):
         d[j] = j
         for k in range(3):
@@ -995,7 +948,13 @@ def atomic_converts(x, n):
     cuda.atomic.add(n, 0, x[cuda.grid(1)])
 
 
-@case(3, 16, lambda: (np.zeros(3), np.zeros(1, np.int32), np.zeros(1)), lambda p, n, out: {0: [16, 16, 16], 1: [3], 2: [48]})
+@case(
+    3,
+    16,
+    lambda: (np.zeros(3), np.zeros(1, np.int32), np.zeros(1)),
+    lambda p, n, out: {0: [16, 16, 16], 1: [3], 2: [48]},
+    cpu_only="its last thread takes the others of its block to be done, as it must not on a GPU",
+)
 def last_block(partial, done, out):
     cuda.atomic.add(partial, cuda.blockIdx.x, 1.0)
     if cuda.threadIdx.x == cuda.blockDim.x - 1:

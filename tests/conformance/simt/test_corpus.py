@@ -1,0 +1,78 @@
+"""Every kernel of the corpus against NumPy, and against Numba's CUDA simulator."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synknumba import simt
+from tests.conformance.simt import threads
+from tests.conformance.simt.agree import check
+from tests.conformance.simt.corpus import CASES
+
+ROOT = Path(__file__).resolve().parents[3]
+READY = {threads.__name__}  # of the modules of kernels, those that are translated
+RUN = {name: case for name, case in CASES.items() if case.kernel.__module__ in READY}
+
+Arguments = tuple[Any, ...]
+
+
+@pytest.fixture(scope="session")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[int, Any]]]:
+    """Starts the simulator in a process of its own, and gives a function that waits for its results."""
+    out = tmp_path_factory.mktemp("simulator") / "results.pickle"
+    command = [sys.executable, "-m", "tests.conformance.simt.simulate", str(out)]
+    env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as process:
+        results: dict[str, Any] = {}
+
+        def get(name: str) -> dict[int, Any]:
+            if not results:
+                _, errors = process.communicate()
+                assert process.returncode == 0, errors
+                results.update(pickle.loads(out.read_bytes()))
+            assert not isinstance(results[name], str), f"the simulator failed: {results[name]}"
+            return results[name]
+
+        yield get
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def ran(simulated: Any) -> Callable[[str], Arguments]:
+    """The arguments of a case after its launch. The simulator works meanwhile; each kernel is compiled once."""
+    kernels: dict[Any, simt.Kernel] = {}
+    done: dict[str, Arguments] = {}
+
+    def run(name: str) -> Arguments:
+        if name not in done:
+            case = CASES[name]
+            args = case.make()
+            kernel = kernels.setdefault(case.kernel, simt.jit(case.kernel))
+            kernel[case.grid, case.block, 0, case.shared](*args)
+            done[name] = args
+        return done[name]
+
+    return run
+
+
+def test_corpus_is_there() -> None:
+    assert len(CASES) > 280
+    assert len({case.kernel for case in CASES.values()}) > 230
+    assert sum(case.expect is not None for case in CASES.values()) > 250
+
+
+@pytest.mark.parametrize("name", [name for name, case in RUN.items() if case.expect])
+def test_agrees_with_numpy(name: str, ran: Any) -> None:
+    case = CASES[name]
+    check(case, ran(name), case.expect(*case.make()))
+
+
+@pytest.mark.parametrize("name", [name for name, case in RUN.items() if not case.differs])
+def test_agrees_with_the_simulator(name: str, ran: Any, simulated: Any) -> None:
+    check(CASES[name], ran(name), simulated(name))
