@@ -1,7 +1,9 @@
 """Leaves out the tests that this machine cannot run, and says so."""
 
+import os
 import shutil
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,10 +12,18 @@ import pytest
 from synknumba.device import DeviceReport, probe
 
 GPUS = pytest.StashKey[DeviceReport]()
+CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[GPUS] = probe()
+    # Many worlds compile the same kernels: once is enough. Nothing is taken from an earlier run, or left in the user's cache.
+    config.stash[CACHE] = tempfile.TemporaryDirectory(prefix="synknumba-tests-", ignore_cleanup_errors=True)
+    os.environ["SYNKNUMBA_CACHE_DIR"] = config.stash[CACHE].name
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[CACHE].cleanup()
 
 
 def missing(config: pytest.Config) -> dict[str, str]:

@@ -15,6 +15,8 @@ from numba.core import errors, sigutils, types
 from synknumba._errors import ArgumentError, LaunchError
 from synknumba.simt._ast import read_names
 from synknumba.simt._build import MAX_BLOCK, Options, Program
+from synknumba.simt._cache import CacheInfo, KernelCache
+from synknumba.simt._codegen import Compiled, compile_launch
 from synknumba.simt._overloads import Overload, Signature, best_signature, fit, parse_signatures
 from synknumba.simt._scope import is_device_function
 
@@ -61,6 +63,7 @@ class Kernel:
         options: how Numba compiles it.
         signatures: the argument types given to the decorator; Python scalars are converted to those of the one that fits best.
         extensions: objects whose `prepare_args(type, value, stream=, retr=)` may replace each argument, as in numba-cuda.
+        cache: whether to keep the compiled kernel on disk.
     """
 
     __simt_kernel__ = True
@@ -71,10 +74,12 @@ class Kernel:
         options: Options,
         signatures: Sequence[Signature] = (),
         extensions: Sequence[Any] = (),
+        cache: bool = True,
     ) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
         self._options = options
+        self._cache = KernelCache(function, options, enabled=cache)
         self.declared = tuple(signatures)
         self.extensions = list(extensions)
         self.specializations: dict[Signature, Kernel] = {}
@@ -97,7 +102,7 @@ class Kernel:
         name, module = self.py_func.__qualname__, self.py_func.__module__
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
             return name
-        return Kernel, (self.py_func, self._options, self.declared, self.extensions)
+        return Kernel, (self.py_func, self._options, self.declared, self.extensions, self._cache.enabled)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         """Refuses: a kernel needs a grid and a block."""
@@ -124,7 +129,13 @@ class Kernel:
 
     @functools.cached_property
     def _program(self) -> Program:
+        self._cache.translating()
         return Program(self.py_func, self._options)
+
+    @property
+    def cache_info(self) -> CacheInfo:
+        """Whether the machine code was loaded or compiled, and if it is not kept on disk, why."""
+        return self._cache.info
 
     def check(self) -> None:
         """Translates the kernel as far as its arguments do not matter.
@@ -210,7 +221,7 @@ class Kernel:
             raise RuntimeError(message)
         kinds = tuple(arg if isinstance(arg, types.Type) else typeof(arg) for arg in args)
         if kinds not in self.specializations:
-            made = Kernel(self.py_func, self._options, (kinds,), self.extensions)
+            made = Kernel(self.py_func, self._options, (kinds,), self.extensions, self._cache.enabled)
             made.compile(kinds)
             self.specializations[kinds] = made
         return self.specializations[kinds]
@@ -226,7 +237,8 @@ class Kernel:
         return found
 
     def _typed_entry(self, args: tuple[Any, ...]) -> _Entry:
-        params = self._program.params
+        code = self.py_func.__code__
+        params = code.co_varnames[: code.co_argcount]
         if len(args) != len(params):
             message = f"{self.py_func.__qualname__}() takes {len(params)} arguments, got {len(args)}"
             raise ArgumentError(message)
@@ -234,7 +246,8 @@ class Kernel:
 
     def _compiled(self, kinds: Signature) -> _Entry:
         if kinds not in self._entries:
-            self._entries[kinds] = self._compile(dict(zip(self._program.params, kinds, strict=True)))
+            compiled = self._cache.get(kinds, functools.partial(self._compile, kinds))
+            self._entries[kinds], self._text = compiled.entry, compiled.text
         return self._entries[kinds]
 
     def _type_of(self, name: str, arg: Any) -> types.Type:
@@ -245,18 +258,15 @@ class Kernel:
             message = f"{what}, which Numba cannot pass to a kernel; pass NumPy arrays, numbers, and tuples of them"
             raise ArgumentError(message) from error
 
-    def _compile(self, argtypes: Mapping[str, types.Type]) -> _Entry:
-        sizes = (types.int64,) * 6
+    def _compile(self, kinds: Signature, key: str) -> Compiled:
+        argtypes = dict(zip(self._program.params, kinds, strict=True))
         try:
             dispatcher, text = self._program.compile(argtypes)
-            dispatcher.compile(sizes + tuple(argtypes.values()))
+            return compile_launch(dispatcher, text, (types.int64,) * 6 + kinds, key)
         except errors.TypingError as error:
             if "Cannot modify readonly array" in str(error):  # and not any message that names the type of an input
                 raise self._readonly(argtypes) from error
             raise
-        self._text = text
-        compiled = dispatcher.overloads[sizes + tuple(argtypes.values())]
-        return cast("_Entry", compiled.entry_point)
 
     def _readonly(self, argtypes: Mapping[str, types.Type]) -> ArgumentError:
         """The error for a write to an array that must not change, naming the parameter if the source shows it."""
@@ -328,18 +338,19 @@ def jit(function: Any = None, /, **options: Any) -> Any:
 
     Args:
         function: a plain function, one decorated by `numba.cuda.jit`, or a signature or list of signatures.
-        options: `fastmath` as `numba.njit` takes it; the other options of `numba.cuda.jit` mean nothing here.
+        options: `fastmath` as `numba.njit` takes it; `cache=False` not to keep the compiled kernel on
+            disk; the other options of `numba.cuda.jit` mean nothing here.
     """
     if isinstance(function, Kernel):
         return function if not options else jit(function.py_func, **options)
     if is_device_function(function):
         return jit(function.py_func, **{**getattr(function, "targetoptions", {}), **options})
     signatures = () if isinstance(function, FunctionType) else parse_signatures(function)
-    extensions = options.get("extensions") or ()
+    extensions, cache = options.get("extensions") or (), options.get("cache", True)
 
     def decorate(decorated: Any) -> Kernel:
         plain = decorated.py_func if is_device_function(decorated) else decorated
-        return Kernel(plain, _options(options), signatures, extensions)
+        return Kernel(plain, _options(options), signatures, extensions, cache)
 
     return decorate(function) if isinstance(function, FunctionType) else decorate
 

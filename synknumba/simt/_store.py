@@ -1,0 +1,187 @@
+"""The directory that keeps compiled kernels from one process to the next.
+
+    <directory>/<key>       one kernel for one set of argument types: a line that says what it is, a checksum, a pickle
+    <directory>/.lock-00    ... .lock-ff: who holds the lock of a key's first two digits compiles, the others wait for the file
+
+Files are written whole under another name and then renamed, so that a reader finds all of a file or nothing. Whatever is wrong
+with a file (cut short, of another program, of another user) makes it as good as absent, and it is replaced. No operation here
+fails: a directory that cannot be written to means that kernels are compiled again.
+
+A pickle runs code when it is read, and the kernel in it is code. Hence only files are read that belong to this user and that
+nobody else can write to, in a directory of which the same is true.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# Set to "0" or "off" to neither read nor write.
+SWITCH = "SYNKNUMBA_CACHE"
+
+LARGEST_TOTAL = 512 << 20  # bytes; about 20,000 kernels
+
+# Holding the lock means compiling one kernel, which takes seconds at most. Who waits longer compiles too.
+LOCK_SECONDS = 60.0
+_POLL_SECONDS = 0.005
+
+# When a kernel was used last is kept to this precision, so that a hit seldom writes.
+_USE_SECONDS = 3600.0
+
+_MAGIC = b"synknumba kernel 1\n"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def directory() -> Path | None:
+    """Where kernels are kept; None if the cache is switched off, or there is no home.
+
+    In `$SYNKNUMBA_CACHE_DIR`, or in a directory `synknumba` of `$NUMBA_CACHE_DIR`, of `$XDG_CACHE_HOME`, or of `~/.cache`.
+    """
+    if os.environ.get(SWITCH, "").lower() in {"0", "off"}:
+        return None
+    if own := os.environ.get("SYNKNUMBA_CACHE_DIR"):
+        return Path(own)
+    for variable in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        if base := os.environ.get(variable):
+            return Path(base) / "synknumba"
+    try:
+        return Path.home() / ".cache" / "synknumba"
+    except RuntimeError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a directory holds."""
+
+    kernels: int
+    nbytes: int
+
+
+class Store:
+    """A directory of compiled kernels.
+
+    Args:
+        path: where; made when the first kernel is kept.
+    """
+
+    _pruned: set[Path] = set()  # noqa: RUF012  # of this process: each directory once
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, key: str) -> bytes | None:
+        """What is kept under the key, if it is whole and this user's own."""
+        try:
+            if not _is_ours(self.path.stat()):
+                return None
+            descriptor = os.open(self.path / key, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode) or not _is_ours(status):
+                    return None
+                content = file.read()
+            if time.time() - status.st_mtime > _USE_SECONDS:
+                os.utime(self.path / key)
+        except OSError:
+            return None
+        head, payload = content[: len(_MAGIC) + 32], content[len(_MAGIC) + 32 :]
+        return payload if head == _MAGIC + hashlib.sha256(payload).digest() else None
+
+    def write(self, key: str, payload: bytes) -> bool:
+        """Keeps the payload under the key. Returns whether that could be done."""
+        temporary = self.path / f".new-{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not _is_ours(self.path.stat()):
+                return False
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return False
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(_MAGIC + hashlib.sha256(payload).digest() + payload)
+            temporary.replace(self.path / key)
+        except OSError:  # such as a full disk
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            return False
+        if self.path not in Store._pruned:
+            Store._pruned.add(self.path)
+            self.prune(LARGEST_TOTAL)
+        return True
+
+    @contextlib.contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        """Waits until no other process compiles the kernel. Does not wait where files cannot be locked, nor for ever.
+
+        The system takes the lock away from a process that ends.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self.path / f".lock-{key[:2]}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError:
+            yield
+            return
+        try:
+            _wait_for(descriptor)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def usage(self) -> Usage:
+        """How many kernels, and their bytes."""
+        sizes = [status.st_size for name, status in self._files() if not name.startswith(".")]
+        return Usage(len(sizes), sum(sizes))
+
+    def prune(self, largest_total: int) -> None:
+        """Removes the kernels used least recently until the others take that many bytes at most, and leftovers."""
+        files = sorted(self._files(), key=lambda file: file[1].st_mtime)
+        kernels = [(name, status) for name, status in files if not name.startswith(".")]
+        excess = sum(status.st_size for _, status in kernels) - largest_total
+        old = time.time() - _USE_SECONDS
+        doomed = [name for name, status in files if name.startswith(".new-") and status.st_mtime < old]
+        for name, status in kernels:
+            if excess <= 0:
+                break
+            doomed.append(name)
+            excess -= status.st_size
+        for name in doomed:
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
+
+    def _files(self) -> list[tuple[str, os.stat_result]]:
+        found: list[tuple[str, os.stat_result]] = []
+        try:
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            found.append((entry.name, status))
+        except OSError:
+            return []
+        return found
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    """Whether only this user can have written it."""
+    return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
+
+
+def _wait_for(descriptor: int) -> None:
+    end = time.monotonic() + LOCK_SECONDS
+    while time.monotonic() < end:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_POLL_SECONDS)
+        except OSError:  # a file system without locks
+            return
+        else:
+            return
