@@ -24,6 +24,7 @@ import unittest
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,13 @@ def environment_of_tests(folder: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "0"}
 
 
+def show_problems(outcomes: list[Outcome]) -> None:
+    """A line for each test of a file that failed or was refused, while the others still run."""
+    for outcome in outcomes:
+        if outcome.status in {"failed", "refused"}:
+            print(f"{outcome.file} {outcome.test}: {outcome.status}: {outcome.reason}", flush=True)
+
+
 def show(outcomes: list[Outcome]) -> None:
     """A line for each file, and the sums."""
     rows = []
@@ -285,7 +293,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="how long one test may take")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes there, with the machine and the versions")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a page about the outcomes there")
-    parser.add_argument("--verbose", action="store_true", help="a line for each test that failed or was refused")
+    parser.add_argument("--jobs", type=int, default=1, help="how many files run at the same time")
     parser.add_argument("--one-file", help=argparse.SUPPRESS)
     parser.add_argument("--done", default="[]", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -295,12 +303,11 @@ def main() -> None:
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as folder:
         environment = environment_of_tests(folder)
-        for file in find_files(python, options.files):
-            outcomes += outcomes_of(python, file, options.seconds, environment)
-            if options.verbose:
-                for outcome in outcomes:
-                    if outcome.file == file and outcome.status in {"failed", "refused"}:
-                        print(f"{file} {outcome.test}: {outcome.status}: {outcome.reason}", flush=True)
+        files = find_files(python, options.files)
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for found in pool.map(lambda file: outcomes_of(python, file, options.seconds, environment), files):
+                outcomes += found
+                show_problems(found)
     show(outcomes)
     _common.save(options.json, "numba_cuda_suite", outcomes, {"numba_cuda": options.wheel})
     if options.markdown:
