@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from synknumba import simt
+from synknumba.simt._overloads import Overload
 
 # Compute capability that tests are told: the newest that they ask for.
 COMPUTE_CAPABILITY = (9, 0)
@@ -64,12 +65,16 @@ OF_A_COMPILED_KERNEL = {
     "compile_device": "uses the stages of numba-cuda's own compiler",
     "_compile_for_args": "uses the stages of numba-cuda's own compiler",
     "launch_config_sensitive": "uses the stages of numba-cuda's own compiler",
-    "_cache": "looks into numba-cuda's own disk cache",
-    "_cache_hits": "looks into numba-cuda's own disk cache",
     "stats": "looks into numba-cuda's own disk cache",
+    "pre_launch_callbacks": "links CUDA C or PTX",
+}
+
+# And of what it was compiled for.
+OF_AN_OVERLOAD = {
     "_type_annotation": "looks into the types that numba-cuda's own compiler inferred",
     "_codelibrary": "links CUDA C or PTX",
-    "pre_launch_callbacks": "links CUDA C or PTX",
+    "inspect_asm": "inspects PTX",
+    "metadata": "uses the stages of numba-cuda's own compiler",
 }
 
 UFUNC = "makes a ufunc for the GPU, not a kernel"
@@ -261,9 +266,10 @@ def _patch_the_compiler() -> None:
 
 
 def _patch_kernels() -> None:
-    for name, reason in OF_A_COMPILED_KERNEL.items():
-        if not hasattr(simt.Kernel, name):
-            setattr(simt.Kernel, name, property(_refuses(name, reason)))
+    for members, owner in ((OF_A_COMPILED_KERNEL, simt.Kernel), (OF_AN_OVERLOAD, Overload)):
+        for name, reason in members.items():
+            if not hasattr(owner, name):
+                setattr(owner, name, property(_refuses(name, reason)))
     entry = simt.Kernel.entry
 
     def noted_entry(self: simt.Kernel, *args: Any) -> Any:
