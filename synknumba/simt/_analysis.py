@@ -17,8 +17,9 @@ from typing import Any, cast
 import numpy as np
 from numba.core import types
 
-from synknumba.simt._ast import assigned_names, call_name, has_return, range_arguments, read_names, walk
-from synknumba.simt._operations import LINEAR, SIZES, STATE, VARYING_STATE
+from synknumba.simt._ast import assigned_names, call_name, has_return, own_exits, range_arguments, read_names, walk
+from synknumba.simt._operations import BLOCK, LINEAR, SIZES, STATE, VARYING_STATE
+from synknumba.simt._sync import collective_of, is_exchanged, is_operand, synchronises
 from synknumba.simt._types import VariableTypes, is_integer_type
 from synknumba.simt._variables import definitions, single_target
 
@@ -30,6 +31,13 @@ ARRAY_ATTRIBUTES = frozenset({"shape", "size", "ndim", "itemsize", "nbytes"})
 
 class Analysis:
     """What is known about the code of one thread.
+
+    Args:
+        body: the statements.
+        params: the variables that are never assigned: arguments, shared arrays.
+        namespace: what global names stand for.
+        variable_types: the types of variables.
+        grid: whether the threads of all blocks run together, so that uniform means the same in all of them.
 
     Attributes:
         body: the statements, those of recomputable variables taken out.
@@ -44,13 +52,16 @@ class Analysis:
         params: Iterable[str],
         namespace: Mapping[str, Any],
         variable_types: VariableTypes,
+        *,
+        grid: bool = False,
     ) -> None:
         self.params = frozenset(params)
         self.namespace = namespace
         self.types = variable_types
         self.assigned = assigned_names(body)
         self._definitions = definitions(body)
-        self.varying: set[str] = set(VARYING_STATE)
+        self.grid = grid
+        self.varying: set[str] = {*VARYING_STATE, *(BLOCK.values() if grid else ())}
         self._find_varying(body)
         # Variables of the block level that the emitter makes, and whether they cannot be negative.
         self._block_indices: dict[str, bool] = {}
@@ -80,6 +91,11 @@ class Analysis:
     def _spread(self, body: list[ast.stmt], *, under_varying: bool) -> None:
         for statement in body:
             match statement:
+                case ast.Assign() if (found := collective_of(statement)) is not None:
+                    varies = self.grid or not found.operation.is_vote
+                    self._mark(statement.targets[0], varies=varies)
+                case ast.Assign(targets=[ast.Name(id=name)]) if is_exchanged(name):
+                    self.varying.add(name)
                 case ast.Assign():
                     varies = under_varying or not self.is_uniform(statement.value)
                     for target in statement.targets:
@@ -93,7 +109,9 @@ class Analysis:
                     self._spread(statement.orelse, under_varying=varies)
                 case ast.For() | ast.While():
                     control = statement.iter if isinstance(statement, ast.For) else statement.test
-                    varies = under_varying or not self.is_uniform(control) or self._leaves_early(statement.body)
+                    # Where a barrier splits the loop, a thread that returns is one less, and those left are in step.
+                    early = self._leaves_early(statement.body, returns=not synchronises(statement))
+                    varies = under_varying or not self.is_uniform(control) or early
                     if isinstance(statement, ast.For):
                         self._mark(statement.target, varies=varies or range_arguments(statement) is None)
                     self._spread(statement.body, under_varying=varies)
@@ -102,18 +120,31 @@ class Analysis:
         if varies:
             self.varying |= assigned_names(target)
 
-    def _leaves_early(self, body: list[ast.stmt], *, under_varying: bool = False) -> bool:
+    def _leaves_early(self, body: list[ast.stmt], *, returns: bool, under_varying: bool = False) -> bool:
         """Whether some threads may leave a loop, or its iteration, before others."""
         for statement in body:
-            if isinstance(statement, ast.Return) or (under_varying and isinstance(statement, (ast.Break, ast.Continue))):
+            if isinstance(statement, ast.Return) and returns:
+                return True
+            if under_varying and isinstance(statement, (ast.Break, ast.Continue)):
                 return True
             if isinstance(statement, ast.If):
                 varies = under_varying or not self.is_uniform(statement.test)
-                if any(self._leaves_early(part, under_varying=varies) for part in (statement.body, statement.orelse)):
+                parts = (statement.body, statement.orelse)
+                if any(self._leaves_early(part, returns=returns, under_varying=varies) for part in parts):
                     return True
-            if isinstance(statement, (ast.For, ast.While)) and has_return(statement.body):
+            if isinstance(statement, (ast.For, ast.While)) and returns and has_return(statement.body):
                 return True
         return False
+
+    def leaves_in_step(self, body: Iterable[ast.stmt]) -> bool:
+        """Whether all threads leave a loop, and its iterations, at the same time: its own exits stand under uniform tests."""
+        for statement in body:
+            if isinstance(statement, ast.If) and any(own_exits([statement])):
+                if not self.is_uniform(statement.test):
+                    return False
+                if not (self.leaves_in_step(statement.body) and self.leaves_in_step(statement.orelse)):
+                    return False
+        return True
 
     def is_uniform(self, node: ast.expr) -> bool:
         """Whether the expression has the same value in all threads of a block, and reads no memory."""
@@ -190,6 +221,7 @@ class Analysis:
                 and isinstance(statement, ast.Assign)
                 and self._counts[name] == 1
                 and name in self.varying
+                and not is_operand(name)
                 and self._is_cheap(statement.value)
             ):
                 self.recomputed[name] = self._with_sign(statement)

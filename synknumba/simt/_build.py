@@ -2,67 +2,35 @@
 
 import ast
 import copy
-import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from types import FunctionType
-from typing import Any, cast
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import numpy as np
-from numba import njit
 from numba.core import types
-from numba.np.numpy_support import as_dtype
+from numba.np.numpy_support import from_dtype
 
-from synknumba.simt._analysis import NONNEG, Analysis
-from synknumba.simt._ast import assign, assigned_names, load, place, read_names, statements, unparse
-from synknumba.simt._emit import LINEAR_TEXT, BlockCode, emit_blocks
+from synknumba.simt._analysis import Analysis
+from synknumba.simt._ast import assign, assigned_names, load, place, statements, unparse
+from synknumba.simt._collect import ACTIVE
+from synknumba.simt._devices import Options, define_function, with_devices
+from synknumba.simt._emit import BlockCode, Style, emit_blocks
 from synknumba.simt._flat import flatten
-from synknumba.simt._intrinsics import (
-    assume,
-    ceil_bound,
-    floor_bound,
-    nonneg,
-    stack_array,
-    sum_any_order,
-    zero_like_element,
-)
-from synknumba.simt._loops import count_up
-from synknumba.simt._names import DeviceFunction, Devices, ThreadCode, translate_names
+from synknumba.simt._helpers import HELPERS
+from synknumba.simt._loops import count_apart, count_up
+from synknumba.simt._masks import Divergence
+from synknumba.simt._names import Devices, translate_names
 from synknumba.simt._operations import LINEAR, SIZES, STATE
+from synknumba.simt._region import MASK
+from synknumba.simt._slots import is_number
+from synknumba.simt._stand_ins import STAND_INS
+from synknumba.simt._storage import MAX_BLOCK as MAX_BLOCK
+from synknumba.simt._storage import SMEM, Storage, local_array_calls, slot_dtype
+from synknumba.simt._sync import synchronises, waits_for
+from synknumba.simt._team import BLOCKS, THREADS, Team
 from synknumba.simt._types import VariableTypes, infer_types
 
-# CUDA's limit; a slot array on the stack has this many elements.
-MAX_BLOCK = 1024
-
-_HELPERS: dict[str, Any] = {
-    NONNEG: nonneg,
-    "_k_assume": assume,
-    "_k_ceil_bound": ceil_bound,
-    "_k_floor_bound": floor_bound,
-    "_k_stack_array": stack_array,
-    "_k_sum_any_order": sum_any_order,
-    "_k_zero_like_element": zero_like_element,
-}
-
 TypeMap = Mapping[str, types.Type]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How Numba compiles a kernel.
-
-    Attributes:
-        fastmath: as `numba.njit` takes it. GPUs contract `a * b + c` by default, so that is the default here.
-    """
-
-    fastmath: bool | frozenset[str] = frozenset({"contract"})
-
-    def njit(self, function: Callable[..., Any], **more: Any) -> Any:
-        """The function, to be compiled by Numba."""
-        fastmath = set(self.fastmath) if isinstance(self.fastmath, frozenset) else self.fastmath
-        # A possible ZeroDivisionError would be an exit from the loop, which then does not vectorize.
-        return njit(error_model="numpy", fastmath=fastmath, **more)(function)
 
 
 class Program:
@@ -83,74 +51,152 @@ class Program:
         self.params = tuple(f"{name}__arg" if name in changed else name for name in source.params)
         copies = [assign(name, load(f"{name}__arg"), source.tree) for name in source.params if name in changed]
         self.body: list[ast.stmt] = [*copies, *self.code.body]
+        self.is_cooperative = waits_for(self.body, "grid")
         self._namespace: dict[str, Any] | None = None
 
     @property
     def namespace(self) -> dict[str, Any]:
         """What the global names of the generated code stand for."""
         if self._namespace is None:
-            self._namespace = {**_with_devices(self.code, self.options), **_HELPERS}
+            self._namespace = {**with_devices(self.code, self.options), **HELPERS}
         return self._namespace
+
+    # ---- the loops over the grid
 
     def emit(self, argtypes: TypeMap, *, split: bool = True) -> tuple[BlockCode, VariableTypes]:
         """The loops over the grid, and the types of the variables in them."""
-        variable_types = VariableTypes(argtypes, lambda: self._infer(argtypes))
-        body = self._counted_up(variable_types)
+        known = {**argtypes, **self._shared_types()} if argtypes else {}
+        body = copy.deepcopy(self.body)
+        variable_types = VariableTypes(known, lambda: self._infer(argtypes, body))
+        body = self._counted(body, known, variable_types)
+        divergence = Divergence(self.code.source, grid=self.is_cooperative)
+        if not self.code.needs_block:
+            flat_body, flat = flatten(body)
+            if flat:
+                style = Style(flat, split, self.options.reverse)
+                code = emit_blocks(self._analyse(flat_body, variable_types), self.code.local_arrays, divergence, style)
+                if not code.varying_slots:  # a slot array is as long as a block at most
+                    return code, variable_types
+        analysis = self._analyse(copy.deepcopy(body), variable_types)
+        style = Style(split=split, reverse=self.options.reverse)
+        return emit_blocks(analysis, self.code.local_arrays, divergence, style), variable_types
 
-        def analyse(statements: list[ast.stmt]) -> Analysis:
-            return Analysis(statements, self.params, self.code.namespace, variable_types)
+    def _analyse(self, body: list[ast.stmt], variable_types: VariableTypes) -> Analysis:
+        if not self.is_cooperative:
+            fixed = [*self.params, *self.code.shared_arrays]
+            return Analysis(body, fixed, self.code.namespace, variable_types)
+        analysis = Analysis(body, self.params, self.code.namespace, variable_types, grid=True)
+        storage = Storage(Team(grid=True), {}, self.code.source.tree)
+        storage.shared(self.code.shared_arrays)
+        analysis.recomputed = {**storage.recompute, **analysis.recomputed}
+        analysis.varying |= set(storage.recompute)
+        return analysis
 
-        flat_body, flat = flatten(body)
-        if flat:
-            code = emit_blocks(analyse(flat_body), self.code.local_arrays, flat=flat, split=split)
-            if not code.varying_slots:  # a slot array is as long as a block at most
-                return code, variable_types
-        return emit_blocks(analyse(body), self.code.local_arrays, split=split), variable_types
+    def _counted(self, body: list[ast.stmt], known: TypeMap, variable_types: VariableTypes) -> list[ast.stmt]:
+        """The body with its loops written as the analyses know them."""
+        body[:] = split_shapes(body, known)
+        if any(isinstance(statement, ast.While) and not synchronises(statement) for statement in body):
+            body[:] = count_up(body, self._analyse(copy.deepcopy(body), variable_types))
+        if self.code.needs_block:
+            body[:] = count_apart(body, self._analyse(copy.deepcopy(body), variable_types))
+        return body
 
-    def _counted_up(self, variable_types: VariableTypes) -> list[ast.stmt]:
-        body = split_shapes(copy.deepcopy(self.body), variable_types.params)
-        if not any(isinstance(statement, ast.While) for statement in body):
-            return body
-        return count_up(copy.deepcopy(body), Analysis(body, self.params, self.code.namespace, variable_types))
+    # ---- types
 
-    def _infer(self, argtypes: TypeMap) -> TypeMap:
+    def _shared_types(self) -> dict[str, types.Type]:
+        found: dict[str, types.Type] = {}
+        for name, array in self.code.shared_arrays.items():
+            value = self.code.namespace.get(array.dtype.id) if isinstance(array.dtype, ast.Name) else None
+            element = from_dtype(value) if isinstance(value, np.dtype) else value
+            if isinstance(element, types.Type):
+                found[name] = types.Array(element, len(array.shape), "C")
+        return found
+
+    def _infer(self, argtypes: TypeMap, body: list[ast.stmt]) -> TypeMap:
         """The types of all variables, from the code of one thread."""
-        names = [*STATE, LINEAR, *self.params]
-        function = self.define(f"{self.code.source.function.__name__}_thread", names, copy.deepcopy(self.body))
-        kinds = tuple(types.int64 for _ in (*STATE, LINEAR)) + tuple(argtypes[name] for name in self.params)
+        storage = Storage(Team(), {}, self.code.source.tree)
+        storage.shared(self.code.shared_arrays)
+        names = [*STATE, LINEAR, SMEM, *self.params]
+        namespace = {**self.namespace, **STAND_INS}
+        code = [*storage.reserve, *copy.deepcopy(body)]
+        function = self.define(f"{self.code.source.function.__name__}_thread", names, code, namespace)
+        kinds = tuple(types.int64 for _ in (*STATE, LINEAR, SMEM)) + tuple(argtypes[name] for name in self.params)
         return infer_types(function, kinds)
+
+    # ---- the launch
 
     def launch_body(self, argtypes: TypeMap) -> list[ast.stmt]:
         """The whole body of the function that runs a launch."""
         code, variable_types = self.emit(argtypes)
-        kinds = {name: variable_types.of(name) for name in code.varying_slots} if argtypes else {}
-        if not all(kind is None or isinstance(kind, (types.Number, types.Boolean)) for kind in kinds.values()):
+        kinds = self._slot_types(code, variable_types) if argtypes else dict.fromkeys(code.varying_slots)
+        if not self.code.needs_block and not all(kind is None or is_number(kind) for kind in kinds.values()):
             # A view or a tuple would have to be kept for each thread. Not cutting the kernel is simpler than storing it.
             code, _ = self.emit(argtypes, split=False)
-        made: list[ast.stmt] = []
+            kinds = dict.fromkeys(code.varying_slots)
+        tree = self.code.source.tree
+        storage = Storage(code.team, self.namespace, tree)
+        storage.shared(self.code.shared_arrays)
+        made = local_array_calls(self.body, self.code.local_arrays)
         for name in code.varying_slots:
-            self.namespace[f"_k_dtype_{name}"] = slot_dtype(kinds.get(name))
-            made += statements(f"{name}__s = _k_stack_array({MAX_BLOCK}, _k_dtype_{name})", self.code.source.tree)
-        for name in code.undefined:
-            self.namespace[f"_k_type_{name}"] = slot_dtype(variable_types.of(name)).type
-            made += statements(f"{name}__u = _k_type_{name}(0)", self.code.source.tree)
-        return made + code.body
+            if name in made:
+                storage.local_array(name, made[name])
+            else:
+                storage.slots(name, kinds[name])
+        if code.uses_mask:
+            storage.plain(MASK, "_k_int8")
+        if code.uses_active:
+            storage.plain(ACTIVE, "_k_int8")
+        first = [*self._undefined(code, variable_types), *storage.reserve]
+        return [*self._sizes(code, [*first, *code.body]), *first, *code.body, *storage.release]
 
-    def define(self, name: str, params: Iterable[str], body: list[ast.stmt]) -> FunctionType:
+    def _sizes(self, code: BlockCode, body: list[ast.stmt]) -> list[ast.stmt]:
+        used = {node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        return code.team.sizes(self.code.source.tree) if used & {THREADS, BLOCKS} else []
+
+    def _slot_types(self, code: BlockCode, variable_types: VariableTypes) -> dict[str, types.Type | None]:
+        kinds = {name: variable_types.of(name) for name in code.varying_slots if name not in self.code.local_arrays}
+        for name, kind in kinds.items():
+            if kind is types.unknown and self.code.needs_block:
+                construct = f"the variable {name!r}, which has several types and lives across a barrier,"
+                raise self.code.source.refusal(self._assignment(name), construct, "use a variable for each type")
+        return kinds
+
+    def _assignment(self, name: str) -> ast.AST:
+        for node in ast.walk(ast.Module(self.body, [])):
+            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+                return node
+        return self.code.source.tree
+
+    def _undefined(self, code: BlockCode, variable_types: VariableTypes) -> list[ast.stmt]:
+        """Values for the uniform variables that may be read before they are assigned; of numbers, as others cannot be made."""
+        made: list[ast.stmt] = []
+        for name in code.undefined:
+            kind = variable_types.of(name)
+            if kind is None or is_number(kind):
+                self.namespace[f"_k_type_{name}"] = slot_dtype(kind).type
+                made += statements(f"{name}__u = _k_type_{name}(0)", self.code.source.tree)
+        return made
+
+    # ---- the function
+
+    def define(
+        self, name: str, params: Iterable[str], body: list[ast.stmt], namespace: Mapping[str, Any] | None = None
+    ) -> FunctionType:
         """A Python function made of the statements."""
         source = self.code.source
-        return define_function(name, params, body, self.namespace, source.filename, source.tree, source.function.__module__)
+        scope = self.namespace if namespace is None else namespace
+        return define_function(name, params, body, scope, source.filename, source.tree, source.function.__module__)
 
     def compile(self, argtypes: TypeMap) -> tuple[Any, str]:
         """The dispatcher of the launch function, to be compiled for these types, and its source."""
         body = self.launch_body(argtypes)
         name = self.code.source.function.__name__
-        function = self.define(name, [*SIZES, *self.params], body)
+        function = self.define(name, [*SIZES, SMEM, *self.params], body)
         return self.options.njit(function), self.text(body)
 
     def text(self, body: list[ast.stmt]) -> str:
         """The launch function as Python source."""
-        params = ", ".join([*SIZES, *self.params])
+        params = ", ".join([*SIZES, SMEM, *self.params])
         lines = unparse(body).splitlines() or ["pass"]
         return f"def {self.code.source.function.__name__}({params}):\n" + "".join(f"    {line}\n" for line in lines)
 
@@ -178,61 +224,5 @@ def _has_ndim(argtypes: TypeMap, array: str, ndim: int) -> bool:
     return not argtypes or (isinstance(kind, types.Array) and kind.ndim == ndim)
 
 
-def slot_dtype(kind: types.Type | None) -> np.dtype[Any]:
-    """The dtype that keeps a number of the type; any will do for a variable without a type, which Numba has found unused."""
-    if not isinstance(kind, (types.Number, types.Boolean)):
-        return np.dtype(np.int8)
-    return np.dtype(np.bool_) if isinstance(kind, types.Boolean) else np.dtype(as_dtype(kind))
-
-
 def _is_none(value: ast.expr | None) -> bool:
     return value is None or (isinstance(value, ast.Constant) and value.value is None)
-
-
-def _with_devices(code: ThreadCode, options: Options) -> dict[str, Any]:
-    """The namespace of a function, its device functions compiled."""
-    return {
-        name: _compile_device(value, options) if isinstance(value, DeviceFunction) else value
-        for name, value in code.namespace.items()
-    }
-
-
-# Device functions are often shared by many kernels, and compiling one costs 0.05 to 0.2 s.
-_compiled_devices: WeakKeyDictionary[FunctionType, dict[Options, Any]] = WeakKeyDictionary()
-
-
-def _compile_device(device: DeviceFunction, options: Options) -> Any:
-    compiled = _compiled_devices.setdefault(device.function, {})
-    if options not in compiled:
-        code = cast(ThreadCode, device.code)  # set by now: the whole kernel has been translated
-        source = code.source
-        body = code.body
-        if LINEAR in read_names(body):
-            body = statements(f"{LINEAR} = {NONNEG}({LINEAR_TEXT})", source.tree) + body
-        params = [*(STATE if code.uses_state else ()), *source.params]
-        namespace = {**_with_devices(code, options), **_HELPERS}
-        name = source.function.__name__
-        function = define_function(name, params, body, namespace, source.filename, source.tree, source.function.__module__)
-        compiled[options] = options.njit(function, forceinline=True)
-    return compiled[options]
-
-
-def define_function(
-    name: str,
-    params: Iterable[str],
-    body: list[ast.stmt],
-    namespace: Mapping[str, Any],
-    filename: str,
-    at: ast.AST,
-    module: str,
-) -> FunctionType:
-    """A Python function made of statements; its lines are those of the user's file."""
-    arguments = ast.arguments([], [ast.arg(param) for param in params], None, [], [], None, [])
-    tree = ast.FunctionDef(name, arguments, body or [ast.Pass()], [], None)
-    if sys.version_info >= (3, 12):
-        tree.type_params = []
-    place(tree, at)
-    scope: dict[str, Any] = {**namespace, "__name__": module}
-    exec(compile(ast.Module([tree], []), filename, "exec"), scope)  # noqa: S102  # the generated function
-    function: FunctionType = scope[name]
-    return function

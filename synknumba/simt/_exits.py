@@ -1,14 +1,25 @@
-"""`return` inside a loop over threads: it ends the turn of one thread, not the launch."""
+"""`return`, `break` and `continue` inside a loop over threads: they end the turn of one thread, not the launch."""
 
 import ast
+from collections.abc import Iterable
 
-from synknumba.simt._ast import has_return, statements
+from synknumba.simt._ast import has_return, own_exits, place, statements
 
 LEFT = "_k_left"
+EXIT = "_k_exit"
+
+# The mask of a thread that runs; also above every level.
+RUNNING = 127
+
+
+def has_exit(body: Iterable[ast.stmt]) -> bool:
+    """Whether a thread may leave these statements: for good, or the loop that stands directly around them."""
+    body = list(body)
+    return has_return(body) or next(own_exits(body), None) is not None
 
 
 def lower_returns(body: list[ast.stmt], *, inside: bool = False) -> list[ast.stmt]:
-    """The statements of one thread's turn, with each `return` replaced by what goes on with the next thread.
+    """The statements of one thread's last turn, with each `return` replaced by what goes on with the next thread.
 
     Outside the kernel's own loops that is `continue`. Inside one, a flag is set, the loops are left, and the flag is looked at
     behind each of them.
@@ -48,3 +59,39 @@ def _lower(statement: ast.stmt, *, inside: bool) -> list[ast.stmt]:
 
 def _continue(at: ast.stmt) -> ast.stmt:
     return ast.copy_location(ast.Continue(), at)
+
+
+def lower_exits(body: list[ast.stmt], loop: tuple[int, int] | None, *, inside: bool = False) -> list[ast.stmt]:
+    """The statements of one thread's turn that is followed by other turns: each exit notes which level the thread leaves.
+
+    What follows an exit runs only if the thread has not left: `if _k_exit == 127: …`.
+
+    Args:
+        body: the statements; changed in place.
+        loop: the levels of the loop around the turn: of those that have left it, and of those that have ended this iteration.
+        inside: whether the statements stand inside a loop of one thread, to which `break` and `continue` then belong.
+    """
+    done: list[ast.stmt] = []
+    for position, statement in enumerate(body):
+        if isinstance(statement, ast.Return):
+            return done + statements(f"{EXIT} = 0" + ("\nbreak" if inside else ""), statement)
+        if isinstance(statement, (ast.Break, ast.Continue)) and not inside and loop is not None:
+            level = loop[0] if isinstance(statement, ast.Break) else loop[1]
+            return done + statements(f"{EXIT} = {level}", statement)
+        done.append(statement)
+        if not (has_return(statement) or (not inside and has_exit([statement]))):
+            continue
+        if isinstance(statement, ast.If):
+            statement.body = lower_exits(statement.body, loop, inside=inside)
+            statement.orelse = lower_exits(statement.orelse, loop, inside=inside)
+        elif isinstance(statement, (ast.For, ast.While)):
+            statement.body = lower_exits(statement.body, loop, inside=True)
+            if inside:
+                done += statements(f"if {EXIT} != {RUNNING}:\n    break", statement)
+        rest = lower_exits(body[position + 1 :], loop, inside=inside)
+        if rest:
+            guard = statements(f"if {EXIT} == {RUNNING}:\n    pass", statement)[0]
+            guard.body = rest  # type: ignore[attr-defined]
+            done.append(place(guard, statement))
+        return done
+    return done

@@ -5,6 +5,7 @@ import copy
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import FunctionType
 from typing import Any, Protocol, cast, overload
 
@@ -13,12 +14,13 @@ from numba import typeof
 from numba.core import errors, sigutils, types
 
 from synknumba._errors import ArgumentError, LaunchError
-from synknumba.simt._ast import read_names
-from synknumba.simt._build import MAX_BLOCK, Options, Program
+from synknumba.simt._build import Program
 from synknumba.simt._cache import CacheInfo, KernelCache
 from synknumba.simt._codegen import Compiled, compile_launch
+from synknumba.simt._devices import Options
 from synknumba.simt._overloads import Overload, Signature, best_signature, fit, parse_signatures
 from synknumba.simt._scope import is_device_function
+from synknumba.simt._storage import MAX_BLOCK
 
 Dim3 = tuple[int, int, int]
 
@@ -28,15 +30,12 @@ MAX_BLOCK_AXES: Dim3 = (1024, 1024, 64)
 # As many threads as numba-cuda gives `forall` on most GPUs.
 FORALL_BLOCK = 256
 
-# What the code of one thread calls where it waits for the whole grid.
-GRID_BARRIER = "_k_barrier_grid"
-
 # Types of which the class alone determines the Numba type.
 _PLAIN_SCALARS = frozenset({bool, int, float, complex, *(np.dtype(char).type for char in "?bhilqBHILQfdFD")})
 
 
 class _Entry(Protocol):
-    """A compiled launch function: the sizes of grid and block, then the kernel's arguments."""
+    """A compiled launch function: the sizes of grid and block, the bytes of dynamic shared memory, the kernel's arguments."""
 
     def __call__(self, *args: Any) -> None: ...
 
@@ -44,8 +43,8 @@ class _Entry(Protocol):
 class Launcher:
     """A kernel with a grid and a block."""
 
-    def __init__(self, kernel: "Kernel", grid: Dim3, block: Dim3) -> None:
-        self._kernel, self._sizes = kernel, (*grid, *block)
+    def __init__(self, kernel: "Kernel", grid: Dim3, block: Dim3, smem: int = 0) -> None:
+        self._kernel, self._sizes = kernel, (*grid, *block, smem)
 
     def __call__(self, *args: Any) -> None:
         """Runs every thread of the grid on the calling CPU core."""
@@ -110,22 +109,23 @@ class Kernel:
         raise LaunchError(message)
 
     def __getitem__(self, config: tuple[Any, ...]) -> Launcher:
-        """`kernel[grid, block]`, with CUDA's optional stream and bytes of dynamic shared memory, which mean nothing here."""
+        """`kernel[grid, block]`, with CUDA's optional stream, which means nothing here, and bytes of dynamic shared memory."""
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             message = f"{self.py_func.__qualname__}: launch as kernel[grid, block](...), got [{config!r}]"
             raise LaunchError(message)
         grid, block = (_three(part, name) for part, name in zip(config, ("grid", "block"), strict=False))
+        smem = _bytes(config[3]) if len(config) == 4 else 0
         check_sizes(grid, block)
-        return Launcher(self, grid, block)
+        return Launcher(self, grid, block, smem)
 
     def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launcher:
         """A launcher with at least n threads; `tpb` threads a block if given."""
-        del stream, sharedmem
+        del stream
         if n < 0:
             message = f"Can't create ForAll with negative task count: {n}"  # in numba-cuda's words
             raise LaunchError(message)
         block = tpb or FORALL_BLOCK
-        return Launcher(self, (-(-n // block), 1, 1), (block, 1, 1))
+        return Launcher(self, (-(-n // block), 1, 1), (block, 1, 1), _bytes(sharedmem))
 
     @functools.cached_property
     def _program(self) -> Program:
@@ -152,22 +152,23 @@ class Kernel:
             return self._program.text(self._program.launch_body({}))
         return self._text
 
-    def prepare(self, grid: Dim3, block: Dim3, args: tuple[Any, ...]) -> Callable[[], None]:
+    def prepare(self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0) -> Callable[[], None]:
         """Compiles for these arguments if need be, and returns a function that launches with exactly these objects.
 
         Args:
             grid: the number of blocks, for each axis.
             block: the number of threads of a block, for each axis.
             args: the kernel's arguments. Their contents may change between launches, their types and places may not.
+            smem: bytes of dynamic shared memory for each block.
         """
         check_sizes(grid, block)
         args = self.coerce(args)
-        return functools.partial(self.entry(args), *grid, *block, *args)
+        return functools.partial(self.entry(args), *grid, *block, smem, *args)
 
-    def bind(self, grid: Dim3, block: Dim3, args: tuple[Any, ...]) -> Callable[..., None]:
+    def bind(self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0) -> Callable[..., None]:
         """As `prepare`, but the returned function takes the arguments: any of the same types as `args`."""
         check_sizes(grid, block)
-        return functools.partial(self.entry(self.coerce(args)), *grid, *block)
+        return functools.partial(self.entry(self.coerce(args)), *grid, *block, smem)
 
     def coerce(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments as the kernel gets them: hints taken off, scalars converted to the types of a declared signature."""
@@ -207,7 +208,7 @@ class Kernel:
         """Compiles the kernel for the argument types of a signature."""
         kinds = tuple(sigutils.normalize_signature(signature)[0])
         self._compiled(kinds)
-        return Overload(kinds, GRID_BARRIER in read_names(self._program.body))
+        return Overload(kinds, self._program.is_cooperative)
 
     @property
     def specialized(self) -> bool:
@@ -262,7 +263,7 @@ class Kernel:
         argtypes = dict(zip(self._program.params, kinds, strict=True))
         try:
             dispatcher, text = self._program.compile(argtypes)
-            return compile_launch(dispatcher, text, (types.int64,) * 6 + kinds, key)
+            return compile_launch(dispatcher, text, (types.int64,) * 7 + kinds, key)
         except errors.TypingError as error:
             if "Cannot modify readonly array" in str(error):  # and not any message that names the type of an input
                 raise self._readonly(argtypes) from error
@@ -309,6 +310,14 @@ def _three(size: Any, name: str) -> Dim3:
     return cast("Dim3", (*(int(part) for part in parts), 1, 1)[:3])
 
 
+def _bytes(size: Any) -> int:
+    """The bytes of dynamic shared memory of a launch."""
+    if not isinstance(size, (int, np.integer)) or size < 0:
+        message = f"the bytes of dynamic shared memory must be an integer not below 0, got {size!r}"
+        raise LaunchError(message)
+    return int(size)
+
+
 def check_sizes(grid: Dim3, block: Dim3) -> None:
     """Refuses a grid or a block that CUDA does not accept.
 
@@ -338,8 +347,9 @@ def jit(function: Any = None, /, **options: Any) -> Any:
 
     Args:
         function: a plain function, one decorated by `numba.cuda.jit`, or a signature or list of signatures.
-        options: `fastmath` as `numba.njit` takes it; `cache=False` not to keep the compiled kernel on
-            disk; the other options of `numba.cuda.jit` mean nothing here.
+        options: `fastmath` as `numba.njit` takes it; `thread_order="reverse"` runs the threads from the last to the first,
+            which changes nothing unless a barrier is missing; `cache=False` keeps nothing on disk. The other options
+            of `numba.cuda.jit` mean nothing here.
     """
     if isinstance(function, Kernel):
         return function if not options else jit(function.py_func, **options)
@@ -357,6 +367,11 @@ def jit(function: Any = None, /, **options: Any) -> Any:
 
 def _options(given: Mapping[str, Any]) -> Options:
     fastmath = given.get("fastmath")
+    order = given.get("thread_order", "forward")
+    if order not in {"forward", "reverse"}:
+        message = f"thread_order must be 'forward' or 'reverse', got {order!r}"
+        raise ArgumentError(message)
+    options = Options(reverse=order == "reverse")
     if not fastmath:
-        return Options()
-    return Options(True if fastmath is True else frozenset(fastmath))
+        return options
+    return replace(options, fastmath=True if fastmath is True else frozenset(fastmath))

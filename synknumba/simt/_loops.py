@@ -7,11 +7,14 @@ under the name of implicit loop barriers.
 import ast
 import copy
 from dataclasses import dataclass
+from typing import cast
 
 from synknumba.simt._analysis import Analysis
 from synknumba.simt._ast import (
+    assign,
     assigned_names,
     count_names,
+    expression,
     has_return,
     load,
     loop_variable,
@@ -19,11 +22,13 @@ from synknumba.simt._ast import (
     place,
     range_arguments,
     read_names,
+    statements,
     store,
     walk,
 )
 from synknumba.simt._bounds import Guards
 from synknumba.simt._operations import AXES, THREAD
+from synknumba.simt._sync import synchronises
 
 # LLVM unrolls a constant loop this short and then vectorizes over the threads by itself; turning it inside out as well cost
 # a factor of 2.5 on a 16 × 16 matrix tile.
@@ -98,7 +103,7 @@ class Loops:
         return all(self._suits_threads(node.slice) for node in subscripts if target in read_names(node.slice))
 
     def _is_turnable(self, loop: ast.For) -> bool:
-        if has_return(loop.body) or next(own_exits(loop.body), None) is not None:
+        if has_return(loop.body) or next(own_exits(loop.body), None) is not None or synchronises(loop):
             return False
         names = read_names(loop) | assigned_names(loop)
         return not (names & self._local_arrays) and self._is_own(loop)
@@ -155,7 +160,8 @@ def count_up(body: list[ast.stmt], analysis: Analysis) -> list[ast.stmt]:
     """
     done: list[ast.stmt] = []
     for position, statement in enumerate(body):
-        loop = _as_for(statement, body[position + 1 :], analysis) if isinstance(statement, ast.While) else None
+        plain = isinstance(statement, ast.While) and not synchronises(statement)
+        loop = _as_for(cast(ast.While, statement), body[position + 1 :], analysis) if plain else None
         done.append(loop or statement)
     return done
 
@@ -181,6 +187,37 @@ def _as_for(loop: ast.While, behind: list[ast.stmt], known: Analysis) -> ast.For
     args = [load(name), stop, step]
     body = [_Renamed(name, counter).visit(copy.deepcopy(statement)) for statement in work]
     return place(ast.For(store(counter), ast.Call(load("range"), args, []), body, []), loop)
+
+
+def count_apart(body: list[ast.stmt], analysis: Analysis) -> list[ast.stmt]:
+    """Writes `for v in range(…)` around a barrier, where threads count differently, as `while` with a counter for each thread.
+
+    Args:
+        body: the statements; changed in place.
+        analysis: of the same statements.
+    """
+    done: list[ast.stmt] = []
+    for statement in body:
+        if isinstance(statement, (ast.If, ast.For, ast.While)):
+            statement.body = count_apart(statement.body, analysis)
+            statement.orelse = count_apart(statement.orelse, analysis)
+        args = range_arguments(statement)
+        around = args is not None and isinstance(statement, ast.For) and synchronises(statement)
+        if not around or all(map(analysis.is_uniform, args or [])):
+            done.append(statement)
+        else:
+            done += _as_while(cast(ast.For, statement), args or [])
+    return done
+
+
+def _as_while(loop: ast.For, args: list[ast.expr]) -> list[ast.stmt]:
+    name = f"{loop_variable(loop)}{loop.lineno}"
+    at, stop, step = (f"_k_{word}_{name}" for word in ("at", "stop", "step"))
+    start = [assign(target, value, loop) for target, value in zip((at, stop, step), args, strict=True)]
+    up = isinstance(args[2], ast.Constant) and isinstance(args[2].value, int) and args[2].value > 0
+    test = expression(f"{at} < {stop}" if up else f"({at} < {stop}) if {step} > 0 else ({at} > {stop})", loop)
+    count = statements(f"{loop_variable(loop)} = {at}\n{at} += {step}", loop)
+    return [*start, ast.copy_location(ast.While(test, count + loop.body, []), loop)]
 
 
 class _Renamed(ast.NodeTransformer):

@@ -1,21 +1,21 @@
 """From CUDA's words to plain names: the second layer of the compiler.
 
-The result is one thread's code in plain Python: thread indices are variables, the
-operations that need no other thread are functions, and what cannot be run has been refused.
+The result is one thread's code in plain Python: thread indices are variables, the operations that need no other thread are
+functions, barriers and collectives are statements of their own, and what cannot be run has been refused.
 """
 
 import ast
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 from numba.core import types
-from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import KernelError
-from synknumba.simt._ast import assign, expression, load, place, read_names
+from synknumba.simt._arrays import ARRAY_PATHS, SharedArray, array_arguments, constant, known_dtype, shape_of
+from synknumba.simt._ast import assign, assigned_names, expression, load, place, read_names, walk
+from synknumba.simt._hoist import Hoister
+from synknumba.simt._inline import ReturnsAssigned, last_return, renamed
 from synknumba.simt._intrinsics import stack_array
 from synknumba.simt._operations import (
     AXES,
@@ -33,112 +33,111 @@ from synknumba.simt._operations import (
     way_out,
 )
 from synknumba.simt._scope import MISSING, CudaPath, Scope, is_device_function, is_njit_function
-from synknumba.simt._source import CALLED_BUILTINS, Source, read_source
-
-
-@dataclass(slots=True)
-class ThreadCode:
-    """One thread's code in plain names.
-
-    Attributes:
-        source: the function it was made from.
-        body: the statements.
-        namespace: what the global names in the body stand for.
-        local_arrays: the variables made by `cuda.local.array`.
-        uses_state: whether the body reads the thread's place in its block or grid.
-    """
-
-    source: Source
-    body: list[ast.stmt] = field(default_factory=list)
-    namespace: dict[str, Any] = field(default_factory=dict)
-    local_arrays: set[str] = field(default_factory=set)
-    uses_state: bool = False
-
-
-class DeviceFunction:
-    """A function called in a kernel that is translated too; it is compiled when the kernel is.
-
-    Attributes:
-        code: its code; None while it is being translated, which is how a recursion is found.
-    """
-
-    def __init__(self, function: FunctionType) -> None:
-        self.function = function
-        self.code: ThreadCode | None = None
+from synknumba.simt._source import CALLED_BUILTINS, read_source
+from synknumba.simt._sync import BARRIER_PATHS, COLLECTIVES, EXCHANGED, OPERAND, barrier, collective_statement
+from synknumba.simt._thread_code import DeviceFunction, ThreadCode
 
 
 class Devices:
     """The device functions of one kernel, each translated once."""
 
     def __init__(self) -> None:
-        self._known: dict[FunctionType, DeviceFunction] = {}
+        self._known: dict[FunctionType, DeviceFunction | None] = {}
 
-    def translate(self, function: FunctionType, refuse: Callable[[str, str], KernelError]) -> DeviceFunction:
-        """The function's translation; `refuse` makes the error for a call that cannot be made."""
-        device = self._known.get(function)
-        if device is None:
-            device = self._known[function] = DeviceFunction(function)
-            device.code = translate_names(function, self)
-        elif device.code is None:
-            construct = f"a recursive device function ({function.__qualname__})"
-            raise refuse(construct, "write it as a loop")
-        return device
+    def translate(self, function: FunctionType, *, optional: bool = False) -> DeviceFunction | None:
+        """The function's translation.
+
+        Args:
+            function: the plain function.
+            optional: whether it can also be called as it is; None is returned if it cannot be translated.
+        """
+        if function in self._known:
+            return self._known[function]
+        device = self._known[function] = DeviceFunction(function)
+        try:
+            device.code = translate_names(function, self, device)
+        except KernelError:
+            if not optional:
+                raise
+            self._known[function] = None
+        return self._known[function]
 
 
-def translate_names(function: FunctionType, devices: Devices) -> ThreadCode:
+def translate_names(function: FunctionType, devices: Devices, device: DeviceFunction | None = None) -> ThreadCode:
     """One thread's code of a kernel or a device function, in plain names.
+
+    Args:
+        function: the plain function.
+        devices: the device functions translated so far.
+        device: what stands for the function itself, if it is a device function: it may call itself.
 
     Raises:
         KernelError: it uses something that the CPU cannot run.
     """
-    translator = _Translator(read_source(function), devices)
-    return translator.run()
+    source = read_source(function)
+    code = _Translator(ThreadCode(source), Scope(source), devices).run()
+    if device is not None and device.is_recursive:
+        code.uses_state = True  # the calls inside it, translated before this was known, pass the state
+        if code.needs_block:
+            raise source.refusal(
+                source.tree, "a recursive device function with a barrier or shared memory", "write it as a loop"
+            )
+    return code
 
 
-class _Translator(ast.NodeTransformer):
+class _Translator(Hoister):
     """Rewrites a function's tree in place."""
 
-    def __init__(self, source: Source, devices: Devices) -> None:
-        self.code = ThreadCode(source)
-        self.source = source
-        self.scope = Scope(source)
+    def __init__(self, code: ThreadCode, scope: Scope, devices: Devices) -> None:
+        super().__init__(code.source)
+        self.code = code
+        self.scope = scope
         self.devices = devices
+        tree = code.source.tree
+        self._stores = Counter(node.id for node in walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        self._groups: set[str] = set()
+        self._groups = self._grid_groups(tree)
+        self._taken = set(scope.locals)
 
     def run(self) -> ThreadCode:
-        self.code.body = self._block(self.source.tree.body)
+        self.code.body = self.block(self.source.tree.body)
         return self.code
+
+    def _grid_groups(self, tree: ast.FunctionDef) -> set[str]:
+        """The variables that stand for the whole grid, as after `g = cuda.cg.this_grid()`."""
+        return {
+            node.targets[0].id
+            for node in walk(tree)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and self._is_grid(node.value)
+        }
+
+    def _is_grid(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id in self._groups
+        return isinstance(node, ast.Call) and self._path(node.func) == "cg.this_grid"
+
+    def _path(self, node: ast.expr) -> str | None:
+        """The path below `numba.cuda` that an expression stands for."""
+        target = self.scope.resolve(node)
+        return target.path if isinstance(target, CudaPath) else None
 
     # ---- statements
 
-    def _block(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        done: list[ast.stmt] = []
-        for statement in body:
-            new = self.visit(statement)
-            done += new if isinstance(new, list) else [new]
-        return done
-
-    def visit_If(self, node: ast.If) -> ast.stmt:
-        node.test = self.visit(node.test)
-        node.body, node.orelse = self._block(node.body), self._block(node.orelse)
-        return node
-
-    def visit_For(self, node: ast.For) -> ast.stmt:
-        node.iter, node.target = self.visit(node.iter), self.visit(node.target)
-        node.body = self._block(node.body)
-        return node
-
-    def visit_While(self, node: ast.While) -> ast.stmt:
-        node.test = self.visit(node.test)
-        node.body = self._block(node.body)
-        return node
-
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         if isinstance(node.value, ast.Call):
-            target = self.scope.resolve(node.value.func)
-            if isinstance(target, CudaPath) and target.path in FENCES:
+            path = self._path(node.value.func)
+            function = node.value.func
+            if isinstance(function, ast.Attribute) and function.attr == "sync" and self._is_grid(function.value):
+                self.code.needs_block = True
+                return barrier("grid", node)
+            if path in BARRIER_PATHS:
+                self.code.needs_block = True
+                return barrier(BARRIER_PATHS[path], node)
+            if path in FENCES or path == "cg.this_grid":
                 return ast.copy_location(ast.Pass(), node)
         node.value = self.visit(node.value)
-        return node
+        done_before = isinstance(node.value, (ast.Name, ast.Tuple, ast.Constant))
+        return ast.copy_location(ast.Pass(), node) if done_before else node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | list[ast.stmt]:
         if node.value is None:
@@ -146,63 +145,51 @@ class _Translator(ast.NodeTransformer):
         return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
-        if isinstance(node.value, ast.Call):
-            target = self.scope.resolve(node.value.func)
-            if isinstance(target, CudaPath) and target.path == "local.array":
-                return self._local_array(node, node.value)
+        if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            path, name = self._path(node.value.func), node.targets[0].id
+            if path in ARRAY_PATHS and self._stores[name] == 1:
+                return self._array(node.value, path, name)
+        if self._is_grid(node.value) and isinstance(node.targets[0], ast.Name):
+            return ast.copy_location(ast.Pass(), node)
         node.value = self.visit(node.value)
         node.targets = [self.visit(target) for target in node.targets]
         return _split_tuple(node)
 
-    def _local_array(self, node: ast.Assign, made: ast.Call) -> ast.stmt:
-        if len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
-            raise self.source.refusal(node, "cuda.local.array() in this place", "assign it to one plain variable")
-        args = dict(zip(("shape", "dtype"), made.args, strict=False))
-        args |= {keyword.arg: keyword.value for keyword in made.keywords if keyword.arg}
-        if "shape" not in args or "dtype" not in args:
-            raise self.source.refusal(node, "cuda.local.array() without a shape and a dtype", "give it both")
-        self.code.local_arrays.add(node.targets[0].id)
-        node.value = place(
-            ast.Call(self._bind("stack_array", stack_array), [self._shape(args["shape"]), self._dtype(args["dtype"])], []),
-            made,
-        )
+    def visit_Return(self, node: ast.Return) -> ast.stmt:
+        if node.value is not None:
+            node.value = self.visit(node.value)
         return node
 
-    def _shape(self, node: ast.expr) -> ast.expr:
-        value = self._constant(node)
-        dims = value if isinstance(value, tuple) else (value,)
-        if not dims or not all(isinstance(dim, int) and not isinstance(dim, bool) and dim > 0 for dim in dims):
-            raise self.source.refusal(node, "an array shape that is not made of positive integer constants", "use constants")
-        elements: list[ast.expr] = [ast.Constant(dim) for dim in dims]
-        return place(elements[0] if len(elements) == 1 else ast.Tuple(elements, ast.Load()), node)
+    def _array(self, made: ast.Call, path: str, name: str) -> ast.stmt:
+        """Makes the array that a variable stands for; nothing else may be assigned to it."""
+        shape_node, dtype_node = array_arguments(path, made, self.scope)
+        shape, dtype = shape_of(shape_node, self.scope, dynamic=path == "shared.array"), self._dtype(dtype_node)
+        if path == "shared.array":
+            self.code.needs_block = True
+            self.code.shared_arrays[name] = SharedArray(shape, dtype, made)
+            return place(ast.Pass(), made)
+        self.code.local_arrays.add(name)
+        elements: list[ast.expr] = [ast.Constant(dim) for dim in shape]
+        dims = elements[0] if len(elements) == 1 else ast.Tuple(elements, ast.Load())
+        return assign(name, ast.Call(self._bind("stack_array", stack_array), [dims, dtype], []), made)
 
     def _dtype(self, node: ast.expr) -> ast.expr:
-        value = self._constant(node)
-        if value is MISSING:  # such as x.dtype, which Numba knows when it types the kernel
-            return self.visit(node)  # type: ignore[no-any-return]
-        if isinstance(value, types.Record):
-            value = as_dtype(value)
-        return self._bind("dtype", value if isinstance(value, types.Type) else np.dtype(value))
+        dtype = known_dtype(node, self.scope)
+        if dtype is None:
+            return cast(ast.expr, self.visit(node))
+        return self._bind("dtype", dtype)
 
-    def _constant(self, node: ast.expr) -> Any:
-        """The value of an expression made of constants and global names; `MISSING` if it names anything else."""
-        if read_names(node) & self.scope.locals:
-            return MISSING
-        try:
-            code = compile(ast.fix_missing_locations(ast.Expression(node)), self.source.filename, "eval")
-            return eval(code, dict(self.source.scope))  # noqa: S307  # an expression of the user's own source
-        except Exception as error:
-            raise self.source.refusal(node, f"this constant ({type(error).__name__}: {error})", "use a plain number") from error
-
-    # ---- expressions
+    # ---- names
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self._groups:
+            raise self.source.refusal(node, "the group of all threads in this place", "call its sync() in the kernel itself")
         if not isinstance(node.ctx, ast.Load) or node.id in self.scope.locals:
             return node
         value = self.scope.resolve(node)
         if isinstance(value, CudaPath):
             return self._operation(node, value.path)
-        device = self._device(node, value)
+        device = self._device(value)
         if device is not None:
             return self._bind_at(node, device.function.__name__, device)
         if node.id in self.source.scope and node.id in CALLED_BUILTINS:
@@ -215,7 +202,7 @@ class _Translator(ast.NodeTransformer):
         value = self.scope.resolve(node)
         if isinstance(value, CudaPath):
             return self._operation(node, value.path)
-        device = self._device(node, value)
+        device = self._device(value)
         if device is not None:
             return self._bind_at(node, device.function.__name__, device)
         return self.generic_visit(node)  # type: ignore[return-value]
@@ -237,36 +224,76 @@ class _Translator(ast.NodeTransformer):
             return self._bind_at(node, path.replace(".", "_"), value)
         raise self.source.refusal(node, f"cuda.{path}" if path else "the module numba.cuda as a value", way_out(path))
 
+    # ---- calls
+
     def visit_Call(self, node: ast.Call) -> ast.expr:
         value = self.scope.resolve(node.func)
         if isinstance(value, CudaPath):
             return self._cuda_call(node, value.path)
-        device = self._device(node, value)
-        if device is None or device.code is None:
-            return self.generic_visit(node)  # type: ignore[return-value]
-        if node.keywords:
-            raise self.source.refusal(node, f"a keyword argument of {device.function.__name__}()", "pass it by position")
-        args = [self.visit(arg) for arg in node.args]
-        if device.code.uses_state:
+        device = self._device(value)
+        if device is None:
+            return self._plain_call(node)
+        args = self.in_order(self._positional(node, device.function))
+        if device.code is None:
+            device.is_recursive = True
+        elif device.code.needs_block:
+            return self._pasted(node, device.code, args)
+        if device.code is None or device.code.uses_state:
             self.code.uses_state = True
             args = [load(name) for name in STATE] + args
         return place(ast.Call(self._bind_at(node, device.function.__name__, device), args, []), node)
 
+    def _plain_call(self, node: ast.Call) -> ast.expr:
+        values = self.in_order([node.func, *node.args, *(keyword.value for keyword in node.keywords)])
+        node.func, node.args = values[0], values[1 : 1 + len(node.args)]
+        for keyword, value in zip(node.keywords, values[1 + len(node.args) :], strict=True):
+            keyword.value = value
+        return node
+
+    def _positional(self, node: ast.Call, function: FunctionType) -> list[ast.expr]:
+        """The arguments of a call by position, default values among them."""
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        given = dict(zip(names, node.args, strict=False))
+        repeated = [keyword.arg for keyword in node.keywords if keyword.arg in given or keyword.arg not in names]
+        given |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        defaults = function.__defaults__ or ()
+        for name, value in zip(names[len(names) - len(defaults) :], defaults, strict=True):
+            if name not in given:
+                given[name] = self._default(value, node)
+        if repeated or len(node.args) > len(names) or set(given) != set(names):
+            got = f"{len(node.args)} by position, {[keyword.arg for keyword in node.keywords]} by name"
+            construct = f"a call of {function.__name__}({', '.join(names)}) with {got}"
+            raise self.source.refusal(node, construct, "give each parameter one argument")
+        return [given[name] for name in names]
+
+    def _default(self, value: Any, at: ast.AST) -> ast.expr:
+        plain = value is None or isinstance(value, (bool, int, float, complex, str))
+        return place(ast.Constant(value) if plain else self._bind("default", value), at)
+
     def _cuda_call(self, node: ast.Call, path: str) -> ast.expr:
         if path in {"grid", "gridsize"}:
             return self._grid(node, path)
+        if path in COLLECTIVES:
+            return self._collective(node, path)
         if path == "const.array_like" and len(node.args) == 1 and not node.keywords:
-            return self.visit(node.args[0])  # type: ignore[no-any-return]
-        if path == "local.array":
-            raise self.source.refusal(node, "cuda.local.array() in this place", "assign it to one plain variable")
-        if path in FENCES:
+            return cast(ast.expr, self.visit(node.args[0]))
+        if path == "lanemask_lt":
+            lane = self._state(node, f"(1 << ({LINEAR} & {WARP_SIZE - 1})) - 1")
+            return place(ast.Call(self._bind("uint32", types.uint32), [lane], []), node)
+        if path in ARRAY_PATHS:
+            name = self.fresh("array")
+            self.before.append(self._array(node, path, name))
+            return ast.copy_location(load(name), node)
+        if path in FENCES or path in BARRIER_PATHS:
             raise self.source.refusal(node, f"cuda.{path}() in this place", "make it a statement of its own")
+        if path == "cg.this_grid":
+            raise self.source.refusal(node, "cuda.cg.this_grid() in this place", "assign it to a variable, and call its sync()")
         if path in INDICES or path in {"laneid", "warpsize"}:
             raise self.source.refusal(node, f"cuda.{path}()", "it is a value, not a function")
-        return self.generic_visit(node)  # type: ignore[return-value]
+        return self._plain_call(node)
 
     def _grid(self, node: ast.Call, path: str) -> ast.expr:
-        ndim = self._constant(node.args[0]) if len(node.args) == 1 else MISSING
+        ndim = constant(node.args[0], self.scope) if len(node.args) == 1 else MISSING
         if ndim not in {1, 2, 3}:
             raise self.source.refusal(node, f"cuda.{path}() of anything but 1, 2 or 3", "write the number of dimensions")
         self.code.uses_state = True
@@ -281,15 +308,83 @@ class _Translator(ast.NodeTransformer):
         self.code.uses_state = True
         return expression(text, node)
 
+    # ---- several threads
+
+    def _collective(self, node: ast.Call, path: str) -> ast.expr:
+        operation = COLLECTIVES[path]
+        given = dict(zip(operation.params, node.args, strict=False))
+        given |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        if len(node.args) + len(node.keywords) != len(operation.params) or set(given) != set(operation.params):
+            construct = f"cuda.{path}() without exactly the arguments {', '.join(operation.params)}"
+            raise self.source.refusal(node, construct, "give it these")
+        self.code.needs_block = self.code.uses_state = True
+        values = self.in_order([given[name] for name in operation.params])
+        operands: list[ast.expr] = []
+        for name, value in zip(operation.params, values, strict=True):
+            operands.append(self._operand(value, exchanged=name == operation.exchanged))
+        results = [self.fresh("got") for _ in range(operation.results)]
+        if operation.is_vote:  # the same for all threads of the block; each then keeps it as its own
+            count = self.fresh("vote")
+            self.before.append(collective_statement(path, [count], operands, node))
+            self.before.append(assign(results[0], load(count), node))
+        else:
+            self.before.append(collective_statement(path, results, operands, node))
+        parts: list[ast.expr] = [load(name) for name in results]
+        return place(parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Load()), node)
+
+    def _operand(self, value: ast.expr, *, exchanged: bool) -> ast.expr:
+        if not exchanged and not read_names(value):
+            return value
+        name = self.fresh(EXCHANGED if exchanged else OPERAND)
+        self.before.append(assign(name, value, value))
+        return ast.copy_location(load(name), value)
+
+    def _pasted(self, node: ast.Call, code: ThreadCode, args: list[ast.expr]) -> ast.expr:
+        """The body of a device function in front of the statement, and its value."""
+        self.code.needs_block = True
+        self.code.uses_state |= code.uses_state
+        word, params = code.source.function.__name__, code.source.params
+        changed = assigned_names(code.body)
+        names = {name: self._new_local(name, word) for name in changed | set(code.shared_arrays)}
+        values: dict[str, ast.expr] = {
+            name: self._bind(name.removeprefix("_k_"), value) for name, value in code.namespace.items() if name not in changed
+        }
+        for param, arg in zip(params, args, strict=True):
+            if param not in changed and isinstance(arg, (ast.Name, ast.Constant)):
+                values[param] = arg
+            else:
+                names.setdefault(param, self._new_local(param, word))
+                self.before.append(assign(names[param], arg, node))
+        self.code.local_arrays |= {names[name] for name in code.local_arrays}
+        for name, array in code.shared_arrays.items():
+            dtype = renamed([place(ast.Expr(array.dtype), node)], names, values)[0]
+            self.code.shared_arrays[names[name]] = SharedArray(array.shape, cast(ast.Expr, dtype).value, array.at)
+        body = renamed(code.body, names, values)
+        simple = last_return(body)
+        if simple is not None:
+            self.before += simple[0]
+            return simple[1] or place(ast.Constant(None), node)
+        result, flag = self._new_local("result", word), self._new_local("returned", word)
+        self.before += ReturnsAssigned(result, flag).lower(body)
+        return place(load(result) if result in assigned_names(self.before) else ast.Constant(None), node)
+
+    def _new_local(self, name: str, function: str) -> str:
+        number, new = 1, f"{name}_{function}"
+        while new in self._taken or new in self.source.scope:
+            number += 1
+            new = f"{name}_{function}{number}"
+        self._taken.add(new)
+        return new
+
     # ---- functions and constants
 
-    def _device(self, node: ast.expr, value: Any) -> DeviceFunction | None:
-        if not is_device_function(value) and not is_njit_function(value):
+    def _device(self, value: Any) -> DeviceFunction | None:
+        if is_device_function(value):
+            return self.devices.translate(value.py_func)
+        if not is_njit_function(value) or value.py_func.__module__.startswith("numba."):
             return None
-        function = value.py_func
-        if is_njit_function(value) and not self.scope.mentions_cuda(function):
-            return None
-        return self.devices.translate(function, lambda construct, hint: self.source.refusal(node, construct, hint))
+        # A GPU runs an njit function by its own rules too: no ZeroDivisionError, products and sums contracted.
+        return self.devices.translate(value.py_func, optional=not self.scope.mentions_cuda(value.py_func))
 
     def _bind(self, word: str, value: Any) -> ast.Name:
         """A name of the generated function that stands for the value."""

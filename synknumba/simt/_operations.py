@@ -9,6 +9,7 @@ from typing import Any, Final
 from synknumba._errors import DeviceError
 from synknumba.simt._atomics import ATOMICS
 from synknumba.simt._bits import brev, cbrt, clz, ffs, fma, popc, selp
+from synknumba.simt._sync import BARRIER_PATHS, COLLECTIVES
 
 AXES: Final = "xyz"
 
@@ -50,13 +51,10 @@ _ON_GPU: Final = "run the kernel on device='cuda'"
 # The longest prefix of a path counts.
 _REFUSALS: Final[dict[str, str]] = {
     "": _ON_GPU,
-    "syncthreads": "synchronising the threads of a block needs device='cuda'",
-    "syncthreads_and": "synchronising the threads of a block needs device='cuda'",
-    "syncthreads_count": "synchronising the threads of a block needs device='cuda'",
-    "syncthreads_or": "synchronising the threads of a block needs device='cuda'",
-    "shared": "memory shared by the threads of a block needs device='cuda'",
-    "syncwarp": "warp operations need device='cuda'",
-    "cg": "synchronising the whole grid needs device='cuda'; on the CPU split the kernel in two launches",
+    "shared": "of the module cuda.shared use array()",
+    "cg": "of the module cuda.cg use this_grid().sync()",
+    "shfl_sync_intrinsic": "use cuda.shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync",
+    "vote_sync_intrinsic": "use cuda.all_sync, any_sync, eq_sync or ballot_sync",
     "libdevice": "use the function of the same meaning from the module math, which runs on both",
     "fp16": "16-bit floats need device='cuda'; on the CPU compute in float32",
     "threadIdx": "use its .x, .y or .z",
@@ -67,11 +65,9 @@ _REFUSALS: Final[dict[str, str]] = {
 
 # The members of numba.cuda that a kernel may have imported under any name. They are found again by identity.
 HEADS: Final = frozenset(
-    {path.split(".")[0] for path in (*INDICES, *FUNCTIONS, *_REFUSALS) if path}
+    {path.split(".")[0] for path in (*INDICES, *FUNCTIONS, *_REFUSALS, *COLLECTIVES, *BARRIER_PATHS) if path}
     | FENCES
-    | {"grid", "gridsize", "laneid", "warpsize", "local", "const", "activemask", "lanemask_lt", "match_any_sync"}
-    | {"match_all_sync", "shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync", "ballot_sync", "all_sync"}
-    | {"any_sync", "eq_sync", "shfl_sync_intrinsic", "vote_sync_intrinsic"}
+    | {"grid", "gridsize", "laneid", "warpsize", "local", "const", "lanemask_lt"}
 )
 
 
@@ -82,7 +78,7 @@ def way_out(path: str) -> str:
         hint = _REFUSALS.get(".".join(parts[:count]))
         if hint is not None:
             return hint
-    return "warp operations need device='cuda'" if "_sync" in path or "lanemask" in path else _ON_GPU
+    return _ON_GPU
 
 
 def cuda_module() -> ModuleType:

@@ -6,11 +6,12 @@ same function.
 
 import ast
 import builtins
+from collections import Counter
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from synknumba.simt._ast import assigned_names
+from synknumba.simt._ast import assigned_names, walk
 from synknumba.simt._operations import HEADS, cuda_module
 from synknumba.simt._source import Source
 
@@ -45,6 +46,7 @@ class Scope:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.locals = set(source.params) | assigned_names(source.tree)
+        self.constants = _constants(source)
         self._cuda = cuda_module()
         self._heads = {id(getattr(self._cuda, head)): head for head in HEADS if hasattr(self._cuda, head)}
 
@@ -97,6 +99,21 @@ class Scope:
             if is_njit_function(value) and self.mentions_cuda(value.py_func, seen):
                 return True
         return False
+
+
+def _constants(source: Source) -> dict[str, ast.expr]:
+    """The local variables assigned once, by a plain statement, and their values: `n = 16`, then `shape=n`."""
+    stores = Counter(node.id for node in walk(source.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return {
+        node.targets[0].id: node.value
+        for node in walk(source.tree)
+        if isinstance(node, ast.Assign)
+        and len(node.targets) == 1
+        and isinstance(node.targets[0], ast.Name)
+        and stores[node.targets[0].id] == 1
+        and node.targets[0].id not in source.params
+        and not any(isinstance(part, (ast.Call, ast.Subscript)) for part in ast.walk(node.value))
+    }
 
 
 def _is_filled(cell: Any) -> bool:

@@ -47,7 +47,7 @@ REFUSED_SYNTAX: dict[type[ast.AST], str] = {
 CALLED_BUILTINS = ("max", "min", "range")
 
 RESERVED_PREFIX = "_k_"
-RESERVED_SUFFIXES = ("__u", "__s", "__arg")
+RESERVED_SUFFIXES = ("__arg", "__b", "__h", "__i", "__n", "__s", "__u")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,8 @@ def read_source(function: FunctionType) -> Source:
     tree = _definition(function)
     source = Source(function, tree, _scope(function))
     _check_signature(source)
-    tree.decorator_list, tree.returns = [], None
+    # Default values are objects by now, `function.__defaults__`; their expressions may name anything.
+    tree.decorator_list, tree.returns, tree.args.defaults = [], None, []
     for arg in (*tree.args.posonlyargs, *tree.args.args):
         arg.annotation = None
     if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
@@ -150,8 +151,6 @@ def _check_signature(source: Source) -> None:
         raise source.refusal(source.tree, "a parameter like *args or **kwargs", "name every parameter")
     if args.kwonlyargs:
         raise source.refusal(source.tree, "a keyword-only parameter", "make it an ordinary parameter")
-    if args.defaults:
-        raise source.refusal(source.tree, "a default value of a parameter", "pass the value at every launch")
 
 
 def _check_syntax(source: Source) -> None:

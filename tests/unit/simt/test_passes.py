@@ -12,12 +12,15 @@ from numba.cuda import grid as where
 from synknumba.simt._analysis import Analysis
 from synknumba.simt._ast import assigned_names, range_arguments, read_names, unparse
 from synknumba.simt._bounds import Bounds, Guards
-from synknumba.simt._build import Options, Program
-from synknumba.simt._emit import emit_blocks, inner_axis
+from synknumba.simt._build import Program
+from synknumba.simt._devices import Options
+from synknumba.simt._emit import Style, emit_blocks, inner_axis
 from synknumba.simt._exits import lower_returns
 from synknumba.simt._flat import flatten
 from synknumba.simt._loops import Loops, count_up
+from synknumba.simt._masks import Divergence
 from synknumba.simt._names import Devices, translate_names
+from synknumba.simt._source import read_source
 from synknumba.simt._types import VariableTypes, infer_types, is_integer_type, unified_type
 from synknumba.simt._variables import exposed
 
@@ -41,9 +44,14 @@ def analysis(text: str, **params: types.Type) -> Analysis:
     return Analysis(body(text), kinds, {"math": __import__("math"), "COUNT": COUNT, "float32": float32}, VariableTypes(kinds))
 
 
+def launch(known: Analysis) -> str:
+    """The loops over the grid."""
+    return unparse(emit_blocks(known, set(), Divergence(read_source(body)), Style()).body)
+
+
 def emitted(text: str, **params: types.Type) -> str:
     """The code of a launch, without indentation and the loops over y and z."""
-    lines = [line.strip() for line in unparse(emit_blocks(analysis(text, **params), set()).body).splitlines()]
+    lines = [line.strip() for line in launch(analysis(text, **params)).splitlines()]
     others = ("for _k_bz ", "for _k_by ", "for _k_tz ", "for _k_ty ")
     return "\n".join(line for line in lines if not line.startswith(others))
 
@@ -426,17 +434,17 @@ def test_strided_loop_with_accumulator() -> None:
         "for _k_tx in range(_k_Bx):",
         "_k_lin = _k_nonneg(_k_tx + _k_Bx * (_k_ty + _k_By * _k_tz))",
         "acc = 0.0",
-        "acc__s[_k_lin] = acc",
+        "_k_slot_set(acc__s, _k_lin, acc)",
         "for _k_first_i in range(_k_bx * _k_Bx, x.size, _k_Bx * _k_Gx):",
         "for _k_tx in range(min(_k_Bx, x.size - _k_first_i)):",
         "_k_lin = _k_nonneg(_k_tx + _k_Bx * (_k_ty + _k_By * _k_tz))",
         "i = _k_nonneg(_k_first_i + _k_tx)",
-        "acc = acc__s[_k_lin]",
+        "acc = _k_slot_get(acc__s, _k_lin)",
         "acc += x[i]",
-        "acc__s[_k_lin] = acc",
+        "_k_slot_set(acc__s, _k_lin, acc)",
         "for _k_tx in range(_k_Bx):",
         "_k_lin = _k_nonneg(_k_tx + _k_Bx * (_k_ty + _k_By * _k_tz))",
-        "acc = acc__s[_k_lin]",
+        "acc = _k_slot_get(acc__s, _k_lin)",
         "y[_k_tx] = acc",
     ]
 
@@ -457,7 +465,7 @@ def test_uniform_loop_inside_out() -> None:
     lines = emitted("v = x[_k_tx]\nfor j in range(n):\n    v = v * a + j\ny[_k_tx] = v").splitlines()
     loop = lines.index("for j__u in range(n):")
     assert lines[loop + 1].startswith("for _k_tx")
-    assert lines[loop + 3 :][:4] == ["j = j__u", "v = v__s[_k_lin]", "v = v * a + j", "v__s[_k_lin] = v"]
+    assert lines[loop + 3 :][:4] == ["j = j__u", "v = _k_slot_get(v__s, _k_lin)", "v = v * a + j", "_k_slot_set(v__s, _k_lin, v)"]
 
 
 def test_code_behind_a_possible_return_stays_together() -> None:
@@ -470,7 +478,7 @@ def test_the_inner_loop_runs_along_the_last_axis() -> None:
     text = f"i = {GRID}\nj = _k_by * _k_By + _k_ty\nz[i, j] = 1"
     assert inner_axis(analysis(text, z=F8_2)) == "y"
     assert inner_axis(analysis(text.replace("z[i, j]", "z[j, i]"), z=F8_2)) == "x"
-    loops = [line.split()[1] for line in unparse(emit_blocks(analysis(text, z=F8_2), set()).body).splitlines() if "for" in line]
+    loops = [line.split()[1] for line in launch(analysis(text, z=F8_2)).splitlines() if "for" in line]
     assert loops == ["_k_bz", "_k_bx", "_k_by", "_k_tz", "_k_tx", "_k_ty"]
 
 
@@ -518,7 +526,7 @@ def test_reassigned_parameters_are_copied() -> None:
         n = n + 1
         x[0] = n
 
-    assert program(kernel, F8, types.int64).startswith("def kernel(_k_Gx, _k_Gy, _k_Gz, _k_Bx, _k_By, _k_Bz, x, n__arg):")
+    assert program(kernel, F8, types.int64).startswith("def kernel(_k_Gx, _k_Gy, _k_Gz, _k_Bx, _k_By, _k_Bz, _k_smem, x, n__arg):")
 
 
 def test_slots_are_arrays_of_the_right_type() -> None:

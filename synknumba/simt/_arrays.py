@@ -1,0 +1,90 @@
+"""`cuda.shared.array` and `cuda.local.array`: their shapes and dtypes, which are known before the kernel runs."""
+
+import ast
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba.core import types
+from numba.np.numpy_support import as_dtype
+
+from synknumba.simt._ast import read_names
+from synknumba.simt._scope import MISSING, Scope
+
+ARRAY_PATHS = frozenset({"shared.array", "local.array"})
+
+
+@dataclass(frozen=True, slots=True)
+class SharedArray:
+    """An array in the shared memory of a block.
+
+    Attributes:
+        shape: its dimensions; `(0,)` where it lies in the dynamic shared memory, and is as long as that.
+        dtype: an expression of the generated code.
+        at: where it is made.
+    """
+
+    shape: tuple[int, ...]
+    dtype: ast.expr
+    at: ast.AST
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the launch says how large it is."""
+        return self.shape == (0,)
+
+
+def array_arguments(path: str, made: ast.Call, scope: Scope) -> tuple[ast.expr, ast.expr]:
+    """The expressions of shape and dtype in a call.
+
+    Raises:
+        KernelError: one is missing.
+    """
+    names = ("shape", "dtype", "alignment")
+    args = dict(zip(names, made.args, strict=False)) | {keyword.arg: keyword.value for keyword in made.keywords if keyword.arg}
+    if "shape" not in args or "dtype" not in args:
+        raise scope.source.refusal(made, f"cuda.{path}() without a shape and a dtype", "give it both")
+    return args["shape"], args["dtype"]
+
+
+def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
+    """The dimensions that an expression stands for.
+
+    Raises:
+        KernelError: they are not positive constants.
+    """
+    value = constant(node, scope)
+    dims = value if isinstance(value, tuple) else (value,)
+    whole = all(isinstance(dim, (int, np.integer)) and not isinstance(dim, bool) for dim in dims)
+    if dims and whole and (all(dim > 0 for dim in dims) or (dynamic and dims == (0,))):
+        return tuple(int(dim) for dim in dims)
+    construct = "an array shape that is not made of positive integer constants"
+    raise scope.source.refusal(node, construct, "use constants, or a dynamic shared array, of shape 0")
+
+
+def known_dtype(node: ast.expr, scope: Scope) -> types.Type | np.dtype[Any] | None:
+    """The dtype that an expression stands for; None for one that Numba alone knows, such as `x.dtype`."""
+    value = constant(node, scope)
+    if value is MISSING:
+        return None
+    if isinstance(value, types.Record):
+        return np.dtype(as_dtype(value))
+    return value if isinstance(value, types.Type) else np.dtype(value)
+
+
+def constant(node: ast.expr, scope: Scope) -> Any:
+    """The value of an expression of constants, global names and variables that are only names for such; else `MISSING`."""
+    local = {name: scope.constants[name] for name in read_names(node) & scope.locals if name in scope.constants}
+    if read_names(node) & scope.locals - set(local):
+        return MISSING
+    values: dict[str, Any] = {}
+    for name, definition in local.items():
+        values[name] = constant(definition, scope)
+        if values[name] is MISSING:
+            return MISSING
+    source = scope.source
+    try:
+        code = compile(ast.fix_missing_locations(ast.Expression(node)), source.filename, "eval")
+        return eval(code, {**source.scope, **values})  # noqa: S307  # an expression of the user's own source
+    except Exception as error:
+        raise source.refusal(node, f"this constant ({type(error).__name__}: {error})", "use a plain number") from error

@@ -1,0 +1,53 @@
+"""Collectives at the block level: one call for all threads, on the slot arrays of what they give and get."""
+
+import ast
+
+from synknumba.simt._ast import load, place, read_names, statements, store
+from synknumba.simt._region import Active, Regions
+from synknumba.simt._sync import Collective
+from synknumba.simt._team import BLOCKS, THREADS
+
+# One element for each thread: whether it takes part in the collective.
+ACTIVE = "_k_active"
+
+
+def collect(collective: Collective, regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], bool]:
+    """The code of a collective, and whether it needs the array of the threads that take part."""
+    code, part = _take_part(regions, active, at)
+    arguments = [_argument(node, regions) for node in collective.operands.values()]
+    sizes = [load(THREADS), load(BLOCKS)]
+    call_name = f"_k_all_{collective.path}"
+    if collective.operation.is_vote and not regions.team.grid:
+        name = collective.results[0]
+        regions.slots.add(name)
+        regions.assigned_before.add(name)
+        value = ast.Call(load(call_name), [*arguments, part, *sizes], [])
+        code.append(place(ast.Assign([store(f"{name}__u")], value), at))
+        return code, isinstance(part, ast.Name)
+    regions.slots |= set(collective.results)
+    results: list[ast.expr] = [load(f"{name}__s") for name in collective.results]
+    suffix = "_each" if collective.operation.is_vote else ""
+    call = ast.Call(load(call_name + suffix), [*results, *arguments, part, *sizes], [])
+    code.append(place(ast.Expr(call), at))
+    return code, isinstance(part, ast.Name)
+
+
+def _argument(node: ast.expr, regions: Regions) -> ast.expr:
+    """An operand: the slot array of a varying variable, or a uniform value."""
+    names = read_names(node)
+    if isinstance(node, ast.Name) and names & regions.known.varying:
+        regions.slots.add(node.id)
+        return load(f"{node.id}__s")
+    return regions.block_value(node)
+
+
+def _take_part(regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], ast.expr]:
+    """Code that finds out which threads take part, and the array; None if all do."""
+    team = regions.team
+    whole = all(len(active.bounds.high[axis]) == 1 and not active.bounds.low[axis] for axis in active.bounds.high)
+    untouched = whole and not any("_k_high" in text for texts in active.bounds.high.values() for text in texts)
+    if untouched and not active.masked and not regions.left:
+        return [], ast.Constant(None)
+    clear = statements(f"for _k_t in range({team.size}):\n    {ACTIVE}[_k_t] = False", at)
+    mark = regions.region(statements(f"{ACTIVE}[{team.index}] = True", at), active)
+    return clear + mark, load(ACTIVE)

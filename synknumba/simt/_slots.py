@@ -1,0 +1,173 @@
+"""Slot arrays in the generated code: one element for each thread, of any type that Numba knows.
+
+Numbers are kept in ordinary arrays. A tuple, a record or a view of an array is kept as Numba lays it out, behind a pointer. An
+index is a thread's number, so that it is neither negative nor too large.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
+from numba.core.registry import cpu_target
+from numba.core.typing.npydecl import parse_dtype
+from numba.extending import intrinsic
+from numba.np.arrayobj import load_item, make_array, populate_array, store_item
+
+
+def is_number(kind: types.Type | None) -> bool:
+    """Whether an array can hold values of the type."""
+    return isinstance(kind, (types.Number, types.Boolean))
+
+
+def itemsize(kind: types.Type) -> int:
+    """The bytes that one value takes in memory."""
+    context = cpu_target.target_context
+    return int(context.get_abi_sizeof(context.data_model_manager[kind].get_data_type()))
+
+
+def _element_pointer(context: Any, builder: Any, array_type: types.Array, array: Any, index: Any) -> Any:
+    struct = make_array(array_type)(context, builder, array)
+    return struct, builder.gep(struct.data, [index], inbounds=True)
+
+
+def _row(context: Any, builder: Any, array_type: types.Array, array: Any, index: Any) -> Any:
+    """The view of one row of an array with several dimensions. It does not keep the array alive."""
+    row_type = array_type.copy(ndim=array_type.ndim - 1)
+    struct = make_array(array_type)(context, builder, array)
+    shape = cgutils.unpack_tuple(builder, struct.shape)
+    strides = cgutils.unpack_tuple(builder, struct.strides)
+    row = make_array(row_type)(context, builder)
+    populate_array(
+        row,
+        data=cgutils.pointer_add(builder, struct.data, builder.mul(index, strides[0]), struct.data.type),
+        shape=shape[1:],
+        strides=strides[1:],
+        itemsize=struct.itemsize,
+        meminfo=None,
+    )
+    return row._getvalue()  # noqa: SLF001  # Numba's own spelling of "the struct as a value"
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def slot_get(_context: Any, slots: types.Type, index: types.Type) -> Any:
+    """The value of a thread; of a slot array with several dimensions, the thread's own array."""
+    if not isinstance(index, types.Integer):
+        return None
+    if isinstance(slots, types.CPointer):
+        kind = slots.dtype
+
+        def load(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            model = context.data_model_manager[kind]
+            value = model.load_from_data_pointer(builder, builder.gep(args[0], [args[1]], inbounds=True))
+            return impl_ret_borrowed(context, builder, signature.return_type, value)
+
+        return kind(slots, types.intp), load
+    if not isinstance(slots, types.Array):
+        return None
+    if slots.ndim > 1:
+
+        def view(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            row = _row(context, builder, signature.args[0], args[0], args[1])
+            return impl_ret_new_ref(context, builder, signature.return_type, row)
+
+        return slots.copy(ndim=slots.ndim - 1)(slots, types.intp), view
+
+    def item(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, pointer = _element_pointer(context, builder, signature.args[0], args[0], args[1])
+        return load_item(context, builder, signature.args[0], pointer)
+
+    return slots.dtype(slots, types.intp), item
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def slot_set(_context: Any, slots: types.Type, index: types.Type, value: types.Type) -> Any:
+    """Keeps the value of a thread."""
+    del value
+    if not isinstance(index, types.Integer):
+        return None
+    if isinstance(slots, types.CPointer):
+        kind = slots.dtype
+
+        def keep(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            model = context.data_model_manager[kind]
+            builder.store(model.as_data(builder, args[2]), builder.gep(args[0], [args[1]], inbounds=True))
+            return context.get_dummy_value()
+
+        return types.void(slots, types.intp, kind), keep
+    if not isinstance(slots, types.Array) or slots.ndim != 1:
+        return None
+
+    def store(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _, pointer = _element_pointer(context, builder, signature.args[0], args[0], args[1])
+        store_item(context, builder, signature.args[0], args[2], pointer)
+        return context.get_dummy_value()
+
+    return types.void(slots, types.intp, slots.dtype), store
+
+
+def slots_of(kind: types.Type) -> Any:
+    """A function for the generated code that takes bytes as slots of a type."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def slots(_context: Any, memory: types.Type) -> Any:
+        if not isinstance(memory, types.Array):
+            return None
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            data = make_array(signature.args[0])(context, builder, args[0]).data
+            element = context.data_model_manager[kind].get_data_type()
+            return builder.bitcast(data, element.as_pointer())
+
+        return types.CPointer(kind)(memory), codegen
+
+    return slots
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def borrowed(_context: Any, array: types.Type) -> Any:
+    """The same array without a reference count, which costs an atomic operation a use. `keep` must come behind the uses."""
+    if not isinstance(array, types.Array):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = make_array(signature.args[0])(context, builder, args[0])
+        struct.meminfo = cgutils.get_null_value(struct.meminfo.type)
+        return impl_ret_new_ref(context, builder, signature.return_type, struct._getvalue())  # noqa: SLF001
+
+    return array(array), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def keep(_context: Any, array: types.Type) -> Any:
+    """Does nothing, so that the array lives until here."""
+
+    def codegen(context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
+        return context.get_dummy_value()
+
+    return types.void(array), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def shared_view(_context: Any, memory: types.Type, dtype: types.Type) -> Any:
+    """The bytes of dynamic shared memory as an array of a dtype."""
+    element = parse_dtype(dtype)
+    if not isinstance(memory, types.Array) or element is None:
+        return None
+    array_type = types.Array(element, 1, "C")
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = make_array(signature.args[0])(context, builder, args[0])
+        size = ir.Constant(ir.IntType(64), context.get_abi_sizeof(context.get_data_type(element)))
+        array = make_array(array_type)(context, builder)
+        populate_array(
+            array,
+            data=builder.bitcast(struct.data, context.get_data_type(element).as_pointer()),
+            shape=[builder.udiv(cgutils.unpack_tuple(builder, struct.shape)[0], size)],
+            strides=[size],
+            itemsize=size,
+            meminfo=None,
+        )
+        return array._getvalue()  # noqa: SLF001
+
+    return array_type(memory, dtype), codegen
