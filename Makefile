@@ -23,7 +23,7 @@ PYTHON  ?= python3
 install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help demo test format bench clean distclean
+.PHONY: help demo test ptx ptx-tests format bench clean distclean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -37,6 +37,12 @@ test: $(call stamp,dev)  ## everything a change must pass: format, lint, types, 
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest
+
+ptx:  ## compiles the kernels of the tests for a GPU, without one, in a virtual environment of its own (225 MB to download)
+	@$(MAKE) --no-print-directory VENV=$(VENV)/ptx EXTRAS=ptx ptx-tests
+
+ptx-tests: $(call stamp,dev)
+	$(BIN)/pytest tests/conformance/simt/test_ptx.py
 
 format: $(call stamp,dev)  ## formats the code, and mends what the linter can mend
 	$(BIN)/ruff format .

@@ -1,0 +1,43 @@
+"""Every kernel of the corpus is CUDA: Numba compiles it for a GPU. No GPU is needed, only NVIDIA's compilers: `make ptx`."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+from numba import cuda, typeof
+from numba.cuda import dispatcher
+
+from tests.conformance.simt.corpus import CASES
+
+HOPPER = (9, 0)
+
+
+def nothing(x: Any) -> None:
+    """The smallest kernel."""
+
+
+@pytest.fixture(scope="module")
+def compile_for_gpu() -> Iterator[Callable[..., str]]:
+    """The PTX of a kernel for some arguments. Skips where numba-cuda or NVIDIA's compilers are not installed."""
+    if cuda.implementation != "NVIDIA":  # Numba's own target cannot even type min and max since 0.68
+        pytest.skip("numba-cuda is not installed; make ptx installs it beside the other packages")
+
+    def compile_it(kernel: Any, args: tuple[Any, ...]) -> str:
+        return cuda.compile_ptx(kernel, tuple(typeof(arg) for arg in args), cc=HOPPER)[0]
+
+    # A device function asks the driver what to compile for; there may be none.
+    with mock.patch.object(dispatcher, "get_current_device", lambda: SimpleNamespace(compute_capability=HOPPER)):
+        try:
+            compile_it(nothing, (1,))
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0]
+            pytest.skip(f"NVIDIA's compilers are not installed ({reason}); make ptx installs them")
+        yield compile_it
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_compiles(name: str, compile_for_gpu: Callable[..., str]) -> None:
+    case = CASES[name]
+    assert ".entry" in compile_for_gpu(case.kernel, case.make())
