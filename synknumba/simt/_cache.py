@@ -126,6 +126,8 @@ def _keep(store: Store, key: str, compiled: Compiled) -> str | None:
         return problem
     try:
         parts = compiled.result._replace(type_annotation="")._reduce()  # noqa: SLF001  # as Numba's own cache does
+        if any(environment.consts for environment in parts[-1] if environment is not compiled.result.environment):
+            return "a function that it calls keeps Python objects"
         payload = dumps((compiled.text, parts))
     except Exception as error:  # noqa: BLE001  # whatever an object raises that is pickled: the kernel runs all the same
         return f"it cannot be pickled ({type(error).__name__}: {error})"

@@ -316,8 +316,14 @@ def _full_name(value: Any) -> str:
 
 @cache
 def _cuda_members() -> dict[int, str]:
-    """The members of `numba.cuda` by identity, as they may be imported by any name."""
-    return {id(value): name for name, value in vars(cuda_module()).items() if not isinstance(value, (int, float, str, tuple))}
+    """What Numba defines in `numba.cuda`, by identity: it may be imported by any name."""
+    return {id(value): name for name, value in vars(cuda_module()).items() if _is_numbas(value)}
+
+
+def _is_numbas(value: Any) -> bool:
+    """Whether it is an object of Numba's own classes; not a module, of which others than Numba's are there too."""
+    module = type(value).__module__
+    return module.startswith(("numba.", "numba_cuda.")) and not isinstance(value, (int, float, str, tuple))
 
 
 # ---- what is the same for all kernels of a process

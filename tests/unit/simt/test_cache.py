@@ -1,0 +1,412 @@
+"""Kernels kept on disk: found again by another process, and by nothing that would compute something else."""
+
+import fcntl
+import importlib.util
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import numba
+import numpy as np
+import pytest
+
+from synknumba import simt
+from synknumba.simt import _cache, _store
+from synknumba.simt._fingerprint import Fingerprint, NotComparableError
+from synknumba.simt._store import Store
+from synknumba.simt._vector_math import vector_library
+
+HEAD = """
+import enum
+from collections import namedtuple
+import numpy as np
+from numba import cuda, int32, int64, njit
+from synknumba import simt
+"""
+
+# What a kernel reads, one way and another, with the value it must then write.
+KERNEL = """
+@simt.jit
+def kernel(out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = {}
+"""
+LOCAL = """
+@simt.jit
+def kernel(out):
+    a = cuda.local.array({0}, {1})
+    out[cuda.grid(1) % 3] = a.{2}
+"""
+CHANGES: dict[str, tuple[tuple[str, float], tuple[str, float]]] = {
+    "body": ((KERNEL.format("1 + i"), 1), (KERNEL.format("2 + i"), 2)),
+    "global": (("C = 1" + KERNEL.format("C"), 1), ("C = 2" + KERNEL.format("C"), 2)),
+    "type of a global": (("C = 7" + KERNEL.format("C / 2"), 3.5), ("C = np.int8(8)" + KERNEL.format("C / 2"), 4)),
+    "sign of zero": (
+        ("C = 0.0" + KERNEL.format("1 / C"), np.inf),
+        ("C = -0.0" + KERNEL.format("1 / C"), -np.inf),
+    ),
+    "array": (("A = np.array([1, 2])" + KERNEL.format("A[1]"), 2), ("A = np.array([1, 3])" + KERNEL.format("A[1]"), 3)),
+    "tuple": (("T = (1, 2)" + KERNEL.format("T[1]"), 2), ("T = (1, 3)" + KERNEL.format("T[1]"), 3)),
+    "named tuple": (
+        ("P = namedtuple('P', 'a b')(1, 2)" + KERNEL.format("P.a"), 1),
+        ("P = namedtuple('P', 'b a')(1, 2)" + KERNEL.format("P.a"), 2),
+    ),
+    "enum": (
+        ("class E(enum.IntEnum):\n    A = 1" + KERNEL.format("E.A.value"), 1),
+        ("class E(enum.IntEnum):\n    A = 2" + KERNEL.format("E.A.value"), 2),
+    ),
+    "type": (("K = int32" + KERNEL.format("K(1 << 40)"), 0), ("K = int64" + KERNEL.format("K(1 << 40)"), 1 << 40)),
+    "NumPy type": (("K = np.int8" + KERNEL.format("K(257)"), 1), ("K = np.int16" + KERNEL.format("K(257)"), 257)),
+    "attribute of a class": tuple(  # type: ignore[dict-item]
+        (f"class Sizes:\n    N = {n}\n" + LOCAL.format("Sizes.N", "np.float64", "size"), n) for n in (1, 2)
+    ),
+    "dtype": tuple(  # type: ignore[dict-item]
+        (f"K = np.dtype('i{n}')\n" + LOCAL.format("1", "K", "itemsize"), n) for n in (1, 2)
+    ),
+    "device function": tuple(  # type: ignore[dict-item]
+        (f"@cuda.jit(device=True)\ndef f(x):\n    return x + {n}\n" + KERNEL.format("f(0)"), n) for n in (1, 2)
+    ),
+    "device function called by another": tuple(  # type: ignore[dict-item]
+        (f"@simt.jit\ndef g(x):\n    return x + {n}\n@cuda.jit\ndef f(x):\n    return g(x)\n" + KERNEL.format("f(0)"), n)
+        for n in (1, 2)
+    ),
+    "njit function": tuple(  # type: ignore[dict-item]
+        (f"@njit\ndef f(x):\n    return x + {n}\n" + KERNEL.format("f(0)"), n) for n in (1, 2)
+    ),
+    "global of an njit function": tuple(  # type: ignore[dict-item]
+        (f"C = {n}\n@njit\ndef f(x):\n    return x + C\n" + KERNEL.format("f(0)"), n) for n in (1, 2)
+    ),
+    "closure": tuple(  # type: ignore[dict-item]
+        ("def make(c):\n" + KERNEL.format("c").replace("\n", "\n    ") + f"\n    return kernel\nkernel = make({n})", n)
+        for n in (1, 2)
+    ),
+    "name hidden by a global": ((KERNEL.format("abs(-1)"), 1), ("abs = njit(lambda x: x)" + KERNEL.format("abs(-1)"), -1)),
+}
+
+
+@pytest.fixture(autouse=True)
+def cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    path = tmp_path / "cache"
+    monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(path))
+    yield path
+    _cache._loaded.clear()
+
+
+def load(tmp_path: Path, text: str) -> ModuleType:
+    """Runs the text as a module, always of the same file, as another process would: nothing is left of the last time."""
+    _cache._loaded.clear()
+    path = tmp_path / "written.py"
+    path.write_text(HEAD + text)
+    spec = importlib.util.spec_from_file_location("written", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["written"] = module
+    exec(compile(path.read_text(), path, "exec"), vars(module))  # and not through Python's own cache, which looks at dates
+    return module
+
+
+def launched(kernel: Any, dtype: Any = np.float64) -> float:
+    out = np.zeros(3, dtype)
+    kernel[1, 4](out)
+    return float(out[0])
+
+
+def outcome(kernel: Any) -> tuple[int, int]:
+    return kernel.cache_info.hits, kernel.cache_info.misses
+
+
+HIT, MISS = (1, 0), (0, 1)
+
+
+class TestKey:
+    @pytest.mark.parametrize("name", CHANGES)
+    def test_a_change_makes_another_kernel(self, name: str, tmp_path: Path) -> None:
+        (before, first), (after, second) = CHANGES[name]
+        for text, expected, came in ((before, first, MISS), (after, second, MISS), (before, first, HIT), (after, second, HIT)):
+            kernel = load(tmp_path, text).kernel
+            assert launched(kernel) == expected
+            assert outcome(kernel) == came
+            assert kernel.cache_info.not_kept is None
+
+    def test_attribute_of_a_module(self, tmp_path: Path) -> None:
+        constants = ModuleType("constants")
+        text = "import sys\nconstants = sys.modules['constants']\n" + KERNEL.format("constants.C")
+        sys.modules["constants"] = constants
+        for value, came in ((1, MISS), (2, MISS), (1, HIT)):
+            constants.C = value  # type: ignore[attr-defined]
+            kernel = load(tmp_path, text).kernel
+            assert launched(kernel) == value
+            assert outcome(kernel) == came
+        del sys.modules["constants"]
+
+    @pytest.mark.parametrize("other", ["D = 5", "shape = 7", "size = np.arange(3)"])
+    def test_what_is_not_read_does_not_count(self, other: str, tmp_path: Path) -> None:
+        assert launched(load(tmp_path, KERNEL.format("out.shape[0]") + "D = 4").kernel) == 3
+        kernel = load(tmp_path, KERNEL.format("out.shape[0]") + other).kernel
+        assert launched(kernel) == 3
+        assert outcome(kernel) == HIT
+
+    def test_another_line(self, tmp_path: Path) -> None:
+        launched(load(tmp_path, KERNEL.format("1")).kernel)
+        kernel = load(tmp_path, "\n" + KERNEL.format("1")).kernel
+        launched(kernel)
+        assert outcome(kernel) == MISS
+
+    def test_argument_types_and_options(self, tmp_path: Path) -> None:
+        kernel = load(tmp_path, KERNEL.format("1")).kernel
+        for dtype in (np.float64, np.float32, np.int8):
+            launched(kernel, dtype)
+        assert outcome(kernel) == (0, 3)
+        fast = simt.jit(kernel.py_func, fastmath=True)
+        launched(fast)
+        assert outcome(fast) == MISS
+
+    @pytest.mark.parametrize("setting", ["OPT", "BOUNDSCHECK", "SLP_VECTORIZE", "USING_SVML"])
+    def test_settings_of_numba(self, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        kernel = load(tmp_path, KERNEL.format("1")).kernel
+        before = kernel._cache._digest()
+        monkeypatch.setattr(numba.config, setting, 77)
+        assert kernel._cache._digest() != before
+
+    def test_vector_math(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        kernel = load(tmp_path, KERNEL.format("1")).kernel
+        before, without = kernel._cache._digest(), vector_library() is None
+        monkeypatch.setenv("SYNKNUMBA_VECTOR_MATH", "0")
+        assert (kernel._cache._digest() == before) == without
+
+    def test_values_that_look_alike(self) -> None:
+        alike = [
+            1,
+            True,
+            1.0,
+            "1",
+            b"1",
+            np.int64(1),
+            np.int32(1),
+            (1,),
+            [1],
+            np.array(1),
+            np.array([1]),
+            np.array([[1]]),
+            1 + 0j,
+        ]
+        alike += [0.0, -0.0, ("a", "b"), ("ab",), (("a",), "b"), None, "None", np.dtype("i4"), np.dtype("i8"), {1}, {1: 1}]
+        digests = [Fingerprint(value).hexdigest() for value in alike]
+        assert len(set(digests)) == len(alike)
+        assert digests == [Fingerprint(value).hexdigest() for value in alike]
+        assert Fingerprint(float("nan")).hexdigest() == Fingerprint(float("nan")).hexdigest()
+
+    @pytest.mark.parametrize("value", [object(), np.array([object()]), os, lambda: 1, os.PathLike], ids=str)
+    def test_values_that_cannot_be_compared(self, value: Any) -> None:
+        with pytest.raises(NotComparableError):
+            Fingerprint(value)
+
+
+class TestNotKept:
+    def test_says_why(self, tmp_path: Path, cache_directory: Path) -> None:
+        text = "class Box:\n    n = 4\nBOX = Box()\n@simt.jit\ndef kernel(out):\n    a = cuda.local.array(BOX.n, np.float64)\n"
+        kernel = load(tmp_path, text + "    a[3] = 7\n    out[cuda.grid(1) % 3] = a[3]\n").kernel
+        assert launched(kernel) == 7
+        assert "BOX is a Box" in kernel.cache_info.not_kept
+        assert not cache_directory.exists()
+
+    def test_changed_after_translation(self, tmp_path: Path, cache_directory: Path) -> None:
+        module = load(tmp_path, "C = 1" + KERNEL.format("C"))
+        module.kernel.check()
+        module.C = 2
+        launched(module.kernel)
+        assert "changed since it was translated" in module.kernel.cache_info.not_kept
+        assert not cache_directory.exists()
+
+    @pytest.mark.parametrize("how", ["option", "variable"])
+    def test_switched_off(self, how: str, tmp_path: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        kernel = load(tmp_path, KERNEL.format("1")).kernel
+        if how == "option":
+            kernel = simt.jit(cache=False)(kernel.py_func)
+            kernel = cloudpickle.loads(cloudpickle.dumps(kernel))
+        else:
+            monkeypatch.setenv("SYNKNUMBA_CACHE", "0")
+        assert launched(kernel) == 1
+        assert kernel.cache_info.not_kept == "the cache is switched off"
+        assert not cache_directory.exists()
+
+    def test_directory_that_cannot_be_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path / "file" / "cache"))
+        kernel = load(tmp_path, KERNEL.format("1")).kernel
+        assert launched(kernel) == 1
+        assert "cannot be written to" in kernel.cache_info.not_kept
+
+
+class TestStore:
+    def test_what_was_written(self, cache_directory: Path) -> None:
+        store = Store(cache_directory)
+        assert store.read("k") is None
+        assert store.write("k", b"abc")
+        assert store.read("k") == b"abc"
+        assert store.usage().kernels == 1
+        assert stat.S_IMODE(cache_directory.stat().st_mode) == 0o700
+        assert stat.S_IMODE((cache_directory / "k").stat().st_mode) == 0o600
+
+    @pytest.mark.parametrize("damage", ["short", "empty", "flipped", "foreign", "others write", "link", "directory of others"])
+    def test_what_is_not_ours_or_not_whole(self, damage: str, cache_directory: Path) -> None:
+        store = Store(cache_directory)
+        store.write("k", b"abc" * 100)
+        path = cache_directory / "k"
+        content = path.read_bytes()
+        if damage == "others write":
+            path.chmod(0o666)
+        elif damage == "directory of others":
+            cache_directory.chmod(0o777)
+        elif damage == "link":
+            path.rename(cache_directory / "elsewhere")
+            path.symlink_to(cache_directory / "elsewhere")
+        else:
+            flipped = content[:-1] + bytes([content[-1] ^ 1])
+            path.write_bytes({"short": content[:-1], "empty": b"", "flipped": flipped, "foreign": b"something else"}[damage])
+        assert store.read("k") is None
+
+    def test_damaged_kernel_is_replaced(self, tmp_path: Path, cache_directory: Path) -> None:
+        launched(load(tmp_path, KERNEL.format("1")).kernel)
+        (path,) = [path for path in cache_directory.iterdir() if not path.name.startswith(".")]
+        for content in (path.read_bytes()[:-100], b"", b"not a kernel"):
+            path.write_bytes(content)
+            kernel = load(tmp_path, KERNEL.format("1")).kernel
+            assert launched(kernel) == 1
+            assert outcome(kernel) == MISS
+        Store(cache_directory).write(path.name, b"a checksum does not help")
+        kernel = load(tmp_path, KERNEL.format("1")).kernel
+        assert launched(kernel) == 1
+        assert outcome(kernel) == MISS
+        kernel = load(tmp_path, KERNEL.format("1")).kernel
+        launched(kernel)
+        assert outcome(kernel) == HIT
+
+    def test_least_recently_used_go_first(self, cache_directory: Path) -> None:
+        store = Store(cache_directory)
+        for age, key in enumerate("abcd"):
+            store.write(key, bytes(1000))
+            os.utime(cache_directory / key, (time.time() - 10_000 * (age + 1),) * 2)
+        assert store.read("d")  # is now the youngest
+        store.prune(2500)
+        assert [key for key in "abcd" if store.read(key)] == ["a", "d"]
+
+    def test_waits_for_the_holder_of_the_lock_but_not_for_ever(
+        self, cache_directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = Store(cache_directory)
+        with store.lock("ab1"):
+            probe = os.open(cache_directory / ".lock-ab", os.O_RDWR)
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            monkeypatch.setattr(_store, "LOCK_SECONDS", 0.05)
+            with store.lock("ab2"), store.lock("cd"):
+                pass
+        fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(probe)
+
+    def test_killed_holder_holds_nothing(self, cache_directory: Path) -> None:
+        code = (
+            "import sys, signal; from pathlib import Path; from synknumba.simt._store import Store\n"
+            "with Store(Path(sys.argv[1])).lock('ab'):\n    print('held', flush=True); signal.pause()"
+        )
+        with subprocess.Popen([sys.executable, "-c", code, str(cache_directory)], stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdout
+            assert holder.stdout.readline() == "held\n"
+            probe = os.open(cache_directory / ".lock-ab", os.O_RDWR)
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            holder.send_signal(signal.SIGKILL)
+        fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(probe)
+
+
+SCRIPT = (
+    HEAD
+    + """
+import json, sys, time
+from pathlib import Path
+from synknumba.simt._build import Program
+
+def make(c):
+    @njit
+    def plus(x):
+        if x < 0:
+            raise ValueError(x)
+        return x + c
+
+    @simt.jit
+    def kernel(x, out):
+        i = cuda.grid(1)
+        if i < out.size:
+            row = x[i]
+            out[i] = plus(row[1]) * 10
+    return kernel
+
+translated = []
+translate = Program.__init__
+Program.__init__ = lambda self, *args: (translated.append(1), translate(self, *args))[1]
+names = sys.argv[2:]
+if sys.argv[1] != "-":
+    mine, theirs = (Path(name) for name in sys.argv[1].split(","))
+    mine.touch()
+    while not theirs.exists():
+        time.sleep(0.001)
+done = {}
+for c in map(int, names):
+    kernel = make(c)
+    out = np.zeros(2)
+    kernel[1, 2](np.arange(4.0).reshape(2, 2), out)
+    done[c] = [out.tolist(), kernel.cache_info.hits, kernel.cache_info.misses, len(translated), "plus(" in kernel.source]
+print(json.dumps(done))
+"""
+)
+
+
+class TestProcesses:
+    @pytest.fixture
+    def start(self, tmp_path: Path) -> Any:
+        script = tmp_path / "script.py"
+        script.write_text(SCRIPT)
+
+        def start(*args: str, **env: str) -> subprocess.Popen[str]:
+            command = [sys.executable, str(script), *args]
+            return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
+
+        return start
+
+    @staticmethod
+    def result(process: subprocess.Popen[str]) -> Any:
+        output, _ = process.communicate(timeout=100)
+        assert process.returncode == 0
+        return json.loads(output)
+
+    def test_found_by_another_process(self, start: Any) -> None:
+        """Two kernels of one name, compiled in processes of their own where both had the same number, loaded in a third."""
+        one, two = [20.0, 40.0], [30.0, 50.0]
+        assert self.result(start("-", "1")) == {"1": [one, 0, 1, 1, True]}
+        assert self.result(start("-", "2")) == {"2": [two, 0, 1, 1, True]}
+        assert self.result(start("-", "1", "2")) == {"1": [one, 1, 0, 0, True], "2": [two, 1, 0, 0, True]}
+
+    def test_another_processor(self, start: Any) -> None:
+        self.result(start("-", "1"))
+        done = self.result(start("-", "1", NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES=""))
+        assert done == {"1": [[20.0, 40.0], 0, 1, 1, True]}
+
+    def test_one_compiles_and_the_other_waits(self, start: Any, tmp_path: Path) -> None:
+        a, b = str(tmp_path / "a"), str(tmp_path / "b")
+        both = [start(f"{a},{b}", "1"), start(f"{b},{a}", "1")]
+        (first,), (second,) = (self.result(process).values() for process in both)
+        assert sorted([first[1:4], second[1:4]]) == [[0, 1, 1], [1, 0, 0]]
+        assert first[0] == second[0] == [20.0, 40.0]
