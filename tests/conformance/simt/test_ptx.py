@@ -27,8 +27,9 @@ def compile_for_gpu() -> Iterator[Callable[..., str]]:
     def compile_it(kernel: Any, args: tuple[Any, ...]) -> str:
         return cuda.compile_ptx(kernel, tuple(typeof(arg) for arg in args), cc=HOPPER)[0]
 
+    device = SimpleNamespace(compute_capability=HOPPER)
     # A device function asks the driver what to compile for; there may be none.
-    with mock.patch.object(dispatcher, "get_current_device", lambda: SimpleNamespace(compute_capability=HOPPER)):
+    with mock.patch.object(dispatcher, "get_current_device", return_value=device):
         try:
             compile_it(nothing, (1,))
         except Exception as error:
