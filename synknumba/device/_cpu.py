@@ -64,7 +64,7 @@ class CpuKernel(DeviceKernel):
         self._kernel = kernel
 
     def bind(self, grid: Three, block: Three, smem_bytes: int, args: tuple[Any, ...]) -> Callable[..., object]:
-        launch: Callable[..., object] = self._kernel.bind(grid, block, args)
+        launch: Callable[..., object] = self._kernel.bind(grid, block, args, smem_bytes)
         return launch
 
 
