@@ -23,7 +23,7 @@ TypeMap = Mapping[str, types.Type]
 
 
 def interpreted(program: Program, argtypes: TypeMap) -> Callable[..., None]:
-    """The launch function for arguments of these types, in Python: sizes of grid and block, dynamic bytes, then the arguments."""
+    """The launch function for arguments of these types: sizes of grid and block, dynamic bytes, then the arguments."""
     body = program.launch_body(argtypes)
     name = program.code.source.function.__name__
     return program.define(name, [*SIZES, SMEM, *program.params], body, _namespace(program.namespace))
