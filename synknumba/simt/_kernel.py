@@ -13,7 +13,7 @@ import numpy as np
 from numba import typeof
 from numba.core import errors, sigutils, types
 
-from synknumba._errors import ArgumentError, LaunchError
+from synknumba._errors import ArgumentError, KernelError, LaunchError
 from synknumba.simt._build import Program
 from synknumba.simt._cache import CacheInfo, KernelCache
 from synknumba.simt._codegen import Compiled, compile_launch
@@ -63,6 +63,7 @@ class Kernel:
         signatures: the argument types given to the decorator; Python scalars are converted to those of the one that fits best.
         extensions: objects whose `prepare_args(type, value, stream=, retr=)` may replace each argument, as in numba-cuda.
         cache: whether to keep the compiled kernel on disk.
+        device: whether it is a device function, which kernels call and nobody launches.
     """
 
     __simt_kernel__ = True
@@ -74,6 +75,7 @@ class Kernel:
         signatures: Sequence[Signature] = (),
         extensions: Sequence[Any] = (),
         cache: bool = True,
+        device: bool = False,
     ) -> None:
         functools.update_wrapper(self, function)
         self.py_func = function
@@ -81,6 +83,7 @@ class Kernel:
         self._cache = KernelCache(function, options, enabled=cache)
         self.declared = tuple(signatures)
         self.extensions = list(extensions)
+        self.device = device
         self.specializations: dict[Signature, Kernel] = {}
         self._entries: dict[tuple[Any, ...], _Entry] = {}
         self._by_class: dict[tuple[Any, ...], _Entry] = {}
@@ -101,7 +104,7 @@ class Kernel:
         name, module = self.py_func.__qualname__, self.py_func.__module__
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
             return name
-        return Kernel, (self.py_func, self._options, self.declared, self.extensions, self._cache.enabled)
+        return Kernel, (self.py_func, self._options, self.declared, self.extensions, self._cache.enabled, self.device)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         """Refuses: a kernel needs a grid and a block."""
@@ -113,6 +116,7 @@ class Kernel:
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             message = f"{self.py_func.__qualname__}: launch as kernel[grid, block](...), got [{config!r}]"
             raise LaunchError(message)
+        self._must_be_a_kernel()
         grid, block = (_three(part, name) for part, name in zip(config, ("grid", "block"), strict=False))
         smem = _bytes(config[3]) if len(config) == 4 else 0
         check_sizes(grid, block)
@@ -124,8 +128,15 @@ class Kernel:
         if n < 0:
             message = f"Can't create ForAll with negative task count: {n}"  # in numba-cuda's words
             raise LaunchError(message)
+        self._must_be_a_kernel()
         block = tpb or FORALL_BLOCK
         return Launcher(self, (-(-n // block), 1, 1), (block, 1, 1), _bytes(sharedmem))
+
+    def _must_be_a_kernel(self) -> None:
+        if self.device:
+            what = f"{self.py_func.__qualname__} is declared with device=True"
+            message = f"Cannot compile a device function as a kernel: {what}; call it in a kernel, or leave device=True out"
+            raise KernelError(message)
 
     @functools.cached_property
     def _program(self) -> Program:
@@ -268,6 +279,11 @@ class Kernel:
             if "Cannot modify readonly array" in str(error):  # and not any message that names the type of an input
                 raise self._readonly(argtypes) from error
             raise
+        except NotImplementedError as error:
+            if str(error) != "float16":  # all that Numba says of a type that its CPU target does not compute with
+                raise
+            source = self._program.code.source
+            raise source.refusal(source.tree, "float16", "compute in float32 on the CPU") from error
 
     def _readonly(self, argtypes: Mapping[str, types.Type]) -> ArgumentError:
         """The error for a write to an array that must not change, naming the parameter if the source shows it."""
@@ -356,11 +372,11 @@ def jit(function: Any = None, /, **options: Any) -> Any:
     if is_device_function(function):
         return jit(function.py_func, **{**getattr(function, "targetoptions", {}), **options})
     signatures = () if isinstance(function, FunctionType) else parse_signatures(function)
-    extensions, cache = options.get("extensions") or (), options.get("cache", True)
+    extensions, cache, device = options.get("extensions") or (), options.get("cache", True), options.get("device", False)
 
     def decorate(decorated: Any) -> Kernel:
         plain = decorated.py_func if is_device_function(decorated) else decorated
-        return Kernel(plain, _options(options), signatures, extensions, cache)
+        return Kernel(plain, _options(options), signatures, extensions, cache, device)
 
     return decorate(function) if isinstance(function, FunctionType) else decorate
 

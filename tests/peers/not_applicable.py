@@ -6,6 +6,7 @@ Only what `cuda_on_cpu` cannot find out while the test runs is listed here.
 BY_REFERENCE = "captures an array of a GPU by reference; here it is a NumPy array, which Numba takes as a constant"
 CACHE_FILES = "looks into the files of numba-cuda's own disk cache"
 CUDA_OVERLOAD = "extends numba-cuda's own compiler (target='cuda')"
+CPU_CAN = "expects an error for what a GPU cannot do, and a CPU can"
 DEVICE_ARRAYS = "tests device arrays themselves, which are NumPy arrays here"
 DRIVER = "uses the CUDA driver"
 DUMPS = "inspects numba-cuda's debugging output"
@@ -27,9 +28,10 @@ FILES: dict[str, str] = {
 
 # By class or by class and method.
 TESTS: dict[str, str] = {
-    "test_alignment.TestAlignment.test_record_alignment_error": "expects that records are refused which a GPU cannot read",
+    "test_alignment.TestAlignment.test_record_alignment_error": CPU_CAN,
     "test_array.TestCudaArray.test_array_like_2d_view_transpose_device": DEVICE_ARRAYS,
     "test_array_alignment.TestArrayAddressAlignment.test_invalid_aligments": "is about the alignment= of arrays in GPU memory",
+    "test_device_func.TestDeviceFunc.test_cpu_dispatcher_invalid": CPU_CAN,
     "test_dispatcher.TestLaunchBounds": HARDWARE_OPTION,
     "test_dispatcher.TestSharedMemoryCarveout": HARDWARE_OPTION,
     "test_errors.TestJitErrors": WORDING,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, float64, int32, int64
 
-from synknumba import simt
+from synknumba import KernelError, simt
 
 
 def store(out, x):
@@ -87,3 +87,15 @@ class TestMembersOfNumbaCuda:
     def test_forall_of_a_negative_number(self) -> None:
         with pytest.raises(ValueError, match="negative"):
             simt.jit(store).forall(-1)
+
+
+def test_a_device_function_is_not_launched() -> None:
+    function = simt.jit(device=True)(store)
+    for launch in (lambda: function[1, 1], lambda: function.forall(3)):
+        with pytest.raises(KernelError, match="device=True"):
+            launch()
+
+
+def test_float16_is_refused() -> None:
+    with pytest.raises(KernelError, match=r"store \(.*float16 is not supported"):
+        simt.jit(store)[1, 1](np.zeros(1, np.float16), 1.0)
