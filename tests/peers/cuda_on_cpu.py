@@ -265,6 +265,16 @@ def _patch_the_compiler() -> None:
         rtsys.get_allocation_stats = lambda *_: SimpleNamespace(alloc=0, free=0, mi_alloc=0, mi_free=0)
 
 
+def _patch_errors() -> None:
+    """Kernels are compiled by Numba itself, whose errors are classes of its own."""
+    with contextlib.suppress(ImportError):  # plain Numba has one set of classes
+        from numba.core import errors
+        from numba.cuda.core import errors as errors_of_cuda
+
+        for name in ("LoweringError", "TypingError", "UnsupportedError"):
+            setattr(errors_of_cuda, name, getattr(errors, name))
+
+
 def _patch_kernels() -> None:
     for members, owner in ((OF_A_COMPILED_KERNEL, simt.Kernel), (OF_AN_OVERLOAD, Overload)):
         for name, reason in members.items():
@@ -294,6 +304,7 @@ def install() -> ModuleType:
     device = _the_device()
     _patch_device_arrays(device)
     _patch_the_compiler()
+    _patch_errors()
     _patch_kernels()
     cuda.get_current_device = lambda: device
     cuda.list_devices = lambda: [device]

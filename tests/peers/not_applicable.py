@@ -30,6 +30,7 @@ FILES: dict[str, str] = {
 TESTS: dict[str, str] = {
     "test_alignment.TestAlignment.test_record_alignment_error": CPU_CAN,
     "test_array.TestCudaArray.test_array_like_2d_view_transpose_device": DEVICE_ARRAYS,
+    "test_array.TestCudaArray.test_gpu_array_interleaved": DEVICE_ARRAYS,
     "test_array_alignment.TestArrayAddressAlignment.test_invalid_aligments": "is about the alignment= of arrays in GPU memory",
     "test_device_func.TestDeviceFunc.test_cpu_dispatcher_invalid": CPU_CAN,
     "test_dispatcher.TestLaunchBounds": HARDWARE_OPTION,
