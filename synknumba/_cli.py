@@ -13,6 +13,8 @@ from pathlib import Path
 from numba.core import config
 
 from synknumba.device import probe, usable_cores
+from synknumba.simt._store import Store, directory
+from synknumba.simt._vector_math import describe
 
 _REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")
 _OPTIONAL = ("numba-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "mpi4py", "threadpoolctl")  # CuPy has a name for each CUDA
@@ -46,7 +48,8 @@ def _info() -> Iterator[tuple[str, str]]:
             yield name, version
     yield "cores", f"{usable_cores()} usable of {os.cpu_count()}"
     yield "/dev/shm", _shared_memory()
-    yield "SVML", "in use" if config.USING_SVML else "not found, so exp, log and the like are compiled without vector versions"
+    yield "math", _vector_math()
+    yield "cache", _cache()
     yield "numba.cuda", _numba_cuda()
     yield "GPUs", _gpus()
 
@@ -69,6 +72,22 @@ def _shared_memory() -> str:
 
 def _gib(nbytes: int) -> str:
     return f"{nbytes / 2**30:.2f} GiB"
+
+
+def _vector_math() -> str:
+    """What kernels call for exp, log and the like in their loops, and njit functions, which are compiled in Numba's own way."""
+    used = describe()
+    kernels = f"vector versions by {' '.join(used)}" if used else "no vector versions of exp, log and the like"
+    return f"{kernels} in kernels; {'SVML' if config.USING_SVML else 'none'} in njit functions"
+
+
+def _cache() -> str:
+    """Where compiled kernels are kept."""
+    path = directory()
+    if path is None:
+        return "off: kernels are compiled in every process"
+    usage = Store(path).usage()
+    return f"{path}: {usage.kernels} kernels, {usage.nbytes / 2**20:.1f} MiB"
 
 
 def _numba_cuda() -> str:

@@ -69,6 +69,12 @@ _SCALAR_TYPES = (
     types.NoneType,
 )
 
+# The files of this compiler, as any of them may change what it makes; a version number would not say so while it grows. Looked at
+# when they are imported: they may be edited later.
+_COMPILER_FILES = tuple(
+    (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(Path(__file__).parent.rglob("*.py"))
+)
+
 _GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
 _ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
@@ -340,11 +346,4 @@ def _versions() -> tuple[object, ...]:
     cuda = sys.modules.get("numba_cuda")
     simulated = os.environ.get("NUMBA_ENABLE_CUDASIM", "0")
     packages = (numba.__version__, llvmlite.__version__, np.__version__, getattr(cuda, "__version__", None), simulated)
-    return sys.version, sys.implementation.cache_tag, platform.machine(), *packages, *_compiler_files()
-
-
-def _compiler_files() -> Iterator[tuple[str, int, int]]:
-    """The files of this compiler, as any of them may change what it makes; a version number would not say so while it grows."""
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        status = path.stat()
-        yield path.name, status.st_size, status.st_mtime_ns
+    return sys.version, sys.implementation.cache_tag, platform.machine(), *packages, *_COMPILER_FILES

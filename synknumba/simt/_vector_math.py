@@ -5,29 +5,41 @@ call in the code of a kernel, by the attribute that the vector function ABI defi
 
     %y = call double @llvm.exp.f64(double %x) "vector-function-abi-variant"="_ZGV_LLVM_N8v_llvm.exp.f64(_ZGVeN8v_exp)"
 
-The library is libmvec, a part of glibc and so of every common Linux. Numba's own way, SVML, needs an LLVM built for it, which
-the llvmlite of PyPI is not; and it changes every function that the process compiles, while this changes kernels alone.
+Two libraries are looked for, the first that is there is used:
 
-The vector versions are right to 4 units in the last place (glibc's promise; 0.8 to 3.9 were seen), where the plain ones are right
-to 1 and CUDA's own to 1 or 2 in double and up to 4 in single precision (CUDA C++ Programming Guide, "Mathematical Functions").
-The last elements of a loop, which do not fill a vector, go through the plain functions: the last digits of the result for one
-element may depend on where it lies.
+    SVML      Intel's, from the wheel intel-cmplr-lib-rt (`pip install 'synknumba[svml]'`); its versions `_ha` are right to
+              about 1 unit in the last place (0.5 to 1.2 seen)
+    libmvec   a part of glibc, and so of every common Linux; right to 4 units (0.8 to 3.9 seen)
+
+For comparison: the plain functions are right to 1 unit, CUDA's own to 1 or 2 in double and up to 4 in single precision (CUDA
+C++ Programming Guide, "Mathematical Functions"). The last elements of a loop, which do not fill a vector, go through the plain
+functions: the last digits of the result for one element may depend on where it lies.
+
+Numba's own way with SVML needs an LLVM built for it, which the llvmlite of PyPI is not; and it changes every function that the
+process compiles, while this changes kernels alone.
 """
 
+import ctypes
 import os
 import platform
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
+from pathlib import Path
 
 from llvmlite import binding as llvm
 from numba.core.registry import cpu_target
 
-# Set to "0" or "off" to compile without.
+# Set to "svml" or "libmvec" to use no other, to "0" or "off" to compile without.
 SWITCH = "SYNKNUMBA_VECTOR_MATH"
 
-LIBRARY = "libmvec.so.1"
+# The wheel that has SVML. It puts it where no loader looks.
+SVML_WHEEL = "intel-cmplr-lib-rt"
+_SVML_NEEDS = ("libintlc.so.5",)
 
 # Functions of one argument and of two. glibc has the first line since 2.22, the others since 2.35.
 _ONE: tuple[str, ...] = ("exp", "log", "sin", "cos")
@@ -66,36 +78,55 @@ class VectorFunction:
 
 
 def vector_library() -> str | None:
-    """The vector math library that kernels are compiled for, loaded; None if there is none, or it is switched off."""
-    if os.environ.get(SWITCH, "").lower() in {"0", "off"}:
+    """The vector math library that kernels are compiled for, "svml" or "libmvec", loaded; None for none."""
+    wanted = os.environ.get(SWITCH, "").lower()
+    if wanted in {"0", "off"} or platform.machine() != "x86_64" or llvm.llvm_version_info[0] < _OLDEST_LLVM:
         return None
-    return LIBRARY if _load() else None
-
-
-@cache
-def _load() -> bool:
-    if platform.machine() != "x86_64" or llvm.llvm_version_info[0] < _OLDEST_LLVM:
-        return False
-    try:
-        llvm.load_library_permanently(LIBRARY)
-    except RuntimeError:  # another C library than glibc
-        return False
-    return True
+    return next((name for name in ("svml", "libmvec") if wanted in {"", name} and _load(name)), None)
 
 
 def describe() -> tuple[str, ...]:
-    """The library and the instruction sets it is used with: compiled code depends on it."""
+    """The library, its version and the instruction sets it is used with: compiled code depends on it."""
     library = vector_library()
     if library is None:
         return ()
-    return library, os.confstr("CS_GNU_LIBC_VERSION") or "", "".join(letter for letter, _ in _instruction_sets(_features()))
+    return library, _load(library), "".join(letter for letter, _ in _instruction_sets(_features()))
+
+
+@cache
+def _load(library: str) -> str:
+    """Makes a library's functions known to LLVM. Returns its version; "" if it is not there."""
+    try:
+        if library == "libmvec":
+            llvm.load_library_permanently("libmvec.so.1")
+            return os.confstr("CS_GNU_LIBC_VERSION") or "glibc"
+        folder = _svml_folder()
+        if folder is None:
+            return ""
+        for needed in _SVML_NEEDS:
+            ctypes.CDLL(str(folder / needed), mode=ctypes.RTLD_GLOBAL)
+        llvm.load_library_permanently(str(folder / "libsvml.so"))
+        status = (folder / "libsvml.so").stat()
+    except (OSError, RuntimeError):  # another C library than glibc, or a file that is not what it should be
+        return ""
+    return f"libsvml.so {status.st_size} {status.st_mtime_ns}"
+
+
+def _svml_folder() -> Path | None:
+    """Where the wheel put the library: by the installer's records, or where wheels and conda put such files."""
+    folders = [Path(sys.prefix) / "lib"]
+    with suppress(metadata.PackageNotFoundError):
+        files = metadata.files(SVML_WHEEL) or ()
+        folders[:0] = [Path(str(file.locate())).resolve().parent for file in files if file.name == "libsvml.so"]
+    return next((folder for folder in folders if (folder / "libsvml.so").exists()), None)
 
 
 def with_vector_math(module: llvm.ModuleRef) -> llvm.ModuleRef:
     """The module with its calls of mathematical functions marked; the same module if there are none."""
-    if vector_library() is None:
+    library = vector_library()
+    if library is None:
         return module
-    known = _vector_functions(_features())
+    known = _vector_functions(library, _features())
     if known.keys().isdisjoint(function.name for function in module.functions):
         return module
     text = str(module)
@@ -142,17 +173,18 @@ def _instruction_sets(features: str) -> Iterator[tuple[str, int]]:
 
 
 @cache
-def _vector_functions(features: str) -> dict[str, tuple[VectorFunction, ...]]:
+def _vector_functions(library: str, features: str) -> dict[str, tuple[VectorFunction, ...]]:
     """The vector versions by the name of the scalar function in LLVM's code."""
     known: dict[str, tuple[VectorFunction, ...]] = {}
-    for names, arity in ((_ONE, 1), (_TWO, 2)):
-        for name in names:
-            for scalar_type, suffix, bits, per_double in (("double", "", 64, 1), ("float", "f", 32, 2)):
-                variants = tuple(
-                    VectorFunction(f"_ZGV{letter}N{lanes}{'v' * arity}_{name}{suffix}", scalar_type, lanes, arity)
-                    for letter, lanes in ((letter, doubles * per_double) for letter, doubles in _instruction_sets(features))
-                )
-                present = tuple(variant for variant in variants if llvm.address_of_symbol(variant.name))
-                if present:
-                    known[f"{name}{suffix}"] = known[f"llvm.{name}.f{bits}"] = present
+    for name in (*_ONE, *_TWO):
+        arity = 2 if name in _TWO else 1
+        for scalar_type, suffix, bits, per_double in (("double", "", 64, 1), ("float", "f", 32, 2)):
+            variants: list[VectorFunction] = []
+            for letter, doubles in _instruction_sets(features):
+                lanes = doubles * per_double
+                libmvec, svml = f"_ZGV{letter}N{lanes}{'v' * arity}_{name}{suffix}", f"__svml_{name}{suffix}{lanes}_ha"
+                variants.append(VectorFunction(svml if library == "svml" else libmvec, scalar_type, lanes, arity))
+            present = tuple(variant for variant in variants if llvm.address_of_symbol(variant.name))
+            if present:
+                known[f"{name}{suffix}"] = known[f"llvm.{name}.f{bits}"] = present
     return known
