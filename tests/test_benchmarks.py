@@ -16,6 +16,7 @@ RUNS = [
     ("call_overhead.py", "--ranks 2 --seconds 0.01", {"synknumba", "multiprocessing", "numba"}),
     ("call_overhead.py", "--ranks 1 3 --seconds 0.01 --no-peers", {"synknumba"}),
     ("expectation.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"cpu"}),
+    ("expcos.py", "--rows 7 10007 --seconds 0.01", {"synknumba: simt kernel", "numba: njit loop", "numpy"}),
     ("simt.py", "--kernels saxpy --seconds 0.01", {"saxpy"}),
 ]
 

@@ -69,8 +69,8 @@ _SCALAR_TYPES = (
     types.NoneType,
 )
 
-# The files of this compiler, as any of them may change what it makes; a version number would not say so while it grows. Looked at
-# when they are imported: they may be edited later.
+# The files of this compiler, as any of them may change what it makes; a version number would not say so while it grows. Looked
+# at when they are imported: they may be edited later.
 _COMPILER_FILES = tuple(
     (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(Path(__file__).parent.rglob("*.py"))
 )
