@@ -5,6 +5,7 @@ A message gives the argument, what was required, what was got and what to do. Al
 a rank and re-raised in the coordinator.
 """
 
+import linecache
 from dataclasses import dataclass
 
 
@@ -105,3 +106,97 @@ class RankError(SynkError, RuntimeError):
         for text, same in texts.items():
             lines += [f"--- rank {', '.join(same)} ---", text]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What one thread of a kernel did, and where.
+
+    Attributes:
+        what: "read", "write", "atomic", "waits" or "ended".
+        thread: the thread's index in its block, x first.
+        block: the block's index in the grid, x first.
+        function: the name of the kernel or device function.
+        filename: the file it is defined in.
+        line: the line in that file; 0 for a thread that has ended.
+    """
+
+    what: str
+    thread: tuple[int, int, int]
+    block: tuple[int, int, int]
+    function: str
+    filename: str
+    line: int
+
+    def __str__(self) -> str:
+        """The access in one line, and the source line below it."""
+        place = f"threadIdx={self.thread} blockIdx={self.block}"
+        if not self.line:
+            return f"{self.what:<6} {place}"
+        text = linecache.getline(self.filename, self.line).strip()
+        return f"{self.what:<6} {place} in {self.function} ({self.filename}:{self.line})\n           {text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One mistake that was seen while a kernel ran.
+
+    Attributes:
+        error: the class of the error that reports it when it stands alone.
+        summary: what is wrong.
+        accesses: the threads that took part; the one that ran first comes first.
+        advice: what to do.
+        array: the name of the array; empty if there is none.
+        index: the element's index in that array.
+        times: how often it was seen, at other elements and in other threads too.
+    """
+
+    error: type["KernelCheckError"]
+    summary: str
+    accesses: tuple[Access, ...]
+    advice: str
+    array: str = ""
+    index: tuple[int, ...] = ()
+    times: int = 1
+
+    def __str__(self) -> str:
+        """All of it, over several lines."""
+        more = f" ({self.times} times)" if self.times > 1 else ""
+        return "\n".join([self.summary + more, *(f"    {access}" for access in self.accesses), f"    {self.advice}"])
+
+
+class KernelCheckError(SynkError, RuntimeError):
+    """`simt.debug` or `simt.check` has found mistakes in a kernel; the class is that of the first.
+
+    Attributes:
+        kernel: the kernel's name.
+        findings: every mistake, in the order in which they were first seen.
+    """
+
+    def __init__(self, kernel: str, findings: tuple[Finding, ...]) -> None:
+        self.kernel = kernel
+        self.findings = findings
+        super().__init__(kernel, findings)
+
+    def __str__(self) -> str:
+        """Lists the findings."""
+        if len(self.findings) == 1:
+            return f"{self.kernel}: {self.findings[0]}"
+        numbered = (f"{number}. {finding}" for number, finding in enumerate(self.findings, 1))
+        return "\n".join([f"{self.kernel}: {len(self.findings)} findings", *numbered])
+
+
+class BoundsError(KernelCheckError, IndexError):
+    """A thread of a kernel used an index outside of an array."""
+
+
+class RaceError(KernelCheckError):
+    """Two threads of a kernel used the same element, one of them wrote it, and nothing orders the two."""
+
+
+class DivergenceError(KernelCheckError):
+    """Threads of a kernel that must meet at one barrier, or in one warp operation, did not."""
+
+
+class UninitializedError(KernelCheckError):
+    """A thread of a kernel read an element of a shared or local array that nothing had been written to."""

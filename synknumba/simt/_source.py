@@ -88,23 +88,32 @@ class Source:
         )
 
 
-def read_source(function: FunctionType) -> Source:
-    """The function's source as a tree.
+def read_definition(function: FunctionType) -> Source:
+    """The function's source as a tree, whatever it holds.
 
     Raises:
-        KernelError: there is no source, or it holds something that a kernel cannot hold.
+        KernelError: there is no source.
     """
     tree = _definition(function)
-    source = Source(function, tree, _scope(function))
-    _check_signature(source)
     # Default values are objects by now, `function.__defaults__`; their expressions may name anything.
     tree.decorator_list, tree.returns, tree.args.defaults = [], None, []
     for arg in (*tree.args.posonlyargs, *tree.args.args):
         arg.annotation = None
     if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
         tree.body = tree.body[1:] or [ast.copy_location(ast.Pass(), tree)]
+    return Source(function, tree, _scope(function))
+
+
+def read_source(function: FunctionType) -> Source:
+    """The function's source as a tree, if a kernel may hold it.
+
+    Raises:
+        KernelError: there is no source, or it holds something that a kernel cannot hold.
+    """
+    source = read_definition(function)
+    _check_signature(source)
     _check_syntax(source)
-    _free_builtins(tree)
+    _free_builtins(source.tree)
     return source
 
 

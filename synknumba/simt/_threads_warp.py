@@ -1,0 +1,152 @@
+"""What the operations in which threads wait for each other compute: their answers from all threads' arguments.
+
+The warp operations follow the PTX instructions `shfl.sync`, `vote.sync` and `match.sync`, and the types are those of Numba.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+WARP_SIZE: Final = 32
+FULL_MASK: Final = 0xFFFFFFFF
+
+# Of the operations that wait, the parameters in order, for calls with keywords.
+BLOCK_WIDE: Final[dict[str, tuple[str, ...]]] = {
+    "syncthreads": (),
+    "syncthreads_count": ("predicate",),
+    "syncthreads_and": ("predicate",),
+    "syncthreads_or": ("predicate",),
+}
+WARP_WIDE: Final[dict[str, tuple[str, ...]]] = {
+    "syncwarp": ("mask",),
+    "shfl_sync": ("mask", "value", "src_lane"),
+    "shfl_up_sync": ("mask", "value", "delta"),
+    "shfl_down_sync": ("mask", "value", "delta"),
+    "shfl_xor_sync": ("mask", "value", "lane_mask"),
+    "shfl_sync_intrinsic": ("mask", "mode", "value", "mode_offset", "clamp"),
+    "all_sync": ("mask", "predicate"),
+    "any_sync": ("mask", "predicate"),
+    "eq_sync": ("mask", "predicate"),
+    "ballot_sync": ("mask", "predicate"),
+    "vote_sync_intrinsic": ("mask", "mode", "predicate"),
+    "match_any_sync": ("mask", "value"),
+    "match_all_sync": ("mask", "value"),
+}
+ACTIVE_MASK: Final = "activemask"
+GRID_SYNC: Final = "cg.this_grid().sync"
+WAITING: Final = {**BLOCK_WIDE, **WARP_WIDE, ACTIVE_MASK: ()}
+
+
+class Request(NamedTuple):
+    """What a thread waits for.
+
+    Attributes:
+        kind: the operation, as it is called below `numba.cuda`.
+        args: its arguments in order.
+    """
+
+    kind: str
+    args: tuple[Any, ...] = ()
+
+    @property
+    def mask(self) -> int:
+        """The lanes that a warp operation names."""
+        return int(self.args[0]) & FULL_MASK if self.args else FULL_MASK
+
+
+def request(kind: str, *args: Any, **keywords: Any) -> Request:
+    """A call of an operation that waits, with its keyword arguments put in order."""
+    names = WAITING[kind]
+    given = dict(zip(names, args, strict=False)) | keywords
+    missing = [name for name in names if name not in given]
+    if len(args) > len(names) or len(given) > len(names) or (missing and kind != "syncwarp"):
+        message = f"cuda.{kind}() takes the arguments ({', '.join(names)})"
+        raise TypeError(message)
+    return Request(kind, tuple(given[name] for name in names if name in given))
+
+
+def block_answer(kind: str, requests: Sequence[Request]) -> Any:
+    """What every thread of a block gets from a barrier."""
+    if kind == "syncthreads":
+        return None
+    truths = [bool(request.args[0]) for request in requests]
+    if kind == "syncthreads_count":
+        return sum(truths)
+    return int(all(truths) if kind == "syncthreads_and" else any(truths))
+
+
+def _source(lane: int, mode: int, offset: int, clamp: int) -> tuple[int, bool]:
+    """From which lane `shfl.sync` reads, and whether that is one of the segment."""
+    segment, bound, offset = clamp >> 8 & 31, clamp & 31, offset & 31
+    last = (lane & segment) | (bound & ~segment)
+    if mode == 1:
+        source = lane - offset
+        return (source, True) if source >= last else (lane, False)
+    source = ((lane & segment) | (offset & ~segment), lane, lane + offset, lane ^ offset)[mode]
+    return (source, True) if source <= last else (lane, False)
+
+
+def _shuffle(mode: int, value: int, offset: int, clamp: int | None, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+    """The answers of a shuffle; `value` and `offset` are the places of these among the arguments."""
+    answers = {}
+    for lane, given in args.items():
+        bound = given[4] if clamp is None else clamp
+        source, inside = _source(lane, mode, int(given[offset]), int(bound))
+        # A lane that takes no part holds no value; CUDA leaves open what is read from it.
+        answers[lane] = (args[source if source in args else lane][value], inside)
+    return answers
+
+
+def _vote(mode: int, truths: Mapping[int, bool]) -> tuple[Any, bool]:
+    ballot = sum(1 << lane for lane, truth in truths.items() if truth)
+    vote = (all(truths.values()), any(truths.values()), len(set(truths.values())) == 1, False)[mode]
+    return np.uint32(ballot if mode == 3 else 0).astype(np.int32), vote
+
+
+# Mode and clamp with which Numba calls the instruction.
+_SHUFFLES: Final = {
+    "shfl_sync": (0, 0x1F),
+    "shfl_up_sync": (1, 0),
+    "shfl_down_sync": (2, 0x1F),
+    "shfl_xor_sync": (3, 0x1F),
+}
+_VOTES: Final[dict[str, tuple[int, Callable[[tuple[Any, bool]], Any]]]] = {
+    "all_sync": (0, lambda both: both[1]),
+    "any_sync": (1, lambda both: both[1]),
+    "eq_sync": (2, lambda both: both[1]),
+    "ballot_sync": (3, lambda both: both[0]),
+}
+
+
+def warp_answers(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+    """What each lane gets from a warp operation.
+
+    Args:
+        kind: the operation.
+        args: the arguments of each lane that takes part.
+    """
+    if kind == "syncwarp":
+        return dict.fromkeys(args)
+    if kind in _SHUFFLES:
+        mode, clamp = _SHUFFLES[kind]
+        return {lane: value for lane, (value, _) in _shuffle(mode, 1, 2, clamp, args).items()}
+    if kind == "shfl_sync_intrinsic":
+        return _shuffle(int(next(iter(args.values()))[1]), 2, 3, None, args)
+    if kind in _VOTES:
+        mode, choose = _VOTES[kind]
+        return dict.fromkeys(args, choose(_vote(mode, {lane: bool(given[1]) for lane, given in args.items()})))
+    if kind == "vote_sync_intrinsic":
+        mode = int(next(iter(args.values()))[1])
+        return dict.fromkeys(args, _vote(mode, {lane: bool(given[2]) for lane, given in args.items()}))
+    values = {lane: given[1] for lane, given in args.items()}
+    return _match(kind, values)
+
+
+def _match(kind: str, values: Mapping[int, Any]) -> dict[int, Any]:
+    same = {lane: sum(1 << other for other, found in values.items() if found == value) for lane, value in values.items()}
+    if kind == "match_any_sync":
+        return {lane: np.uint32(mask).astype(np.int32) for lane, mask in same.items()}
+    everyone = sum(1 << lane for lane in values)
+    agree = all(mask == everyone for mask in same.values())
+    return dict.fromkeys(values, (np.uint32(everyone if agree else 0).astype(np.int32), agree))

@@ -1,0 +1,59 @@
+"""Every kernel of the corpus through `simt.debug` and `simt.check`, which run it in Python."""
+
+import pytest
+
+from synknumba import simt
+from synknumba._errors import DivergenceError, RaceError
+from synknumba.simt._operations import FUNCTIONS
+from tests.conformance.simt.agree import check
+from tests.conformance.simt.corpus import CASES
+
+# Threads return before a barrier of the others, which the CUDA programming guide does not allow and all GPUs since Volta do.
+EARLY = {
+    "return_before_barrier",
+    "return_before_barrier_one_thread",
+    "guard_around_barrier",
+    "returns_between_barriers",
+    "threads_leave_one_by_one",
+    "count_of_threads_left",
+}
+# A thread reads what threads of its own block have added to, without a barrier between.
+RACES = {"last_block"}
+
+
+# Calls what the compiler does not know yet.
+LATER = set() if "libdevice.sin" in FUNCTIONS else {"libdevice_calls"}
+RUN = {name: case for name, case in CASES.items() if name not in LATER}
+
+
+@pytest.mark.parametrize("name", [name for name, case in RUN.items() if case.expect])
+def test_debug_agrees_with_numpy(name: str) -> None:
+    case = CASES[name]
+    args = case.make()
+    simt.debug(case.kernel)[case.grid, case.block, 0, case.shared](*args)
+    check(case, args, case.expect(*case.make()))
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_check_finds_what_is_wrong_and_nothing_else(name: str) -> None:
+    case = CASES[name]
+    launch = simt.check(case.kernel)[case.grid, case.block, 0, case.shared]
+    error = DivergenceError if name in EARLY else RaceError if name in RACES else None
+    if error is None:
+        launch(*case.make())
+        return
+    with pytest.raises(error) as caught:
+        launch(*case.make())
+    assert {finding.error for finding in caught.value.findings} == {error}
+
+
+@pytest.mark.parametrize("name", sorted(EARLY))
+def test_early_returns_may_be_allowed(name: str) -> None:
+    case = CASES[name]
+    args = case.make()
+    simt.check(case.kernel, early_returns=False)[case.grid, case.block, 0, case.shared](*args)
+    check(case, args, case.expect(*case.make()))
+
+
+def test_the_lists_name_cases() -> None:
+    assert EARLY | RACES <= set(CASES)
