@@ -71,6 +71,7 @@ OF_A_COMPILED_KERNEL = {
 
 # And of what it was compiled for.
 OF_AN_OVERLOAD = {
+    "inspect_llvm": "inspects the LLVM code for NVVM",
     "_type_annotation": "looks into the types that numba-cuda's own compiler inferred",
     "_codelibrary": "links CUDA C or PTX",
     "inspect_asm": "inspects PTX",
