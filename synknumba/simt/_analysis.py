@@ -67,7 +67,7 @@ class Analysis:
         self._block_indices: dict[str, bool] = {}
         self.recomputed: dict[str, ast.Assign] = {}
         self._counts = Counter(node.id for node in walk(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-        self.body = self._find_recomputed(body)
+        self.body = self._without_copies(self._find_recomputed(body))
 
     @contextmanager
     def thread_index(self, statement: ast.Assign, first: str, *, nonneg: bool) -> Iterator[None]:
@@ -79,6 +79,35 @@ class Analysis:
             yield
         finally:
             del self.recomputed[name], self._block_indices[first]
+
+    # ---- collectives
+
+    def _without_copies(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """The statements, where a collective takes a variable's own slot and not a copy: `given = v`, `got = shfl(m, given, d)`."""
+        done: list[ast.stmt] = []
+        for statement in body:
+            if isinstance(statement, (ast.If, ast.For, ast.While)):
+                statement.body = self._without_copies(statement.body)
+                statement.orelse = self._without_copies(statement.orelse)
+            found = collective_of(statement)
+            if found is not None and isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
+                last = next((at for at in range(len(done) - 1, -1, -1) if not is_operand(single_target(done[at]) or "")), -1)
+                for copied in done[last + 1 :]:
+                    name, value = single_target(copied), copied.value if isinstance(copied, ast.Assign) else None
+                    if (
+                        name is None
+                        or not is_exchanged(name)
+                        or not isinstance(value, ast.Name)
+                        or not self._has_slot(value.id)
+                    ):
+                        continue
+                    done.remove(copied)
+                    statement.value.args = [value if read_names(arg) == {name} else arg for arg in statement.value.args]
+            done.append(statement)
+        return done
+
+    def _has_slot(self, name: str) -> bool:
+        return name in self.assigned and name in self.varying and name not in self.recomputed
 
     # ---- uniform
 

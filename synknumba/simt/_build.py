@@ -20,7 +20,7 @@ from synknumba.simt._helpers import HELPERS
 from synknumba.simt._loops import count_apart, count_up
 from synknumba.simt._masks import Divergence
 from synknumba.simt._names import Devices, translate_names
-from synknumba.simt._operations import LINEAR, SIZES, STATE
+from synknumba.simt._operations import BLOCK_SIZE, LINEAR, SIZES, STATE
 from synknumba.simt._region import MASK
 from synknumba.simt._slots import is_number
 from synknumba.simt._stand_ins import STAND_INS
@@ -141,7 +141,7 @@ class Program:
             if name in made:
                 storage.local_array(name, made[name])
             else:
-                storage.slots(name, kinds[name])
+                storage.slots(name, kinds[name], padded=name in code.padded)
         if code.uses_mask:
             storage.plain(MASK, "_k_int8")
         if code.uses_active:
@@ -187,9 +187,17 @@ class Program:
         scope = self.namespace if namespace is None else namespace
         return define_function(name, params, body, scope, source.filename, source.tree, source.function.__module__)
 
-    def compile(self, argtypes: TypeMap) -> tuple[Any, str]:
-        """The dispatcher of the launch function, to be compiled for these types, and its source."""
+    def compile(self, argtypes: TypeMap, block: tuple[int, ...] | None = None) -> tuple[Any, str]:
+        """The dispatcher of the launch function, to be compiled for these types, and its source.
+
+        Args:
+            argtypes: the types of the parameters.
+            block: the only block that it will be launched with; any block if it is not given.
+        """
         body = self.launch_body(argtypes)
+        if block is not None:
+            sizes = zip(BLOCK_SIZE.values(), block, strict=True)
+            body = statements("\n".join(f"{name} = {size}" for name, size in sizes), self.code.source.tree) + body
         name = self.code.source.function.__name__
         function = self.define(name, [*SIZES, SMEM, *self.params], body)
         return self.options.njit(function), self.text(body)

@@ -15,7 +15,7 @@ def collect(collective: Collective, regions: Regions, active: Active, at: ast.st
     """The code of a collective, and whether it needs the array of the threads that take part."""
     code, part = _take_part(regions, active, at)
     arguments = [_argument(node, regions) for node in collective.operands.values()]
-    sizes = [load(THREADS), load(BLOCKS)]
+    sizes = [load(THREADS), load(BLOCKS) if regions.team.grid else ast.Constant(1)]
     call_name = f"_k_all_{collective.path}"
     if collective.operation.is_vote and not regions.team.grid:
         name = collective.results[0]
@@ -26,10 +26,22 @@ def collect(collective: Collective, regions: Regions, active: Active, at: ast.st
         return code, isinstance(part, ast.Name)
     regions.slots |= set(collective.results)
     results: list[ast.expr] = [load(f"{name}__s") for name in collective.results]
-    suffix = "_each" if collective.operation.is_vote else ""
+    suffix = "_each" if collective.operation.is_vote else _padded(collective, regions, part)
     call = ast.Call(load(call_name + suffix), [*results, *arguments, part, *sizes], [])
     code.append(place(ast.Expr(call), at))
     return code, isinstance(part, ast.Name)
+
+
+def _padded(collective: Collective, regions: Regions, part: ast.expr) -> str:
+    """Whether it is a shuffle at one distance, by all threads; its values then need margins."""
+    *_, value, distance = [None, None, *collective.operands.values()]
+    plain = isinstance(part, ast.Constant) and not regions.team.grid
+    if not plain or not collective.path.startswith("shfl_") or not isinstance(value, ast.Name) or distance is None:
+        return ""
+    if read_names(distance) & regions.known.varying:
+        return ""
+    regions.padded.add(value.id)
+    return "_padded"
 
 
 def _argument(node: ast.expr, regions: Regions) -> ast.expr:

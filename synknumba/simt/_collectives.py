@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import njit
 from numba.core import types
 from numba.extending import intrinsic, overload
+from numba.np.arrayobj import load_item, make_array
 
 from synknumba.simt._operations import WARP_SIZE
 
@@ -226,6 +227,67 @@ def match_all(got: Any, agreed: Any, mask: Any, value: Any, active: Any, threads
 # ---- shuffles
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _peek(_context: Any, array: types.Type, index: types.Type) -> Any:
+    """The element of an array at an index that may lie in the margins of a padded array."""
+    if not isinstance(array, types.Array) or not isinstance(index, types.Integer):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = make_array(signature.args[0])(context, builder, args[0])
+        return load_item(context, builder, signature.args[0], builder.gep(struct.data, [args[1]]))
+
+    return array.dtype(array, types.int64), codegen
+
+
+def _whole_warps(take: Any, source: Any) -> Any:
+    """A shuffle by the same operand in all threads, where all take part.
+
+    Args:
+        take: the value for a lane of a whole warp, from the padded values, the warp's first thread, the lane and the operand.
+            It reads neighbours at fixed distances and chooses among them, as that is what vectorizes.
+        source: the lane that a lane of the last, incomplete warp reads.
+    """
+
+    @njit(error_model="numpy")
+    def shuffle(got: Any, _mask: Any, value: Any, operand: Any, _active: Any, threads: int, _blocks: int) -> None:
+        distance = np.int64(operand) & LANES
+        whole = threads - threads % WARP_SIZE
+        for first in range(0, whole, WARP_SIZE):
+            for lane in range(WARP_SIZE):
+                got[first + lane] = take(value, first, lane, distance)
+        for thread in range(whole, threads):
+            other = whole + source(thread - whole, distance)
+            got[thread] = value[other if other < threads else thread]
+
+    return shuffle
+
+
+@njit(error_model="numpy", inline="always")
+def _take_from(value: Any, first: int, _lane: int, distance: int) -> Any:
+    return _peek(value, first + distance)
+
+
+@njit(error_model="numpy", inline="always")
+def _take_up(value: Any, first: int, lane: int, distance: int) -> Any:
+    below, own = _peek(value, first + lane - distance), _peek(value, first + lane)
+    return below if lane >= distance else own
+
+
+@njit(error_model="numpy", inline="always")
+def _take_down(value: Any, first: int, lane: int, distance: int) -> Any:
+    above, own = _peek(value, first + lane + distance), _peek(value, first + lane)
+    return above if lane + distance <= LANES else own
+
+
+@njit(error_model="numpy", inline="always")
+def _take_xor(value: Any, first: int, lane: int, distance: int) -> Any:
+    if distance & (distance - 1):
+        return _peek(value, first + (lane ^ distance))
+    above, below = _peek(value, first + lane + distance), _peek(value, first + lane - distance)
+    return below if lane & distance else above
+
+
 def _shuffle(source: Any) -> Any:
     """Each thread gets the value of the thread `source(lane, operand)` of its warp."""
 
@@ -285,5 +347,9 @@ COLLECT: dict[str, Any] = _named(
         "shfl_up_sync": _shuffle(_up),
         "shfl_down_sync": _shuffle(_down),
         "shfl_xor_sync": _shuffle(_xor),
+        "shfl_sync_padded": _whole_warps(_take_from, _from),
+        "shfl_up_sync_padded": _whole_warps(_take_up, _up),
+        "shfl_down_sync_padded": _whole_warps(_take_down, _down),
+        "shfl_xor_sync_padded": _whole_warps(_take_xor, _xor),
     }
 )

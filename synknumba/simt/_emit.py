@@ -49,6 +49,7 @@ class BlockCode:
     Attributes:
         body: the statements.
         varying_slots: the variables that need an array with one element for each thread.
+        padded: those of them that need margins.
         undefined: the uniform variables that may be read before they are assigned, as after an `if` that sets them. Python and
             Numba want a value there, though none that matters.
         uses_mask: whether there is an array of masks.
@@ -58,6 +59,7 @@ class BlockCode:
 
     body: list[ast.stmt]
     varying_slots: tuple[str, ...]
+    padded: frozenset[str]
     undefined: tuple[str, ...]
     uses_mask: bool
     uses_active: bool
@@ -96,7 +98,9 @@ def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergen
         if regions.slots == slots:
             varying = tuple(sorted(slots & analysis.varying))
             undefined = tuple(sorted(regions.undefined - analysis.varying))
-            return BlockCode(body, varying, undefined, regions.uses_mask, emitter.uses_active, regions.team)
+            return BlockCode(
+                body, varying, frozenset(regions.padded), undefined, regions.uses_mask, emitter.uses_active, regions.team
+            )
         slots = regions.slots
 
 

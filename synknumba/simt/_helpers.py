@@ -15,7 +15,7 @@ from synknumba.simt._intrinsics import (
     sum_any_order,
     zero_like_element,
 )
-from synknumba.simt._slots import borrowed, keep, shared_view, slot_get, slot_set
+from synknumba.simt._slots import borrowed, inner, keep, shared_view, slot_get, slot_set
 
 HELPERS: Final[dict[str, Any]] = {
     "_k_nonneg": nonneg,
@@ -31,6 +31,7 @@ HELPERS: Final[dict[str, Any]] = {
     "_k_empty": np.empty,
     "_k_uint8": np.dtype(np.uint8),
     "_k_int8": np.dtype(np.int8),
+    "_k_inner": inner,
     "_k_borrowed": borrowed,
     "_k_keep": keep,
     "_k_DivergenceError": KernelError,

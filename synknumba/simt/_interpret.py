@@ -17,6 +17,7 @@ from synknumba.simt._atomics import ATOMICS
 from synknumba.simt._build import Program
 from synknumba.simt._operations import SIZES
 from synknumba.simt._scope import is_njit_function
+from synknumba.simt._slots import MARGIN
 from synknumba.simt._storage import MAX_BLOCK, SMEM
 
 TypeMap = Mapping[str, types.Type]
@@ -120,6 +121,7 @@ _HELPERS: dict[str, Any] = {
         _dtype(dtype)
     ),
     "_k_empty": lambda shape, dtype: np.empty(shape, _dtype(dtype)),
+    "_k_inner": lambda array: array[MARGIN:-MARGIN],
     "_k_borrowed": lambda array: array,
     "_k_keep": lambda _array: None,
 }

@@ -19,13 +19,16 @@ from synknumba.simt._cache import CacheInfo, KernelCache
 from synknumba.simt._codegen import Compiled, compile_launch
 from synknumba.simt._devices import Options
 from synknumba.simt._overloads import Overload, Signature, best_signature, fit, parse_signatures
-from synknumba.simt._scope import is_device_function
+from synknumba.simt._scope import is_device_function, splits_block
 from synknumba.simt._storage import MAX_BLOCK
 
 Dim3 = tuple[int, int, int]
 
 # CUDA's limits on a block, for each axis.
 MAX_BLOCK_AXES: Dim3 = (1024, 1024, 64)
+
+# A kernel launched with more blocks than these gets code for any block.
+MAX_BLOCKS = 4
 
 # As many threads as numba-cuda gives `forall` on most GPUs.
 FORALL_BLOCK = 256
@@ -44,12 +47,12 @@ class Launcher:
     """A kernel with a grid and a block."""
 
     def __init__(self, kernel: "Kernel", grid: Dim3, block: Dim3, smem: int = 0) -> None:
-        self._kernel, self._sizes = kernel, (*grid, *block, smem)
+        self._kernel, self._block, self._sizes = kernel, block, (*grid, *block, smem)
 
     def __call__(self, *args: Any) -> None:
         """Runs every thread of the grid on the calling CPU core."""
         args = self._kernel.coerce(args)
-        self._kernel.entry(args)(*self._sizes, *args)
+        self._kernel.entry(args, self._block)(*self._sizes, *args)
 
 
 class Kernel:
@@ -85,7 +88,7 @@ class Kernel:
         self.extensions = list(extensions)
         self.device = device
         self.specializations: dict[Signature, Kernel] = {}
-        self._entries: dict[tuple[Any, ...], _Entry] = {}
+        self._entries: dict[tuple[Signature, Dim3 | None], _Entry] = {}
         self._by_class: dict[tuple[Any, ...], _Entry] = {}
         self._best: dict[Signature, Signature] = {}
         self._text: str | None = None
@@ -174,17 +177,20 @@ class Kernel:
         """
         check_sizes(grid, block)
         args = self.coerce(args)
-        return functools.partial(self.entry(args), *grid, *block, smem, *args)
+        return functools.partial(self.entry(args, block), *grid, *block, smem, *args)
 
     def bind(self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0) -> Callable[..., None]:
         """As `prepare`, but the returned function takes the arguments: any of the same types as `args`."""
         check_sizes(grid, block)
-        return functools.partial(self.entry(self.coerce(args)), *grid, *block, smem)
+        return functools.partial(self.entry(self.coerce(args), block), *grid, *block, smem)
 
     def coerce(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments as the kernel gets them: hints taken off, scalars converted to the types of a declared signature."""
         if self.extensions or not _AS_THEY_ARE.issuperset(map(type, args)):
             args = tuple(self._prepared(arg) for arg in args)
+        missing = self.py_func.__code__.co_argcount - len(args)
+        if missing and 0 < missing <= len(self.py_func.__defaults__ or ()):
+            args += (self.py_func.__defaults__ or ())[-missing:]
         if len(self.declared) > 1:
             return fit(self._declared_for(args), args)
         return fit(self.declared[0], args) if self.declared else args
@@ -208,7 +214,7 @@ class Kernel:
     @property
     def signatures(self) -> list[Signature]:
         """The argument types that the kernel is declared for; those it has been compiled for if it is declared for none."""
-        return list(self.declared or self._entries)
+        return list(self.declared or dict.fromkeys(kinds for kinds, _ in self._entries))
 
     @property
     def overloads(self) -> dict[Signature, Overload]:
@@ -238,29 +244,43 @@ class Kernel:
             self.specializations[kinds] = made
         return self.specializations[kinds]
 
-    def entry(self, args: tuple[Any, ...]) -> _Entry:
-        """The compiled launch function for arguments of these types."""
+    @functools.cached_property
+    def _splits_block(self) -> bool:
+        return splits_block(self.py_func)
+
+    def entry(self, args: tuple[Any, ...], block: Dim3) -> _Entry:
+        """The compiled launch function for arguments of these types.
+
+        A kernel whose threads work together is compiled for each block: where LLVM knows how long the loops over threads are, it
+        makes code that is up to twice as fast. Others are run in loops of any length.
+        """
         key = tuple([(a.dtype, a.ndim, a.flags.num) if type(a) is np.ndarray else type(a) for a in args])
+        if self._splits_block:
+            key = (block, *key)
         found = self._by_class.get(key)
         if found is None:
-            found = self._typed_entry(args)
+            found = self._typed_entry(args, block if self._splits_block else None)
             if all(type(arg) is np.ndarray or _has_one_type(arg) for arg in args):
                 self._by_class[key] = found
         return found
 
-    def _typed_entry(self, args: tuple[Any, ...]) -> _Entry:
+    def _typed_entry(self, args: tuple[Any, ...], block: Dim3 | None) -> _Entry:
         code = self.py_func.__code__
         params = code.co_varnames[: code.co_argcount]
         if len(args) != len(params):
             message = f"{self.py_func.__qualname__}() takes {len(params)} arguments, got {len(args)}"
             raise ArgumentError(message)
-        return self._compiled(tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True)))
+        return self._compiled(tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True)), block)
 
-    def _compiled(self, kinds: Signature) -> _Entry:
-        if kinds not in self._entries:
-            compiled = self._cache.get(kinds, functools.partial(self._compile, kinds))
-            self._entries[kinds], self._text = compiled.entry, compiled.text
-        return self._entries[kinds]
+    def _compiled(self, kinds: Signature, block: Dim3 | None = None) -> _Entry:
+        if (kinds, block) not in self._entries and sum(known == kinds for known, _ in self._entries) >= MAX_BLOCKS:
+            block = None
+        if (kinds, block) not in self._entries:
+            compiled = self._cache.get(
+                (*kinds, *map(types.literal, block or ())), functools.partial(self._compile, kinds, block)
+            )
+            self._entries[kinds, block], self._text = compiled.entry, compiled.text
+        return self._entries[kinds, block]
 
     def _type_of(self, name: str, arg: Any) -> types.Type:
         try:
@@ -270,10 +290,10 @@ class Kernel:
             message = f"{what}, which Numba cannot pass to a kernel; pass NumPy arrays, numbers, and tuples of them"
             raise ArgumentError(message) from error
 
-    def _compile(self, kinds: Signature, key: str) -> Compiled:
+    def _compile(self, kinds: Signature, block: Dim3 | None, key: str) -> Compiled:
         argtypes = dict(zip(self._program.params, kinds, strict=True))
         try:
-            dispatcher, text = self._program.compile(argtypes)
+            dispatcher, text = self._program.compile(argtypes, block)
             return compile_launch(dispatcher, text, (types.int64,) * 7 + kinds, key)
         except errors.TypingError as error:
             if "Cannot modify readonly array" in str(error):  # and not any message that names the type of an input

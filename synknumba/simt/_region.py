@@ -63,6 +63,7 @@ class Regions:
         assigned_before: the uniform variables that are surely assigned.
         left: whether some threads may have returned.
         uses_mask: whether masks are needed.
+        padded: the slots that need margins.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Regions:
         self.assigned_before: set[str] = set()
         self.left = False
         self.uses_mask = False
+        self.padded: set[str] = set()
         self.guards = Guards(analysis, self.block_text)
         self._order = order
         self._local_arrays = local_arrays

@@ -14,6 +14,7 @@ from typing import Any, Final
 from synknumba.simt._ast import assigned_names, walk
 from synknumba.simt._operations import HEADS, cuda_module
 from synknumba.simt._source import Source
+from synknumba.simt._sync import BARRIER_PATHS, COLLECTIVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,33 @@ class Scope:
             if is_njit_function(value) and self.mentions_cuda(value.py_func, seen):
                 return True
         return False
+
+
+# Names that only kernels use whose threads work together.
+_BLOCK_WORDS = frozenset({"shared", "cg", *BARRIER_PATHS, *COLLECTIVES})
+
+
+def splits_block(function: FunctionType) -> bool:
+    """Whether a kernel, or a function that it calls, seems to use barriers, shared memory or warps, going by names."""
+    cuda = cuda_module()
+    words = {id(getattr(cuda, word)) for word in _BLOCK_WORDS if hasattr(cuda, word)}
+    seen: set[FunctionType] = set()
+
+    def looks(function: FunctionType) -> bool:
+        if function in seen:
+            return False
+        seen.add(function)
+        names = (*function.__code__.co_names, *function.__code__.co_freevars)
+        if not _BLOCK_WORDS.isdisjoint(names):
+            return True
+        values = [function.__globals__[name] for name in names if name in function.__globals__]
+        values += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+        for module in [value for value in values if isinstance(value, ModuleType)]:
+            values += [vars(module)[name] for name in names if name in vars(module)]
+        called = [value.py_func for value in values if is_device_function(value) or is_njit_function(value)]
+        return any(id(value) in words for value in values) or any(map(looks, called))
+
+    return looks(function)
 
 
 def _constants(source: Source) -> dict[str, ast.expr]:

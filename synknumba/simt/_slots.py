@@ -14,6 +14,9 @@ from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
 from numba.np.arrayobj import load_item, make_array, populate_array, store_item
 
+# A shuffle reads at most 31 elements further.
+MARGIN = 32
+
 
 def is_number(kind: types.Type | None) -> bool:
     """Whether an array can hold values of the type."""
@@ -122,6 +125,29 @@ def slots_of(kind: types.Type) -> Any:
         return types.CPointer(kind)(memory), codegen
 
     return slots
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def inner(_context: Any, padded: types.Type) -> Any:
+    """An array without the `MARGIN` elements at either end of it, from which shuffles may read what they then do not take."""
+    if not isinstance(padded, types.Array) or padded.ndim != 1:
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = make_array(signature.args[0])(context, builder, args[0])
+        size = cgutils.unpack_tuple(builder, struct.shape)[0]
+        array = make_array(signature.return_type)(context, builder)
+        populate_array(
+            array,
+            data=builder.gep(struct.data, [ir.Constant(ir.IntType(64), MARGIN)], inbounds=True),
+            shape=[builder.sub(size, ir.Constant(size.type, 2 * MARGIN))],
+            strides=struct.strides,
+            itemsize=struct.itemsize,
+            meminfo=None,
+        )
+        return impl_ret_new_ref(context, builder, signature.return_type, array._getvalue())  # noqa: SLF001
+
+    return padded(padded), codegen
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -16,7 +16,7 @@ from numba.np.numpy_support import as_dtype
 
 from synknumba.simt._arrays import SharedArray
 from synknumba.simt._ast import expression, place, statements, store
-from synknumba.simt._slots import is_number, itemsize, slots_of
+from synknumba.simt._slots import MARGIN, is_number, itemsize, slots_of
 from synknumba.simt._team import BLOCK_NUMBER, BLOCKS, Team
 
 # CUDA's limit; a slot array on the stack has this many elements.
@@ -50,10 +50,15 @@ class Storage:
     recompute: dict[str, ast.Assign] = field(default_factory=dict)
     _stack: int = 0
 
-    def slots(self, name: str, kind: types.Type | None) -> None:
-        """`name__s`, one element of a type for each thread of the team."""
+    def slots(self, name: str, kind: types.Type | None, *, padded: bool = False) -> None:
+        """`name__s`, one element of a type for each thread of the team; with margins if it is padded."""
         if kind is None or is_number(kind):
             dtype = slot_dtype(kind)
+            if padded:
+                size = MAX_BLOCK + 2 * MARGIN
+                text = f"{name}__p = _k_stack_array({size}, {self._dtype(name, dtype)})\n{name}__s = _k_inner({name}__p)"
+                self.reserve += statements(text, self.at)
+                return
             self._array(f"{name}__s", (), self._dtype(name, dtype), dtype.itemsize)
             return
         self._array(f"{name}__b", (itemsize(kind),), self._dtype(name, np.dtype(np.uint8)), itemsize(kind))
