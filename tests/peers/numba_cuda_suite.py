@@ -292,6 +292,7 @@ def main() -> None:
     parser.add_argument("--wheel", default=NUMBA_CUDA, help="what to install numba-cuda from")
     parser.add_argument("--seconds", type=float, default=120.0, help="how long one test may take")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes there, with the machine and the versions")
+    parser.add_argument("--earlier", type=Path, metavar="FILE", help="an earlier --json, for the files that are not run now")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a page about the outcomes there")
     parser.add_argument("--jobs", type=int, default=1, help="how many files run at the same time")
     parser.add_argument("--one-file", help=argparse.SUPPRESS)
@@ -308,6 +309,10 @@ def main() -> None:
             for found in pool.map(lambda file: outcomes_of(python, file, options.seconds, environment), files):
                 outcomes += found
                 show_problems(found)
+    if options.earlier:
+        run_now = {outcome.file for outcome in outcomes}
+        earlier = (Outcome(**fields) for fields in json.loads(options.earlier.read_text())["results"])
+        outcomes = sorted([*outcomes, *(outcome for outcome in earlier if outcome.file not in run_now)], key=lambda o: o.file)
     show(outcomes)
     _common.save(options.json, "numba_cuda_suite", outcomes, {"numba_cuda": options.wheel})
     if options.markdown:
