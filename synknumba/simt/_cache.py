@@ -96,7 +96,7 @@ class KernelCache:
             for kind in kinds:
                 type_text(kind)
         except NotComparableError as error:
-            return "", f"{error}, which cannot be compared with that of another process"
+            return "", str(error)
         digest = fingerprint.hexdigest()
         if self._translated not in {None, digest}:
             return digest, "a value that it reads has changed since it was translated"

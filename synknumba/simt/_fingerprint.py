@@ -11,7 +11,8 @@ Two kernels with the same digest compile to the same machine code. The digest is
 What comes with Python, NumPy and Numba counts by its name, as their versions are part of the digest. Whatever cannot be
 compared by value from one process to the next (a plain Python object, a pointer) makes the kernel one that is not kept on disk.
 
-Not seen: the body of an `@overload` that somebody gives to a function of NumPy or `math`.
+Not seen: the body of an `@overload` that somebody gives to a function of NumPy or `math`; and that an njit function was
+compiled, by a call of the script's own, before a global that it reads was changed.
 """
 
 import builtins
@@ -29,6 +30,7 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import llvmlite
 import numba
@@ -79,6 +81,10 @@ _GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASS
 _ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
+# Of the functions that kernels call, as they were when they were seen first.
+_first_digests: WeakKeyDictionary[FunctionType, str] = WeakKeyDictionary()
+
+
 class NotComparableError(Exception):
     """Something a kernel reads cannot be compared from one process to the next; the message says what."""
 
@@ -88,14 +94,16 @@ class Fingerprint:
 
     Args:
         parts: the first values that it is made of.
+        inside: the functions in which a call has been found, the kernel first.
 
     Raises:
         NotComparableError: a value cannot be compared from one process to the next.
     """
 
-    def __init__(self, *parts: Any) -> None:
+    def __init__(self, *parts: Any, inside: tuple[FunctionType, ...] = ()) -> None:
         self._hash = hashlib.sha256()
-        self._seen: dict[FunctionType, int] = {}
+        self._inside = inside
+        self._calls_itself = False
         for part in parts:
             self.value(part, "an option")
 
@@ -115,11 +123,22 @@ class Fingerprint:
 
     def function(self, function: FunctionType) -> None:
         """Adds a function with all that it reads, and the functions that it calls."""
-        if function in self._seen:  # such as one that calls itself
-            self._text("function again", self._seen[function])
+        if function in self._inside:
+            self._text("call of itself", self._inside.index(function))
+            self._calls_itself = True
             return
-        self._seen[function] = len(self._seen)
-        self._text("function", f"{function.__module__} {function.__qualname__}")
+        within = Fingerprint(inside=(*self._inside, function))
+        within._read(function)
+        digest = within.hexdigest()
+        self._calls_itself |= within._calls_itself
+        # What a kernel calls is compiled once in a process; a global it read then is what it is from then on.
+        if self._inside and not self._calls_itself and _first_digests.setdefault(function, digest) != digest:
+            message = f"{function.__qualname__} reads a value that has changed since it was compiled"
+            raise NotComparableError(message)
+        self._text("function", digest)
+
+    def _read(self, function: FunctionType) -> None:
+        self._text("name", f"{function.__module__} {function.__qualname__}")
         self._text("source", _source(function))
         self._code(function.__code__)
         self.value(function.__defaults__, f"the defaults of {function.__qualname__}")
@@ -205,7 +224,7 @@ class Fingerprint:
 
     def _array(self, value: Any, name: str) -> None:
         if type(value) is not np.ndarray and not isinstance(value, np.generic):
-            message = f"{name} is a {type(value).__qualname__}"
+            message = f"{name} is a {type(value).__qualname__}, which cannot be compared with that of another process"
             raise NotComparableError(message)
         if value.dtype.hasobject or value.nbytes > LARGEST_ARRAY:
             message = f"{name} is an array of Python objects, or larger than {LARGEST_ARRAY >> 20} MiB"
@@ -231,7 +250,7 @@ class Fingerprint:
         elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
             self._text("named tuple", f"{_full_name(value)} {value._fields}")
         else:
-            message = f"{name} is a {type(value).__qualname__}"
+            message = f"{name} is a {type(value).__qualname__}, which cannot be compared with that of another process"
             raise NotComparableError(message)
 
 
@@ -258,7 +277,7 @@ def type_text(kind: types.Type) -> str:
         return f"enum({_full_name(kind.instance_class)}, {members})"
     if isinstance(kind, _SCALAR_TYPES) and type(kind).__module__.startswith("numba."):
         return f"{type(kind).__name__}({kind})"
-    message = f"the type {kind}"
+    message = f"an argument is of the type {kind}, which is not one of Numba's own"
     raise NotComparableError(message)
 
 

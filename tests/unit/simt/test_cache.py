@@ -229,6 +229,22 @@ class TestNotKept:
         assert "changed since it was translated" in module.kernel.cache_info.not_kept
         assert not cache_directory.exists()
 
+    def test_device_function_compiled_before_a_change(self, tmp_path: Path) -> None:
+        """It is compiled once in a process, and has the old value in it."""
+        module = load(tmp_path, "C = 1\n@cuda.jit(device=True)\ndef f(x):\n    return x + C\n" + KERNEL.format("f(0)"))
+        assert launched(module.kernel) == 1
+        module.C = 2
+        again = simt.jit(module.kernel.py_func)
+        launched(again)
+        assert "f reads a value that has changed" in again.cache_info.not_kept
+
+    def test_recursion(self, tmp_path: Path) -> None:
+        text = "@cuda.jit(device=True)\ndef f(x):\n    if x < 1:\n        return x\n    return f(x - 1) + 2.0\n"
+        for _ in range(2):
+            kernel = load(tmp_path, text + KERNEL.format("f(3.0)")).kernel
+            assert launched(kernel) == 6
+        assert kernel.cache_info.not_kept is None or "recursive" in kernel.cache_info.not_kept
+
     @pytest.mark.parametrize("how", ["option", "variable"])
     def test_switched_off(self, how: str, tmp_path: Path, cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         kernel = load(tmp_path, KERNEL.format("1")).kernel
