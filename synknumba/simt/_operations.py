@@ -3,12 +3,15 @@
 Paths are those below the module `numba.cuda`. `numba.cuda` itself is imported only when a kernel is translated.
 """
 
+from collections import ChainMap
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Final
 
 from synknumba._errors import DeviceError
 from synknumba.simt._atomics import ATOMICS
 from synknumba.simt._bits import brev, cbrt, clz, ffs, fma, popc, selp
+from synknumba.simt._libdevice import LIBDEVICE
 from synknumba.simt._sync import BARRIER_PATHS, COLLECTIVES
 
 AXES: Final = "xyz"
@@ -30,7 +33,7 @@ INDICES: Final[dict[str, str]] = {
     for axis in AXES
 }
 
-FUNCTIONS: Final[dict[str, Any]] = {
+_FUNCTIONS: Final[dict[str, Any]] = {
     **{f"atomic.{name}": function for name, function in ATOMICS.items()},
     "popc": popc,
     "brev": brev,
@@ -40,6 +43,9 @@ FUNCTIONS: Final[dict[str, Any]] = {
     "cbrt": cbrt,
     "selp": selp,
 }
+
+# Those of libdevice are made when they are asked for.
+FUNCTIONS: Final[Mapping[str, Any]] = ChainMap(_FUNCTIONS, LIBDEVICE)  # type: ignore[arg-type]  # it is only read
 
 # One thread runs after the other, in order: there is nothing to wait for.
 FENCES: Final = frozenset({"threadfence", "threadfence_block", "threadfence_system", "nanosleep"})
@@ -55,7 +61,6 @@ _REFUSALS: Final[dict[str, str]] = {
     "cg": "of the module cuda.cg use this_grid().sync()",
     "shfl_sync_intrinsic": "use cuda.shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync",
     "vote_sync_intrinsic": "use cuda.all_sync, any_sync, eq_sync or ballot_sync",
-    "libdevice": "use the function of the same meaning from the module math, which runs on both",
     "fp16": "16-bit floats need device='cuda'; on the CPU compute in float32",
     "threadIdx": "use its .x, .y or .z",
     "blockIdx": "use its .x, .y or .z",
