@@ -98,7 +98,8 @@ def run(jit: Any, folder: Path) -> dict[str, np.ndarray]:
     path = folder / "library_kernels.py"
     path.write_text("\n".join(texts))
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     module.jit = jit  # type: ignore[attr-defined]
     spec.loader.exec_module(module)

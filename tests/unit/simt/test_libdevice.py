@@ -1,4 +1,4 @@
-"""Every function of `cuda.libdevice` against what a GPU (an H100) answered, and against other libraries where that is no measure."""
+"""Every function of `cuda.libdevice` against what an H100 answered, and against other libraries where that is no measure."""
 
 import math
 from fractions import Fraction
