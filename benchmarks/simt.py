@@ -117,10 +117,8 @@ def measure(case: Case, args: argparse.Namespace) -> Result:
 def small_time(case: Case, kernel: simt.Kernel) -> float:
     """Milliseconds of the case that the simulator is given."""
     grid, block, args = case.make(True)
-    launch, times = kernel[grid, block], []
-    for _ in range(50):
-        times.append(seconds_of(lambda: launch(*args)) * 1e3)
-    return min(times)
+    launch = kernel[grid, block]
+    return min(seconds_of(lambda: launch(*args)) for _ in range(50)) * 1e3
 
 
 # ---- parts that run in processes of their own
