@@ -68,7 +68,7 @@ class _Library(Mapping[str, Any]):
     def __getitem__(self, path: str) -> Any:
         if path not in self._made:
             signature, code = self._entries[path]
-            self._made[path] = typed(path, signature, code)
+            self._made[path] = typed(f"cuda.{path}", signature, code)
         return self._made[path]
 
     def __contains__(self, path: object) -> bool:

@@ -6,7 +6,7 @@ functions, barriers and collectives are statements of their own, and what cannot
 
 import ast
 from collections import Counter
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, cast
 
 from numba.core import types
@@ -17,6 +17,7 @@ from synknumba.simt._ast import assign, assigned_names, expression, load, place,
 from synknumba.simt._hoist import Hoister
 from synknumba.simt._inline import ReturnsAssigned, last_return, renamed
 from synknumba.simt._intrinsics import stack_array
+from synknumba.simt._math import MATH
 from synknumba.simt._operations import (
     AXES,
     BLOCK,
@@ -192,6 +193,8 @@ class _Translator(Hoister):
         device = self._device(value)
         if device is not None:
             return self._bind_at(node, device.function.__name__, device)
+        if isinstance(value, BuiltinFunctionType) and value in MATH:
+            return self._bind_at(node, f"math_{value.__name__}", MATH[value])
         if node.id in self.source.scope and node.id in CALLED_BUILTINS:
             return self._bind_at(node, f"global_{node.id}", value)
         if node.id in self.source.scope:
@@ -205,6 +208,8 @@ class _Translator(Hoister):
         device = self._device(value)
         if device is not None:
             return self._bind_at(node, device.function.__name__, device)
+        if isinstance(value, BuiltinFunctionType) and value in MATH:
+            return self._bind_at(node, f"math_{value.__name__}", MATH[value])
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def _operation(self, node: ast.expr, path: str) -> ast.expr:

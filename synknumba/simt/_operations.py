@@ -13,6 +13,7 @@ from synknumba.simt._atomics import ATOMICS
 from synknumba.simt._bits import brev, cbrt, clz, ffs, fma, popc, selp
 from synknumba.simt._libdevice import LIBDEVICE
 from synknumba.simt._sync import BARRIER_PATHS, COLLECTIVES
+from synknumba.simt._vectors import VECTORS
 
 AXES: Final = "xyz"
 
@@ -42,6 +43,7 @@ _FUNCTIONS: Final[dict[str, Any]] = {
     "fma": fma,
     "cbrt": cbrt,
     "selp": selp,
+    **VECTORS,
 }
 
 # Those of libdevice are made when they are asked for.

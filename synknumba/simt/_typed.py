@@ -6,7 +6,7 @@ results make a tuple: `fi(f)`.
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llvmlite import ir
@@ -49,12 +49,22 @@ def typed(name: str, signature: str, code: Code) -> Any:
         signature: such as `d(d,i)`.
         code: emits it.
     """
-    kinds = parse_signature(signature)
+    return chosen(name, {signature: code})
+
+
+def chosen(name: str, cases: Mapping[str, Code]) -> Any:
+    """The intrinsic `name` of several signatures: the one that fits the arguments as they are, else the last."""
+    signatures = [(parse_signature(text), code) for text, code in cases.items()]
 
     def resolve(given: tuple[types.Type, ...]) -> Any:
-        check_number(f"cuda.{name}", *given)
-        # CUDA would not convert a complex number either.
-        return None if any(isinstance(types.unliteral(kind), types.Complex) for kind in given) else (kinds, code)
+        given = tuple(types.unliteral(kind) for kind in given)
+        check_number(name, *given)
+        if any(isinstance(kind, types.Complex) for kind in given):  # CUDA would not convert it either
+            return None
+        for signature, code in signatures:
+            if signature.args == given:
+                return signature, code
+        return signatures[-1]
 
     # Numba reads the number of arguments off the function.
     def one(_context: Any, x: types.Type) -> Any:
@@ -66,7 +76,7 @@ def typed(name: str, signature: str, code: Code) -> Any:
     def three(_context: Any, x: types.Type, y: types.Type, z: types.Type) -> Any:
         return resolve((x, y, z))
 
-    resolver: Any = (one, two, three)[len(kinds.args) - 1]
+    resolver: Any = (one, two, three)[len(signatures[0][0].args) - 1]
     resolver.__name__ = resolver.__qualname__ = name.replace(".", "_")
     return intrinsic(resolver)
 

@@ -1,0 +1,86 @@
+"""CUDA's vector types, `cuda.float32x4` and the like: on the CPU named tuples with the fields x, y, z and w."""
+
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any, Final
+
+from numba.core import cgutils, errors, types
+from numba.extending import intrinsic, overload
+
+# CUDA C's name of each base type, beside Numba's.
+_ALIASES: Final = {
+    "int8": ("char",),
+    "int16": ("short",),
+    "int32": ("int",),
+    "int64": ("long", "longlong"),
+    "uint8": ("uchar",),
+    "uint16": ("ushort",),
+    "uint32": ("uint",),
+    "uint64": ("ulong", "ulonglong"),
+    "float32": ("float",),
+    "float64": ("double",),
+}
+FIELDS: Final = ("x", "y", "z", "w")
+
+
+def _make(base: types.Type, count: int) -> Callable[..., Any]:
+    """The constructor of the type: from numbers and from shorter vectors of the same base type, `count` elements in all."""
+    name = f"{base}x{count}"
+    fields = namedtuple(name, FIELDS[:count])  # type: ignore[misc]  # a type is made for each base and length
+    result = types.NamedUniTuple(base, count, fields)
+
+    def elements(parts: tuple[types.Type, ...]) -> int:
+        """How many elements the arguments make."""
+        made = 0
+        for part in parts:
+            if isinstance(part, types.NamedUniTuple) and part.dtype == base:
+                made += part.count
+            elif isinstance(types.unliteral(part), (types.Integer, types.Float, types.Boolean)):
+                made += 1
+            else:
+                message = f"cuda.{name} is made of numbers and of vectors of {base}, not of {part}"
+                raise errors.NumbaTypeError(message)
+        return made
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def build(_context: Any, parts: types.Type) -> Any:
+        kinds = tuple(parts)
+        if elements(kinds) != count:
+            message = f"cuda.{name} needs {count} elements, got {elements(kinds)}"
+            raise errors.NumbaTypeError(message)
+
+        def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            values = []
+            for kind, part in zip(kinds, cgutils.unpack_tuple(builder, args[0], len(kinds)), strict=True):
+                if isinstance(kind, types.BaseTuple):
+                    values += cgutils.unpack_tuple(builder, part, kind.count)
+                else:
+                    values.append(context.cast(builder, part, kind, base))
+            return context.make_tuple(builder, result, values)
+
+        return result(parts), codegen
+
+    def construct(*parts):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN202
+        return fields(*parts)
+
+    construct.__name__ = construct.__qualname__ = name
+
+    @overload(construct, jit_options={"forceinline": True})
+    def _construct(*parts):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN202  # Numba compares it with the lambda
+        del parts
+        return lambda *parts: build(parts)
+
+    return construct
+
+
+def _constructors() -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for base, aliases in _ALIASES.items():
+        for count in range(1, len(FIELDS) + 1):
+            made = _make(getattr(types, base), count)
+            table |= {f"{base}x{count}": made, **{f"{alias}{count}": made for alias in aliases}}
+    return table
+
+
+# Path below `numba.cuda` -> constructor.
+VECTORS: Final[dict[str, Any]] = _constructors()
