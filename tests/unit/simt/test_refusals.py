@@ -8,7 +8,6 @@ import numba.cuda as nc
 import numpy as np
 import pytest
 from numba import cuda, njit
-from numba.cuda import libdevice
 from numba.cuda import syncthreads as barrier
 
 from synknumba import simt
@@ -63,10 +62,6 @@ def active_mask(x):
 def whole_grid(x):
     grid = cuda.cg.this_grid()
     grid.sync()
-
-
-def device_library(x):
-    x[0] = libdevice.expf(x[0])
 
 
 def half_precision(x):
@@ -230,7 +225,6 @@ REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
     (match_any, 1, ("cuda.match_any_sync",)),
     (active_mask, 1, ("cuda.activemask",)),
     (whole_grid, 1, ("cuda.cg.this_grid", "two launches")),
-    (device_library, 1, ("cuda.libdevice.expf", "math")),
     (half_precision, 1, ("cuda.fp16.hadd", "float32")),
     (module_as_value, 1, ("numba.cuda",)),
     (index_as_value, 1, ("cuda.threadIdx", ".x")),
