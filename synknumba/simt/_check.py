@@ -192,8 +192,8 @@ def check(kernel: Any, *, races: bool = True, uninitialized: bool = True, early_
       different blocks race unless there is a grid barrier between; of a kernel that calls `threadfence` that is not said.
     - Elements of shared and local arrays that are read before anything is written to them.
 
-    It sees one execution: what the kernel does with these arguments, in this order of threads. It is slow, at about 100,000
-    accesses to array elements a second, and keeps about 500 bytes for each element used: launch few threads.
+    It sees one execution: what the kernel does with these arguments, in this order of threads. It is slow, at 100,000 to
+    200,000 accesses to array elements a second, and keeps about 500 bytes for each element used: launch few threads.
 
     Args:
         kernel: a plain function, one decorated by `cuda.jit`, or a `simt` kernel.

@@ -27,16 +27,16 @@ def debug(kernel: Any) -> PythonKernel:
     Threads run in order, x fastest; each until it ends or waits for others. Arithmetic has Numba's types: float32 stays
     float32, integers wrap around after 64 bits. New shared and local arrays hold NaN, integers in them the bytes 0xCD.
 
-    It is slow: about 300,000 operations and accesses to array elements a second. Launch few threads.
+    It is slow: 300,000 to 700,000 accesses to array elements a second, with the arithmetic around them. Launch few threads.
 
     Args:
         kernel: a plain function, one decorated by `cuda.jit`, or a `simt` kernel.
 
     Raises:
         BoundsError: at the launch: an index is outside of an array; from -n to -1 it counts from the end, as on a GPU.
-        DivergenceError: at the launch: threads wait for each other forever.
+        DivergenceError: at the launch: threads that must meet at a barrier never can.
         KernelError: at the launch: the kernel uses what cannot be run.
 
-        What the kernel raises itself, such as the AssertionError of an `assert`, keeps its type; the thread is named in a note.
+        What the kernel raises itself, such as the AssertionError of an `assert`, keeps its type; a note names line and thread.
     """
     return PythonKernel(kernel, "debug", _DebugWatch)

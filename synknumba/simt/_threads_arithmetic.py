@@ -159,7 +159,7 @@ def math_function(name: str) -> Callable[..., Any]:
     @functools.wraps(exact)
     def function(*args: Any) -> Any:
         try:
-            result = exact(*(float(arg) if isinstance(arg, np.floating) else arg for arg in args))
+            result = exact(*(arg.item() if isinstance(arg, np.generic) else arg for arg in args))
         except (ValueError, OverflowError):
             if numpy is None:
                 result = math.inf if name == "gamma" and args[0] > 0 else math.nan

@@ -6,6 +6,7 @@ address, so views and slices need no bookkeeping.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -88,6 +89,10 @@ class Array(np.ndarray):
         if self._address is None:
             self._address = self.__array_interface__["data"][0]
         return self._address  # type: ignore[return-value]
+
+    def __iter__(self) -> Iterator[Any]:
+        # Python's own asks for ever higher indices until one is an error.
+        return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: Any) -> Any:
         try:

@@ -27,6 +27,31 @@ class Dim3(NamedTuple):
     z: int
 
 
+class CurrentIndex:
+    """Stands for `cuda.threadIdx` and `cuda.blockIdx`, under whatever name: the index of the thread that runs now."""
+
+    def __init__(self, read: Callable[[], Dim3]) -> None:
+        self._read = read
+
+    @property
+    def x(self) -> int:
+        """Along the first axis, in which neighbours are in one warp."""
+        return self._read().x
+
+    @property
+    def y(self) -> int:
+        """Along the second axis."""
+        return self._read().y
+
+    @property
+    def z(self) -> int:
+        """Along the third axis."""
+        return self._read().z
+
+    def __repr__(self) -> str:
+        return repr(self._read())
+
+
 class Where(Protocol):
     """The place of a thread in the grid."""
 
@@ -96,6 +121,9 @@ class Cuda:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self.threadIdx = CurrentIndex(lambda: host.current.index)
+        self.blockIdx = CurrentIndex(lambda: host.current.block_index)
+        self.blockDim, self.gridDim = host.block, host.grid
         self.atomic = Atomics()
         self.const = SimpleNamespace(array_like=lambda array: array)
         self.cg = SimpleNamespace(this_grid=GridGroup)
@@ -109,33 +137,14 @@ class Cuda:
             setattr(self, path, _waits(path))
 
     @property
-    def threadIdx(self) -> Dim3:  # noqa: N802  # CUDA's name
-        """The current thread's index in its block."""
-        return self._host.current.index
-
-    @property
-    def blockIdx(self) -> Dim3:  # noqa: N802
-        """The current block's index in the grid."""
-        return self._host.current.block_index
-
-    @property
-    def blockDim(self) -> Dim3:  # noqa: N802
-        """The number of threads of a block."""
-        return self._host.block
-
-    @property
-    def gridDim(self) -> Dim3:  # noqa: N802
-        """The number of blocks."""
-        return self._host.grid
-
-    @property
     def laneid(self) -> int:
         """The current thread's number within its warp."""
         return self._host.current.lane
 
     def grid(self, ndim: int) -> int | tuple[int, ...]:
         """The current thread's index in the grid."""
-        thread, block, size = self.threadIdx, self.blockIdx, self.blockDim
+        current = self._host.current
+        thread, block, size = current.index, current.block_index, self.blockDim
         place = tuple(b * s + t for t, b, s in zip(thread[:ndim], block, size, strict=False))
         return place[0] if ndim == 1 else place
 

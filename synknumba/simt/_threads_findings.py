@@ -9,7 +9,7 @@ import numpy as np
 from synknumba._errors import Access, BoundsError, Finding
 from synknumba.simt._threads_arrays import Array, Memory
 from synknumba.simt._threads_cuda import Where
-from synknumba.simt._threads_program import MARK
+from synknumba.simt._threads_source import MARK
 
 
 def access(what: str, thread: Where, code: CodeType, line: int) -> Access:
@@ -53,6 +53,16 @@ def _shown(index: tuple[Any, ...]) -> str:
         else:
             texts.append(str(part))
     return f"[{', '.join(texts)}]"
+
+
+def user_line(traceback: TracebackType | None) -> str:
+    """The innermost line of the kernel or of one of its functions in a traceback."""
+    line = ""
+    while traceback is not None:
+        if MARK in traceback.tb_frame.f_globals:
+            line = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return line
 
 
 def of_the_user(traceback: TracebackType | None) -> TracebackType | None:

@@ -69,9 +69,23 @@ class PythonKernel:
                 message = f"{self.py_func.__qualname__}() takes {len(program.params)} arguments, got {len(given)}"
                 raise ArgumentError(message)
             given += program.defaults[len(program.defaults) - missing :]
+            for name, arg in zip(program.params, given, strict=True):
+                _refuse_containers(f"{self.py_func.__qualname__}(): {name}", arg)
             Launch(program, grid, block, smem, self._make_watch).run(given)
 
         return run
+
+
+def _refuse_containers(what: str, arg: Any) -> None:
+    """Refuses what Python could work with and a kernel cannot be passed."""
+    if isinstance(arg, (list, dict, set)):
+        message = f"{what} is a {type(arg).__name__}; pass NumPy arrays, numbers, and tuples of them"
+        raise ArgumentError(message)
+    if isinstance(arg, np.ndarray) or hasattr(arg, "_ary"):  # the latter are the simulator's
+        return
+    if hasattr(arg, "__cuda_array_interface__"):
+        message = f"{what} is an array in a GPU's memory ({type(arg).__qualname__}); pass a copy on the host"
+        raise ArgumentError(message)
 
 
 def _three(size: int | Sequence[int], name: str) -> Dim3:

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Callable, Generator
 from types import FunctionType
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numba.core import types
@@ -12,11 +12,8 @@ from synknumba.simt._scope import CudaPath, Scope, is_njit_function
 from synknumba.simt._source import read_definition
 from synknumba.simt._threads_arithmetic import convert
 from synknumba.simt._threads_cuda import FENCES, as_numpy, member
-from synknumba.simt._threads_source import Function, Rewriter, device_code, is_waiting_call
+from synknumba.simt._threads_source import MARK, Function, Rewriter, device_code, is_waiting_call
 from synknumba.simt._threads_warp import Request
-
-# In the globals of all code made here, and of no other.
-MARK: Final = "_k_cuda"
 
 
 class Program:

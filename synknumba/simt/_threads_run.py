@@ -21,8 +21,9 @@ import numpy as np
 from synknumba._errors import Access, DivergenceError, Finding, KernelCheckError
 from synknumba.simt._threads_arrays import Array, Watch, allocate, carve, wrap
 from synknumba.simt._threads_cuda import Cuda, Dim3
-from synknumba.simt._threads_findings import access, of_the_user
-from synknumba.simt._threads_program import MARK, Program
+from synknumba.simt._threads_findings import access, of_the_user, user_line
+from synknumba.simt._threads_program import Program
+from synknumba.simt._threads_source import MARK
 from synknumba.simt._threads_warp import ACTIVE_MASK, BLOCK_WIDE, GRID_SYNC, WARP_SIZE, Request, block_answer, warp_answers
 
 ThreadCode = Generator[Request, Any, None]
@@ -248,7 +249,8 @@ class Launch:
         except KernelCheckError as error:
             raise error.with_traceback(of_the_user(error.__traceback__)) from None
         except BaseException as error:  # noqa: BLE001  # it is raised again
-            error.add_note(f"in {self.program.name}, threadIdx={tuple(thread.index)} blockIdx={tuple(thread.block_index)}")
+            place = f"{self.program.name} ({user_line(error.__traceback__)})"
+            error.add_note(f"in {place}, threadIdx={tuple(thread.index)} blockIdx={tuple(thread.block_index)}")
             if self.watch.findings:
                 error.add_note("\n".join(["found before that:", *map(str, self.watch.findings)]))
             raise error.with_traceback(of_the_user(error.__traceback__))  # noqa: B904
@@ -282,9 +284,10 @@ class Launch:
     def diverged(self, first: Thread, other: Thread | None) -> KernelCheckError:
         """The error for threads that wait for each other forever; `other` None stands for whole blocks that have ended."""
         accesses = (first.waiting(),) if other is None else (first.waiting(), other.waiting())
-        summary = f"threads wait for each other forever at cuda.{_called(first)}"
         if other is None:
-            summary += ", which other blocks have not reached before they ended"
+            summary = f"threads wait at cuda.{_called(first)}, but other blocks have ended without it"
+        else:
+            summary = f"threads wait at cuda.{_called(first)}, but others that must come there wait elsewhere"
         finding = Finding(DivergenceError, summary, accesses, _MEET)
         return self.watch.fail(finding)
 

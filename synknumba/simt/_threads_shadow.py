@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any, Final, NamedTuple, Protocol
 
-from synknumba.simt._threads_program import MARK
 from synknumba.simt._threads_run import Launch, Thread
+from synknumba.simt._threads_source import MARK
 
 # More readers than this of one element are forgotten; the first ones are enough to find a write that races with all of them.
 MOST_READERS: Final = 8

@@ -32,6 +32,9 @@ from synknumba.simt._threads_arrays import Array, Record
 from synknumba.simt._threads_cuda import KNOWN_PATHS, GridGroup, as_numpy, member
 from synknumba.simt._threads_warp import GRID_SYNC, WAITING, Request, request
 
+# In the globals of all code made here, and of no other: the stand-in for `numba.cuda`.
+MARK: Final = "_k_cuda"
+
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -164,12 +167,13 @@ class Rewriter(ast.NodeTransformer):
             if not isinstance(found, (types.Type, int, float)):
                 raise self.source.refusal(node, f"cuda.{value.path}", way_out(value.path))
             return self._bind(node, value.path.replace(".", "_"), found)
+        if isinstance(node, ast.Attribute) and isinstance(self.scope.resolve(node.value), CudaPath):
+            node.value = self.visit(node.value)
+            return node
+        if value.path == "laneid":  # a number: asked for each time
+            return place(ast.Attribute(ast.Name(MARK, ast.Load()), "laneid", ast.Load()), node)
         if isinstance(node, ast.Name):
             self.function.bindings[node.id] = value
-            return node
-        inner = node.value if isinstance(node, ast.Attribute) else node
-        if isinstance(self.scope.resolve(inner), CudaPath):
-            node.value = self.visit(inner)  # type: ignore[attr-defined]
             return node
         return self._bind(node, f"cuda_{value.path.replace('.', '_')}", value)
 

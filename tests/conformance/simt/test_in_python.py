@@ -5,8 +5,12 @@ import pytest
 from synknumba import simt
 from synknumba._errors import DivergenceError, RaceError
 from synknumba.simt._operations import FUNCTIONS
+from synknumba.simt._threads_run import Launch, Thread
+from tests.conformance.simt import algorithms
 from tests.conformance.simt.agree import check
-from tests.conformance.simt.corpus import CASES
+from tests.conformance.simt.corpus import CASES, Case
+
+Line = tuple[str, int]
 
 # Threads return before a barrier of the others, which the CUDA programming guide does not allow and all GPUs since Volta do.
 EARLY = {
@@ -53,6 +57,42 @@ def test_early_returns_may_be_allowed(name: str) -> None:
     args = case.make()
     simt.check(case.kernel, early_returns=False)[case.grid, case.block, 0, case.shared](*args)
     check(case, args, case.expect(*case.make()))
+
+
+def test_most_barriers_are_missed_when_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out every barrier of the algorithms in turn. Some order nothing, or nothing that these arguments show."""
+    absent: Line | None = None
+    met: set[Line] = set()
+    resume = Launch.resume
+
+    def resume_without(self: Launch, thread: Thread) -> None:
+        resume(self, thread)
+        while thread.request is not None and thread.request.kind == "syncthreads":
+            place = thread.waiting()
+            met.add((place.filename, place.line))
+            if (place.filename, place.line) != absent:
+                return
+            thread.request = None
+            resume(self, thread)
+
+    def is_clean(case: Case) -> bool:
+        try:
+            simt.check(case.kernel, early_returns=False)[case.grid, case.block, 0, case.shared](*case.make())
+        except (simt.KernelCheckError, OverflowError):  # the latter where a kernel computes with what was never written
+            return False
+        return True
+
+    monkeypatch.setattr(Launch, "resume", resume_without)
+    missed = found = 0
+    for case in {case.kernel: case for case in RUN.values() if case.kernel.__module__ == algorithms.__name__}.values():
+        absent, met = None, set()
+        assert is_clean(case)
+        for absent in sorted(met):
+            missed += is_clean(case)
+            found += 1
+    found -= missed
+    assert found > 35
+    assert found > 7 * missed
 
 
 def test_the_lists_name_cases() -> None:

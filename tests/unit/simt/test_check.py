@@ -437,6 +437,21 @@ def test_views_and_names_of_one_array_share_its_elements() -> None:
     assert {finding.error for finding in findings_of(apart, 1, 4, base[:, 0], base[:, 0])} == {RaceError}
 
 
+def test_loops_over_arrays_end_with_them() -> None:
+    def loops(x, out):
+        t = cuda.threadIdx.x
+        for i, (v, w) in enumerate(zip(x, x[1:])):  # noqa: B905, RUF007  # what Numba knows
+            out[t, i] = v + w
+        for row in out:
+            if t == 1:
+                row[t] = 0
+
+    out = np.zeros((2, 3))
+    finding = the_one(loops, 1, 2, np.arange(4.0), out)
+    assert (finding.array, finding.index) == ("out", (0, 1))
+    np.testing.assert_array_equal(out, [[1, 0, 5], [1, 0, 5]])
+
+
 def test_fields_of_records_are_elements_of_their_own() -> None:
     kind = np.dtype([("a", np.float64), ("b", np.int32)], align=True)
 

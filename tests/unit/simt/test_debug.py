@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, float64, int32, njit
 from numba import cuda as gpu
+from numba.cuda import blockDim, blockIdx, laneid, threadIdx
 from numba.cuda import grid as my_grid
 from numba.extending import intrinsic, overload, register_jitable
 
@@ -309,6 +311,21 @@ def test_warps_meet_by_their_masks() -> None:
     np.testing.assert_array_equal(out[:, 3], np.where(lane % 4 == 0, 0x11111111, 0))
 
 
+def test_words_imported_by_themselves_answer_for_each_thread() -> None:
+    def places(out):
+        i = my_grid(1)
+        out[i, 0] = threadIdx.x
+        out[i, 1] = blockIdx.x * blockDim.x
+        out[i, 2] = laneid
+        cuda.syncthreads()
+        out[i, 3] = threadIdx.x + blockIdx.x
+
+    out = np.zeros((80, 4))
+    simt.debug(places)[2, 40](out)
+    i = np.arange(80)
+    np.testing.assert_array_equal(out, np.stack([i % 40, i // 40 * 40, i % 40 % 32, i % 40 + i // 40], 1))
+
+
 def test_blocks_wait_for_the_grid() -> None:
     def phases(x, out):
         i = cuda.grid(1)
@@ -400,7 +417,7 @@ def test_what_the_kernel_raises_names_the_thread() -> None:
         assert x[i] < 5, "too large"
 
     for values, kind in (([1.0, 2.0, -1.0], ValueError), ([1.0, 2.0, 7.0], AssertionError)):
-        with pytest.raises(kind, match=r"refuses, threadIdx=\(0, 0, 0\) blockIdx=\(2, 0, 0\)") as caught:
+        with pytest.raises(kind, match=rf"refuses \({HERE}:\d+\), threadIdx=\(0, 0, 0\) blockIdx=\(2, 0, 0\)") as caught:
             simt.debug(refuses)[3, 1](np.array(values))
         assert traceback.extract_tb(caught.value.__traceback__)[-1].name == "refuses"
 
@@ -444,7 +461,7 @@ def test_threads_that_can_never_meet() -> None:
         simt.debug(warp_and_barrier)[1, 8]()
     with pytest.raises(DivergenceError, match="does not name lane 2"):
         simt.debug(wrong_mask)[1, 4](np.zeros(4))
-    with pytest.raises(DivergenceError, match="forever at cuda.cg.this_grid"):
+    with pytest.raises(DivergenceError, match="wait at cuda.cg.this_grid.*other blocks have ended"):
         simt.debug(some_blocks)[2, 4]()
 
 
@@ -507,6 +524,9 @@ def test_refuses_launches_that_make_no_sense() -> None:
         kernel[1, 1](np.zeros(1))
     with pytest.raises(ArgumentError, match="simt.debug takes a kernel"):
         simt.debug(3)
+    for wrong in ([1.0, 2.0], {1: 2}, SimpleNamespace(__cuda_array_interface__={})):
+        with pytest.raises(ArgumentError, match="x is a"):
+            kernel[1, 1](wrong, np.zeros(1))
     for config in (1, (1,), (1, 2, 3, 4, 5), (0, 1), (1, 2000), (1.5, 1), ((1, 1, 1, 1), 1)):
         with pytest.raises(LaunchError):
             kernel[config]

@@ -125,6 +125,7 @@ def test_functions_of_math_have_no_errors_and_keep_float32() -> None:
     assert math.isinf(arithmetic.CALLS[id(math.pow)](0.0, -1.0))
     assert arithmetic.CALLS[id(math.floor)](np.float32(-1.5)) == -2
     assert arithmetic.CALLS[id(math.trunc)](np.float32(-1.5)) == -1
+    assert arithmetic.CALLS[id(math.trunc)](np.int64(7)) == 7
 
 
 def test_rounding_keeps_the_type_and_is_exact() -> None:
