@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from synknumba import simt
-from tests.conformance.simt import threads
+from synknumba._errors import KernelError
 from tests.conformance.simt.agree import check
 from tests.conformance.simt.corpus import CASES
 
 ROOT = Path(__file__).resolve().parents[3]
-READY = {threads.__name__}  # of the modules of kernels, those that are translated
-RUN = {name: case for name, case in CASES.items() if case.kernel.__module__ in READY}
 
+LIBDEVICE = pytest.mark.xfail(raises=KernelError, strict=False, reason="libdevice is not translated yet")
 Arguments = tuple[Any, ...]
 
 
@@ -67,12 +66,16 @@ def test_corpus_is_there() -> None:
     assert sum(case.expect is not None for case in CASES.values()) > 250
 
 
-@pytest.mark.parametrize("name", [name for name, case in RUN.items() if case.expect])
+def cases(*names: str) -> list[Any]:
+    return [pytest.param(name, marks=LIBDEVICE) if name == "libdevice_calls" else name for name in names]
+
+
+@pytest.mark.parametrize("name", cases(*[name for name, case in CASES.items() if case.expect]))
 def test_agrees_with_numpy(name: str, ran: Any) -> None:
     case = CASES[name]
     check(case, ran(name), case.expect(*case.make()))
 
 
-@pytest.mark.parametrize("name", [name for name, case in RUN.items() if not case.differs])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.differs])
 def test_agrees_with_the_simulator(name: str, ran: Any, simulated: Any) -> None:
     check(CASES[name], ran(name), simulated(name))
