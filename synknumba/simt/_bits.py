@@ -3,8 +3,16 @@
 from typing import Any
 
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+# What CUDA computes with in float32, as that holds all their values.
+_SINGLE = frozenset({types.float32, types.int8, types.int16, types.uint8, types.uint16, types.boolean})
+
+
+def _real(*kinds: types.Type) -> types.Type:
+    """The float type in which CUDA computes on numbers of these types."""
+    return types.float32 if all(types.unliteral(kind) in _SINGLE for kind in kinds) else types.float64
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -22,11 +30,11 @@ def popc(_context: Any, value: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def brev(_context: Any, value: types.Type) -> Any:
-    """The bits in reverse order, as an unsigned integer of 32 or 64 bits."""
+    """The bits in reverse order: of a uint64 all 64, of any other integer the low 32, which is what CUDA makes of an int64."""
     value = types.unliteral(value)
     if not isinstance(value, types.Integer):
         return None
-    wide = types.uint64 if value.bitwidth == 64 else types.uint32
+    wide = types.uint64 if value == types.uint64 else types.uint32
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.bitreverse(args[0])
@@ -66,8 +74,7 @@ def ffs(_context: Any, value: types.Type) -> Any:
 @intrinsic  # type: ignore[untyped-decorator]
 def fma(_context: Any, a: types.Type, b: types.Type, c: types.Type) -> Any:
     """`a * b + c`, rounded once."""
-    single = all(types.unliteral(kind) == types.float32 for kind in (a, b, c))
-    kind = types.float32 if single else types.float64
+    kind = _real(a, b, c)
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.fma(*args)
@@ -78,13 +85,12 @@ def fma(_context: Any, a: types.Type, b: types.Type, c: types.Type) -> Any:
 @intrinsic  # type: ignore[untyped-decorator]
 def cbrt(_context: Any, value: types.Type) -> Any:
     """The cube root, by the C library."""
-    kind = types.float32 if types.unliteral(value) == types.float32 else types.float64
+    kind = _real(value)
     name = "cbrtf" if kind == types.float32 else "cbrt"
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         real = args[0].type
-        function = builder.module.globals.get(name) or ir.Function(builder.module, ir.FunctionType(real, [real]), name)
-        return builder.call(function, args)
+        return builder.call(cgutils.insert_pure_function(builder.module, ir.FunctionType(real, [real]), name), args)
 
     return kind(kind), codegen
 

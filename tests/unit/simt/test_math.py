@@ -134,3 +134,35 @@ def test_classes_of_numbers(dtype: Any) -> None:
     out = np.zeros(3, np.int64)
     kernel[1, 3](np.array(special, dtype), out)
     assert (out == ([1, 2, 4] if np.issubdtype(dtype, np.floating) else 4)).all()
+
+
+def reversed_bits(value: int, width: int) -> int:
+    return int(f"{value % (1 << width):0{width}b}"[::-1], 2)
+
+
+@pytest.mark.parametrize(("dtype", "width"), [(np.int8, 32), (np.int32, 32), (np.uint32, 32), (np.int64, 32), (np.uint64, 64)])
+def test_reversed_bits_are_those_that_cuda_takes(dtype: Any, width: int) -> None:
+    @simt.jit
+    def kernel(x, out):
+        i = cuda.grid(1)
+        out[i] = cuda.brev(x[i])
+
+    x = np.array([1, 5, 100]).astype(dtype)
+    out = np.zeros(3, np.uint64)
+    kernel[1, 3](x, out)
+    assert [int(value) for value in out] == [reversed_bits(int(value), width) for value in x]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width"), [(np.int8, 32), (np.int16, 32), (np.int32, 64), (np.float32, 32), (np.float64, 64)]
+)
+def test_floats_that_cuda_makes_of_other_numbers(dtype: Any, width: int) -> None:
+    @simt.jit
+    def kernel(x, out, widths):
+        out[0], out[1] = cuda.cbrt(x[0]), cuda.fma(x[0], x[0], x[0])
+        widths[0], widths[1] = bits(cuda.cbrt(x[0])), bits(cuda.fma(x[0], x[0], x[0]))
+
+    out, widths = np.zeros(2), np.zeros(2, np.int64)
+    kernel[1, 1](np.array([27], dtype), out, widths)
+    np.testing.assert_allclose(out, [3, 27 * 28], rtol=1e-6)
+    assert (widths == width).all()
