@@ -225,3 +225,52 @@ class Guards:
             return type(constant) is int and abs(constant) <= 1 << 32
         value = self._analysis.definition(name)
         return value is not None and self._is_moderate(value)
+
+
+def with_signs(body: list[ast.stmt], facts: list[ast.expr]) -> list[ast.stmt]:
+    """The statements, where an index `a - b` is said not to be negative if `a >= b` is known.
+
+    Args:
+        body: the statements; changed in place.
+        facts: conditions that hold in all of them.
+    """
+    known = {f"{larger} - {smaller}" for fact in facts for larger, smaller in _ordered(fact)}
+    if not known:
+        return body
+    signed = _Signed(known)
+    return [signed.visit(statement) for statement in body]
+
+
+def _ordered(fact: ast.expr) -> list[tuple[str, str]]:
+    """The larger and the smaller side of a comparison."""
+    match fact:
+        case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[right]):
+            return [(_operand(left), _operand(right))]
+        case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE()], comparators=[right]):
+            return [(_operand(right), _operand(left))]
+    return []
+
+
+def _operand(node: ast.expr) -> str:
+    text = ast.unparse(node)
+    return text if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
+
+
+class _Signed(ast.NodeTransformer):
+    def __init__(self, known: set[str]) -> None:
+        self._known = known
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.slice, ast.Tuple):
+            node.slice.elts = [self._sign(element) for element in node.slice.elts]
+        else:
+            node.slice = self._sign(node.slice)
+        return node
+
+    def _sign(self, index: ast.expr) -> ast.expr:
+        if not isinstance(index, ast.BinOp) or f"{_operand(index.left)} - {_operand(index.right)}" not in self._known:
+            return index
+        if not isinstance(index.op, ast.Sub):
+            return index
+        return ast.copy_location(ast.Call(ast.copy_location(ast.Name(NONNEG, ast.Load()), index), [index], []), index)

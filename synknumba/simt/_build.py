@@ -78,7 +78,7 @@ class Program:
                 if not code.varying_slots:  # a slot array is as long as a block at most
                     return code, variable_types
         analysis = self._analyse(copy.deepcopy(body), variable_types)
-        style = Style(split=split, reverse=self.options.reverse)
+        style = Style(split=split, cuts=self.code.needs_block, reverse=self.options.reverse)
         return emit_blocks(analysis, self.code.local_arrays, divergence, style), variable_types
 
     def _analyse(self, body: list[ast.stmt], variable_types: VariableTypes) -> Analysis:

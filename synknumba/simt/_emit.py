@@ -73,11 +73,13 @@ class Style:
     Attributes:
         flat: the axes that are run as one block.
         split: whether loops may be turned inside out. Without it a kernel that has no barriers is a single region.
+        cuts: whether the statements between two barriers may be run as several loops.
         reverse: whether threads run in the reverse order.
     """
 
     flat: frozenset[str] = frozenset()
     split: bool = True
+    cuts: bool = False
     reverse: bool = False
 
 
@@ -143,7 +145,9 @@ class _Emitter:
         self.uses_active = False
         inner = inner_axis(analysis)
         self.order = [*(axis for axis in reversed(AXES) if axis != inner), inner]
-        self.regions = Regions(analysis, Team(analysis.grid), self.order, local_arrays, slots, reverse=style.reverse)
+        self.regions = Regions(
+            analysis, Team(analysis.grid), self.order, local_arrays, slots, reverse=style.reverse, cuts=style.cuts
+        )
         self.guards = self.regions.guards
         self.loops = Loops(analysis, self.guards, local_arrays)
         self.planned = Loops(analysis, Guards(analysis, ast.unparse), local_arrays)  # to ask without making slots

@@ -276,9 +276,8 @@ class Kernel:
         if (kinds, block) not in self._entries and sum(known == kinds for known, _ in self._entries) >= MAX_BLOCKS:
             block = None
         if (kinds, block) not in self._entries:
-            compiled = self._cache.get(
-                (*kinds, *map(types.literal, block or ())), functools.partial(self._compile, kinds, block)
-            )
+            keyed = (*kinds, *map(types.literal, block or ()))
+            compiled = self._cache.get(keyed, functools.partial(self._compile, kinds, block))
             self._entries[kinds, block], self._text = compiled.entry, compiled.text
         return self._entries[kinds, block]
 

@@ -13,11 +13,15 @@ from typing import cast
 from synknumba.simt._analysis import Analysis
 from synknumba.simt._ast import assigned_names, call, count_names, expression, has_return, place, read_names, statements
 from synknumba.simt._atomic_sums import keep_sums_apart
-from synknumba.simt._bounds import Bounds, Guards
+from synknumba.simt._bounds import Bounds, Guards, with_signs
+from synknumba.simt._cuts import GuardCut, free_cut, guard_cut, scatter_cut
 from synknumba.simt._exits import EXIT, RUNNING, has_exit, lower_exits, lower_returns
 from synknumba.simt._operations import AXES, BLOCK, GRID_SIZE, THREAD
 from synknumba.simt._team import Team
 from synknumba.simt._variables import exposed
+
+# A cut at a condition makes up to three loops of one.
+MAX_CUTS = 1
 
 # One element for each thread: the thread runs where its level is lower.
 MASK = "_k_mask"
@@ -57,6 +61,7 @@ class Regions:
         local_arrays: the variables made by `cuda.local.array`.
         slots: the slots found so far; more are added.
         reverse: whether the loops run from the last thread to the first.
+        cuts: whether regions may be run as several loops.
 
     Attributes:
         undefined: the uniform variables that may be read before they are assigned.
@@ -67,7 +72,15 @@ class Regions:
     """
 
     def __init__(
-        self, analysis: Analysis, team: Team, order: list[str], local_arrays: set[str], slots: set[str], *, reverse: bool
+        self,
+        analysis: Analysis,
+        team: Team,
+        order: list[str],
+        local_arrays: set[str],
+        slots: set[str],
+        *,
+        reverse: bool,
+        cuts: bool,
     ) -> None:
         self.known = analysis
         self.team = team
@@ -77,6 +90,8 @@ class Regions:
         self.left = False
         self.uses_mask = False
         self.padded: set[str] = set()
+        self.cuts = cuts
+        self._count = 0
         self.guards = Guards(analysis, self.block_text)
         self._order = order
         self._local_arrays = local_arrays
@@ -139,13 +154,14 @@ class Regions:
 
     # ---- a region
 
-    def region(self, body: list[ast.stmt], active: Active, *, last: bool = False) -> list[ast.stmt]:
+    def region(self, body: list[ast.stmt], active: Active, *, last: bool = False, depth: int = 0) -> list[ast.stmt]:
         """The code of statements that every thread runs before the next thread does.
 
         Args:
             body: the statements.
             active: the threads.
             last: whether nothing runs behind them, and they run once.
+            depth: how often the region has been parted already.
         """
         hoisted, body = self.hoist(body)
         body = [
@@ -153,9 +169,46 @@ class Regions:
         ]
         if not body:
             return hoisted
+        if not self.cuts or has_exit(body):
+            return hoisted + self._one_loop(body, active, last=last)
+        position = scatter_cut(body, self.known, self.guards) or free_cut(body, self.known, self.guards)
+        if position:
+            return hoisted + self.region(body[:position], active) + self.region(body[position:], active, last=last)
+        parted = guard_cut(body, self.guards, self.slots, self.known) if depth < MAX_CUTS else None
+        if parted is not None:
+            return hoisted + self._parted(body, parted, active, last=last, depth=depth + 1)
+        return hoisted + self._one_loop(body, active, last=last)
+
+    def _parted(self, body: list[ast.stmt], cut: GuardCut, active: Active, *, last: bool, depth: int) -> list[ast.stmt]:
+        """The region as a loop over the threads for which a condition holds, and loops over those before and behind them."""
+        axis, outer = cut.axis, active.bounds
+        guard = cast(ast.If, body[cut.position])
+        inside = [*body[: cut.position], *guard.body, *body[cut.position + 1 :]]
+        outside = [*body[: cut.position], *guard.orelse, *body[cut.position + 1 :]]
+        self._count += 1
+        first, end = f"_k_first{self._count}", f"_k_end{self._count}"
+        low, high = outer.low_text(axis), outer.high_text(axis)
+        merged = cut.bounds.copy()
+        code = statements(f"{first} = min({merged.low_text(axis)}, {high})" if merged.low[axis] else f"{first} = {low}", guard)
+        if merged.low[axis] and outer.low[axis]:
+            code += statements(f"{first} = max({first}, {low})", guard)
+        merged.high[axis].append(high)
+        code += statements(f"{end} = max({first}, {merged.high_text(axis)})", guard)
+        parts = [(outside, outer.low[axis], [first])] if cut.bounds.low[axis] else []
+        parts.append((inside, [first], [end]))
+        parts += [(outside, [end], outer.high[axis])] if cut.bounds.high[axis] else []
+        for part, lows, highs in parts:
+            bounds = outer.copy()
+            bounds.low[axis], bounds.high[axis] = list(lows), list(highs)
+            if part is inside:
+                bounds.facts += cut.bounds.facts
+            code += self.region(part, replace(active, bounds=bounds), last=last, depth=depth)
+        return code
+
+    def _one_loop(self, body: list[ast.stmt], active: Active, *, last: bool) -> list[ast.stmt]:
         at = body[0]
         bounds = active.bounds.copy()
-        body = copy.deepcopy(self._absorb_guard(body, bounds))
+        body = with_signs(copy.deepcopy(self._absorb_guard(body, bounds)), bounds.facts)
         tracked = self.known.assigned - set(self.known.recomputed)
         facts: list[ast.stmt] = [place(ast.Expr(call("_k_assume", fact)), fact) for fact in copy.deepcopy(bounds.facts)]
         live, sure = exposed([*facts, *body], tracked)
@@ -174,7 +227,7 @@ class Regions:
         self.undefined |= {name for name in uniform if name not in sure_before}
         before = [line for name in uniform for line in statements(f"{name}__n = {name}__u", at)]
         after = [line for name in uniform for line in statements(f"{name}__u = {name}__n", at)]
-        return hoisted + sums.before + before + self.thread_loops(turn, bounds, at) + after + sums.after
+        return sums.before + before + self.thread_loops(turn, bounds, at) + after + sums.after
 
     def _makes_kept_array(self, statement: ast.stmt) -> bool:
         """Whether it makes a local array that lives across a barrier, and so has been made for each thread already."""
