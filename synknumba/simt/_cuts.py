@@ -84,7 +84,7 @@ def _only_computes(statement: ast.stmt, known: Analysis) -> bool:
 
 
 def _is_costly(node: ast.AST, known: Analysis) -> bool:
-    """Whether the node takes several times as long as an addition, and less so in a vector: a division, a function of `math`."""
+    """Whether the node takes several times as long as an addition, less in a vector: a division, a function of `math`."""
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, (ast.Div, ast.Pow))
     return isinstance(node, ast.Call) and getattr(known.function_of(node.func), "__module__", None) == math.__name__

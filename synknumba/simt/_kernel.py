@@ -251,8 +251,8 @@ class Kernel:
     def entry(self, args: tuple[Any, ...], block: Dim3) -> _Entry:
         """The compiled launch function for arguments of these types.
 
-        A kernel whose threads work together is compiled for each block: where LLVM knows how long the loops over threads are, it
-        makes code that is up to twice as fast. Others are run in loops of any length.
+        A kernel whose threads work together is compiled for each block: where LLVM knows how long the loops over threads are,
+        it makes code that is up to twice as fast. Others are run in loops of any length.
         """
         key = tuple([(a.dtype, a.ndim, a.flags.num) if type(a) is np.ndarray else type(a) for a in args])
         if self._splits_block:
