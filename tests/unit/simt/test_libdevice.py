@@ -120,7 +120,7 @@ def test_against_scipy(answers: dict[str, np.ndarray], name: str, reference: Any
 def test_integer_powers_against_exact_arithmetic(answers: dict[str, np.ndarray]) -> None:
     checked = 0
     for x, n, result in zip(*inputs(("float64", "int32")), answers["powi_0"], strict=True):
-        if math.isfinite(x) and x != 0 and abs(int(n)) <= 40 and 1e-300 < abs(x) ** float(n) < 1e300:
+        if math.isfinite(x) and x != 0 and abs(int(n)) <= 40 and abs(int(n) * math.log(abs(x))) < 600:
             exact = Fraction(float(x)) ** int(n)
             assert abs(Fraction(float(result)) - exact) <= abs(exact) * Fraction(1, 2**52)
             checked += 1
