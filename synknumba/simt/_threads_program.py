@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
+from synknumba.simt._operations import cuda_module
 from synknumba.simt._scope import CudaPath, Scope, is_njit_function
 from synknumba.simt._source import read_definition
 from synknumba.simt._threads_arithmetic import convert
@@ -101,7 +102,9 @@ class Program:
     @staticmethod
     def _namespace(made: Function, cuda: Any, constant: Callable[[str, Any], Any]) -> dict[str, Any]:
         constants = {name: constant(name.removeprefix("_k_"), value) for name, value in made.constants.items()}
-        return {**made.source.scope, **constants, MARK: cuda}
+        # Also where the function itself does not name the module: a breakpoint's condition may.
+        modules = {name: cuda for name, value in made.source.scope.items() if value is cuda_module()}
+        return {**made.source.scope, **modules, **constants, MARK: cuda}
 
 
 def _declared(value: Any) -> tuple[tuple[Any, ...], Any] | None:

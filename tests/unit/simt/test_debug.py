@@ -571,6 +571,31 @@ def test_a_debugger_stops_on_the_users_lines() -> None:
     np.testing.assert_array_equal(out, [0, 0, 2, 2])
 
 
+@cuda.jit(device=True)
+def names_no_index(memory, t):
+    mine = memory[t]  # line in a device function
+    cuda.syncthreads()
+    return mine
+
+
+def test_a_debugger_stops_in_device_functions() -> None:
+    def calls(out):
+        memory = cuda.shared.array(4, float64)
+        memory[cuda.threadIdx.x] = cuda.grid(1)
+        out[cuda.grid(1)] = names_no_index(memory, cuda.threadIdx.x)
+
+    out = np.zeros(8)
+    launch = lambda: simt.debug(calls)[2, 4](out)  # noqa: E731
+    line = line_of("line in a device function")
+    behind = f"tbreak {HERE}:{line + 2}, cuda.grid(1) == 6\nc\n"
+    commands = f"c\np 'at', cuda.grid(1), cuda.laneid\n{behind}p 'mine', float(mine)\nup\np memory\nc\n"
+    said = debugged(commands, launch, at=line, condition="cuda.grid(1) == 6")
+    assert said.count("('at', 6, 2)") == 1
+    assert "('mine', 6.0)" in said
+    assert "Array([4., 5., 6., 7.])" in said  # the caller's array, after the barrier
+    np.testing.assert_array_equal(out, np.arange(8))
+
+
 def test_breakpoint_in_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(sys, "breakpointhook", lambda: seen.append(dict(sys._getframe(1).f_locals)))
