@@ -1,12 +1,13 @@
 """Every kernel of the corpus through `simt.debug` and `simt.check`, which run it in Python."""
 
+import numpy as np
 import pytest
 
 from synknumba import simt
 from synknumba._errors import DivergenceError, RaceError
 from synknumba.simt._operations import FUNCTIONS
 from synknumba.simt._threads_run import Launch, Thread
-from tests.conformance.simt import algorithms
+from tests.conformance.simt import algorithms, fuzz
 from tests.conformance.simt.agree import check
 from tests.conformance.simt.corpus import CASES, Case
 
@@ -93,6 +94,21 @@ def test_most_barriers_are_missed_when_they_are_gone(monkeypatch: pytest.MonkeyP
     found -= missed
     assert found > 35
     assert found > 7 * missed
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(start, start + 8) for start in range(200, 232, 8)], ids=lambda seeds: f"from{seeds.start}"
+)
+def test_random_kernels_without_races(seeds: range) -> None:
+    for seed in seeds:
+        writer = fuzz.written(seed)
+        kernel = fuzz.load(writer.text(), f"<kernel {seed} in Python>")
+        for m in fuzz.STEPS:
+            wanted = fuzz.expected(kernel, writer.grid, writer.block, m)
+            for made in (simt.debug(kernel), simt.check(kernel, early_returns=False)):
+                args = fuzz.arguments(int(np.prod(writer.grid + writer.block)), m)
+                made[writer.grid, writer.block](*args)
+                fuzz.agree(fuzz.results(args), wanted)
 
 
 def test_the_lists_name_cases() -> None:
