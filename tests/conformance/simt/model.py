@@ -135,7 +135,7 @@ class Module(FakeCUDAModule):
         if place not in block.static:
             made = np.empty(shape, dtype)
             made.view(np.uint8)[...] = 0xAB  # nobody may count on zeros
-            block.static[place] = _with_fields(made)
+            block.static[place] = with_fields(made)
         return block.static[place]
 
 
@@ -153,7 +153,7 @@ def run(function: Any, grid: Any, block: Any, args: tuple[Any, ...], *, shared: 
     size = _three(block)
     module = Module(_three(grid), size)
     generator = _Translation(module).generator(getattr(function, "py_func", function))
-    args = tuple(_with_fields(arg) if isinstance(arg, np.ndarray) else arg for arg in args)
+    args = tuple(with_fields(arg) for arg in args)
     blocks = [Block(place[::-1], size, shared) for place in np.ndindex(_three(grid)[::-1])][::order]
     for one in blocks:
         for thread in one.threads:
@@ -305,9 +305,9 @@ def _is_device(value: Any) -> bool:
     return type(value).__name__ == "CUDADispatcher"
 
 
-def _with_fields(array: np.ndarray) -> np.ndarray:
-    """Records whose fields are attributes too."""
-    return array.view(np.recarray) if array.dtype.names else array
+def with_fields(value: Any) -> Any:
+    """The value; an array of records as one whose fields are attributes too."""
+    return value.view(np.recarray) if isinstance(value, np.ndarray) and value.dtype.names else value
 
 
 def _three(size: Any) -> tuple[int, int, int]:

@@ -21,21 +21,25 @@ from synknumba.simt import Kernel
 from synknumba.simt._build import Program
 from synknumba.simt._intrinsics import FAR
 from synknumba.simt._operations import SIZES
+from synknumba.simt._slots import MARGIN
 from synknumba.simt._storage import SMEM
+from tests.conformance.simt.model import Module, with_fields
 
 PATTERN = 0xAB
+MODULE = Module((1, 1, 1), (1, 1, 1))  # for popc, fma and such
 
 
 Launch = Callable[..., None]
 
 
-def launches(kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> dict[str, Launch]:
+def launches(
+    kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared: int = 0
+) -> dict[str, Launch]:
     """What launches the generated function, threads forward and in reverse, with arguments of the types of those given."""
     program = Program(kernel.py_func, kernel._options)
     program._infer = _remembered(program._infer)  # inferring types takes longer than anything else
-    return {
-        "reverse" if reverse else "forward": _launch(program, grid, block, args, reverse=reverse) for reverse in (False, True)
-    }
+    sizes = (*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], shared)
+    return {"reverse" if reverse else "forward": _launch(program, sizes, args, reverse=reverse) for reverse in (False, True)}
 
 
 def _remembered(infer: Any) -> Any:
@@ -49,16 +53,15 @@ def _remembered(infer: Any) -> Any:
     return remember
 
 
-def _launch(program: Program, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], *, reverse: bool) -> Launch:
+def _launch(program: Program, sizes: tuple[int, ...], args: tuple[Any, ...], *, reverse: bool) -> Launch:
     program.options = replace(program.options, reverse=reverse)
     kinds = dict(zip(program.params, (typeof(arg) for arg in args), strict=True))
     body = program.launch_body(kinds)
     function = _in_python(program.define(program.code.source.function.__name__, [*SIZES, SMEM, *program.params], body))
-    sizes = [*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], 0]
 
     def launch(*given: Any) -> None:
         with np.errstate(all="ignore"):
-            function(*sizes, *given)
+            function(*sizes, *(with_fields(arg) for arg in given))
 
     return launch
 
@@ -74,7 +77,11 @@ def _in_python(function: FunctionType) -> FunctionType:
             scope[name] = getattr(FakeCUDAAtomic(), name.removeprefix("_k_atomic_"))
         elif name.startswith("_k_slots_"):
             scope[name] = lambda _: defaultdict(lambda: None)
-        elif isinstance(value, Dispatcher) and not name.startswith("_k_all_"):
+        elif type(value).__name__ == "_Intrinsic" and hasattr(MODULE, name.removeprefix("_k_")):
+            scope[name] = getattr(MODULE, name.removeprefix("_k_"))
+        elif isinstance(value, Dispatcher) and not (
+            name.startswith("_k_all_") or value.py_func.__module__.startswith("numba.")
+        ):
             scope[name] = plain if value.py_func is function else _in_python(value.py_func)
         elif isinstance(value, types.Number):
             scope[name] = as_dtype(value).type
@@ -84,7 +91,7 @@ def _in_python(function: FunctionType) -> FunctionType:
 def _undefined(shape: Any, dtype: Any) -> np.ndarray:
     made = np.empty(shape, as_dtype(dtype) if isinstance(dtype, types.Type) else dtype)
     made.view(np.uint8)[...] = PATTERN
-    return made
+    return with_fields(made)
 
 
 def _nonneg(value: int) -> int:
@@ -121,7 +128,7 @@ STAND_INS = {
     "_k_slot_get": lambda slots, index: slots[index],
     "_k_slot_set": _set,
     "_k_shared_view": lambda memory, dtype: memory.view(as_dtype(dtype) if isinstance(dtype, types.Type) else dtype),
+    "_k_inner": lambda padded: padded[MARGIN:-MARGIN],
     "_k_borrowed": lambda array: array,
     "_k_keep": lambda _: None,
-    "_k_popc": lambda value: np.asarray(value).view(f"uint{8 * np.asarray(value).itemsize}").item().bit_count(),
 }
