@@ -83,7 +83,7 @@ class Analysis:
     # ---- collectives
 
     def _without_copies(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """The statements, where a collective takes a variable's own slot, not a copy: `given = v`, `got = shfl(m, given, d)`."""
+        """Has collectives take a variable's own slot instead of a copy: for `given = v`, `got = shfl(m, given, d)`."""
         done: list[ast.stmt] = []
         for statement in body:
             if isinstance(statement, (ast.If, ast.For, ast.While)):
