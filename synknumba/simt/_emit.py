@@ -27,6 +27,7 @@ from synknumba.simt._ast import (
     loop_variable,
     own_exits,
     place,
+    read_names,
     statements,
     store,
     walk,
@@ -241,9 +242,16 @@ class _Emitter:
         one = len(self.style.flat) == len(AXES) or self.regions.team.grid
         return place(ast.Return() if one else ast.Continue(), at)
 
-    def _nested(self, body: list[ast.stmt], active: Active) -> list[ast.stmt]:
-        """The code of statements that may not run: what they assign is not sure to be assigned behind them."""
+    def _nested(self, body: list[ast.stmt], active: Active, *, target: str = "") -> list[ast.stmt]:
+        """The code of statements that may not run: what they assign is not sure to be assigned behind them.
+
+        Args:
+            body: the statements.
+            active: the threads that run them.
+            target: the variable of the loop around, which is assigned in front of them.
+        """
         before = set(self.regions.assigned_before)
+        self.regions.assigned_before |= {target} if target else set()
         code = self.statements(body, active)
         self.regions.assigned_before = before
         return code
@@ -284,25 +292,27 @@ class _Emitter:
         return [place(ast.While(self.regions.block_value(loop.test), body or [ast.Pass()], []), loop)]
 
     def _for(self, loop: ast.For, active: Active) -> list[ast.stmt]:
+        if not isinstance(loop.target, ast.Name) or read_names(loop.iter) & self.known.varying:
+            # Over a range of which threads differ, `count_apart` has made a `while` of it.
+            raise self.divergence.refusal(loop, "a barrier in a for over something that may differ between threads")
         target = loop_variable(loop)
         if not self.known.leaves_in_step(loop.body):
             return masked_loop(loop, None, self.regions, active, self.divergence, self._nested)
-        self.regions.assigned_before.add(target)
         self.regions.slots.add(target)
         span = self.regions.block_value(loop.iter)
-        body = self._loop_body(loop, active)
+        body = self._loop_body(loop, active, target)
         if target not in self.known.varying:
             return [place(ast.For(store(f"{target}__u"), span, body or [ast.Pass()], []), loop)]
         counter = f"{target}__i"
         first = self.regions.region(statements(f"{target} = {counter}", loop), active)
         return [place(ast.For(store(counter), span, [*first, *body], []), loop)]
 
-    def _loop_body(self, loop: ast.For | ast.While, active: Active) -> list[ast.stmt]:
+    def _loop_body(self, loop: ast.For | ast.While, active: Active, target: str = "") -> list[ast.stmt]:
         inner = replace(active.inside(), loop=None)
         if not has_return(loop.body):
-            return self._nested(loop.body, inner)
+            return self._nested(loop.body, inner, target=target)
         self.regions.left = True  # in the next iteration
-        body = self._nested(loop.body, inner)
+        body = self._nested(loop.body, inner, target=target)
         count = self.regions.region(statements("_k_running += 1", loop), active)
         stop = statements("if _k_running == 0:\n    break", loop)
         return [*statements("_k_running = 0", loop), *count, *stop, *body]
@@ -336,8 +346,7 @@ class _Emitter:
         """A loop that all threads run equally often: the loop outside, the threads inside."""
         name = loop_variable(loop)
         self.regions.slots.add(name)
-        self.regions.assigned_before.add(name)
-        body = self._nested(loop.body, active.inside())
+        body = self._nested(loop.body, active.inside(), target=name)
         span = self.regions.block_value(loop.iter)
         return [place(ast.For(store(f"{name}__u"), span, body, []), loop)] if body else []
 
