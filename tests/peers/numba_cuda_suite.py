@@ -12,6 +12,7 @@ test asks for such a thing (`cuda_on_cpu` lists them and stops the test there), 
 
 import argparse
 import importlib
+import inspect
 import json
 import os
 import queue
@@ -27,6 +28,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 from benchmarks import _common
@@ -144,6 +146,14 @@ def _short(test: Any) -> str:
     return ".".join(test.id().split(".")[-2:])
 
 
+def _tests_of(module: ModuleType) -> Iterator[unittest.TestCase]:
+    """Those of its classes, and the functions that pytest would call without arguments."""
+    yield from _each_test(unittest.defaultTestLoader.loadTestsFromModule(module))
+    for name, value in vars(module).items():
+        if name.startswith("test_") and isinstance(value, FunctionType) and not inspect.signature(value).parameters:
+            yield unittest.FunctionTestCase(value)
+
+
 def _each_test(suite: Iterable[Any]) -> Iterator[unittest.TestCase]:
     for test in suite:
         if isinstance(test, unittest.TestSuite):
@@ -169,7 +179,7 @@ def run_file(file: str, done: set[str]) -> None:
         stream.write(json.dumps(asdict(Outcome(file, "(the file)", *_verdict(error)))) + "\n")
         stream.flush()
         return
-    for test in _each_test(unittest.defaultTestLoader.loadTestsFromModule(module)):
+    for test in _tests_of(module):
         if _short(test) in done:
             continue
         reason = reason_to_leave_out(file, _short(test))
