@@ -7,6 +7,7 @@ import pytest
 from numba import cuda
 
 from synknumba import simt
+from tests.conformance.simt import fuzz
 from tests.conformance.simt.agree import check
 from tests.conformance.simt.cases import Case
 from tests.conformance.simt.corpus import CASES
@@ -31,3 +32,16 @@ def on_the_cpu(case: Case) -> dict[int, Any]:
 def test_agrees(name: str) -> None:
     case = CASES[name]
     check(case, on_the_gpu(case), case.expect(*case.make()) if case.expect else on_the_cpu(case))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_kernels_agree_with_the_model(seed: int) -> None:
+    writer = fuzz.written(seed)
+    text = writer.text()
+    kernel = fuzz.load(text, f"<kernel {seed}>")
+    compiled = cuda.jit(kernel)
+    for m in fuzz.STEPS:
+        args = [cuda.to_device(arg) if isinstance(arg, np.ndarray) else arg for arg in fuzz.arguments(writer.size, m)]
+        compiled[writer.grid, writer.block](*args)
+        got = [arg.copy_to_host() for arg in fuzz.results(args)]
+        fuzz.agree(got, fuzz.expected(kernel, writer.grid, writer.block, m), f"m = {m}\n{text}")

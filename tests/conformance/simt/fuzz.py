@@ -43,6 +43,8 @@ class Writer:
     Attributes:
         grid: its blocks.
         block: its threads.
+        threads: how many these are.
+        size: how many threads there are in all.
         known_to_simulator: whether it has only words that the simulator knows, and uses as CUDA does.
     """
 
@@ -50,6 +52,7 @@ class Writer:
         self.random = source
         self.grid, self.block = self.pick(*SHAPES)
         self.threads = int(np.prod(self.block))
+        self.size = int(np.prod(self.grid)) * self.threads
         self.leaves = self.chance(0.5)  # threads that have left cannot be asked by shuffles
         self.known_to_simulator = True
         self.counted = False
@@ -450,7 +453,7 @@ def _in_the_simulator(out: str, seeds: list[int]) -> None:
         if not writer.known_to_simulator:
             continue
         for m in STEPS:
-            args = arguments(int(np.prod(writer.grid)) * writer.threads, m)
+            args = arguments(writer.size, m)
             cuda.jit(load(text, f"<kernel {seed}>"))[writer.grid, writer.block](*args)
             found.append((seed, m, results(args)))
     Path(out).write_bytes(pickle.dumps(found))

@@ -912,7 +912,7 @@ def histogram(x, h):
         cuda.atomic.add(h, int(x[i] * 4), 1)
 
 
-@case(3, 16, lambda: (real(40), np.zeros(40), np.zeros(1, np.int32)))
+@case(3, 16, lambda: (real(40), np.zeros(40), np.zeros(1, np.int32)), unordered=(1,))
 def compaction(x, out, count):
     i = cuda.grid(1)
     if i < x.size and x[i] > 0:
