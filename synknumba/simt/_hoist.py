@@ -4,9 +4,10 @@
 """
 
 import ast
+import copy
 from typing import cast
 
-from synknumba.simt._ast import assign, load
+from synknumba.simt._ast import assign, load, store
 from synknumba.simt._source import Source
 
 
@@ -62,6 +63,40 @@ class Hoister(ast.NodeTransformer):
             ast.fix_missing_locations(node)
         return node
 
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt | list[ast.stmt]:
+        target, outer = self.visit(node.target), self.before
+        self.before = []
+        node.target, node.value = target, self.visit(node.value)
+        hoisted, self.before = self.before, outer
+        if not hoisted or not isinstance(target, (ast.Subscript, ast.Attribute)):
+            self.before += hoisted
+            return node
+        # Python reads the element before it evaluates the value, which may change it.
+        parts = [target.value, target.slice] if isinstance(target, ast.Subscript) else [target.value]
+        self.before += self._save(parts)
+        target.value, *index = parts
+        if isinstance(target, ast.Subscript):
+            target.slice = index[0]
+        name = self.fresh("element")
+        element = copy.deepcopy(target)
+        element.ctx = ast.Load()
+        self.before += [assign(name, element, node), *hoisted]
+        changed = ast.copy_location(ast.AugAssign(ast.copy_location(store(name), node), node.op, node.value), node)
+        return [changed, ast.copy_location(ast.Assign([target], ast.copy_location(load(name), node)), node)]
+
+    def assigned(self, targets: list[ast.expr], value: ast.expr) -> tuple[list[ast.expr], ast.expr]:
+        """The targets of an assignment, visited, and its value, which is evaluated before them."""
+        mark = len(self.before)
+        new = [cast(ast.expr, self.visit(target)) for target in targets]
+        if len(self.before) == mark:
+            return new, value
+        if len(new) > 1 or isinstance(new[0], ast.Tuple):
+            construct = "an operation on several threads in one of several targets of an assignment"
+            raise self.source.refusal(targets[0], construct, "assign its value to a variable first")
+        done = [value]
+        self.before[mark:mark] = self._save(done)
+        return new, done[0]
+
     # ---- expressions
 
     def in_order(self, children: list[ast.expr]) -> list[ast.expr]:
@@ -78,19 +113,30 @@ class Hoister(ast.NodeTransformer):
     def _save(self, earlier: list[ast.expr]) -> list[ast.stmt]:
         """Assignments of the expressions that what follows might change, which are then replaced by variables."""
         saved: list[ast.stmt] = []
-        for position, node in enumerate(earlier):
-            if any(isinstance(part, (ast.Subscript, ast.Call, ast.Attribute)) for part in ast.walk(node)):
-                name = self.fresh("early")
-                saved.append(assign(name, node, node))
-                earlier[position] = ast.copy_location(load(name), node)
+        earlier[:] = [self._saved(node, saved) for node in earlier]
         return saved
+
+    def _saved(self, node: ast.expr, saved: list[ast.stmt]) -> ast.expr:
+        if isinstance(node, ast.Slice):  # it cannot stand by itself, but its bounds can
+            for name, part in _bounds(node).items():
+                setattr(node, name, self._saved(part, saved))
+            return node
+        if isinstance(node, ast.Tuple):
+            node.elts = [self._saved(element, saved) for element in node.elts]
+            return node
+        if not any(isinstance(part, (ast.Subscript, ast.Call, ast.Attribute)) for part in ast.walk(node)):
+            return node
+        name = self.fresh("early")
+        saved.append(assign(name, node, node))
+        return ast.copy_location(load(name), node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         node.left, node.right = self.in_order([node.left, node.right])
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        node.left, *node.comparators = self.in_order([node.left, *node.comparators])
+        node.left, node.comparators[0] = self.in_order([node.left, node.comparators[0]])
+        node.comparators[1:] = map(self._unconditional, node.comparators[1:])
         return node
 
     def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
@@ -99,6 +145,12 @@ class Hoister(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         node.value, node.slice = self.in_order([node.value, node.slice])
+        return node
+
+    def visit_Slice(self, node: ast.Slice) -> ast.expr:
+        bounds = _bounds(node)
+        for name, part in zip(bounds, self.in_order(list(bounds.values())), strict=True):
+            setattr(node, name, part)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
@@ -117,3 +169,9 @@ class Hoister(ast.NodeTransformer):
             construct = "an operation on several threads in a part of an expression that may not be evaluated"
             raise self.source.refusal(node, construct, "assign its value to a variable first")
         return new
+
+
+def _bounds(node: ast.Slice) -> dict[str, ast.expr]:
+    """The parts of a slice that are written, in their order."""
+    parts = {name: getattr(node, name) for name in ("lower", "upper", "step")}
+    return {name: part for name, part in parts.items() if part is not None}

@@ -152,8 +152,7 @@ class _Translator(Hoister):
                 return self._array(node.value, path, name)
         if self._is_grid(node.value) and isinstance(node.targets[0], ast.Name):
             return ast.copy_location(ast.Pass(), node)
-        node.value = self.visit(node.value)
-        node.targets = [self.visit(target) for target in node.targets]
+        node.targets, node.value = self.assigned(node.targets, self.visit(node.value))
         return _split_tuple(node)
 
     def visit_Return(self, node: ast.Return) -> ast.stmt:

@@ -1,0 +1,150 @@
+"""Kernels written as text, what the compiler makes of them, and plain Python to compare with."""
+
+import ast
+import itertools
+import linecache
+import random
+import textwrap
+from collections.abc import Callable
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, float64, int32, int64, njit, types, typeof
+
+from synknumba.simt._ast import unparse
+from synknumba.simt._build import Program
+from synknumba.simt._devices import Options, define_function
+from synknumba.simt._interpret import interpreted
+from synknumba.simt._names import Devices, translate_names
+from synknumba.simt._sync import BARRIER_KINDS, COLLECTIVES, barrier_name, collective_name
+from synknumba.simt._thread_code import ThreadCode
+
+NAMES = {"cuda": cuda, "np": np, "njit": njit, "float32": float32, "float64": float64, "int32": int32, "int64": int64}
+_numbers = itertools.count()
+
+
+def defined(text: str, name: str = "kernel", **more: Any) -> FunctionType:
+    """The function of that name in the text, with a source that Python finds."""
+    text = textwrap.dedent(text).strip() + "\n"
+    filename = f"<written {next(_numbers)}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    scope: dict[str, Any] = {**NAMES, **more}
+    exec(compile(text, filename, "exec"), scope)
+    found: FunctionType = scope[name]
+    return found
+
+
+def alone(text: str, name: str = "kernel") -> FunctionType:
+    """The same text as plain Python, for one thread that is alone on the GPU."""
+    zero, one = SimpleNamespace(x=0, y=0, z=0), SimpleNamespace(x=1, y=1, z=1)
+    fake = SimpleNamespace(
+        jit=lambda function=None, **_: function or (lambda made: made),
+        threadIdx=zero,
+        blockIdx=zero,
+        blockDim=one,
+        gridDim=one,
+        grid=lambda _: 0,
+        syncthreads=lambda: None,
+        syncwarp=lambda *_: None,
+        shfl_sync=lambda _mask, value, _lane: value,
+    )
+    return defined(text, name, cuda=fake)
+
+
+def thread_code(function: FunctionType) -> ThreadCode:
+    """One thread's code in plain names."""
+    return translate_names(function, Devices())
+
+
+def thread_lines(function: FunctionType) -> list[str]:
+    """The same as text."""
+    return unparse(thread_code(function).body).splitlines()
+
+
+def one_thread(function: FunctionType) -> Callable[..., Any]:
+    """The plain code of one thread that is alone: it waits for nobody, and gets its own values from shuffles."""
+    code = thread_code(function)
+    scope: dict[str, Any] = {barrier_name(kind): lambda *_: None for kind in BARRIER_KINDS}
+    scope |= {collective_name(path): lambda value, *_: value for path in COLLECTIVES}
+    source = code.source
+    return define_function("kernel", source.params, code.body, {**scope, **code.namespace}, "<thread>", source.tree, __name__)
+
+
+def program_text(function: FunctionType, *kinds: types.Type) -> str:
+    """The generated launch function."""
+    made = Program(function, Options())
+    return made.text(made.launch_body(dict(zip(made.params, kinds, strict=True))))
+
+
+def launch(function: FunctionType, grid: Any, block: Any, *args: Any, reverse: bool = False, smem: int = 0) -> None:
+    """Runs the generated function in plain Python."""
+    program = Program(function, Options(reverse=reverse))
+    run = interpreted(program, dict(zip(program.params, map(typeof, args), strict=True)))
+    sizes = [(*size, 1, 1)[:3] if isinstance(size, tuple) else (size, 1, 1) for size in (grid, block)]
+    with np.errstate(all="ignore"):
+        run(*sizes[0], *sizes[1], smem, *args)
+
+
+class Statements:
+    """Writes random statements that note in a list where they come, and leave in many ways.
+
+    Args:
+        seed: of the choices.
+        exits: which of `return`, `break` and `continue` may stand outside the loops that are written.
+        value: whether a `return` has a value.
+    """
+
+    def __init__(self, seed: int, exits: tuple[str, ...] = ("return",), *, value: bool = False) -> None:
+        self._random = random.Random(seed)
+        self._exits = exits
+        self._value = value
+        self._count = 0
+
+    def text(self, depth: int = 3) -> str:
+        return "\n".join(self._body(depth, inside=False))
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _condition(self) -> str:
+        # What it says depends on how much has been noted, and on the seed.
+        return f"(len(trace) * {self._random.randint(1, 5)} + seed) % {self._random.randint(2, 4)} == 0"
+
+    def _body(self, depth: int, *, inside: bool) -> list[str]:
+        lines = []
+        for _ in range(self._random.randint(1, 3)):
+            lines += self._statement(depth, inside=inside)
+        return lines
+
+    def _statement(self, depth: int, *, inside: bool) -> list[str]:
+        kind = self._random.choice(["note", "exit", *(["if", "if", "else", "for", "while"] if depth else [])])
+        number = self._next()
+        if kind == "note":
+            return [f"trace.append({number})"]
+        if kind == "exit":
+            leave = self._random.choice([*self._exits, *(["break", "continue"] if inside else [])])
+            if leave == "return" and self._value:
+                leave = f"return {number}"
+            return [f"if {self._condition()}:", f"    {leave}"] if self._random.random() < 0.8 else [leave]
+        indent = "    "
+        if kind == "if":
+            return [f"if {self._condition()}:", *(indent + line for line in self._body(depth - 1, inside=inside))]
+        if kind == "else":
+            then, other = (self._body(depth - 1, inside=inside) for _ in range(2))
+            return [
+                f"if {self._condition()}:",
+                *(indent + line for line in then),
+                "else:",
+                *(indent + line for line in other),
+            ]
+        body = [indent + line for line in self._body(depth - 1, inside=True)]
+        if kind == "for":
+            return [f"for i{number} in range({self._random.randint(1, 3)}):", *body]
+        return [f"n{number} = 0", f"while n{number} < 2:", f"    n{number} += 1", f"    trace.append(-{number})", *body]
+
+
+def parsed(text: str) -> list[ast.stmt]:
+    """The statements of a text."""
+    return ast.parse(textwrap.dedent(text)).body
