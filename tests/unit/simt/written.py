@@ -10,7 +10,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32, float64, int32, int64, njit, types, typeof
+from numba import cuda, float32, float64, int32, int64, njit, typeof, types
 
 from synknumba.simt._ast import unparse
 from synknumba.simt._build import Program
