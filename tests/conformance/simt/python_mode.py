@@ -4,6 +4,7 @@ That takes a twentieth of a second where njit takes one or more, and checks what
 are not negative and assumptions hold. Memory that starts undefined is filled with a pattern.
 """
 
+import ast
 import math
 from collections import defaultdict
 from collections.abc import Callable
@@ -57,6 +58,7 @@ def _launch(program: Program, sizes: tuple[int, ...], args: tuple[Any, ...], *, 
     program.options = replace(program.options, reverse=reverse)
     kinds = dict(zip(program.params, (typeof(arg) for arg in args), strict=True))
     body = program.launch_body(kinds)
+    body = [*_unset(body), *body]
     function = _in_python(program.define(program.code.source.function.__name__, [*SIZES, SMEM, *program.params], body))
 
     def launch(*given: Any) -> None:
@@ -64,6 +66,12 @@ def _launch(program: Program, sizes: tuple[int, ...], args: tuple[Any, ...], *, 
             function(*sizes, *(with_fields(arg) for arg in given))
 
     return launch
+
+
+def _unset(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Sets the uniform variables to None. Numba lets code load one that has no value yet, if it does not use it then."""
+    names = {node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    return ast.parse("\n".join(f"{name} = None" for name in sorted(names) if name.endswith("__u"))).body
 
 
 def _in_python(function: FunctionType) -> FunctionType:
