@@ -63,13 +63,22 @@ def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
 
 
 def known_dtype(node: ast.expr, scope: Scope) -> types.Type | np.dtype[Any] | None:
-    """The dtype that an expression stands for; None for one that Numba alone knows, such as `x.dtype`."""
+    """The dtype that an expression stands for; None for one that Numba alone knows, such as `x.dtype`.
+
+    Raises:
+        KernelError: it stands for something else.
+    """
     value = constant(node, scope)
     if value is MISSING:
         return None
     if isinstance(value, types.Record):
         return np.dtype(as_dtype(value))
-    return value if isinstance(value, types.Type) else np.dtype(value)
+    if isinstance(value, types.Type):
+        return value
+    try:
+        return np.dtype(value)
+    except TypeError as error:
+        raise scope.source.refusal(node, f"this dtype ({error})", "use a type of numba or NumPy") from error
 
 
 def constant(node: ast.expr, scope: Scope) -> Any:

@@ -10,14 +10,16 @@ import numpy as np
 from numba.core import types
 from numba.np.numpy_support import from_dtype
 
+from synknumba._errors import KernelError
 from synknumba.simt._analysis import Analysis
 from synknumba.simt._ast import assign, assigned_names, load, place, statements, unparse
+from synknumba.simt._bounds import Guards
 from synknumba.simt._collect import ACTIVE
 from synknumba.simt._devices import Options, define_function, with_devices
 from synknumba.simt._emit import BlockCode, Style, emit_blocks
 from synknumba.simt._flat import flatten
 from synknumba.simt._helpers import HELPERS
-from synknumba.simt._loops import count_apart, count_up
+from synknumba.simt._loops import count_apart, count_up, return_early
 from synknumba.simt._masks import Divergence
 from synknumba.simt._names import Devices, translate_names
 from synknumba.simt._operations import BLOCK_SIZE, LINEAR, SIZES, STATE
@@ -95,6 +97,9 @@ class Program:
     def _counted(self, body: list[ast.stmt], known: TypeMap, variable_types: VariableTypes) -> list[ast.stmt]:
         """The body with its loops written as the analyses know them."""
         body[:] = split_shapes(body, known)
+        if body and isinstance(body[-1], ast.If):
+            analysis = self._analyse(copy.deepcopy(body), variable_types)
+            body[:] = return_early(body, analysis, Guards(analysis, ast.unparse))
         if any(isinstance(statement, ast.While) and not synchronises(statement) for statement in body):
             body[:] = count_up(body, self._analyse(copy.deepcopy(body), variable_types))
         if self.code.needs_block:
@@ -157,9 +162,24 @@ class Program:
         kinds = {name: variable_types.of(name) for name in code.varying_slots if name not in self.code.local_arrays}
         for name, kind in kinds.items():
             if kind is types.unknown and self.code.needs_block:
-                construct = f"the variable {name!r}, which has several types and lives across a barrier,"
-                raise self.code.source.refusal(self._assignment(name), construct, "use a variable for each type")
+                raise self._several_types(name)
         return kinds
+
+    def refuse_several_types(self, argtypes: TypeMap) -> None:
+        """Looks for the reason why Numba cannot type the launch function, which it names in words of the generated code.
+
+        Raises:
+            KernelError: a uniform variable has several types and lives across a barrier.
+        """
+        code, variable_types = self.emit(argtypes)
+        for name in sorted(assigned_names(code.body)):
+            variable = name.removesuffix("__u")
+            if variable != name and variable_types.of(variable) is types.unknown:
+                raise self._several_types(variable)
+
+    def _several_types(self, name: str) -> KernelError:
+        construct = f"the variable {name!r}, which has several types and lives across a barrier,"
+        return self.code.source.refusal(self._assignment(name), construct, "use a variable for each type")
 
     def _assignment(self, name: str) -> ast.AST:
         for node in ast.walk(ast.Module(self.body, [])):

@@ -84,6 +84,11 @@ class Hoister(ast.NodeTransformer):
         changed = ast.copy_location(ast.AugAssign(ast.copy_location(store(name), node), node.op, node.value), node)
         return [changed, ast.copy_location(ast.Assign([target], ast.copy_location(load(name), node)), node)]
 
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        node.test = self.visit(node.test)
+        node.msg = node.msg and self._unconditional(node.msg)
+        return node
+
     def assigned(self, targets: list[ast.expr], value: ast.expr) -> tuple[list[ast.expr], ast.expr]:
         """The targets of an assignment, visited, and its value, which is evaluated before them."""
         mark = len(self.before)

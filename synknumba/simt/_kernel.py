@@ -251,8 +251,8 @@ class Kernel:
     def entry(self, args: tuple[Any, ...], block: Dim3) -> _Entry:
         """The compiled launch function for arguments of these types.
 
-        A kernel whose threads work together is compiled for each block: where LLVM knows how long the loops over threads are,
-        it makes code that is up to twice as fast. Others are run in loops of any length.
+        A kernel that is cut into loops over threads is compiled for each block: where LLVM knows how long these loops are,
+        it makes code that is up to three times as fast. Others are run in loops of any length.
         """
         key = tuple([(a.dtype, a.ndim, a.flags.num) if type(a) is np.ndarray else type(a) for a in args])
         if self._splits_block:
@@ -297,6 +297,7 @@ class Kernel:
         except errors.TypingError as error:
             if "Cannot modify readonly array" in str(error):  # and not any message that names the type of an input
                 raise self._readonly(argtypes) from error
+            self._program.refuse_several_types(argtypes)
             raise
         except NotImplementedError as error:
             if str(error) != "float16":  # all that Numba says of a type that its CPU target does not compute with

@@ -97,7 +97,8 @@ class _Translator(Hoister):
         tree = code.source.tree
         self._stores = Counter(node.id for node in walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
         self._groups: set[str] = set()
-        self._groups = self._grid_groups(tree)
+        while (groups := self._grid_groups(tree)) != self._groups:  # one may be another name for another
+            self._groups = groups
         self._taken = set(scope.locals)
 
     def run(self) -> ThreadCode:

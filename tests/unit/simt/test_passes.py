@@ -465,7 +465,12 @@ def test_uniform_loop_inside_out() -> None:
     lines = emitted("v = x[_k_tx]\nfor j in range(n):\n    v = v * a + j\ny[_k_tx] = v").splitlines()
     loop = lines.index("for j__u in range(n):")
     assert lines[loop + 1].startswith("for _k_tx")
-    assert lines[loop + 3 :][:4] == ["j = j__u", "v = _k_slot_get(v__s, _k_lin)", "v = v * a + j", "_k_slot_set(v__s, _k_lin, v)"]
+    assert lines[loop + 3 :][:4] == [
+        "j = j__u",
+        "v = _k_slot_get(v__s, _k_lin)",
+        "v = v * a + j",
+        "_k_slot_set(v__s, _k_lin, v)",
+    ]
 
 
 def test_code_behind_a_possible_return_stays_together() -> None:
@@ -526,7 +531,9 @@ def test_reassigned_parameters_are_copied() -> None:
         n = n + 1
         x[0] = n
 
-    assert program(kernel, F8, types.int64).startswith("def kernel(_k_Gx, _k_Gy, _k_Gz, _k_Bx, _k_By, _k_Bz, _k_smem, x, n__arg):")
+    assert program(kernel, F8, types.int64).startswith(
+        "def kernel(_k_Gx, _k_Gy, _k_Gz, _k_Bx, _k_By, _k_Bz, _k_smem, x, n__arg):"
+    )
 
 
 def test_slots_are_arrays_of_the_right_type() -> None:
