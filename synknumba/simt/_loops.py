@@ -26,7 +26,7 @@ from synknumba.simt._ast import (
     store,
     walk,
 )
-from synknumba.simt._bounds import Guards
+from synknumba.simt._bounds import Bounds, Guards
 from synknumba.simt._operations import AXES, THREAD
 from synknumba.simt._sync import synchronises
 
@@ -187,6 +187,23 @@ def _as_for(loop: ast.While, behind: list[ast.stmt], known: Analysis) -> ast.For
     args = [load(name), stop, step]
     body = [_Renamed(name, counter).visit(copy.deepcopy(statement)) for statement in work]
     return place(ast.For(store(counter), ast.Call(load("range"), args, []), body, []), loop)
+
+
+def return_early(body: list[ast.stmt], analysis: Analysis, guards: Guards) -> list[ast.stmt]:
+    """Writes a last `if i < n: …` as `if not i < n: return`, behind which what the other threads do is uniform again.
+
+    Args:
+        body: the statements of the kernel; not changed.
+        analysis: of the same statements.
+        guards: of the kernel.
+    """
+    last = body[-1] if body else None
+    if not isinstance(last, ast.If) or last.orelse or analysis.is_uniform(last.test):
+        return body
+    if guards.absorb(last.test, Bounds(), set()) is not None:
+        return body
+    leave = ast.If(ast.UnaryOp(ast.Not(), last.test), [ast.Return()], [])
+    return [*body[:-1], place(leave, last), *return_early(last.body, analysis, guards)]
 
 
 def count_apart(body: list[ast.stmt], analysis: Analysis) -> list[ast.stmt]:

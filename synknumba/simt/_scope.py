@@ -6,6 +6,7 @@ same function.
 
 import ast
 import builtins
+import dis
 from collections import Counter
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
@@ -107,7 +108,13 @@ _BLOCK_WORDS = frozenset({"shared", "cg", *BARRIER_PATHS, *COLLECTIVES})
 
 
 def splits_block(function: FunctionType) -> bool:
-    """Whether a kernel, or a function that it calls, seems to use barriers, shared memory or warps, going by names."""
+    """Whether code for one size of block is likely to be much faster, as far as can be told without translating.
+
+    That is where barriers, shared memory or warps cut a kernel, going by the names in it and in the functions that it calls;
+    and where a loop may be turned inside out, so that the innermost loop is as long as the block.
+    """
+    if any(instruction.opname.startswith("JUMP_BACKWARD") for instruction in dis.get_instructions(function)):
+        return True
     cuda = cuda_module()
     words = {id(getattr(cuda, word)) for word in _BLOCK_WORDS if hasattr(cuda, word)}
     seen: set[FunctionType] = set()

@@ -17,7 +17,7 @@ from synknumba.simt._devices import Options
 from synknumba.simt._emit import Style, emit_blocks, inner_axis
 from synknumba.simt._exits import lower_returns
 from synknumba.simt._flat import flatten
-from synknumba.simt._loops import Loops, count_up
+from synknumba.simt._loops import Loops, count_up, return_early
 from synknumba.simt._masks import Divergence
 from synknumba.simt._names import Devices, translate_names
 from synknumba.simt._source import read_source
@@ -550,3 +550,34 @@ def test_slots_are_arrays_of_the_right_type() -> None:
     made.launch_body({"x": F8, "n": types.int64})
     assert made.namespace["_k_dtype_v"] == np.float64
     assert made.namespace["_k_dtype_flag"] == np.bool_
+
+
+def test_a_last_guard_leaves_the_other_threads_in_step() -> None:
+    known = analysis(f"i = {GRID}\nif i < n:\n    for j in range(n):\n        x[i] = j\n    if i > 2:\n        y[i] = 1")
+    rewritten = return_early(body(unparse(known.body)), known, Guards(known, ast.unparse))
+    assert unparse(rewritten).splitlines() == [
+        "if not i < n:",
+        "    return",
+        "for j in range(n):",
+        "    x[i] = j",
+        "if not i > 2:",
+        "    return",
+        "y[i] = 1",
+    ]
+
+
+def test_a_last_guard_that_is_no_bound_stays() -> None:
+    known = analysis("if x[0] < n:\n    y[0] = 1")
+    assert return_early(known.body, known, Guards(known, ast.unparse)) is known.body
+
+
+def test_a_loop_under_a_last_guard_is_turned_inside_out() -> None:
+    def kernel(x, n):
+        i = cuda.grid(1)
+        if i < x.size:
+            acc = 0.0
+            for k in range(n):
+                acc += k * x[i]
+            x[i] = acc
+
+    assert "for k__u in range(n):" in program(kernel, F8, types.int64)
