@@ -218,12 +218,13 @@ class _Emitter:
 
     def _alone(self, statement: ast.stmt, active: Active, *, trailing: bool) -> list[ast.stmt]:
         if barrier_kind(statement):
-            return []
+            return self.divergence.of_exits(statement, self.regions, active)
         collective = collective_of(statement)
         if collective is not None:
+            checks = self.divergence.of_exits(statement, self.regions, active)
             code, needs_active = collect(collective, self.regions, active, statement)
             self.uses_active |= needs_active
-            return code
+            return checks + code
         match statement:
             case ast.Break() | ast.Continue():
                 return [statement]

@@ -48,6 +48,23 @@ class Divergence:
         some = " and ".join(f"{spans[axis]} > 0" for axis in changed)
         return self._check(statement, "an if", f"({some}) and ({fewer})")
 
+    def of_exits(self, statement: ast.stmt, regions: Regions, active: Active) -> list[ast.stmt]:
+        """A check of the threads at a barrier, and of those that have left the loop around it or ended the iteration."""
+        check = self.of_counts(statement, "a break or continue")
+        if active.loop is None or not check:
+            return []
+        left, ended = active.loop
+        mask = f"{MASK}[{regions.team.index}]"
+        count = f"""
+if {mask} > {active.level}:
+    {INSIDE} += 1
+    {BEFORE} += 1
+elif {mask} == {left} or {mask} == {ended}:
+    {BEFORE} += 1
+"""
+        start = statements(f"{BEFORE} = 0\n{INSIDE} = 0", statement)
+        return [*start, *regions.masked_loops(count, active, statement), *check]
+
     def refusal(self, statement: ast.stmt, construct: str) -> Exception:
         """The error for a place where no barrier can be."""
         return self.source.refusal(statement, construct, "put it into an if, a while, or a for over a range")

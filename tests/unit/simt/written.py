@@ -72,9 +72,9 @@ def one_thread(function: FunctionType) -> Callable[..., Any]:
 
 
 def program_text(function: FunctionType, *kinds: types.Type) -> str:
-    """The generated launch function."""
+    """The generated launch function, for parameters of these types or of any."""
     made = Program(function, Options())
-    return made.text(made.launch_body(dict(zip(made.params, kinds, strict=True))))
+    return made.text(made.launch_body(dict(zip(made.params, kinds, strict=True)) if kinds else {}))
 
 
 def launch(function: FunctionType, grid: Any, block: Any, *args: Any, reverse: bool = False, smem: int = 0) -> None:

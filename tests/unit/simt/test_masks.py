@@ -1,0 +1,248 @@
+"""Barriers that not all threads of a block reach: masks, and the error for what a GPU would wait for forever."""
+
+import ast
+from typing import Any
+
+import numpy as np
+import pytest
+
+from synknumba._errors import KernelError
+from synknumba.simt._build import Program
+from synknumba.simt._devices import Options
+from tests.unit.simt.written import defined, launch, program_text
+
+HEAD = """
+def kernel(x, n):
+    s = cuda.shared.array(8, float64)
+    t = cuda.threadIdx.x
+    s[t] = t
+"""
+
+
+def kernel(text: str) -> Any:
+    return defined(HEAD + "".join(f"    {line}\n" for line in text.strip().splitlines()))
+
+
+def run(text: str, n: int = 3, grid: int = 2) -> np.ndarray:
+    """What x holds after a launch with blocks of 8 threads; it is 0, 1, 2, … before."""
+    found = []
+    for reverse in (False, True):
+        x = np.arange(8.0 * grid)
+        launch(kernel(text), grid, 8, x, n, reverse=reverse)
+        found.append(x)
+    assert np.array_equal(*found)
+    return found[0]
+
+
+def condition_line(text: str) -> str:
+    return f"<written .*>:{6 + list(map(str.strip, text.splitlines())).index('# here')}"
+
+
+# What differs between the threads of a block, and what the error calls it. The line behind `# here` is the one it names.
+DIVERGENT = {
+    "value": ("an if", "# here\nif x[t] > 3:\n    cuda.syncthreads()\nx[t] = 1"),
+    "first threads": ("an if", "# here\nif t < 3:\n    cuda.syncthreads()\nx[t] = 1"),
+    "last threads": ("an if", "# here\nif t >= n:\n    cuda.syncthreads()\nx[t] = 1"),
+    "one thread": ("an if", "# here\nif t == n:\n    cuda.syncthreads()\nx[t] = 1"),
+    "threads in the middle": ("an if", "# here\nif 2 < t < 5:\n    cuda.syncthreads()\nx[t] = 1"),
+    "place in the grid": ("an if", "# here\nif cuda.grid(1) < 11:\n    cuda.syncthreads()\nx[t] = 1"),
+    "else": ("an if", "# here\nif x[t] > 3:\n    x[t] = 0\nelse:\n    cuda.syncthreads()\nx[t] = 1"),
+    "trailing else": ("an if", "# here\nif t < 3:\n    x[t] = 0\nelse:\n    cuda.syncthreads()\n    x[t] = s[7 - t]"),
+    "vote": ("an if", "# here\nif x[t] > 3:\n    s[t] = cuda.syncthreads_count(t)\nx[t] = 1"),
+    "inside a uniform if": ("an if", "if n > 1:\n    # here\n    if t < 3:\n        cuda.syncthreads()\nx[t] = 1"),
+    "inside a loop": ("an if", "for k in range(n):\n    # here\n    if t < k:\n        cuda.syncthreads()\nx[t] = 1"),
+    "while": ("a loop condition", "k = t\n# here\nwhile k < 8:\n    k += 1\n    cuda.syncthreads()\nx[t] = 1"),
+    "for": ("a loop condition", "# here\nfor k in range(t, 8):\n    cuda.syncthreads()\nx[t] = 1"),
+    "step of a for": ("a loop condition", "# here\nfor k in range(0, 8, t + 1):\n    cuda.syncthreads()\nx[t] = 1"),
+    "backward": ("a loop condition", "# here\nfor k in range(8, t, -1):\n    cuda.syncthreads()\nx[t] = 1"),
+    "after a break": (
+        "a break or continue",
+        "k = 0\nwhile k < n:\n    k += 1\n    if x[t] > 3:\n        break\n    # here\n    cuda.syncthreads()\nx[t] = 1",
+    ),
+    "after a continue": (
+        "a break or continue",
+        "for k in range(n):\n    if t == k:\n        continue\n    # here\n    s[t] = cuda.syncthreads_or(t)\nx[t] = 1",
+    ),
+    "in the iteration after a break": (
+        "a break or continue",
+        "for k in range(n):\n    # here\n    cuda.syncthreads()\n    if x[t] > 3:\n        break",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIVERGENT)
+def test_a_barrier_that_some_threads_do_not_reach(name: str) -> None:
+    what, text = DIVERGENT[name]
+    with pytest.raises(
+        KernelError, match=rf"^kernel \({condition_line(text)}\): a barrier under {what} that some threads of a block"
+    ):
+        run(text)
+
+
+@pytest.mark.parametrize("n", [0, 8, 9])
+def test_none_or_all_of_the_threads_may_reach_it(n: int) -> None:
+    found = run("if t < n:\n    cuda.syncthreads()\n    x[t] = s[7 - t]\nx[t] += 10", n, grid=1)
+    assert np.array_equal(found, np.arange(8.0) + 10 if n == 0 else 17 - np.arange(8.0))
+
+
+def test_a_trailing_guard_is_not_divergence() -> None:
+    """Nobody waits behind it: threads that have ended count as arrived."""
+    text = "if cuda.grid(1) < 13:\n    s[t] *= 2\n    cuda.syncthreads()\n    x[cuda.grid(1)] = s[t // 2]"
+    i = np.arange(16)
+    assert np.array_equal(run(text), np.where(i < 13, i % 8 // 2 * 2, i))
+    text = "if x[t] > 2:\n    s[t] *= 2\n    cuda.syncthreads()\n    x[cuda.grid(1)] = s[7]\ncuda.syncthreads()"
+    assert np.array_equal(run(text, grid=1), [0, 1, 2, 14, 14, 14, 14, 14])
+
+
+def test_threads_that_have_returned_are_not_waited_for() -> None:
+    text = "if x[t] > 5:\n    return\ncuda.syncthreads()\ns[t] += 1\ncuda.syncthreads()\nx[t] = s[5 - t]"
+    assert np.array_equal(run(text, grid=1), [6, 5, 4, 3, 2, 1, 6, 7])
+
+
+def test_loops_that_run_equally_often_from_different_starts() -> None:
+    text = "for k in range(t, t + n):\n    cuda.syncthreads()\n    s[(t + k) % 8] += 1\n    cuda.syncthreads()\nx[t] = s[t] + k"
+    t = np.arange(8)
+    expected = t.astype(float)
+    for step in range(3):
+        np.add.at(expected, (2 * t + step) % 8, 1)
+    # Two threads add to one element, which is a race on a GPU, and none here.
+    assert np.array_equal(run(text, grid=1), expected + t + 2)
+
+
+def test_warps_may_go_apart() -> None:
+    text = """
+    def kernel(x):
+        t = cuda.threadIdx.x
+        if t < 32:
+            x[t] = cuda.shfl_down_sync(-1, x[t], 1)
+            cuda.syncwarp()
+        k = t // 32
+        while k < 2:
+            k += 1
+            x[t] += cuda.ballot_sync(-1, t % 2)
+        cuda.syncthreads()
+        x[t] += 0.5
+    """
+    x = np.arange(64.0)
+    launch(defined(text), 1, 64, x)
+    odd = float(np.uint32(0xAAAAAAAA).astype(np.int32))
+    first = np.append(np.arange(1.0, 32), 31)
+    assert np.array_equal(x, np.concatenate([first + 2 * odd, np.arange(32.0, 64) + odd]) + 0.5)
+
+
+def test_only_the_barrier_of_the_grid_counts_where_there_is_one() -> None:
+    text = """
+    def kernel(x, n):
+        g = cuda.cg.this_grid()
+        i = cuda.grid(1)
+        if cuda.blockIdx.x == 0:
+            cuda.syncthreads()
+            x[i] += 100
+        {}
+        x[i] += 10
+        g.sync()
+    """
+    x = np.arange(8.0)
+    launch(defined(text.format("g.sync()")), 2, 4, x, 2)
+    assert np.array_equal(x, np.arange(8) + 10.0 + 100 * (np.arange(8) < 4))
+    with pytest.raises(KernelError, match=r"^kernel \(<written .*>:7\): a barrier under an if"):
+        launch(defined(text.format("if i > n:\n            g.sync()")), 2, 4, x, 2)
+
+
+# ---- text
+
+
+def inside(text: str, *, start: str) -> list[str]:
+    """The generated lines from the first one with these words on, without indentation and the loops over y and z."""
+    code = program_text(kernel(text)).splitlines()
+    others = ("for _k_bz ", "for _k_by ", "for _k_tz ", "for _k_ty ", "_k_lin = ")
+    lines = [line.strip() for line in code if not line.strip().startswith(others)]
+    return lines[next(at for at, line in enumerate(lines) if start in line) :]
+
+
+def test_a_masked_if() -> None:
+    lines = inside("if x[t] > 3:\n    cuda.syncthreads()\n    x[t] = 1\nelse:\n    x[t] = 2", start="_k_before = 0")
+    assert [line for line in lines if "DivergenceError" not in line] == [
+        "_k_before = 0",
+        "_k_inside = 0",
+        "for _k_tx in range(_k_Bx):",
+        "t = _k_tx",
+        "_k_before += 1",
+        "if x[t] > 3:",
+        "_k_inside += 1",
+        "else:",
+        "_k_mask[_k_lin] = 1",
+        "if 0 < _k_inside < _k_before:",
+        "if _k_inside > 0:",
+        "for _k_tx in range(_k_Bx):",
+        "if _k_mask[_k_lin] > 1:",
+        "t = _k_tx",
+        "x[t] = 1",
+        "_k_inside = 0",
+        "for _k_tx in range(_k_Bx):",
+        "if _k_mask[_k_lin] > 1:",
+        "_k_mask[_k_lin] = 1",
+        "elif _k_mask[_k_lin] == 1:",
+        "_k_mask[_k_lin] = 127",
+        "_k_inside += 1",
+        "if _k_inside > 0:",
+        "for _k_tx in range(_k_Bx):",
+        "if _k_mask[_k_lin] > 1:",
+        "t = _k_tx",
+        "x[t] = 2",
+        "for _k_tx in range(_k_Bx):",
+        "if _k_mask[_k_lin] == 1:",
+        "_k_mask[_k_lin] = 127",
+    ]
+
+
+def test_a_masked_loop() -> None:
+    text = (
+        "k = t\nwhile k < 8:\n    k += 1\n    if k == 3:\n        continue\n    cuda.syncwarp()\n    if k > 5:\n        break"
+    )
+    lines = inside(text, start="while True:")
+    levels = [line for line in lines if "_k_mask" in line]
+    assert levels == [
+        "if _k_mask[_k_lin] > 1:",
+        "_k_mask[_k_lin] = 1",
+        "if _k_mask[_k_lin] > 2:",
+        "_k_mask[_k_lin] = _k_exit",
+        "if _k_mask[_k_lin] > 2:",
+        "_k_mask[_k_lin] = _k_exit",
+        "if _k_mask[_k_lin] == 2:",
+        "_k_mask[_k_lin] = 127",
+        "if _k_mask[_k_lin] == 1:",
+        "_k_mask[_k_lin] = 127",
+    ]
+    assert [line for line in lines if line.startswith("_k_exit = ")] == [f"_k_exit = {level}" for level in (127, 2, 127, 1)]
+    assert lines[lines.index("if _k_inside == 0:") + 1] == "break"
+
+
+def test_the_trailing_guard_is_not_checked() -> None:
+    assert "DivergenceError" not in program_text(kernel("if x[t] > 3:\n    cuda.syncthreads()\n    x[t] = s[0]"))
+    assert "DivergenceError" in program_text(kernel("if x[t] > 3:\n    cuda.syncthreads()\n    x[t] = s[0]\nx[t] = 1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("if t < 5:\n    cuda.syncwarp()\nx[t] = 1", False),
+        ("if n < 5:\n    cuda.syncthreads()\nx[t] = 1", False),
+        ("if x[t] > 5:\n    cuda.syncwarp()\nx[t] = 1", True),
+        ("if t < 5:\n    cuda.syncwarp()\nelse:\n    x[t] = 1", True),
+        ("if t < 5 and n > 2:\n    cuda.syncwarp()\nx[t] = 1", True),
+        ("if x[t] > 5:\n    return\ncuda.syncthreads()\nx[t] = 1", True),
+        ("if t > 5:\n    return\ncuda.syncthreads()\nx[t] = 1", False),
+        ("for k in range(n):\n    if n > 3:\n        break\n    cuda.syncthreads()\nx[t] = 1", False),
+        ("for k in range(n):\n    if t > 3:\n        break\n    cuda.syncwarp()\nx[t] = 1", True),
+        ("for k in range(n):\n    for j in range(t):\n        if x[j] > 2:\n            break\n    cuda.syncthreads()", False),
+    ],
+)
+def test_masks_are_only_made_where_they_are_needed(text: str, masked: bool) -> None:
+    assert ("_k_mask" in program_text(kernel(text))) == masked
+
+
+def test_lines_of_the_error_are_those_of_the_file() -> None:
+    body = Program(kernel("if x[t] > 3:\n    cuda.syncthreads()\nx[t] = 1"), Options()).launch_body({})
+    raised = [node for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Raise)]
+    assert [node.lineno for node in raised] == [5]
