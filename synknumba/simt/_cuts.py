@@ -5,6 +5,7 @@ any two of its threads.
 """
 
 import ast
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,17 @@ class GuardCut:
     position: int
     axis: str
     bounds: Bounds
+
+
+def opened(statement: ast.stmt, guards: Guards) -> ast.stmt:
+    """`v = a if <condition on a thread index> else b` as an `if`, which can be cut."""
+    match statement:
+        case ast.Assign(targets=[ast.Name() as target], value=ast.IfExp(test=test, body=body, orelse=orelse)):
+            if guards.absorb(test, Bounds(), assigned_names(statement)) is not None:
+                return statement
+            branches = [ast.copy_location(ast.Assign([copy.deepcopy(target)], value), statement) for value in (body, orelse)]
+            return ast.copy_location(ast.If(test, branches[:1], branches[1:]), statement)
+    return statement
 
 
 def guard_cut(body: Sequence[ast.stmt], guards: Guards, slots: set[str], known: Analysis) -> GuardCut | None:
