@@ -124,7 +124,7 @@ class Program:
         names = [*STATE, LINEAR, SMEM, *self.params]
         namespace = {**self.namespace, **STAND_INS}
         code = [*storage.reserve, *copy.deepcopy(body)]
-        function = self.define(f"{self.code.source.function.__name__}_thread", names, code, namespace)
+        function = self.define(f"{self.code.source.tree.name}_thread", names, code, namespace)
         kinds = tuple(types.int64 for _ in (*STATE, LINEAR, SMEM)) + tuple(argtypes[name] for name in self.params)
         return infer_types(function, kinds)
 
@@ -218,7 +218,7 @@ class Program:
         if block is not None:
             sizes = zip(BLOCK_SIZE.values(), block, strict=True)
             body = statements("\n".join(f"{name} = {size}" for name, size in sizes), self.code.source.tree) + body
-        name = self.code.source.function.__name__
+        name = self.code.source.tree.name
         function = self.define(name, [*SIZES, SMEM, *self.params], body)
         return self.options.njit(function), self.text(body)
 
@@ -226,7 +226,7 @@ class Program:
         """The launch function as Python source."""
         params = ", ".join([*SIZES, SMEM, *self.params])
         lines = unparse(body).splitlines() or ["pass"]
-        return f"def {self.code.source.function.__name__}({params}):\n" + "".join(f"    {line}\n" for line in lines)
+        return f"def {self.code.source.tree.name}({params}):\n" + "".join(f"    {line}\n" for line in lines)
 
 
 def split_shapes(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:

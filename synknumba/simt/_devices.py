@@ -46,23 +46,24 @@ def with_devices(code: ThreadCode, options: Options) -> dict[str, Any]:
 
 
 # Device functions are often shared by many kernels, and compiling one costs 0.05 to 0.2 s.
-_compiled_devices: WeakKeyDictionary[FunctionType, dict[Options, Any]] = WeakKeyDictionary()
+_compiled_devices: WeakKeyDictionary[FunctionType, dict[Any, Any]] = WeakKeyDictionary()
 
 
 def _compile_device(device: DeviceFunction, options: Options) -> Any:
     compiled = _compiled_devices.setdefault(device.function, {})
-    if options not in compiled:
+    key = options, device.variant
+    if key not in compiled:
         code = cast(ThreadCode, device.code)  # set by now: the whole kernel has been translated
         source = code.source
         body = code.body
         if LINEAR in read_names(body):
             body = statements(f"{LINEAR} = {NONNEG}({LINEAR_TEXT})", source.tree) + body
-        params = [*(STATE if code.uses_state else ()), *source.params]
-        name = source.function.__name__
-        function = define_function(name, params, body, HELPERS, source.filename, source.tree, source.function.__module__)
-        compiled[options] = options.njit(function, forceinline=not device.is_recursive)
+        params = [*(STATE if code.uses_state else ()), *code.params]
+        module = source.function.__module__
+        function = define_function(device.name, params, body, HELPERS, source.filename, source.tree, module)
+        compiled[key] = options.njit(function, forceinline=not device.is_recursive)
         function.__globals__.update(with_devices(code, options))  # where it may find itself
-    return compiled[options]
+    return compiled[key]
 
 
 def define_function(

@@ -39,6 +39,7 @@ from numba.core import config, types
 from numba.core.registry import cpu_target
 
 from synknumba.simt._operations import cuda_module
+from synknumba.simt._overloads import declared_signatures
 from synknumba.simt._scope import is_device_function, is_njit_function
 
 # What these define is known by name and version. Not all of synknumba: kernels and device functions count by their text.
@@ -243,6 +244,7 @@ class Fingerprint:
         elif is_device_function(value) or is_njit_function(value):
             self._text("compiled", type(value).__name__)
             self.value(getattr(value, "targetoptions", None), name)
+            self.value([(one.args, one.result) for one in declared_signatures(value)], name)
             self.function(value.py_func)
         elif isinstance(value, type) and issubclass(value, enum.Enum):
             self.value([*value], name)

@@ -26,7 +26,7 @@ TypeMap = Mapping[str, types.Type]
 def interpreted(program: Program, argtypes: TypeMap) -> Callable[..., None]:
     """The launch function for arguments of these types: sizes of grid and block, dynamic bytes, then the arguments."""
     body = program.launch_body(argtypes)
-    name = program.code.source.function.__name__
+    name = program.code.source.tree.name
     return program.define(name, [*SIZES, SMEM, *program.params], body, _namespace(program.namespace))
 
 

@@ -18,7 +18,7 @@ from synknumba.simt._build import Program
 from synknumba.simt._cache import CacheInfo, KernelCache
 from synknumba.simt._codegen import Compiled, compile_launch
 from synknumba.simt._devices import Options
-from synknumba.simt._overloads import Overload, Signature, best_signature, fit, parse_signatures
+from synknumba.simt._overloads import Declared, Overload, Signature, best_signature, fit, parse_signatures
 from synknumba.simt._scope import is_device_function, splits_block
 from synknumba.simt._storage import MAX_BLOCK
 
@@ -75,7 +75,7 @@ class Kernel:
         self,
         function: FunctionType,
         options: Options,
-        signatures: Sequence[Signature] = (),
+        signatures: Sequence[Declared] = (),
         extensions: Sequence[Any] = (),
         cache: bool = True,
         device: bool = False,
@@ -84,7 +84,8 @@ class Kernel:
         self.py_func = function
         self._options = options
         self._cache = KernelCache(function, options, enabled=cache)
-        self.declared = tuple(signatures)
+        self.signatures_given = tuple(signatures)
+        self.declared = tuple(one.args for one in signatures)
         self.extensions = list(extensions)
         self.device = device
         self.specializations: dict[Signature, Kernel] = {}
@@ -107,7 +108,7 @@ class Kernel:
         name, module = self.py_func.__qualname__, self.py_func.__module__
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
             return name
-        return Kernel, (self.py_func, self._options, self.declared, self.extensions, self._cache.enabled, self.device)
+        return Kernel, (self.py_func, self._options, self.signatures_given, self.extensions, self._cache.enabled, self.device)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         """Refuses: a kernel needs a grid and a block."""
@@ -239,7 +240,7 @@ class Kernel:
             raise RuntimeError(message)
         kinds = tuple(arg if isinstance(arg, types.Type) else typeof(arg) for arg in args)
         if kinds not in self.specializations:
-            made = Kernel(self.py_func, self._options, (kinds,), self.extensions, self._cache.enabled)
+            made = Kernel(self.py_func, self._options, (Declared(kinds, None),), self.extensions, self._cache.enabled)
             made.compile(kinds)
             self.specializations[kinds] = made
         return self.specializations[kinds]

@@ -6,6 +6,7 @@ functions, barriers and collectives are statements of their own, and what cannot
 
 import ast
 from collections import Counter
+from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ from numba.core import types
 from synknumba._errors import KernelError
 from synknumba.simt._arrays import ARRAY_PATHS, SharedArray, array_arguments, constant, known_dtype, shape_of
 from synknumba.simt._ast import assign, assigned_names, expression, load, place, read_names, walk
+from synknumba.simt._declared import Conversions
+from synknumba.simt._fixed import MAX_VARIANTS, FixedParameters, arguments, called_function, fix
 from synknumba.simt._hoist import Hoister
 from synknumba.simt._inline import ReturnsAssigned, last_return, renamed
 from synknumba.simt._intrinsics import stack_array
@@ -33,35 +36,42 @@ from synknumba.simt._operations import (
     cuda_module,
     way_out,
 )
-from synknumba.simt._scope import MISSING, CudaPath, Scope, is_device_function, is_njit_function
+from synknumba.simt._overloads import as_declared, declared_signatures
+from synknumba.simt._scope import MISSING, CudaPath, Scope, is_njit_function
 from synknumba.simt._source import CALLED_BUILTINS, read_source
 from synknumba.simt._sync import BARRIER_PATHS, COLLECTIVES, EXCHANGED, OPERAND, barrier, collective_statement
-from synknumba.simt._thread_code import DeviceFunction, ThreadCode
+from synknumba.simt._thread_code import NOTHING, DeviceFunction, ThreadCode
 
 
 class Devices:
-    """The device functions of one kernel, each translated once."""
+    """The device functions of one kernel, each translated once for each set of signatures and of replaced parameters."""
 
     def __init__(self) -> None:
-        self._known: dict[FunctionType, DeviceFunction | None] = {}
+        self._known: dict[FunctionType, dict[Any, DeviceFunction | None]] = {}
+        self.parameters = FixedParameters()
 
-    def translate(self, function: FunctionType, *, optional: bool = False) -> DeviceFunction | None:
-        """The function's translation.
+    def translate(self, device: DeviceFunction, *, optional: bool = False) -> DeviceFunction | None:
+        """The function's translation, the one made before if there is one.
 
         Args:
-            function: the plain function.
+            device: the function, not translated yet.
             optional: whether it can also be called as it is; None is returned if it cannot be translated.
         """
-        if function in self._known:
-            return self._known[function]
-        device = self._known[function] = DeviceFunction(function)
+        known = self._known.setdefault(device.function, {})
+        if device.variant in known:
+            return known[device.variant]
+        if len(known) == MAX_VARIANTS:
+            source = read_source(device.function)
+            construct = f"a device function that is called with more than {MAX_VARIANTS} different shapes, dtypes or functions"
+            raise source.refusal(source.tree, construct, "write fewer of them as arguments")
+        known[device.variant] = device
         try:
-            device.code = translate_names(function, self, device)
+            device.code = translate_names(device.function, self, device)
         except KernelError:
             if not optional:
                 raise
-            self._known[function] = None
-        return self._known[function]
+            known[device.variant] = None
+        return known[device.variant]
 
 
 def translate_names(function: FunctionType, devices: Devices, device: DeviceFunction | None = None) -> ThreadCode:
@@ -76,8 +86,14 @@ def translate_names(function: FunctionType, devices: Devices, device: DeviceFunc
         KernelError: it uses something that the CPU cannot run.
     """
     source = read_source(function)
-    code = _Translator(ThreadCode(source), Scope(source), devices).run()
-    if device is not None and device.is_recursive:
+    source = fix(source, device.fixed) if device else source
+    if device is None:
+        return _Translator(ThreadCode(source), Scope(source), devices).run()
+    translator = _Translator(ThreadCode(source), Scope(source), devices)
+    code = translator.run()
+    if device.declared:
+        Conversions(code, device.declared, translator.bind).apply()
+    if device.is_recursive:
         code.uses_state = True  # the calls inside it, translated before this was known, pass the state
         if code.needs_block:
             raise source.refusal(
@@ -172,13 +188,13 @@ class _Translator(Hoister):
         self.code.local_arrays.add(name)
         elements: list[ast.expr] = [ast.Constant(dim) for dim in shape]
         dims = elements[0] if len(elements) == 1 else ast.Tuple(elements, ast.Load())
-        return assign(name, ast.Call(self._bind("stack_array", stack_array), [dims, dtype], []), made)
+        return assign(name, ast.Call(self.bind("stack_array", stack_array), [dims, dtype], []), made)
 
     def _dtype(self, node: ast.expr) -> ast.expr:
         dtype = known_dtype(node, self.scope)
         if dtype is None:
             return cast(ast.expr, self.visit(node))
-        return self._bind("dtype", dtype)
+        return self.bind("dtype", dtype)
 
     # ---- names
 
@@ -192,7 +208,7 @@ class _Translator(Hoister):
             return self._operation(node, value.path)
         device = self._device(value)
         if device is not None:
-            return self._bind_at(node, device.function.__name__, device)
+            return self._bind_at(node, device.name, device)
         if isinstance(value, BuiltinFunctionType) and value in MATH:
             return self._bind_at(node, f"math_{value.__name__}", MATH[value])
         if node.id in self.source.scope and node.id in CALLED_BUILTINS:
@@ -207,7 +223,7 @@ class _Translator(Hoister):
             return self._operation(node, value.path)
         device = self._device(value)
         if device is not None:
-            return self._bind_at(node, device.function.__name__, device)
+            return self._bind_at(node, device.name, device)
         if isinstance(value, BuiltinFunctionType) and value in MATH:
             return self._bind_at(node, f"math_{value.__name__}", MATH[value])
         return self.generic_visit(node)  # type: ignore[return-value]
@@ -235,10 +251,11 @@ class _Translator(Hoister):
         value = self.scope.resolve(node.func)
         if isinstance(value, CudaPath):
             return self._cuda_call(node, value.path)
-        device = self._device(value)
+        fixed = self._fixed_parameters(node, value)
+        device = self._device(value, fixed)
         if device is None:
             return self._plain_call(node)
-        args = self.in_order(self._positional(node, device.function))
+        args = self.in_order(self._positional(node, device))
         if device.code is None:
             device.is_recursive = True
         elif device.code.needs_block:
@@ -246,7 +263,11 @@ class _Translator(Hoister):
         if device.code is None or device.code.uses_state:
             self.code.uses_state = True
             args = [load(name) for name in STATE] + args
-        return place(ast.Call(self._bind_at(node, device.function.__name__, device), args, []), node)
+        return place(ast.Call(self._bind_at(node, device.name, device), args, []), node)
+
+    def _fixed_parameters(self, node: ast.Call, value: Any) -> dict[str, Any]:
+        function = called_function(value)
+        return self.devices.parameters.in_call(node, function, self.scope) if function else {}
 
     def _plain_call(self, node: ast.Call) -> ast.expr:
         values = self.in_order([node.func, *node.args, *(keyword.value for keyword in node.keywords)])
@@ -255,25 +276,23 @@ class _Translator(Hoister):
             keyword.value = value
         return node
 
-    def _positional(self, node: ast.Call, function: FunctionType) -> list[ast.expr]:
-        """The arguments of a call by position, default values among them."""
+    def _positional(self, node: ast.Call, device: DeviceFunction) -> list[ast.expr]:
+        """The arguments of a call by position, default values among them, for the parameters that are left."""
+        function = device.function
         names = function.__code__.co_varnames[: function.__code__.co_argcount]
-        given = dict(zip(names, node.args, strict=False))
-        repeated = [keyword.arg for keyword in node.keywords if keyword.arg in given or keyword.arg not in names]
-        given |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-        defaults = function.__defaults__ or ()
-        for name, value in zip(names[len(names) - len(defaults) :], defaults, strict=True):
-            if name not in given:
-                given[name] = self._default(value, node)
-        if repeated or len(node.args) > len(names) or set(given) != set(names):
-            got = f"{len(node.args)} by position, {[keyword.arg for keyword in node.keywords]} by name"
+        given = arguments(node, function)
+        by_position, by_name = names[: len(node.args)], [keyword.arg for keyword in node.keywords]
+        wrong = any(name in by_position or name not in names for name in by_name)
+        if wrong or len(node.args) > len(names) or set(given) != set(names):
+            got = f"{len(node.args)} by position, {by_name} by name"
             construct = f"a call of {function.__name__}({', '.join(names)}) with {got}"
             raise self.source.refusal(node, construct, "give each parameter one argument")
-        return [given[name] for name in names]
+        passed = [given[name] for name in names if name not in device.fixed]
+        return [argument.node or self._default(argument.default, node) for argument in passed]
 
     def _default(self, value: Any, at: ast.AST) -> ast.expr:
         plain = value is None or isinstance(value, (bool, int, float, complex, str))
-        return place(ast.Constant(value) if plain else self._bind("default", value), at)
+        return place(ast.Constant(value) if plain else self.bind("default", value), at)
 
     def _cuda_call(self, node: ast.Call, path: str) -> ast.expr:
         if path in {"grid", "gridsize"}:
@@ -284,7 +303,7 @@ class _Translator(Hoister):
             return cast(ast.expr, self.visit(node.args[0]))
         if path == "lanemask_lt":
             lane = self._state(node, f"(1 << ({LINEAR} & {WARP_SIZE - 1})) - 1")
-            return place(ast.Call(self._bind("uint32", types.uint32), [lane], []), node)
+            return place(ast.Call(self.bind("uint32", types.uint32), [lane], []), node)
         if path in ARRAY_PATHS:
             name = self.fresh("array")
             self.before.append(self._array(node, path, name))
@@ -348,11 +367,11 @@ class _Translator(Hoister):
         """The body of a device function in front of the statement, and its value."""
         self.code.needs_block = True
         self.code.uses_state |= code.uses_state
-        word, params = code.source.function.__name__, code.source.params
+        word, params = code.source.tree.name, code.params
         changed = assigned_names(code.body)
         names = {name: self._new_local(name, word) for name in changed | set(code.shared_arrays)}
         values: dict[str, ast.expr] = {
-            name: self._bind(name.removeprefix("_k_"), value) for name, value in code.namespace.items() if name not in changed
+            name: self.bind(name.removeprefix("_k_"), value) for name, value in code.namespace.items() if name not in changed
         }
         for param, arg in zip(params, args, strict=True):
             if param not in changed and isinstance(arg, (ast.Name, ast.Constant)):
@@ -383,15 +402,19 @@ class _Translator(Hoister):
 
     # ---- functions and constants
 
-    def _device(self, value: Any) -> DeviceFunction | None:
-        if is_device_function(value):
-            return self.devices.translate(value.py_func)
-        if not is_njit_function(value) or value.py_func.__module__.startswith("numba."):
+    def _device(self, value: Any, fixed: Mapping[str, Any] = NOTHING) -> DeviceFunction | None:
+        function = called_function(value)
+        if function is None:
             return None
+        names = function.__code__.co_varnames
+        declared = declared_signatures(value)
+        fixed = {name: as_declared(value, declared, names.index(name)) for name, value in fixed.items()}
+        declared = tuple(one.without(map(names.index, fixed)) for one in declared)
         # A GPU runs an njit function by its own rules too: no ZeroDivisionError, products and sums contracted.
-        return self.devices.translate(value.py_func, optional=not self.scope.mentions_cuda(value.py_func))
+        optional = is_njit_function(value) and not self.scope.mentions_cuda(function)
+        return self.devices.translate(DeviceFunction(function, declared, fixed), optional=optional)
 
-    def _bind(self, word: str, value: Any) -> ast.Name:
+    def bind(self, word: str, value: Any) -> ast.Name:
         """A name of the generated function that stands for the value."""
         names = self.code.namespace
         number = 0
@@ -403,7 +426,7 @@ class _Translator(Hoister):
         return load(name)
 
     def _bind_at(self, node: ast.expr, word: str, value: Any) -> ast.expr:
-        return ast.copy_location(self._bind(word, value), node)
+        return ast.copy_location(self.bind(word, value), node)
 
 
 def _split_tuple(node: ast.Assign) -> ast.stmt | list[ast.stmt]:
@@ -414,6 +437,6 @@ def _split_tuple(node: ast.Assign) -> ast.stmt | list[ast.stmt]:
     names = [element.id for element in target.elts if isinstance(element, ast.Name)]
     if len(names) != len(target.elts) or len(names) != len(value.elts) or len(set(names)) != len(names):
         return node
-    if set(names) & read_names(value):
+    if set(names) & read_names(value) or any(isinstance(element, ast.Starred) for element in value.elts):
         return node
     return [assign(name, element, node) for name, element in zip(names, value.elts, strict=True)]

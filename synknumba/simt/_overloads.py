@@ -1,11 +1,11 @@
-"""The signatures that a kernel is declared with, and how arguments are fitted to them."""
+"""The signatures that kernels and device functions are declared with, and how the arguments of a launch are fitted to them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba.core import sigutils, types
+from numba.core import errors, sigutils, types
 from numba.core.registry import cpu_target
 from numba.core.typing import signature
 from numba.np.numpy_support import as_dtype
@@ -35,12 +35,66 @@ class Overload:
         return MAX_GRID
 
 
-def parse_signatures(given: Any) -> tuple[Signature, ...]:
-    """The argument types of the signatures given to the decorator: none, one, or a list of them."""
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One signature.
+
+    Attributes:
+        args: the types of the arguments.
+        result: the type of the result; None where the compiler finds it out.
+    """
+
+    args: tuple[types.Type, ...]
+    result: types.Type | None
+
+    def without(self, positions: Iterable[int]) -> "Declared":
+        """The signature of the function without the parameters at these positions."""
+        left_out = frozenset(positions)
+        return Declared(tuple(kind for place, kind in enumerate(self.args) if place not in left_out), self.result)
+
+
+def declared_signatures(value: Any) -> tuple[Declared, ...]:
+    """The signatures that the decorator of a function was given; none if it is compiled for whatever it is called with."""
+    if hasattr(value, "__simt_kernel__"):
+        return value.signatures_given  # type: ignore[no-any-return]
+    # Numba has no public name for it; `njit` and `cuda.jit` compile the declared signatures at once, and then no other.
+    if getattr(value, "_can_compile", True):
+        return ()
+    return tuple(Declared(tuple(args), made.signature.return_type) for args, made in value.overloads.items())
+
+
+def as_declared(value: Any, declared: Iterable[Declared], position: int) -> Any:
+    """A constant as the declared types of a parameter make it, if it is a number and they agree."""
+    kinds = {one.args[position] for one in declared if position < len(one.args)}
+    if len(kinds) != 1 or not isinstance(value, (int, np.integer)):
+        return value
+    return fit(tuple(kinds), (value,))[0]
+
+
+def best_declared(name: str, declared: Sequence[Declared], kinds: tuple[types.Type, ...]) -> Declared:
+    """The signature that fits arguments of these types best, by Numba's rules for calls in compiled code.
+
+    Raises:
+        NumbaTypeError: none fits.
+    """
+    kinds = tuple(types.unliteral(kind) for kind in kinds)
+    cases = [signature(types.none, *one.args) for one in declared]
+    found = cpu_target.typing_context.resolve_overload(name, cases, kinds, {})
+    if found is None:
+        given = ", ".join(map(str, kinds))
+        known = "\n".join(f" * ({', '.join(map(str, one.args))})" for one in declared)
+        message = f"Invalid use of type(device function {name}) with parameters ({given})\nKnown signatures:\n{known}"
+        raise errors.NumbaTypeError(message)
+    return declared[next(place for place, case in enumerate(cases) if case is found)]
+
+
+def parse_signatures(given: Any) -> tuple[Declared, ...]:
+    """The signatures given to the decorator: none, one, or a list of them."""
     if given is None:
         return ()
     listed = given if isinstance(given, list) else [given]
-    return tuple(tuple(sigutils.normalize_signature(one)[0]) for one in listed)
+    parsed = (sigutils.normalize_signature(one) for one in listed)
+    return tuple(Declared(tuple(args), result) for args, result in parsed)
 
 
 def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signature) -> Signature:

@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from synknumba._errors import KernelError
+from synknumba.simt._lambdas import is_lambda, lambda_definition
 
 # What Python knows and CUDA kernels do not. Numba's own message for most of them is a page long.
 REFUSED_SYNTAX: dict[type[ast.AST], str] = {
@@ -120,26 +121,32 @@ def read_source(function: FunctionType) -> Source:
 def _definition(function: FunctionType) -> ast.FunctionDef:
     name = f"{function.__qualname__} ({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
     try:
-        lines, first = inspect.getsourcelines(function)
+        tree = lambda_definition(function) if is_lambda(function) else _statement(function)
     except (OSError, TypeError) as error:
         message = (
             f"{name}: the Python source of the kernel cannot be found ({error}), and running it on the CPU needs it; "
             "define the kernel in a file or a notebook cell, not through exec() or eval()"
         )
         raise KernelError(message) from error
-    # An indented definition is put under an `if`, which takes the place of the line above it.
-    indented = lines[0][:1].isspace()
-    text = "".join(lines)
-    try:
-        tree = ast.parse("if True:\n" + text if indented else text)
     except SyntaxError as error:
         message = f"{name}: the source of the kernel cannot be read by itself ({error.msg}); write it as a def statement"
         raise KernelError(message) from error
-    outer = tree.body[0]
-    definition = outer.body[0] if isinstance(outer, ast.If) else outer
-    if not isinstance(definition, ast.FunctionDef):
-        message = f"{name}: a kernel must be a def, not a {type(definition).__name__.lower()}"
+    if tree is None:
+        message = f"{name}: it cannot be told which of the lambdas of this line it is; write it as a def statement"
         raise KernelError(message)
+    if not isinstance(tree, ast.FunctionDef):
+        message = f"{name}: a kernel must be a def, not a {type(tree).__name__.lower()}"
+        raise KernelError(message)
+    return tree
+
+
+def _statement(function: FunctionType) -> ast.stmt:
+    lines, first = inspect.getsourcelines(function)
+    # An indented definition is put under an `if`, which takes the place of the line above it.
+    indented = lines[0][:1].isspace()
+    text = "".join(lines)
+    outer = ast.parse("if True:\n" + text if indented else text).body[0]
+    definition = outer.body[0] if isinstance(outer, ast.If) else outer
     ast.increment_lineno(definition, first - (2 if indented else 1))
     return definition
 

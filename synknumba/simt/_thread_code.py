@@ -1,12 +1,18 @@
 """What `_names` makes of a function: one thread's code, and what it needs around it."""
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import FunctionType
-from typing import Any
+from types import FunctionType, MappingProxyType
+from typing import Any, Final
 
 from synknumba.simt._arrays import SharedArray
+from synknumba.simt._fixed import key
+from synknumba.simt._lambdas import identifier
+from synknumba.simt._overloads import Declared
 from synknumba.simt._source import Source
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -16,6 +22,7 @@ class ThreadCode:
     Attributes:
         source: the function it was made from.
         body: the statements.
+        params: the names of its parameters.
         namespace: what the global names in the body stand for.
         local_arrays: the variables made by `cuda.local.array`.
         shared_arrays: the variables made by `cuda.shared.array`.
@@ -25,22 +32,42 @@ class ThreadCode:
 
     source: Source
     body: list[ast.stmt] = field(default_factory=list)
+    params: tuple[str, ...] = ()
     namespace: dict[str, Any] = field(default_factory=dict)
     local_arrays: set[str] = field(default_factory=set)
     shared_arrays: dict[str, SharedArray] = field(default_factory=dict)
     uses_state: bool = False
     needs_block: bool = False
 
+    def __post_init__(self) -> None:
+        """The parameters are those of the source, until someone changes them."""
+        self.params = self.params or self.source.params
+
 
 class DeviceFunction:
     """A function called in a kernel that is translated too; it is compiled when the kernel is.
+
+    Args:
+        function: the plain function.
+        declared: the signatures that its decorator was given.
+        fixed: the parameters that have been replaced by what they stand for, and that.
 
     Attributes:
         code: its code; None while it is being translated, which is how a recursion is found.
         is_recursive: whether it calls itself, perhaps through others.
     """
 
-    def __init__(self, function: FunctionType) -> None:
-        self.function = function
+    def __init__(self, function: FunctionType, declared: tuple[Declared, ...] = (), fixed: Mapping[str, Any] = NOTHING) -> None:
+        self.function, self.declared, self.fixed = function, declared, fixed
         self.code: ThreadCode | None = None
         self.is_recursive = False
+
+    @property
+    def variant(self) -> Any:
+        """What tells the translations of the same function apart."""
+        return self.declared, tuple((name, key(self.fixed[name])) for name in sorted(self.fixed))
+
+    @property
+    def name(self) -> str:
+        """What to call it in generated code; the name of a lambda could not stand there."""
+        return identifier(self.function)
