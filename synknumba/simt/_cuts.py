@@ -38,7 +38,7 @@ class GuardCut:
 def opened(statement: ast.stmt, guards: Guards) -> ast.stmt:
     """`v = a if <condition on a thread index> else b` as an `if`, which can be cut."""
     match statement:
-        case ast.Assign(targets=[ast.Name() as target], value=ast.IfExp(test=test, body=body, orelse=orelse)):
+        case ast.Assign(targets=[target], value=ast.IfExp(test=test, body=body, orelse=orelse)):
             if guards.absorb(test, Bounds(), assigned_names(statement)) is not None:
                 return statement
             branches = [ast.copy_location(ast.Assign([copy.deepcopy(target)], value), statement) for value in (body, orelse)]
