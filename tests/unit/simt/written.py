@@ -29,7 +29,7 @@ def defined(text: str, name: str = "kernel", **more: Any) -> FunctionType:
     text = textwrap.dedent(text).strip() + "\n"
     filename = f"<written {next(_numbers)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    scope: dict[str, Any] = {**NAMES, **more}
+    scope: dict[str, Any] = {**NAMES, "__name__": "written", **more}
     exec(compile(text, filename, "exec"), scope)
     found: FunctionType = scope[name]
     return found
