@@ -390,39 +390,47 @@ print(json.dumps(done))
 )
 
 
+def started(script: Path, *args: str, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, str(script), *args], stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
+
+
+def result(process: subprocess.Popen[str]) -> Any:
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0
+    return json.loads(output)
+
+
+ONE, TWO = [20.0, 40.0], [30.0, 50.0]
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("processes") / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture(scope="module")
+def filled(script: Path) -> str:
+    """A cache with two kernels of one name, compiled in processes of their own where both had the same number."""
+    cache = str(script.parent / "cache")
+    both = [started(script, "-", name, SYNKNUMBA_CACHE_DIR=cache) for name in ("1", "2")]
+    assert [result(process) for process in both] == [{"1": [ONE, 0, 1, 1, True]}, {"2": [TWO, 0, 1, 1, True]}]
+    return cache
+
+
 class TestProcesses:
-    @pytest.fixture
-    def start(self, tmp_path: Path) -> Any:
-        script = tmp_path / "script.py"
-        script.write_text(SCRIPT)
+    def test_found_by_another_process(self, script: Path, filled: str) -> None:
+        third = started(script, "-", "1", "2", SYNKNUMBA_CACHE_DIR=filled)
+        assert result(third) == {"1": [ONE, 1, 0, 0, True], "2": [TWO, 1, 0, 0, True]}
 
-        def start(*args: str, **env: str) -> subprocess.Popen[str]:
-            command = [sys.executable, str(script), *args]
-            return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **env})
+    def test_another_processor(self, script: Path, filled: str) -> None:
+        other = started(script, "-", "1", SYNKNUMBA_CACHE_DIR=filled, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
+        assert result(other) == {"1": [ONE, 0, 1, 1, True]}
 
-        return start
-
-    @staticmethod
-    def result(process: subprocess.Popen[str]) -> Any:
-        output, _ = process.communicate(timeout=100)
-        assert process.returncode == 0
-        return json.loads(output)
-
-    def test_found_by_another_process(self, start: Any) -> None:
-        """Two kernels of one name, compiled in processes of their own where both had the same number, loaded in a third."""
-        one, two = [20.0, 40.0], [30.0, 50.0]
-        assert self.result(start("-", "1")) == {"1": [one, 0, 1, 1, True]}
-        assert self.result(start("-", "2")) == {"2": [two, 0, 1, 1, True]}
-        assert self.result(start("-", "1", "2")) == {"1": [one, 1, 0, 0, True], "2": [two, 1, 0, 0, True]}
-
-    def test_another_processor(self, start: Any) -> None:
-        self.result(start("-", "1"))
-        done = self.result(start("-", "1", NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES=""))
-        assert done == {"1": [[20.0, 40.0], 0, 1, 1, True]}
-
-    def test_one_compiles_and_the_other_waits(self, start: Any, tmp_path: Path) -> None:
+    def test_one_compiles_and_the_other_waits(self, script: Path, tmp_path: Path) -> None:
         a, b = str(tmp_path / "a"), str(tmp_path / "b")
-        both = [start(f"{a},{b}", "1"), start(f"{b},{a}", "1")]
-        (first,), (second,) = (self.result(process).values() for process in both)
+        both = [started(script, f"{a},{b}", "1"), started(script, f"{b},{a}", "1")]
+        (first,), (second,) = (result(process).values() for process in both)
         assert sorted([first[1:4], second[1:4]]) == [[0, 1, 1], [1, 0, 0]]
-        assert first[0] == second[0] == [20.0, 40.0]
+        assert first[0] == second[0] == ONE
