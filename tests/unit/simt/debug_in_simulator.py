@@ -20,10 +20,15 @@ def kernel(x, out):
     out[i] = total(memory)
 
 
-device = cuda.to_device(np.zeros(4))
-simt.debug(kernel)[1, 4](np.arange(4.0), device)
-print(device.copy_to_host())
-try:
-    simt.check(kernel)[1, 4](np.arange(3.0), device)
-except simt.BoundsError as error:
-    print(type(error).__name__)
+def main() -> None:
+    device = cuda.to_device(np.zeros(4))
+    simt.debug(kernel)[1, 4](np.arange(4.0), device)
+    print(device.copy_to_host())
+    try:
+        simt.check(kernel)[1, 4](np.arange(3.0), device)
+    except simt.BoundsError as error:
+        print(type(error).__name__)
+
+
+if __name__ == "__main__":
+    main()
