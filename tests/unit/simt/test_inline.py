@@ -222,7 +222,8 @@ def test_an_exit_says_what_a_thread_leaves(seeds: range, loop: tuple[int, int] |
         text = Statements(seed, exits=("return",) if loop is None else ("return", "break", "continue")).text()
         lowered = f"_k_exit = {RUNNING}\n" + unparse(lower_exits(parsed(text), loop))
         # A loop of which only the first iteration does anything.
-        turn = f"for again in range(2):\n    if again:\n        return {ENDED}\n{around(text)}\n    return {RUNNING}\nreturn {LEFT}"
+        iterations = f"for again in range(2):\n    if again:\n        return {ENDED}\n{around(text)}\n    return {RUNNING}"
+        turn = f"{iterations}\nreturn {LEFT}"
         turn = turn.replace("return\n", "return 0\n")
         assert run(lowered, seed, "_k_exit") == called(turn, seed), text
 
