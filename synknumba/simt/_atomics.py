@@ -27,7 +27,8 @@ def _element_type(name: str, array: types.Type, index: types.Type) -> types.Type
         message = f"Cannot modify readonly array of type: {array}"
         raise errors.NumbaTypeError(message)
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
-    if len(parts) != array.ndim or not all(isinstance(part, types.Integer) for part in parts):
+    # CUDA cuts a float off; indices become one where a uint64 meets an int64.
+    if len(parts) != array.ndim or not all(isinstance(part, (types.Integer, types.Float)) for part in parts):
         message = f"cuda.atomic.{name} needs {array.ndim} integer indices for {array}, not {index}"
         raise errors.NumbaTypeError(message)
     return array.dtype
@@ -37,7 +38,9 @@ def _pointer(context: Any, builder: Any, signature: Any, array: Any, index: Any)
     array_type, index_type = signature.args[0], signature.args[1]
     parts_type = list(index_type) if isinstance(index_type, types.BaseTuple) else [index_type]
     parts = cgutils.unpack_tuple(builder, index, len(parts_type)) if isinstance(index_type, types.BaseTuple) else [index]
-    parts_type, parts = normalize_indices(context, builder, parts_type, parts)
+    whole = [kind if isinstance(kind, types.Integer) else types.intp for kind in parts_type]
+    parts = [context.cast(builder, part, kind, to) for part, kind, to in zip(parts, parts_type, whole, strict=True)]
+    parts_type, parts = normalize_indices(context, builder, whole, parts)
     return basic_indexing(
         context, builder, array_type, make_array(array_type)(context, builder, array), parts_type, parts, boundscheck=False
     )[0]

@@ -81,7 +81,8 @@ def define_function(
     if sys.version_info >= (3, 12):
         tree.type_params = []
     place(tree, at)
-    scope: dict[str, Any] = {**namespace, "__name__": module}
+    # Numba names a function of a module that is nowhere otherwise where it calls itself.
+    scope: dict[str, Any] = {**namespace, "__name__": module if module in sys.modules else "builtins"}
     exec(compile(ast.Module([tree], []), filename, "exec"), scope)  # noqa: S102  # the generated function
     function: FunctionType = scope[name]
     return function

@@ -129,6 +129,9 @@ class Hoister(ast.NodeTransformer):
         if isinstance(node, ast.Tuple):
             node.elts = [self._saved(element, saved) for element in node.elts]
             return node
+        if isinstance(node, ast.Starred):
+            node.value = self._saved(node.value, saved)
+            return node
         if not any(isinstance(part, (ast.Subscript, ast.Call, ast.Attribute)) for part in ast.walk(node)):
             return node
         name = self.fresh("early")

@@ -67,6 +67,18 @@ def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
     return array_type(shape, dtype), codegen
 
 
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def exactly(_context: Any, parts: types.Type, count: types.Type) -> Any:
+    """The tuple, which must have so many parts."""
+    if not isinstance(parts, types.BaseTuple) or not isinstance(count, types.IntegerLiteral):
+        message = f"* needs a tuple, not {parts}"
+        raise errors.NumbaTypeError(message)
+    if len(parts) != count.literal_value:
+        message = f"* of a tuple of {len(parts)} for {count.literal_value} parameters"
+        raise errors.NumbaTypeError(message)
+    return parts(parts, count), lambda _context, _builder, _signature, args: args[0]
+
+
 def _emit_assume(builder: Any, condition: Any) -> None:
     signature = ir.FunctionType(ir.VoidType(), [ir.IntType(1)])
     builder.call(builder.module.declare_intrinsic("llvm.assume", (), signature), [condition])

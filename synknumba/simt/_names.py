@@ -39,6 +39,7 @@ from synknumba.simt._operations import (
 from synknumba.simt._overloads import as_declared, declared_signatures
 from synknumba.simt._scope import MISSING, CudaPath, Scope, is_njit_function
 from synknumba.simt._source import CALLED_BUILTINS, read_source
+from synknumba.simt._spelling import spelled
 from synknumba.simt._sync import BARRIER_PATHS, COLLECTIVES, EXCHANGED, OPERAND, barrier, collective_statement
 from synknumba.simt._thread_code import NOTHING, DeviceFunction, ThreadCode
 
@@ -86,7 +87,7 @@ def translate_names(function: FunctionType, devices: Devices, device: DeviceFunc
         KernelError: it uses something that the CPU cannot run.
     """
     source = read_source(function)
-    source = fix(source, device.fixed) if device else source
+    source = spelled(fix(source, device.fixed) if device else source)
     if device is None:
         return _Translator(ThreadCode(source), Scope(source), devices).run()
     translator = _Translator(ThreadCode(source), Scope(source), devices)

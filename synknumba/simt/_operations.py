@@ -52,6 +52,12 @@ FUNCTIONS: Final[Mapping[str, Any]] = ChainMap(_FUNCTIONS, LIBDEVICE)  # type: i
 # One thread runs after the other, in order: there is nothing to wait for.
 FENCES: Final = frozenset({"threadfence", "threadfence_block", "threadfence_system", "nanosleep"})
 
+# Loads and stores with hints for a GPU's caches.
+CACHED_LOADS: Final = frozenset({"ldca", "ldcg", "ldcs", "ldlu", "ldcv"})
+CACHED_STORES: Final = frozenset({"stcg", "stcs", "stwb", "stwt"})
+
+TRIPLES: Final = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
+
 WARP_SIZE: Final = 32
 
 _ON_GPU: Final = "run the kernel on device='cuda'"
@@ -70,10 +76,15 @@ _REFUSALS: Final[dict[str, str]] = {
     "gridDim": "use its .x, .y or .z",
 }
 
+# The modules below numba.cuda whose functions are for kernels. Those of `random` are ordinary ones.
+MODULES: Final = ("libdevice", "cg", "fp16", "bf16", "random")
+
 # The members of numba.cuda that a kernel may have imported under any name. They are found again by identity.
 HEADS: Final = frozenset(
     {path.split(".")[0] for path in (*INDICES, *FUNCTIONS, *_REFUSALS, *COLLECTIVES, *BARRIER_PATHS) if path}
     | FENCES
+    | CACHED_LOADS
+    | CACHED_STORES
     | {"grid", "gridsize", "laneid", "warpsize", "local", "const", "lanemask_lt"}
 )
 

@@ -7,13 +7,15 @@ same function.
 import ast
 import builtins
 import dis
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from synknumba.simt._ast import assigned_names, walk
-from synknumba.simt._operations import HEADS, cuda_module
+from synknumba.simt._operations import HEADS, MODULES, cuda_module
 from synknumba.simt._source import Source
 from synknumba.simt._sync import BARRIER_PATHS, COLLECTIVES
 
@@ -47,10 +49,10 @@ class Scope:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.locals = set(source.params) | assigned_names(source.tree)
+        self.locals = set(source.params) | assigned_names(source.tree) | _names_of_functions(source.tree)
         self.constants = _constants(source)
         self._cuda = cuda_module()
-        self._heads = {id(getattr(self._cuda, head)): head for head in HEADS if hasattr(self._cuda, head)}
+        self._paths = _members(self._cuda)
 
     def resolve(self, node: ast.expr) -> Any:
         """What a name, or a chain of attributes that begins with one, stands for: an object, a `CudaPath` or `MISSING`."""
@@ -74,14 +76,9 @@ class Scope:
             return CudaPath("")
         if isinstance(value, (int, float, str)):
             return value
-        head = self._heads.get(id(value))
-        if head is not None:
-            return CudaPath(head)
-        if isinstance(value, ModuleType) and value.__name__.startswith("numba.cuda."):
-            return CudaPath(value.__name__.removeprefix("numba.cuda."))
-        module = getattr(value, "__module__", None)
-        if isinstance(value, FunctionType) and isinstance(module, str) and module.startswith("numba.cuda."):
-            return CudaPath(f"{module.removeprefix('numba.cuda.')}.{value.__name__}")
+        path = self._paths.get(id(value)) or _path_in_module(value)
+        if path is not None:
+            return CudaPath(path)
         return value
 
     def mentions_cuda(self, function: FunctionType, seen: set[FunctionType] | None = None) -> bool:
@@ -101,6 +98,27 @@ class Scope:
             if is_njit_function(value) and self.mentions_cuda(value.py_func, seen):
                 return True
         return False
+
+
+def _members(cuda: ModuleType) -> dict[int, str]:
+    """The path below `numba.cuda` of what is found there, by the object's identity: a program may have another name for it."""
+    paths = {id(value): name for name, value in vars(cuda).items() if isinstance(value, FunctionType)}
+    return paths | {id(getattr(cuda, head)): head for head in HEADS if hasattr(cuda, head)}
+
+
+def _path_in_module(value: Any) -> str | None:
+    """The path of a module below `numba.cuda` whose functions are for kernels, or of such a function.
+
+    Whatever else is defined in some module below `numba.cuda` is nothing special.
+    """
+    home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    package, _, module = str(home).rpartition(".")
+    if package != "numba.cuda" or module not in MODULES:
+        return None
+    if value is sys.modules.get(str(home)):
+        return module
+    is_its_own = isinstance(value, FunctionType) and getattr(sys.modules.get(str(home)), value.__name__, None) is value
+    return f"{module}.{value.__name__}" if is_its_own else None
 
 
 # Names that only kernels use whose threads work together.
@@ -136,19 +154,34 @@ def splits_block(function: FunctionType) -> bool:
     return looks(function)
 
 
+def _names_of_functions(tree: ast.FunctionDef) -> set[str]:
+    """The functions inside a function, and their parameters."""
+    inner = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Lambda)) and node is not tree]
+    params = {node.arg for function in inner for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+    return params | {node.name for node in inner if isinstance(node, ast.FunctionDef)}
+
+
 def _constants(source: Source) -> dict[str, ast.expr]:
     """The local variables assigned once, by a plain statement, and their values: `n = 16`, then `shape=n`."""
     stores = Counter(node.id for node in walk(source.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     return {
-        node.targets[0].id: node.value
-        for node in walk(source.tree)
-        if isinstance(node, ast.Assign)
-        and len(node.targets) == 1
-        and isinstance(node.targets[0], ast.Name)
-        and stores[node.targets[0].id] == 1
-        and node.targets[0].id not in source.params
-        and not any(isinstance(part, (ast.Call, ast.Subscript)) for part in ast.walk(node.value))
+        name: value
+        for name, value in _assignments(source.tree)
+        if stores[name] == 1
+        and name not in source.params
+        and not any(isinstance(part, (ast.Call, ast.Subscript)) for part in ast.walk(value))
     }
+
+
+def _assignments(tree: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
+    """The variables and values of all assignments that name both, each of `n, m = 16, 4` among them."""
+    for node in walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+            pairs = [(target, value)]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+                pairs = list(zip(target.elts, value.elts, strict=True))
+            yield from ((left.id, right) for left, right in pairs if isinstance(left, ast.Name))
 
 
 def _is_filled(cell: Any) -> bool:

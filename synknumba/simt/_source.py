@@ -4,6 +4,7 @@ Every node keeps the line it has in the user's file. What a kernel may not conta
 """
 
 import ast
+import copy
 import inspect
 import linecache
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from types import FunctionType
 from typing import Any
 
 from synknumba._errors import KernelError
+from synknumba.simt._inner_functions import SOURCE, lift_functions
 from synknumba.simt._lambdas import is_lambda, lambda_definition
 
 # What Python knows and CUDA kernels do not. Numba's own message for most of them is a page long.
@@ -24,12 +26,10 @@ REFUSED_SYNTAX: dict[type[ast.AST], str] = {
     ast.Delete: "del",
     ast.Dict: "a dict",
     ast.DictComp: "a comprehension",
-    ast.FunctionDef: "a function inside a kernel",
     ast.GeneratorExp: "a generator expression",
     ast.Global: "global",
     ast.Import: "import",
     ast.ImportFrom: "import",
-    ast.Lambda: "lambda",
     ast.List: "a list",
     ast.ListComp: "a comprehension",
     ast.Match: "match",
@@ -37,7 +37,6 @@ REFUSED_SYNTAX: dict[type[ast.AST], str] = {
     ast.Nonlocal: "nonlocal",
     ast.Set: "a set",
     ast.SetComp: "a comprehension",
-    ast.Starred: "*unpacking",
     ast.Try: "try",
     ast.With: "with",
     ast.Yield: "yield",
@@ -95,6 +94,9 @@ def read_definition(function: FunctionType) -> Source:
     Raises:
         KernelError: there is no source.
     """
+    made: Source | None = getattr(function, SOURCE, None)
+    if made is not None:
+        return Source(function, copy.deepcopy(made.tree), made.scope)
     tree = _definition(function)
     # Default values are objects by now, `function.__defaults__`; their expressions may name anything.
     tree.decorator_list, tree.returns, tree.args.defaults = [], None, []
@@ -106,7 +108,7 @@ def read_definition(function: FunctionType) -> Source:
 
 
 def read_source(function: FunctionType) -> Source:
-    """The function's source as a tree, if a kernel may hold it.
+    """The function's source as a tree, if a kernel may hold it; functions inside it are in the scope.
 
     Raises:
         KernelError: there is no source, or it holds something that a kernel cannot hold.
@@ -115,7 +117,7 @@ def read_source(function: FunctionType) -> Source:
     _check_signature(source)
     _check_syntax(source)
     _free_builtins(source.tree)
-    return source
+    return lift_functions(source)
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef:
@@ -175,9 +177,8 @@ def _check_syntax(source: Source) -> None:
             continue
         if type(node) in REFUSED_SYNTAX:
             raise source.refusal(node, REFUSED_SYNTAX[type(node)])
-        if isinstance(node, (ast.For, ast.While)) and node.orelse:
-            kind = "for" if isinstance(node, ast.For) else "while"
-            raise source.refusal(node, f"{kind}/else", "use a variable that says whether the loop was left")
+        if isinstance(node, ast.Starred) and not isinstance(node.ctx, ast.Load):
+            raise source.refusal(node, "* in the target of an assignment", "name each part")
         if isinstance(node, ast.Name):
             _check_name(source, node)
     for param in source.params:

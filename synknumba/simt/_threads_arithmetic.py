@@ -19,6 +19,8 @@ from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 from numba.np.numpy_support import as_dtype, from_dtype
 
+from synknumba.simt._math import round_decimal
+
 Operation = Callable[..., Any]
 
 _PLAIN: Final = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
@@ -137,10 +139,11 @@ def _float(value: Any = 0.0) -> Any:
 
 
 def _round(value: Any, digits: Any = None) -> Any:
-    if not isinstance(value, np.floating):
-        return round(value, digits)
-    rounded = round(float(value), None if digits is None else int(digits))  # NumPy's own is less exact
-    return rounded if digits is None else type(value)(rounded)
+    if digits is None:
+        return round(float(value)) if isinstance(value, np.floating) else round(value)
+    kind = type(value) if isinstance(value, np.floating) else np.float64
+    with np.errstate(all="ignore"):
+        return kind(round_decimal(np.float64(value), int(digits)))
 
 
 def _pow(base: Any, exponent: Any) -> Any:

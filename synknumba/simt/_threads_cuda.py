@@ -4,6 +4,7 @@ Everything is asked of the thread that runs now, so the names mean the right thi
 breakpoint with the condition `cuda.grid(1) == 17`.
 """
 
+import operator
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, Protocol
@@ -14,6 +15,7 @@ from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import KernelError
 from synknumba.simt import _threads_arithmetic as arithmetic
+from synknumba.simt._operations import CACHED_LOADS, CACHED_STORES
 from synknumba.simt._threads_arrays import Array
 from synknumba.simt._threads_atomics import ATOMIC_NAMES, Atomics
 from synknumba.simt._threads_warp import WAITING, WARP_SIZE
@@ -133,6 +135,10 @@ class Cuda:
         self.threadfence = self.threadfence_block = self.threadfence_system = self._fence
         for name in ("popc", "brev", "clz", "ffs", "fma", "cbrt", "selp"):
             setattr(self, name, getattr(arithmetic, name))
+        for name in CACHED_LOADS:
+            setattr(self, name, operator.getitem)
+        for name in CACHED_STORES:
+            setattr(self, name, operator.setitem)
         for path in WAITING:
             setattr(self, path, _waits(path))
 
@@ -216,7 +222,7 @@ _FUNCTIONS: Final = {
 }  # fmt: skip
 # Every path below numba.cuda that a kernel may use, and the prefixes of these, such as `threadIdx` for `threadIdx.x`.
 KNOWN_PATHS: Final = frozenset(
-    {*_INDICES, *_FUNCTIONS, *WAITING}
+    {*_INDICES, *_FUNCTIONS, *CACHED_LOADS, *CACHED_STORES, *WAITING}
     | {f"atomic.{name}" for name in ATOMIC_NAMES}
     | {f"fp16.{name}" for name in _HALF}
     | {"", "threadIdx", "blockIdx", "blockDim", "gridDim", "shared", "local", "const", "cg", "atomic", "fp16"}

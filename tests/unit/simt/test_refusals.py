@@ -58,20 +58,6 @@ def keyword_only(x, *, y):
     x[0] = y
 
 
-def for_else(x):
-    for i in range(3):
-        x[i] = 0
-    else:  # noqa: PLW0120
-        x[0] = 1
-
-
-def while_else(x):
-    while x[0] > 0:
-        x[0] -= 1
-    else:  # noqa: PLW0120
-        x[0] = 1
-
-
 def with_statement(x):
     with x:
         pass
@@ -86,10 +72,6 @@ def try_statement(x):
 
 def comprehension(x):
     x[0] = sum([i for i in range(3)])  # noqa: C416
-
-
-def inner_function(x):
-    x[0] = (lambda v: v)(1)
 
 
 def walrus(x):
@@ -288,12 +270,9 @@ REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
     (returns_value, 1, ("returns a value", "write it to an array")),
     (star_args, 0, ("*args",)),
     (keyword_only, 0, ("keyword-only",)),
-    (for_else, 1, ("for/else",)),
-    (while_else, 1, ("while/else",)),
     (with_statement, 1, ("with",)),
     (try_statement, 1, ("try",)),
     (comprehension, 1, ("comprehension",)),
-    (inner_function, 1, ("lambda",)),
     (walrus, 1, (":=",)),
     (a_list, 1, ("a list",)),
     (reserved_name, 1, ("_k_tx", "rename")),
