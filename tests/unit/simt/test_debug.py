@@ -628,7 +628,7 @@ def test_after_an_error_a_debugger_stands_in_the_thread() -> None:
 
 
 def test_runs_under_the_simulator_too() -> None:
-    program = f"import runpy; runpy.run_path({str(Path(HERE).with_name('debug_in_simulator.py'))!r})"
+    program = f"import runpy; runpy.run_path({str(Path(HERE).with_name('debug_in_simulator.py'))!r}, run_name='__main__')"
     env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
