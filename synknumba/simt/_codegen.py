@@ -47,6 +47,11 @@ class KernelLibrary(JITCodeLibrary):
                 function.linkage = llvm.Linkage.internal  # a function it calls; nothing else is linked with it
         self._final_module = module
         super()._optimize_final_module()
+        # LLVM's loader knows internal functions by name as well. Code that is loaded later would take them for its own of that
+        # name, and call them wrongly: what is internal may have lost arguments.
+        for function in self._final_module.functions:
+            if function.linkage is llvm.Linkage.internal and not function.is_declaration:
+                function.name = f"{self.name}.{function.name}"
 
     def bound_to_process(self) -> str | None:
         """Why the code means something in this process only; None if it does not."""
