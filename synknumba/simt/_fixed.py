@@ -14,7 +14,7 @@ import ast
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numba.core import types
@@ -155,7 +155,7 @@ def _value(argument: Argument, scope: Scope) -> Any:
             value = constant(argument.node, scope)
         except KernelError:  # nothing that Python can tell: known, if at all, when the kernel runs
             return MISSING
-    return value if _is_shape(value) or isinstance(value, str) else MISSING
+    return value if _is_shape(value) or isinstance(value, (str, *_DTYPES)) else MISSING
 
 
 def _callee_or_dtype(argument: Argument, scope: Scope) -> Any:
@@ -177,10 +177,12 @@ def _member(path: CudaPath) -> Any:
     return MISSING if path.path in {*INDICES, "laneid", "warpsize"} else path
 
 
+_DTYPES: Final = (np.dtype, types.Type)
+
 _CALLEES_AND_DTYPES: tuple[Callable[[Any], bool], ...] = (
     is_device_function,
     is_njit_function,
-    lambda value: isinstance(value, (np.dtype, types.Type, np.ufunc, BuiltinFunctionType)),
+    lambda value: isinstance(value, (*_DTYPES, np.ufunc, BuiltinFunctionType)),
     lambda value: isinstance(value, type) and issubclass(value, (np.generic, bool, int, float, complex)),
 )
 

@@ -18,6 +18,7 @@ from synknumba.simt._ast import assign, assigned_names, expression, load, place,
 from synknumba.simt._declared import Conversions
 from synknumba.simt._fixed import MAX_VARIANTS, FixedParameters, arguments, called_function, fix
 from synknumba.simt._hoist import Hoister
+from synknumba.simt._index_types import OF_THE_WIDTH, as_in_cuda
 from synknumba.simt._inline import ReturnsAssigned, last_return, renamed
 from synknumba.simt._intrinsics import stack_array
 from synknumba.simt._math import MATH
@@ -183,6 +184,7 @@ class _Translator(Hoister):
         shape_node, dtype_node = array_arguments(path, made, self.scope)
         shape, dtype = shape_of(shape_node, self.scope, dynamic=path == "shared.array"), self._dtype(dtype_node)
         if path == "shared.array":
+            self._check_known_at_launch(dtype, made)
             self.code.needs_block = True
             self.code.shared_arrays[name] = SharedArray(shape, dtype, made)
             return place(ast.Pass(), made)
@@ -190,6 +192,13 @@ class _Translator(Hoister):
         elements: list[ast.expr] = [ast.Constant(dim) for dim in shape]
         dims = elements[0] if len(elements) == 1 else ast.Tuple(elements, ast.Load())
         return assign(name, ast.Call(self.bind("stack_array", stack_array), [dims, dtype], []), made)
+
+    def _check_known_at_launch(self, dtype: ast.expr, at: ast.AST) -> None:
+        """Refuses the dtype of a shared array that is made of variables: the array is there before they are."""
+        for name in sorted(read_names(dtype) & self._taken):
+            if name not in self.source.params or self._stores[name]:
+                construct = f"a shared array whose dtype is in the variable {name!r}"
+                raise self.source.refusal(at, construct, "write the dtype, or `x.dtype` of an argument of the kernel")
 
     def _dtype(self, node: ast.expr) -> ast.expr:
         dtype = known_dtype(node, self.scope)
@@ -256,7 +265,10 @@ class _Translator(Hoister):
         device = self._device(value, fixed)
         if device is None:
             return self._plain_call(node)
-        args = self.in_order(self._positional(node, device))
+        args = self._positional(node, device)
+        if len(device.declared) > 1:
+            args = as_in_cuda(args, self.scope, self._int32)
+        args = self.in_order(args)
         if device.code is None:
             device.is_recursive = True
         elif device.code.needs_block:
@@ -315,7 +327,12 @@ class _Translator(Hoister):
             raise self.source.refusal(node, "cuda.cg.this_grid() in this place", "assign it to a variable, and call its sync()")
         if path in INDICES or path in {"laneid", "warpsize"}:
             raise self.source.refusal(node, f"cuda.{path}()", "it is a value, not a function")
+        if path in OF_THE_WIDTH:
+            node.args = as_in_cuda(node.args, self.scope, self._int32)
         return self._plain_call(node)
+
+    def _int32(self, node: ast.expr) -> ast.expr:
+        return place(ast.Call(self.bind("as_int32", types.int32), [node], []), node)
 
     def _grid(self, node: ast.Call, path: str) -> ast.expr:
         ndim = constant(node.args[0], self.scope) if len(node.args) == 1 else MISSING
@@ -375,15 +392,16 @@ class _Translator(Hoister):
             name: self.bind(name.removeprefix("_k_"), value) for name, value in code.namespace.items() if name not in changed
         }
         for param, arg in zip(params, args, strict=True):
-            if param not in changed and isinstance(arg, (ast.Name, ast.Constant)):
+            if param not in changed and (isinstance(arg, (ast.Name, ast.Constant)) or _is_dtype_of_variable(arg)):
                 values[param] = arg
             else:
                 names.setdefault(param, self._new_local(param, word))
                 self.before.append(assign(names[param], arg, node))
         self.code.local_arrays |= {names[name] for name in code.local_arrays}
         for name, array in code.shared_arrays.items():
-            dtype = renamed([place(ast.Expr(array.dtype), node)], names, values)[0]
-            self.code.shared_arrays[names[name]] = SharedArray(array.shape, cast(ast.Expr, dtype).value, array.at)
+            dtype = cast(ast.Expr, renamed([place(ast.Expr(array.dtype), node)], names, values)[0]).value
+            self._check_known_at_launch(dtype, node)
+            self.code.shared_arrays[names[name]] = SharedArray(array.shape, dtype, array.at)
         body = renamed(code.body, names, values)
         simple = last_return(body)
         if simple is not None:
@@ -428,6 +446,10 @@ class _Translator(Hoister):
 
     def _bind_at(self, node: ast.expr, word: str, value: Any) -> ast.expr:
         return ast.copy_location(self.bind(word, value), node)
+
+
+def _is_dtype_of_variable(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "dtype" and isinstance(node.value, ast.Name)
 
 
 def _split_tuple(node: ast.Assign) -> ast.stmt | list[ast.stmt]:

@@ -206,9 +206,8 @@ def cbrt(value: Any) -> Any:
 
 
 def _bits(value: Any) -> tuple[int, int]:
-    """An integer's bits as a number that is not negative, and how many they are: 32, or 64."""
-    kind = scalar_type(value)
-    width = 64 if kind in {np.int64, np.uint64} else 32
+    """An integer's bits as a number that is not negative, and how many they are."""
+    width = 8 * np.dtype(scalar_type(value) or np.int64).itemsize
     return int(value) & ((1 << width) - 1), width
 
 
@@ -218,9 +217,10 @@ def popc(value: Any) -> int:
 
 
 def brev(value: Any) -> Any:
-    """The bits in reverse order, as an unsigned integer of 32 or 64 bits."""
-    bits, width = _bits(value)
-    return (np.uint64 if width == 64 else np.uint32)(int(f"{bits:0{width}b}"[::-1], 2))
+    """The bits in reverse order: of a uint64 all 64, of any other integer the low 32, which is what CUDA makes of an int64."""
+    kind, width = (np.uint64, 64) if scalar_type(value) is np.uint64 else (np.uint32, 32)
+    bits = int(value) & ((1 << width) - 1)
+    return kind(int(f"{bits:0{width}b}"[::-1], 2))
 
 
 def clz(value: Any) -> int:

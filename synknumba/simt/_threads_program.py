@@ -6,12 +6,16 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+from numba import typeof
 from numba.core import types
+from numba.np.numpy_support import from_dtype
 
 from synknumba.simt._operations import cuda_module
-from synknumba.simt._scope import CudaPath, Scope, is_njit_function
+from synknumba.simt._overloads import Declared, best_declared, declared_signatures
+from synknumba.simt._scope import CudaPath, Scope
 from synknumba.simt._source import read_definition
-from synknumba.simt._threads_arithmetic import convert
+from synknumba.simt._threads_arithmetic import convert, scalar_type
+from synknumba.simt._threads_arrays import Array
 from synknumba.simt._threads_cuda import FENCES, as_numpy, member
 from synknumba.simt._threads_source import MARK, Function, Rewriter, device_code, is_waiting_call
 from synknumba.simt._threads_warp import Request
@@ -65,7 +69,7 @@ class Program:
                 if callee is not None:
                     made.calls.add(callee)
                     self._collect(callee)
-                    self._functions[callee].declared = _declared(value)
+                    self._functions[callee].declared = declared_signatures(value)
 
     def _spread_waiting(self) -> None:
         changed = True
@@ -89,7 +93,7 @@ class Program:
             exec(made.code, spaces[function])  # noqa: S102  # the user's own code
             new[function] = spaces[function][made.source.tree.name]
             new[function].__defaults__, new[function].__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-            if made.declared is not None:
+            if made.declared:
                 new[function] = _fitted(new[function], made)
         for function, made in self._functions.items():
             for name, value in made.bindings.items():
@@ -107,33 +111,36 @@ class Program:
         return {**made.source.scope, **modules, **constants, MARK: cuda}
 
 
-def _declared(value: Any) -> tuple[tuple[Any, ...], Any] | None:
-    """The types of arguments and result that a function's decorator was given; None if none, or several lists of them."""
-    if is_njit_function(value):
-        if value._can_compile or len(value.overloads) != 1:  # noqa: SLF001  # Numba has no public name for it
-            return None
-        ((args, compiled),) = value.overloads.items()
-        return args, compiled.signature.return_type
-    declared: tuple[Any, ...] = getattr(value, "declared", ())
-    return (declared[0], None) if len(declared) == 1 else None
-
-
 def _fitted(function: FunctionType, made: Function) -> FunctionType:
     """The function, with numbers converted to the types that its decorator was given."""
-    args, result = made.declared or ((), None)
-    kinds = dict(zip(made.source.params, map(_number_type, args), strict=False))
+    params, name, defaults = made.source.params, made.source.tree.name, function.__defaults__ or ()
 
-    def begin(given: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        positional = [_as(value, kind) for value, kind in zip(given, kinds.values(), strict=False)]
-        return function(*positional, **{name: _as(value, kinds.get(name)) for name, value in keywords.items()})
+    def fit(given: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Declared, list[Any]]:
+        values = dict(zip(params[len(params) - len(defaults) :], defaults, strict=True))
+        values |= {**dict(zip(params, given, strict=False)), **keywords}
+        ordered = [values[param] for param in params]
+        chosen = made.declared[0]
+        if len(made.declared) > 1:
+            chosen = best_declared(name, made.declared, tuple(map(_type_of, ordered)))
+        return chosen, [_as(value, kind) for value, kind in zip(ordered, map(_number_type, chosen.args), strict=True)]
 
     def call(*given: Any, **keywords: Any) -> Any:
-        return _as(begin(given, keywords), _number_type(result))
+        chosen, values = fit(given, keywords)
+        return _as(function(*values), _number_type(chosen.result))
 
     def wait(*given: Any, **keywords: Any) -> Generator[Request, Any, Any]:
-        return _as((yield from begin(given, keywords)), _number_type(result))
+        chosen, values = fit(given, keywords)
+        return _as((yield from function(*values)), _number_type(chosen.result))
 
     return wait if made.waits else call  # type: ignore[return-value]
+
+
+def _type_of(value: Any) -> types.Type:
+    """Numba's type of what a device function is called with."""
+    if isinstance(value, Array):
+        return types.Array(from_dtype(value.dtype), value.ndim, "C")
+    kind = scalar_type(value)
+    return typeof(value) if kind is None else from_dtype(np.dtype(kind))
 
 
 def _number_type(kind: Any) -> type[np.generic] | None:

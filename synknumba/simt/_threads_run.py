@@ -264,9 +264,10 @@ class Launch:
             if block.dynamic is None:
                 block.dynamic = np.asarray(allocate("dynamic", "shared", self.smem, np.dtype(np.uint8), self.watch, block))
             return carve(block.dynamic, name, dtype, self.watch, block)
-        if key not in block.shared:
-            block.shared[key] = allocate(name, "shared", shape, dtype, self.watch, block)
-        return block.shared[key]
+        place = f"{key} {shape} {dtype}"  # with another shape or dtype a device function is another one, with its own array
+        if place not in block.shared:
+            block.shared[place] = allocate(name, "shared", shape, dtype, self.watch, block)
+        return block.shared[place]
 
     def local_array(self, name: str, shape: Any, dtype: np.dtype[Any]) -> Array:
         """A new array of the current thread."""

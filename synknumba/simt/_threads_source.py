@@ -25,7 +25,9 @@ from numba.core.registry import cpu_target
 from synknumba._errors import KernelError
 from synknumba.simt import _threads_arithmetic as arithmetic
 from synknumba.simt._ast import place
+from synknumba.simt._index_types import OF_THE_WIDTH, as_in_cuda
 from synknumba.simt._operations import FUNCTIONS, cuda_module, way_out
+from synknumba.simt._overloads import Declared, declared_signatures
 from synknumba.simt._scope import MISSING, CudaPath, Scope, is_device_function, is_njit_function
 from synknumba.simt._source import Source
 from synknumba.simt._threads_arrays import Array, Record
@@ -72,7 +74,7 @@ class Function:
         code: its new code.
         bindings: what its global names stand for; a `FunctionType` for the new code of that function.
         constants: its global arrays, and tuples that may hold some.
-        declared: the types that its decorator was given for arguments and result, if any.
+        declared: the signatures that its decorator was given, if any.
     """
 
     source: Source
@@ -81,7 +83,7 @@ class Function:
     code: CodeType | None = None
     bindings: dict[str, Any] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
-    declared: tuple[tuple[Any, ...], Any] | None = None
+    declared: tuple[Declared, ...] = ()
 
 
 def device_code(value: Any) -> FunctionType | None:
@@ -194,8 +196,12 @@ class Rewriter(ast.NodeTransformer):
             return self._wait(node, value.path)
         if isinstance(value, CudaPath) and value.path in {"shared.array", "local.array"}:
             return self._array(node, value.path)
+        if isinstance(value, CudaPath) and value.path in OF_THE_WIDTH:
+            node.args = as_in_cuda(node.args, self.scope, self._int32)
         callee = device_code(value)
         if callee is not None:
+            if len(declared_signatures(value)) > 1:
+                node.args = as_in_cuda(node.args, self.scope, self._int32)
             return self._call_device(node, callee)
         if _is_sync(value, node):
             self._may_wait(node)
@@ -207,6 +213,9 @@ class Rewriter(ast.NodeTransformer):
             if function is not None:
                 node.func = self._bind(node.func, getattr(value, "__name__", str(value)), function)
         return self.generic_visit(node)  # type: ignore[return-value]
+
+    def _int32(self, node: ast.expr) -> ast.expr:
+        return ast.copy_location(ast.Call(self._bind(node, "int32", np.int32), [node], []), node)
 
     def _arguments(self, node: ast.Call) -> ast.Call:
         node.args = [self.visit(arg) for arg in node.args]
