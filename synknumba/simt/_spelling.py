@@ -25,6 +25,7 @@ from synknumba.simt._math import round_to
 from synknumba.simt._operations import AXES, CACHED_LOADS, CACHED_STORES, TRIPLES
 from synknumba.simt._scope import MISSING, CudaPath, Scope
 from synknumba.simt._source import Source
+from synknumba.simt._target_overloads import overloaded_for_cuda
 
 
 def spelled(source: Source) -> Source:
@@ -146,16 +147,20 @@ class _Speller(ast.NodeTransformer):
         return place(ast.Tuple(parts, ast.Load()), node)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._unroll(node) or node
+        return self._known(node) or node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return self._unroll(node) or cast(ast.expr, self.generic_visit(node))
+        return self._known(node) or cast(ast.expr, self.generic_visit(node))
 
-    def _unroll(self, node: ast.expr) -> ast.expr | None:
-        value = self._scope.resolve(node) if isinstance(getattr(node, "ctx", None), ast.Load) else None
-        if getattr(value, "__name__", "") != "literal_unroll":
-            return None
-        return self._bind(node, literal_unroll)
+    def _known(self, node: ast.Name | ast.Attribute) -> ast.expr | None:
+        value = self._scope.resolve(node) if isinstance(node.ctx, ast.Load) else None
+        if isinstance(value, FunctionType):
+            found = overloaded_for_cuda(value)
+            if found is not None:
+                construct = f"{found.__name__}(), which is overloaded for the target 'cuda' only,"
+                raise self._source.refusal(node, construct, "give the overload to every target")
+        word = value.path if isinstance(value, CudaPath) else getattr(value, "__name__", "")
+        return self._bind(node, literal_unroll) if word == "literal_unroll" else None
 
     def _bind(self, node: ast.expr, value: Any) -> ast.expr:
         name = f"_k_{value.__name__}"

@@ -384,6 +384,27 @@ def test_only_operations_of_numba_cuda_are_special():
     assert x[0] == 2
 
 
+def test_an_overload_for_cuda_only_is_refused_wherever_it_is_called():
+    def both(v):
+        raise NotImplementedError
+
+    def outer(v):
+        raise NotImplementedError
+
+    numba.extending.overload(both, target="generic")(lambda v: lambda v: v + 1)
+    numba.extending.overload(outer)(lambda v: lambda v: both(v))
+    for name in ("both", "outer"):
+        text = f"def kernel(x):\n    x[0] = {name}(x[0])"
+        x = np.ones(1)
+        simt.jit(defined(text, both=both, outer=outer))[1, 1](x)
+        assert x[0] == 2
+    numba.extending.overload(both, target="cuda")(lambda v: lambda v: v + 2)
+    for name in ("both", "outer"):
+        text = f"def kernel(x):\n    x[0] = {name}(x[0])"
+        with pytest.raises(KernelError, match=r"both\(\), which is overloaded for the target 'cuda' only"):
+            simt.jit(defined(text, both=both, outer=outer)).check()
+
+
 def test_operations_are_found_under_any_name():
     from numba.cuda import grid as where
     from numba.cuda import libdevice as device_library
