@@ -38,6 +38,7 @@ class Analysis:
         namespace: what global names stand for.
         variable_types: the types of variables.
         grid: whether the threads of all blocks run together, so that uniform means the same in all of them.
+        checked: whether a division by zero or an index out of range is an error, so that neither may be evaluated elsewhere.
 
     Attributes:
         body: the statements, those of recomputable variables taken out.
@@ -54,7 +55,9 @@ class Analysis:
         variable_types: VariableTypes,
         *,
         grid: bool = False,
+        checked: bool = False,
     ) -> None:
+        self._checked = checked
         self.params = frozenset(params)
         self.namespace = namespace
         self.types = variable_types
@@ -176,7 +179,9 @@ class Analysis:
         return True
 
     def is_uniform(self, node: ast.expr) -> bool:
-        """Whether the expression has the same value in all threads of a block, and reads no memory."""
+        """Whether the expression has the same value in all threads of a block, reads no memory, and may be evaluated early."""
+        if self.may_raise(node):
+            return False
         match node:
             case ast.Name():
                 return node.id not in self.varying
@@ -190,6 +195,15 @@ class Analysis:
                 return self.is_pure_function(node.func) and not node.keywords and all(map(self.is_uniform, node.args))
             case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.IfExp() | ast.Tuple():
                 return all(self.is_uniform(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+        return False
+
+    def may_raise(self, node: ast.expr) -> bool:
+        """Whether evaluating the expression may be an error; its parts are not looked at."""
+        match node:
+            case ast.BinOp(op=ast.Div() | ast.FloorDiv() | ast.Mod() | ast.Pow(), right=divisor):
+                return self._checked and not (isinstance(divisor, ast.Constant) and bool(divisor.value))
+            case ast.Subscript(slice=index):
+                return self._checked and not isinstance(index, ast.Constant)
         return False
 
     def _is_uniform_attribute(self, node: ast.Attribute) -> bool:
@@ -266,6 +280,8 @@ class Analysis:
         return statement
 
     def _is_cheap(self, node: ast.expr) -> bool:
+        if self.may_raise(node):
+            return False
         match node:
             case ast.Name():
                 known = node.id in self.recomputed or node.id in self.params or node.id in STATE or node.id == LINEAR

@@ -41,9 +41,8 @@ def _pointer(context: Any, builder: Any, signature: Any, array: Any, index: Any)
     whole = [kind if isinstance(kind, types.Integer) else types.intp for kind in parts_type]
     parts = [context.cast(builder, part, kind, to) for part, kind, to in zip(parts, parts_type, whole, strict=True)]
     parts_type, parts = normalize_indices(context, builder, whole, parts)
-    return basic_indexing(
-        context, builder, array_type, make_array(array_type)(context, builder, array), parts_type, parts, boundscheck=False
-    )[0]
+    made = make_array(array_type)(context, builder, array)
+    return basic_indexing(context, builder, array_type, made, parts_type, parts, context.enable_boundscheck)[0]
 
 
 def _read_change_write(name: str, array: types.Type, index: types.Type, change: Change) -> Any:

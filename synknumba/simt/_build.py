@@ -19,6 +19,7 @@ from synknumba.simt._devices import Options, define_function, with_devices
 from synknumba.simt._emit import BlockCode, Style, emit_blocks
 from synknumba.simt._flat import flatten
 from synknumba.simt._helpers import HELPERS
+from synknumba.simt._located import WHERE, note_places
 from synknumba.simt._loops import count_apart, count_up, return_early
 from synknumba.simt._masks import Divergence
 from synknumba.simt._names import Devices, translate_names
@@ -72,7 +73,7 @@ class Program:
         variable_types = VariableTypes(known, lambda: self._infer(argtypes, body))
         body = self._counted(body, known, variable_types)
         divergence = Divergence(self.code.source, grid=self.is_cooperative)
-        if not self.code.needs_block:
+        if not self.code.needs_block and not self.options.debug:
             flat_body, flat = flatten(body)
             if flat:
                 style = Style(flat, split, self.options.reverse)
@@ -80,14 +81,15 @@ class Program:
                 if not code.varying_slots:  # a slot array is as long as a block at most
                     return code, variable_types
         analysis = self._analyse(copy.deepcopy(body), variable_types)
-        style = Style(split=split, cuts=self.code.needs_block, reverse=self.options.reverse)
+        style = Style(split=split and not self.options.debug, cuts=self.code.needs_block, reverse=self.options.reverse)
         return emit_blocks(analysis, self.code.local_arrays, divergence, style), variable_types
 
     def _analyse(self, body: list[ast.stmt], variable_types: VariableTypes) -> Analysis:
         if not self.is_cooperative:
             fixed = [*self.params, *self.code.shared_arrays]
-            return Analysis(body, fixed, self.code.namespace, variable_types)
-        analysis = Analysis(body, self.params, self.code.namespace, variable_types, grid=True)
+            return Analysis(body, fixed, self.code.namespace, variable_types, checked=self.options.debug)
+        checked = self.options.debug
+        analysis = Analysis(body, self.params, self.code.namespace, variable_types, grid=True, checked=checked)
         storage = Storage(Team(grid=True), {}, self.code.source.tree)
         storage.shared(self.code.shared_arrays)
         analysis.recomputed = {**storage.recompute, **analysis.recomputed}
@@ -215,16 +217,22 @@ class Program:
             block: the only block that it will be launched with; any block if it is not given.
         """
         body = self.launch_body(argtypes)
+        if self.options.debug:
+            body = note_places(body)
         if block is not None:
             sizes = zip(BLOCK_SIZE.values(), block, strict=True)
             body = statements("\n".join(f"{name} = {size}" for name, size in sizes), self.code.source.tree) + body
         name = self.code.source.tree.name
-        function = self.define(name, [*SIZES, SMEM, *self.params], body)
+        function = self.define(name, self._launch_params, body)
         return self.options.njit(function), self.text(body)
+
+    @property
+    def _launch_params(self) -> list[str]:
+        return [*SIZES, SMEM, *self.params, *([WHERE] if self.options.debug else [])]
 
     def text(self, body: list[ast.stmt]) -> str:
         """The launch function as Python source."""
-        params = ", ".join([*SIZES, SMEM, *self.params])
+        params = ", ".join(self._launch_params)
         lines = unparse(body).splitlines() or ["pass"]
         return f"def {self.code.source.tree.name}({params}):\n" + "".join(f"    {line}\n" for line in lines)
 

@@ -25,16 +25,19 @@ class Options:
     Attributes:
         fastmath: as `numba.njit` takes it. GPUs contract `a * b + c` by default, so that is the default here.
         reverse: whether threads run from the last to the first, which shows a missing barrier.
+        debug: whether indices and divisions are checked, and errors say which thread raised them.
     """
 
     fastmath: bool | frozenset[str] = frozenset({"contract"})
     reverse: bool = False
+    debug: bool = False
 
     def njit(self, function: Callable[..., Any], **more: Any) -> Any:
         """The function, to be compiled by Numba."""
         fastmath = set(self.fastmath) if isinstance(self.fastmath, frozenset) else self.fastmath
         # A possible ZeroDivisionError would be an exit from the loop, which then does not vectorize.
-        return njit(error_model="numpy", fastmath=fastmath, **more)(function)
+        checks = {"error_model": "python", "boundscheck": True} if self.debug else {"error_model": "numpy"}
+        return njit(fastmath=fastmath, **checks, **more)(function)
 
 
 def with_devices(code: ThreadCode, options: Options) -> dict[str, Any]:

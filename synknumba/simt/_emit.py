@@ -411,6 +411,8 @@ class _Emitter:
                 return True
             case ast.Assign(targets=[ast.Name()], value=value):
                 calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
+                if any(self.known.may_raise(node) for node in ast.walk(value) if isinstance(node, ast.expr)):
+                    return False
                 return all(self.known.is_pure_function(node.func) for node in calls)
         return False
 

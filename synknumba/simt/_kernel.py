@@ -18,6 +18,7 @@ from synknumba.simt._build import Program
 from synknumba.simt._cache import CacheInfo, KernelCache
 from synknumba.simt._codegen import Compiled, compile_launch
 from synknumba.simt._devices import Options
+from synknumba.simt._located import WHERE_TYPE, located
 from synknumba.simt._overloads import Declared, Overload, Signature, best_signature, fit, parse_signatures
 from synknumba.simt._scope import is_device_function, splits_block
 from synknumba.simt._storage import MAX_BLOCK
@@ -279,7 +280,8 @@ class Kernel:
         if (kinds, block) not in self._entries:
             keyed = (*kinds, *map(types.literal, block or ()))
             compiled = self._cache.get(keyed, functools.partial(self._compile, kinds, block))
-            self._entries[kinds, block], self._text = compiled.entry, compiled.text
+            entry = located(compiled.entry) if self._options.debug else compiled.entry
+            self._entries[kinds, block], self._text = entry, compiled.text
         return self._entries[kinds, block]
 
     def _type_of(self, name: str, arg: Any) -> types.Type:
@@ -294,7 +296,8 @@ class Kernel:
         argtypes = dict(zip(self._program.params, kinds, strict=True))
         try:
             dispatcher, text = self._program.compile(argtypes, block)
-            return compile_launch(dispatcher, text, (types.int64,) * 7 + kinds, key)
+            where = (WHERE_TYPE,) if self._options.debug else ()
+            return compile_launch(dispatcher, text, (*[types.int64] * 7, *kinds, *where), key)
         except errors.TypingError as error:
             if "Cannot modify readonly array" in str(error):  # and not any message that names the type of an input
                 raise self._readonly(argtypes) from error
@@ -385,8 +388,9 @@ def jit(function: Any = None, /, **options: Any) -> Any:
     Args:
         function: a plain function, one decorated by `numba.cuda.jit`, or a signature or list of signatures.
         options: `fastmath` as `numba.njit` takes it; `thread_order="reverse"` runs the threads from the last to the first,
-            which changes nothing unless a barrier is missing; `cache=False` keeps nothing on disk. The other options
-            of `numba.cuda.jit` mean nothing here.
+            which changes nothing unless a barrier is missing; `cache=False` keeps nothing on disk. With `debug=True` an index
+            out of bounds raises an IndexError and a division by zero a ZeroDivisionError, and an error that a kernel raises
+            says where and in which thread. The other options of `numba.cuda.jit` mean nothing here.
     """
     if isinstance(function, Kernel):
         return function if not options else jit(function.py_func, **options)
@@ -408,7 +412,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     if order not in {"forward", "reverse"}:
         message = f"thread_order must be 'forward' or 'reverse', got {order!r}"
         raise ArgumentError(message)
-    options = Options(reverse=order == "reverse")
+    options = Options(reverse=order == "reverse", debug=bool(given.get("debug")))
     if not fastmath:
         return options
     return replace(options, fastmath=True if fastmath is True else frozenset(fastmath))

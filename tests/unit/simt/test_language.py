@@ -392,7 +392,7 @@ def test_an_overload_for_cuda_only_is_refused_wherever_it_is_called():
         raise NotImplementedError
 
     numba.extending.overload(both, target="generic")(lambda v: lambda v: v + 1)
-    numba.extending.overload(outer)(lambda v: lambda v: both(v))
+    numba.extending.overload(outer)(lambda v: lambda v: both(v))  # noqa: PLW0108  # Numba wants one that calls
     for name in ("both", "outer"):
         text = f"def kernel(x):\n    x[0] = {name}(x[0])"
         x = np.ones(1)
