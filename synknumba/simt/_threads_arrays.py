@@ -194,8 +194,10 @@ def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:
     if isinstance(value, np.ndarray):
         return _on_memory(value, Memory(name, space, np.asarray(value), watch))
     if isinstance(value, np.void):
-        # The same memory: the kernel may write to the record. `value.data` would be read-only.
-        cell = np.asarray(SimpleNamespace(__array_interface__=value.__array_interface__, owner=value))
+        # The same memory, which the kernel may write to, whatever NumPy says of scalars.
+        interface = value.__array_interface__
+        interface["data"] = (interface["data"][0], False)
+        cell = np.asarray(SimpleNamespace(__array_interface__=interface, owner=value))
         return Record(_on_memory(cell, Memory(name, space, cell, watch)))
     if isinstance(value, tuple):
         names = getattr(value, "_fields", range(len(value)))
