@@ -36,8 +36,9 @@ class Options:
         """The function, to be compiled by Numba."""
         fastmath = set(self.fastmath) if isinstance(self.fastmath, frozenset) else self.fastmath
         # A possible ZeroDivisionError would be an exit from the loop, which then does not vectorize.
-        checks = {"error_model": "python", "boundscheck": True} if self.debug else {"error_model": "numpy"}
-        return njit(fastmath=fastmath, **checks, **more)(function)
+        checks_divisions = self.debug and fastmath is not True  # as in numba-cuda
+        error_model, boundscheck = "python" if checks_divisions else "numpy", True if self.debug else None
+        return njit(error_model=error_model, boundscheck=boundscheck, fastmath=fastmath, **more)(function)
 
 
 def with_devices(code: ThreadCode, options: Options) -> dict[str, Any]:

@@ -436,11 +436,12 @@ class _Translator(Hoister):
     def bind(self, word: str, value: Any) -> ast.Name:
         """A name of the generated function that stands for the value."""
         names = self.code.namespace
-        number = 0
-        name = f"_k_{word}"
+        # A device function may have any name, also that of a variable of the generated code; none of these ends so.
+        first = f"_k_{word}_" if isinstance(value, DeviceFunction) else f"_k_{word}"
+        name, number = first, 0
         while name in names and names[name] is not value:
             number += 1
-            name = f"_k_{word}_{number}"
+            name = f"{first}_{number}"
         names[name] = value
         return load(name)
 

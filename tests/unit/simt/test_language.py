@@ -493,3 +493,26 @@ def test_an_atomic_cuts_a_float_index_off():
     x = np.zeros((4, 8))
     simt.jit(defined(text))[1, (4, 8)](x, np.float64(0.75))
     np.testing.assert_array_equal(x, 1)
+
+
+@pytest.mark.parametrize("name", ["inner", "left", "tx", "exit", "mask", "t", "lin", "keep", "Bx", "first_i", "uint8"])
+def test_a_device_function_may_have_any_name(name):
+    text = f"""
+        @cuda.jit(device=True)
+        def {name}(v):
+            return v + 1
+
+        def kernel(x, out):
+            t1 = cuda.threadIdx.x
+            if x[t1] < 0:
+                return
+            for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+                out[i] = {name}(x[i])
+                if out[i] > 100:
+                    return
+            cuda.syncthreads()
+            out[t1] = {name}(out[t1])
+        """
+    x, out = np.arange(8.0), np.zeros(8)
+    simt.jit(defined(text))[1, 4](x, out)
+    np.testing.assert_array_equal(out, x + 1 + (x < 4))
