@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from synknumba.simt._analysis import Analysis
-from synknumba.simt._ast import assigned_names, call_name, read_names, walk
+from synknumba.simt._ast import assigned_names, call_name, place, read_names, walk
 from synknumba.simt._bounds import Bounds, Guards
 from synknumba.simt._operations import AXES
 from synknumba.simt._variables import single_target
@@ -41,8 +41,8 @@ def opened(statement: ast.stmt, guards: Guards) -> ast.stmt:
         case ast.Assign(targets=[target], value=ast.IfExp(test=test, body=body, orelse=orelse)):
             if guards.absorb(test, Bounds(), assigned_names(statement)) is not None:
                 return statement
-            branches = [ast.copy_location(ast.Assign([copy.deepcopy(target)], value), statement) for value in (body, orelse)]
-            return ast.copy_location(ast.If(test, branches[:1], branches[1:]), statement)
+            then, other = (ast.Assign([copy.deepcopy(target)], value) for value in (body, orelse))
+            return place(ast.If(test, [then], [other]), statement)
     return statement
 
 
