@@ -18,7 +18,7 @@ from synknumba.simt._cuts import GuardCut, free_cut, guard_cut, opened, scatter_
 from synknumba.simt._exits import EXIT, RUNNING, has_exit, lower_exits, lower_returns
 from synknumba.simt._operations import AXES, BLOCK, GRID_SIZE, THREAD
 from synknumba.simt._team import Team
-from synknumba.simt._variables import exposed
+from synknumba.simt._variables import exposed, single_target
 
 # A cut at a condition makes up to three loops of one.
 MAX_CUTS = 1
@@ -164,9 +164,7 @@ class Regions:
             depth: how often the region has been parted already.
         """
         hoisted, body = self.hoist(body)
-        body = [
-            statement for statement in body if not isinstance(statement, ast.Pass) and not self._makes_kept_array(statement)
-        ]
+        body = [statement for statement in self._without_kept_arrays(body) if not isinstance(statement, ast.Pass)]
         if not body:
             return hoisted
         if not self.cuts or has_exit(body):
@@ -230,12 +228,13 @@ class Regions:
         after = [line for name in uniform for line in statements(f"{name}__u = {name}__n", at)]
         return sums.before + before + self.thread_loops(turn, bounds, at) + after + sums.after
 
-    def _makes_kept_array(self, statement: ast.stmt) -> bool:
-        """Whether it makes a local array that lives across a barrier, and so has been made for each thread already."""
-        match statement:
-            case ast.Assign(targets=[ast.Name(id=name)]):
-                return name in self._local_arrays and name in self.slots
-        return False
+    def _without_kept_arrays(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """The statements, but for those that make a local array which lives across a barrier: each thread has had it made."""
+        kept = self._local_arrays & self.slots
+        if not assigned_names(body) & kept:
+            return body
+        dropper = _Dropper(kept)
+        return [dropper.visit(copy.deepcopy(statement)) for statement in body]
 
     def _absorb_guard(self, body: list[ast.stmt], bounds: Bounds) -> list[ast.stmt]:
         """A region that is a single `if` without else has bounds instead."""
@@ -253,14 +252,16 @@ class Regions:
 
     def _with_exits(self, body: list[ast.stmt], stored: list[str], active: Active, *, last: bool) -> list[ast.stmt]:
         """The statements with their exits, and what is stored behind them."""
-        stores = [line for name in stored for line in self._store(name, body[0])]
+        at = body[0]
         if last or not has_exit(body):
-            return lower_returns(body) + stores
+            return lower_returns(body) + self._stores(stored, at)
         self.uses_mask = True
         self.left |= has_return(body)
-        at = body[0]
         before = statements(f"{EXIT} = {RUNNING}", at)
         after = statements(f"if {EXIT} != {RUNNING}:\n    {MASK}[{self.team.index}] = {EXIT}", at)
+        # A thread that leaves may not have come to where the others assign a uniform variable.
+        after[0].orelse = self._stores([name for name in stored if name not in self.known.varying], at)  # type: ignore[attr-defined]
+        stores = self._stores([name for name in stored if name in self.known.varying], at)
         return [*before, *lower_exits(body, active.loop), *stores, *after]
 
     def _turn(self, turn: list[ast.stmt], active: Active, at: ast.stmt) -> list[ast.stmt]:
@@ -282,6 +283,9 @@ class Regions:
         if name not in self.known.varying:
             return statements(f"{name} = {name}__u", at)
         return statements(f"{name} = _k_slot_get({name}__s, {self.team.index})", at)
+
+    def _stores(self, names: list[str], at: ast.stmt) -> list[ast.stmt]:
+        return [line for name in names for line in self._store(name, at)]
 
     def _store(self, name: str, at: ast.stmt) -> list[ast.stmt]:
         if name not in self.known.varying:
@@ -312,6 +316,16 @@ class Regions:
         self.uses_mask = True
         turn = statements(text, at)
         return self.thread_loops(self.team.numbers(read_names(turn), at) + turn, active.bounds, at)
+
+
+class _Dropper(ast.NodeTransformer):
+    """Replaces the assignments of variables by `pass`."""
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        return ast.copy_location(ast.Pass(), node) if single_target(node) in self._names else node
 
 
 def _loop(variable: str, span: str, body: list[ast.stmt], at: ast.stmt) -> list[ast.stmt]:
