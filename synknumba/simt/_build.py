@@ -55,6 +55,7 @@ class Program:
         copies = [assign(name, load(f"{name}__arg"), source.tree) for name in source.params if name in changed]
         self.body: list[ast.stmt] = [*copies, *self.code.body]
         self.is_cooperative = waits_for(self.body, "grid")
+        self.names_grid = self.code.names_grid
         self._namespace: dict[str, Any] | None = None
 
     @property

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType
-from typing import Any, Protocol, cast, overload
+from typing import Any, Protocol, TextIO, cast, overload
 
 import numpy as np
 from numba import typeof
@@ -20,6 +20,7 @@ from synknumba.simt._codegen import Compiled, compile_launch
 from synknumba.simt._devices import Options
 from synknumba.simt._located import WHERE_TYPE, located
 from synknumba.simt._overloads import Declared, Overload, Signature, best_signature, fit, parse_signatures
+from synknumba.simt._pickling import reduced
 from synknumba.simt._scope import is_device_function, splits_block
 from synknumba.simt._storage import MAX_BLOCK
 
@@ -49,6 +50,16 @@ class Launcher:
 
     def __init__(self, kernel: "Kernel", grid: Dim3, block: Dim3, smem: int = 0) -> None:
         self._kernel, self._block, self._sizes = kernel, block, (*grid, *block, smem)
+
+    @property
+    def griddim(self) -> Dim3:
+        """The number of blocks, for each axis."""
+        return self._sizes[:3]
+
+    @property
+    def blockdim(self) -> Dim3:
+        """The number of threads of a block, for each axis."""
+        return self._block
 
     def __call__(self, *args: Any) -> None:
         """Runs every thread of the grid on the calling CPU core."""
@@ -93,7 +104,7 @@ class Kernel:
         self._entries: dict[tuple[Signature, Dim3 | None], _Entry] = {}
         self._by_class: dict[tuple[Any, ...], _Entry] = {}
         self._best: dict[Signature, Signature] = {}
-        self._text: str | None = None
+        self._texts: dict[Signature, str] = {}
 
     def __repr__(self) -> str:
         """The kernel and where it is defined."""
@@ -109,7 +120,8 @@ class Kernel:
         name, module = self.py_func.__qualname__, self.py_func.__module__
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
             return name
-        return Kernel, (self.py_func, self._options, self.signatures_given, self.extensions, self._cache.enabled, self.device)
+        parts = (self.py_func, self._options, self.signatures_given, self.extensions, self._cache.enabled, self.device)
+        return reduced(Kernel, parts)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         """Refuses: a kernel needs a grid and a block."""
@@ -164,9 +176,9 @@ class Kernel:
     @property
     def source(self) -> str:
         """The generated function: that of the types compiled last, or a general one if there are none yet."""
-        if self._text is None:
+        if not self._texts:
             return self._program.text(self._program.launch_body({}))
-        return self._text
+        return next(reversed(self._texts.values()))
 
     def prepare(self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0) -> Callable[[], None]:
         """Compiles for these arguments if need be, and returns a function that launches with exactly these objects.
@@ -227,7 +239,12 @@ class Kernel:
         """Compiles the kernel for the argument types of a signature."""
         kinds = tuple(sigutils.normalize_signature(signature)[0])
         self._compiled(kinds)
-        return Overload(kinds, self._program.is_cooperative)
+        return Overload(kinds, self._program.names_grid)
+
+    def inspect_types(self, file: TextIO | None = None) -> None:
+        """Prints the function that was generated for each list of argument types, to the standard output or a file."""
+        for kinds, text in self._texts.items():
+            print(f"{self.py_func.__name__} {kinds}", "-" * 80, text, "=" * 80, sep="\n", file=file)
 
     @property
     def specialized(self) -> bool:
@@ -281,7 +298,9 @@ class Kernel:
             keyed = (*kinds, *map(types.literal, block or ()))
             compiled = self._cache.get(keyed, functools.partial(self._compile, kinds, block))
             entry = located(compiled.entry) if self._options.debug else compiled.entry
-            self._entries[kinds, block], self._text = entry, compiled.text
+            self._entries[kinds, block] = entry
+            self._texts.pop(kinds, None)
+            self._texts[kinds] = compiled.text  # the last one
         return self._entries[kinds, block]
 
     def _type_of(self, name: str, arg: Any) -> types.Type:

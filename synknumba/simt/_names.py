@@ -117,6 +117,7 @@ class _Translator(Hoister):
         self._groups: set[str] = set()
         while (groups := self._grid_groups(tree)) != self._groups:  # one may be another name for another
             self._groups = groups
+        self.code.names_grid = any(isinstance(node, ast.Call) and self._is_grid(node) for node in walk(tree))
         self._taken = set(scope.locals)
 
     def run(self) -> ThreadCode:
@@ -272,6 +273,7 @@ class _Translator(Hoister):
         if device.code is None:
             device.is_recursive = True
         elif device.code.needs_block:
+            self.code.names_grid |= device.code.names_grid
             return self._pasted(node, device.code, args)
         if device.code is None or device.code.uses_state:
             self.code.uses_state = True

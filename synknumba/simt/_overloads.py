@@ -23,7 +23,7 @@ class Overload:
     """A kernel compiled for one list of argument types.
 
     Attributes:
-        cooperative: whether the kernel synchronises the whole grid.
+        cooperative: whether the kernel asks for the group of the whole grid, as it must to synchronise it.
     """
 
     signature: Signature

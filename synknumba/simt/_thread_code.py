@@ -27,6 +27,7 @@ class ThreadCode:
         local_arrays: the variables made by `cuda.local.array`.
         shared_arrays: the variables made by `cuda.shared.array`.
         uses_state: whether the body reads the thread's place in its block or grid.
+        names_grid: whether it asks for the group of the whole grid.
         needs_block: whether it has barriers, collectives or shared arrays, so that a device function is pasted into the kernel.
     """
 
@@ -37,6 +38,7 @@ class ThreadCode:
     local_arrays: set[str] = field(default_factory=set)
     shared_arrays: dict[str, SharedArray] = field(default_factory=dict)
     uses_state: bool = False
+    names_grid: bool = False
     needs_block: bool = False
 
     def __post_init__(self) -> None:

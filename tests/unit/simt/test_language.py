@@ -1,10 +1,13 @@
 """What kernels may say beyond the plainest Python, against the same text run by Python."""
 
+import io
+import pickle
 import subprocess
 import sys
 from fractions import Fraction
 from typing import Any
 
+import cloudpickle
 import numba
 import numpy as np
 import pytest
@@ -516,3 +519,67 @@ def test_a_device_function_may_have_any_name(name):
     x, out = np.arange(8.0), np.zeros(8)
     simt.jit(defined(text))[1, 4](x, out)
     np.testing.assert_array_equal(out, x + 1 + (x < 4))
+
+
+# ---- the object
+
+
+def kernel_with_a_helper() -> Any:
+    offset = 3
+
+    @simt.jit(device=True)
+    def factorial(n):
+        if n < 2:
+            return 1
+        return n * factorial(n - 1)
+
+    @simt.jit
+    def kernel(x):
+        x[0] = factorial(x[0]) + offset
+
+    return kernel
+
+
+def test_a_kernel_inside_a_function_can_be_pickled():
+    kernel = kernel_with_a_helper()
+    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(kernel))))
+    for made in (kernel, again, cloudpickle.loads(cloudpickle.dumps(kernel))):
+        x = np.array([5])
+        made[1, 1](x)
+        assert x[0] == 123
+    launcher = pickle.loads(pickle.dumps(kernel[(2, 3), 4]))
+    assert (launcher.griddim, launcher.blockdim) == ((2, 3, 1), (4, 1, 1))
+
+
+def test_a_kernel_that_asks_for_the_grid_is_cooperative():
+    kinds = (numba.types.float64[::1],)
+    for text, cooperative in (
+        ("def kernel(x):\n    g = cuda.cg.this_grid()\n    x[0] = 1", True),
+        ("def kernel(x):\n    cuda.cg.this_grid().sync()", True),
+        ("def kernel(x):\n    x[0] = 1", False),
+    ):
+        assert simt.jit(defined(text)).compile(kinds).cooperative is cooperative
+
+
+def test_inspect_types_prints_what_was_generated():
+    kernel = simt.jit(defined("def kernel(x, n):\n    x[0] = n"))
+    kernel[1, 1](np.zeros(1), 2)
+    kernel[1, 1](np.zeros(1, np.float32), 2)
+    told = io.StringIO()
+    kernel.inspect_types(file=told)
+    assert told.getvalue().count("x[0] = n") == 2
+    for kinds in kernel.signatures:
+        assert f"kernel {kinds}" in told.getvalue()
+
+
+def test_endless_recursion_is_a_typing_error():
+    text = """
+        @cuda.jit(device=True)
+        def away(v):
+            return away(v)
+
+        def kernel(x):
+            x[0] = away(x[0])
+        """
+    with pytest.raises(numba.TypingError, match="cannot type infer runaway recursion"):
+        simt.jit(defined(text))[1, 1](np.zeros(1))
