@@ -26,24 +26,26 @@ class GuardCut:
 
     Attributes:
         position: of the statement in the region.
+        guard: the statement as an `if`.
         axis: of the thread index.
         bounds: the threads for which it holds.
     """
 
     position: int
+    guard: ast.If
     axis: str
     bounds: Bounds
 
 
-def opened(statement: ast.stmt, guards: Guards) -> ast.stmt:
-    """`v = a if <condition on a thread index> else b` as an `if`, which can be cut."""
+def _opened(statement: ast.stmt) -> ast.If | None:
+    """An `if`, or `v = a if c else b` written as one; None for any other statement."""
     match statement:
+        case ast.If():
+            return statement
         case ast.Assign(targets=[target], value=ast.IfExp(test=test, body=body, orelse=orelse)):
-            if guards.absorb(test, Bounds(), assigned_names(statement)) is not None:
-                return statement
             then, other = (ast.Assign([copy.deepcopy(target)], value) for value in (body, orelse))
             return place(ast.If(test, [then], [other]), statement)
-    return statement
+    return None
 
 
 def guard_cut(body: Sequence[ast.stmt], guards: Guards, slots: set[str], known: Analysis) -> GuardCut | None:
@@ -52,14 +54,15 @@ def guard_cut(body: Sequence[ast.stmt], guards: Guards, slots: set[str], known: 
     if (writes & slots) - known.varying or sum(1 for _ in walk(body)) > SMALL:
         return None
     for position, statement in enumerate(body):
-        if not isinstance(statement, ast.If) or (len(body) == 1 and not statement.orelse):
+        guard = _opened(statement)
+        if guard is None or (len(body) == 1 and not guard.orelse):
             continue
         bounds = Bounds()
-        if guards.absorb(statement.test, bounds, writes) is not None:
+        if guards.absorb(guard.test, bounds, writes) is not None:
             continue
         axes = [axis for axis in AXES if bounds.low[axis] or bounds.high[axis]]
         if len(axes) == 1:
-            return GuardCut(position, axes[0], bounds)
+            return GuardCut(position, guard, axes[0], bounds)
     return None
 
 

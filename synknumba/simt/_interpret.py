@@ -113,7 +113,7 @@ _HELPERS: dict[str, Any] = {
     "_k_ceil_bound": _rounded(math.ceil),
     "_k_floor_bound": _rounded(math.floor),
     "_k_stack_array": lambda shape, dtype: np.empty(shape, _dtype(dtype)),
-    "_k_sum_any_order": operator.add,
+    "_k_sum_any_order": lambda total, value: total + type(total)(value),
     "_k_zero_like_element": lambda array: array.dtype.type(0),
     "_k_slot_get": operator.getitem,
     "_k_slot_set": _slot_set,

@@ -14,7 +14,7 @@ from synknumba.simt._analysis import Analysis
 from synknumba.simt._ast import assigned_names, call, count_names, expression, has_return, place, read_names, statements
 from synknumba.simt._atomic_sums import keep_sums_apart
 from synknumba.simt._bounds import Bounds, Guards, with_signs
-from synknumba.simt._cuts import GuardCut, free_cut, guard_cut, opened, scatter_cut
+from synknumba.simt._cuts import GuardCut, free_cut, guard_cut, scatter_cut
 from synknumba.simt._exits import EXIT, RUNNING, has_exit, lower_exits, lower_returns
 from synknumba.simt._operations import AXES, BLOCK, GRID_SIZE, THREAD
 from synknumba.simt._team import Team
@@ -169,7 +169,6 @@ class Regions:
             return hoisted
         if not self.cuts or has_exit(body):
             return hoisted + self._one_loop(body, active, last=last)
-        body = [opened(statement, self.guards) for statement in body]
         position = scatter_cut(body, self.known, self.guards) or free_cut(body, self.known, self.guards)
         if position:
             return hoisted + self.region(body[:position], active) + self.region(body[position:], active, last=last)
@@ -181,7 +180,7 @@ class Regions:
     def _parted(self, body: list[ast.stmt], cut: GuardCut, active: Active, *, last: bool, depth: int) -> list[ast.stmt]:
         """The region as a loop over the threads for which a condition holds, and loops over those before and behind them."""
         axis, outer = cut.axis, active.bounds
-        guard = cast(ast.If, body[cut.position])
+        guard = cut.guard
         inside = [*body[: cut.position], *guard.body, *body[cut.position + 1 :]]
         outside = [*body[: cut.position], *guard.orelse, *body[cut.position + 1 :]]
         self._count += 1

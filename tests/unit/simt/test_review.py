@@ -51,6 +51,14 @@ for i in range(3):
 cuda.syncthreads()
 x[g] = a[0] + s[7 - t]
 """,
+    "a choice on a thread index behind one that is cut": """
+w = x[g]
+cuda.syncthreads()
+v = s[t] if t < n else 2.0
+x[g] = w + s[7 - t]
+w = s[t] if t < n + 2 else 4.0
+x[g] += v * w
+""",
 }
 
 
