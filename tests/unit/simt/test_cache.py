@@ -384,7 +384,7 @@ for c in map(int, names):
     kernel = make(c)
     out = np.zeros(2)
     kernel[1, 2](np.arange(4.0).reshape(2, 2), out)
-    done[c] = [out.tolist(), kernel.cache_info.hits, kernel.cache_info.misses, len(translated), "plus(" in kernel.source]
+    done[c] = [out.tolist(), kernel.cache_info.hits, kernel.cache_info.misses, len(translated), "plus_(" in kernel.source]
 print(json.dumps(done))
 """
 )
