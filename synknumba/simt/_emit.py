@@ -39,6 +39,7 @@ from synknumba.simt._loops import Loops, StridedLoop
 from synknumba.simt._masks import Divergence, masked_if, masked_loop
 from synknumba.simt._operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
 from synknumba.simt._region import MASK, Active, Regions
+from synknumba.simt._storage import escaping
 from synknumba.simt._sync import barrier_kind, collective_of, synchronises
 from synknumba.simt._team import Team
 
@@ -93,7 +94,7 @@ def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergen
         divergence: makes the errors for barriers that some threads do not reach.
         style: how the code is made.
     """
-    slots = _escaping(analysis.body, local_arrays) if synchronises(analysis.body) else set()
+    slots = escaping(analysis, local_arrays) if style.cuts or synchronises(analysis.body) else set()
     while True:  # a slot found late makes an earlier region store it
         emitter = _Emitter(analysis, local_arrays, set(slots), divergence, style)
         body = emitter.grid()
@@ -105,21 +106,6 @@ def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergen
                 body, varying, frozenset(regions.padded), undefined, regions.uses_mask, emitter.uses_active, regions.team
             )
         slots = regions.slots
-
-
-def _escaping(body: list[ast.stmt], local_arrays: set[str]) -> set[str]:
-    """The local arrays that another variable may stand for, which might live longer than the array's own name."""
-    bases = {
-        id(node.value)
-        for node in walk(body)
-        if isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Load)
-    }
-    bases |= {id(node.value) for node in walk(body) if isinstance(node, ast.Subscript)}
-    return {
-        node.id
-        for node in walk(body)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in local_arrays and id(node) not in bases
-    }
 
 
 def inner_axis(analysis: Analysis) -> str:

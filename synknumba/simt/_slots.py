@@ -1,7 +1,8 @@
 """Slot arrays in the generated code: one element for each thread, of any type that Numba knows.
 
-Numbers are kept in ordinary arrays. A tuple, a record or a view of an array is kept as Numba lays it out, behind a pointer. An
-index is a thread's number, so that it is neither negative nor too large.
+Numbers are kept in ordinary arrays. A tuple, a record or a view of an array is kept as Numba holds it in a variable, behind a
+pointer; of a record that is where it lies, so that what a thread assigns to its fields is not lost. An index is a thread's
+number, so that it is neither negative nor too large.
 """
 
 from typing import Any
@@ -24,14 +25,19 @@ def is_number(kind: types.Type | None) -> bool:
 
 
 def itemsize(kind: types.Type) -> int:
-    """The bytes that one value takes in memory."""
+    """The bytes that the value of a variable takes."""
     context = cpu_target.target_context
-    return int(context.get_abi_sizeof(context.data_model_manager[kind].get_data_type()))
+    return int(context.get_abi_sizeof(context.get_value_type(kind)))
 
 
 def _element_pointer(context: Any, builder: Any, array_type: types.Array, array: Any, index: Any) -> Any:
     struct = make_array(array_type)(context, builder, array)
     return struct, builder.gep(struct.data, [index], inbounds=True)
+
+
+def _value_pointer(context: Any, builder: Any, kind: types.Type, slots: Any, index: Any) -> Any:
+    pointer = builder.bitcast(slots, context.get_value_type(kind).as_pointer())
+    return builder.gep(pointer, [index], inbounds=True)
 
 
 def _row(context: Any, builder: Any, array_type: types.Array, array: Any, index: Any) -> Any:
@@ -61,8 +67,7 @@ def slot_get(_context: Any, slots: types.Type, index: types.Type) -> Any:
         kind = slots.dtype
 
         def load(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            model = context.data_model_manager[kind]
-            value = model.load_from_data_pointer(builder, builder.gep(args[0], [args[1]], inbounds=True))
+            value = builder.load(_value_pointer(context, builder, kind, args[0], args[1]))
             return impl_ret_borrowed(context, builder, signature.return_type, value)
 
         return kind(slots, types.intp), load
@@ -93,8 +98,7 @@ def slot_set(_context: Any, slots: types.Type, index: types.Type, value: types.T
         kind = slots.dtype
 
         def keep(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            model = context.data_model_manager[kind]
-            builder.store(model.as_data(builder, args[2]), builder.gep(args[0], [args[1]], inbounds=True))
+            builder.store(args[2], _value_pointer(context, builder, kind, args[0], args[1]))
             return context.get_dummy_value()
 
         return types.void(slots, types.intp, kind), keep
@@ -119,8 +123,7 @@ def slots_of(kind: types.Type) -> Any:
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             data = make_array(signature.args[0])(context, builder, args[0]).data
-            element = context.data_model_manager[kind].get_data_type()
-            return builder.bitcast(data, element.as_pointer())
+            return builder.bitcast(data, context.get_data_type(kind).as_pointer())
 
         return types.CPointer(kind)(memory), codegen
 

@@ -14,8 +14,9 @@ import numpy as np
 from numba.core import types
 from numba.np.numpy_support import as_dtype
 
+from synknumba.simt._analysis import ARRAY_ATTRIBUTES, Analysis
 from synknumba.simt._arrays import SharedArray
-from synknumba.simt._ast import expression, place, statements, store
+from synknumba.simt._ast import expression, place, statements, store, walk
 from synknumba.simt._slots import MARGIN, is_number, itemsize, slots_of
 from synknumba.simt._team import BLOCK_NUMBER, BLOCKS, Team
 
@@ -139,3 +140,41 @@ def local_array_calls(body: list[ast.stmt], names: set[str]) -> dict[str, ast.Ca
         and node.targets[0].id in names
         and isinstance(node.value, ast.Call)
     }
+
+
+def escaping(analysis: Analysis, local_arrays: set[str]) -> set[str]:
+    """The local arrays that other variables may stand for, in whole or in part, and which might live longer than their own."""
+    made = local_array_calls(analysis.body, local_arrays)
+    inside = {
+        id(node.value)
+        for node in walk(analysis.body)
+        if (isinstance(node, ast.Attribute) and node.attr in ARRAY_ATTRIBUTES)
+        or (isinstance(node, ast.Subscript) and (isinstance(node.ctx, ast.Store) or _is_element(node, made, analysis)))
+    }
+    return {
+        node.id
+        for node in walk(analysis.body)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in made and id(node) not in inside
+    }
+
+
+def _is_element(node: ast.Subscript, made: dict[str, ast.Call], analysis: Analysis) -> bool:
+    """Whether it is a number in a local array, not a row of it or a record."""
+    if not isinstance(node.value, ast.Name) or node.value.id not in made:
+        return False
+    shape, dtype = made[node.value.id].args
+    if _is_record(dtype, analysis):
+        return False
+    dims = len(shape.elts) if isinstance(shape, ast.Tuple) else 1
+    index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return len(index) == dims and not any(isinstance(part, ast.Slice) for part in index)
+
+
+def _is_record(dtype: ast.expr, analysis: Analysis) -> bool:
+    kind: Any = None
+    match dtype:
+        case ast.Name(id=name):
+            kind = analysis.namespace.get(name)
+        case ast.Attribute(value=ast.Name(id=array), attr="dtype"):
+            kind = getattr(analysis.types.params.get(array), "dtype", None)
+    return isinstance(kind, types.Record) or (isinstance(kind, np.dtype) and kind.fields is not None)

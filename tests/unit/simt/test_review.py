@@ -61,6 +61,33 @@ x[g] += v * w
 """,
 }
 
+RECORD = np.dtype([("a", "f4"), ("b", "i4")])
+
+# Only compiled code shows these: what a thread's own view of its own array, or of a record, holds behind a barrier.
+VIEWS = """
+l = cuda.local.array((2, 2), float64)
+m = cuda.local.array(4, float64)
+k = cuda.local.array(2, x.dtype)
+row, part, turned, own = l[1], m[1:3], l.T, k[1]
+row[0] = t
+part[1] = t + 1
+l[0, 1] = t + 2
+own.a = t + 3
+e = x[g]
+e.a = t + 0.5
+cuda.syncthreads()
+e.b = row[0] + 10 * part[1] + 100 * turned[1, 0] + 1000 * own.a + 10000 * e.a
+"""
+
+
+def test_views_and_records_live_across_a_barrier() -> None:
+    lines = ["t = cuda.threadIdx.x", "g = cuda.grid(1)", *VIEWS.strip().splitlines()]
+    kernel: Any = defined("def kernel(x):\n" + "".join(f"    {line}\n" for line in lines))
+    expected, x = np.zeros(16, RECORD), np.zeros(16, RECORD)
+    simt.debug(kernel)[2, 8](expected)
+    simt.jit(kernel)[2, 8](x)
+    assert x.tolist() == expected.tolist()
+
 
 @pytest.mark.parametrize("text", KERNELS.values(), ids=KERNELS)
 @pytest.mark.parametrize("n", [0, 3, 5])
