@@ -25,7 +25,7 @@ from synknumba.simt._masks import Divergence
 from synknumba.simt._names import Devices, translate_names
 from synknumba.simt._operations import BLOCK_SIZE, LINEAR, SIZES, STATE
 from synknumba.simt._region import MASK
-from synknumba.simt._slots import is_number
+from synknumba.simt._slots import is_number, no_value_of
 from synknumba.simt._stand_ins import STAND_INS
 from synknumba.simt._storage import MAX_BLOCK as MAX_BLOCK
 from synknumba.simt._storage import SMEM, Storage, local_array_calls, slot_dtype
@@ -191,13 +191,16 @@ class Program:
         return self.code.source.tree
 
     def _undefined(self, code: BlockCode, variable_types: VariableTypes) -> list[ast.stmt]:
-        """Values for the uniform variables that may be read before they are assigned; of numbers, as others cannot be made."""
+        """Values for the uniform variables that may be read before they are assigned."""
         made: list[ast.stmt] = []
         for name in code.undefined:
             kind = variable_types.of(name)
             if kind is None or is_number(kind):
                 self.namespace[f"_k_type_{name}"] = slot_dtype(kind).type
                 made += statements(f"{name}__u = _k_type_{name}(0)", self.code.source.tree)
+            elif kind is not types.unknown:
+                self.namespace[f"_k_no_value_{name}"] = no_value_of(kind)
+                made += statements(f"{name}__u = _k_no_value_{name}()", self.code.source.tree)
         return made
 
     # ---- the function

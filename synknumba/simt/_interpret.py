@@ -38,6 +38,8 @@ def _namespace(compiled: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = _HELPERS[name]
         elif name.startswith("_k_slots_"):
             found[name] = lambda _memory: np.empty(MAX_BLOCK, object)
+        elif name.startswith("_k_no_value_"):
+            found[name] = lambda: None
         elif any(value is function for function in _ATOMICS):
             found[name] = _ATOMICS[value]
         elif is_njit_function(value) and not name.startswith("_k_all_"):

@@ -130,6 +130,19 @@ def slots_of(kind: types.Type) -> Any:
     return slots
 
 
+def no_value_of(kind: types.Type) -> Any:
+    """A function for the generated code that stands for a variable of a type before anything is assigned to it."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def no_value(_context: Any) -> Any:
+        def codegen(context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
+            return cgutils.get_null_value(context.get_value_type(kind))
+
+        return kind(), codegen
+
+    return no_value
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def inner(_context: Any, padded: types.Type) -> Any:
     """An array without the `MARGIN` elements at either end of it, from which shuffles may read what they then do not take."""

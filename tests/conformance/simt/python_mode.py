@@ -85,6 +85,8 @@ def _in_python(function: FunctionType) -> FunctionType:
             scope[name] = getattr(FakeCUDAAtomic(), name.removeprefix("_k_atomic_"))
         elif name.startswith("_k_slots_"):
             scope[name] = lambda _: defaultdict(lambda: None)
+        elif name.startswith("_k_no_value_"):
+            scope[name] = lambda: None
         elif type(value).__name__ == "_Intrinsic" and hasattr(MODULE, name.removeprefix("_k_")):
             scope[name] = getattr(MODULE, name.removeprefix("_k_"))
         elif isinstance(value, Dispatcher) and not (

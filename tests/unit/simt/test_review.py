@@ -89,6 +89,30 @@ def test_views_and_records_live_across_a_barrier() -> None:
     assert x.tolist() == expected.tolist()
 
 
+def test_uniform_tuples_and_arrays_may_be_without_a_value() -> None:
+    kernel: Any = defined("""
+        def kernel(x, y, n):
+            t = cuda.threadIdx.x
+            if n > 3:
+                shape, pair, array = x.shape, (n, n * 2.5), y if n > 4 else x
+            cuda.syncthreads()
+            if n > 3:
+                x[t] += shape[0] + pair[1] + array[t]
+                pair = (pair[0] + 1, pair[1])
+            cuda.syncthreads()
+            if n > 3:
+                x[t] += pair[0]
+    """)
+    compiled = simt.jit(kernel)
+    for n in (3, 4, 5):
+        expected, interpreted, x = (np.arange(8.0) for _ in range(3))
+        simt.debug(kernel)[1, 8](expected, np.ones(8), n)
+        launch(kernel, 1, 8, interpreted, np.ones(8), n)
+        compiled[1, 8](x, np.ones(8), n)
+        assert np.array_equal(interpreted, expected)
+        assert np.array_equal(x, expected)
+
+
 @pytest.mark.parametrize("text", KERNELS.values(), ids=KERNELS)
 @pytest.mark.parametrize("n", [0, 3, 5])
 def test_agrees_with_the_other_engine(text: str, n: int) -> None:
