@@ -76,6 +76,15 @@ def test_agrees_with_the_simulator(name: str, ran: Any, simulated: Any) -> None:
     check(CASES[name], ran(name), simulated(name))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.expect])
+def test_debug_mode_computes_the_same(name: str) -> None:
+    case = CASES[name]
+    args = case.make()
+    simt.jit(case.kernel, debug=True, cache=False)[case.grid, case.block, 0, case.shared](*args)
+    check(case, args, case.expect(*case.make()))
+
+
 def in_blocks(case: Case) -> bool:
     """Whether threads meet, and plain Python computes the same: NumPy's scalars wrap around where Numba's do not."""
     return (
