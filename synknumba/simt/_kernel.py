@@ -243,6 +243,7 @@ class Kernel:
 
     def inspect_types(self, file: TextIO | None = None) -> None:
         """Prints the function that was generated for each list of argument types, to the standard output or a file."""
+        self.overloads  # noqa: B018  # reading it compiles the declared signatures
         for kinds, text in self._texts.items():
             print(f"{self.py_func.__name__} {kinds}", "-" * 80, text, "=" * 80, sep="\n", file=file)
 

@@ -570,6 +570,9 @@ def test_inspect_types_prints_what_was_generated():
     assert told.getvalue().count("x[0] = n") == 2
     for kinds in kernel.signatures:
         assert f"kernel {kinds}" in told.getvalue()
+    told = io.StringIO()
+    simt.jit("void(float32[::1], int32)")(kernel.py_func).inspect_types(file=told)
+    assert "int32)" in told.getvalue()
 
 
 def test_endless_recursion_is_a_typing_error():
