@@ -19,6 +19,7 @@ from synknumba.simt._devices import Options, define_function, with_devices
 from synknumba.simt._emit import BlockCode, Style, emit_blocks
 from synknumba.simt._flat import flatten
 from synknumba.simt._helpers import HELPERS
+from synknumba.simt._lives import with_own_names
 from synknumba.simt._located import WHERE, note_places
 from synknumba.simt._loops import count_apart, count_up, return_early
 from synknumba.simt._masks import Divergence
@@ -53,7 +54,7 @@ class Program:
         changed = assigned_names(self.code.body)
         self.params = tuple(f"{name}__arg" if name in changed else name for name in source.params)
         copies = [assign(name, load(f"{name}__arg"), source.tree) for name in source.params if name in changed]
-        self.body: list[ast.stmt] = [*copies, *self.code.body]
+        self.body: list[ast.stmt] = with_own_names([*copies, *self.code.body], self.code.local_arrays)
         self.is_cooperative = waits_for(self.body, "grid")
         self.names_grid = self.code.names_grid
         self._namespace: dict[str, Any] | None = None
