@@ -303,7 +303,9 @@ def test_other_constants_make_another_function_and_the_same_do_not() -> None:
             """
         )
     )
-    assert sorted(name for name in code.namespace if "total" in name) == [f"_k_total{end}" for end in ("_", "__1", "__2", "__3")]
+    assert sorted(name for name in code.namespace if "total" in name) == [
+        f"_k_total{end}" for end in ("_", "__1", "__2", "__3")
+    ]
 
 
 def test_a_recursion_over_a_constant_ends_or_is_refused() -> None:
