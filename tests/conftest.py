@@ -34,6 +34,8 @@ def missing(config: pytest.Config) -> dict[str, str]:
     mpiexec = shutil.which("mpiexec") or (Path(sys.prefix) / "bin" / "mpiexec").exists()
     if find_spec("mpi4py") is None or not mpiexec:
         reasons["mpi"] = "mpi4py or mpiexec not found"
+    if "slow" not in config.option.markexpr:
+        reasons["slow"] = "ask for them by -m slow"
     return reasons
 
 
