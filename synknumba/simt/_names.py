@@ -114,6 +114,7 @@ class _Translator(Hoister):
         self.devices = devices
         tree = code.source.tree
         self._stores = Counter(node.id for node in walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        self._pasted_arrays: dict[tuple[int, str, str], str] = {}
         self._groups: set[str] = set()
         while (groups := self._grid_groups(tree)) != self._groups:  # one may be another name for another
             self._groups = groups
@@ -389,7 +390,7 @@ class _Translator(Hoister):
         self.code.uses_state |= code.uses_state
         word, params = code.source.tree.name, code.params
         changed = assigned_names(code.body)
-        names = {name: self._new_local(name, word) for name in changed | set(code.shared_arrays)}
+        names = {name: self._new_local(name, word) for name in changed}
         values: dict[str, ast.expr] = {
             name: self.bind(name.removeprefix("_k_"), value) for name, value in code.namespace.items() if name not in changed
         }
@@ -403,6 +404,10 @@ class _Translator(Hoister):
         for name, array in code.shared_arrays.items():
             dtype = cast(ast.Expr, renamed([place(ast.Expr(array.dtype), node)], names, values)[0]).value
             self._check_known_at_launch(dtype, node)
+            key = (id(code), name, ast.unparse(dtype))
+            if key not in self._pasted_arrays:  # every call of a function has the same array, as on a GPU
+                self._pasted_arrays[key] = self._new_local(name, word)
+            names[name] = self._pasted_arrays[key]
             self.code.shared_arrays[names[name]] = SharedArray(array.shape, dtype, array.at)
         body = renamed(code.body, names, values)
         simple = last_return(body)
