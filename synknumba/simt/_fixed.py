@@ -126,7 +126,7 @@ def called_function(value: Any) -> FunctionType | None:
     """The plain function of a device function or of an njit function of the user's."""
     if is_device_function(value):
         return value.py_func  # type: ignore[no-any-return]
-    if is_njit_function(value) and not value.py_func.__module__.startswith("numba."):
+    if is_njit_function(value) and not str(value.py_func.__module__).startswith("numba."):  # None: it was made by exec
         return value.py_func  # type: ignore[no-any-return]
     return None
 

@@ -129,6 +129,22 @@ def test_a_declared_function_that_calls_itself() -> None:
     assert out.tolist() == [expected(v) for v in x]
 
 
+@pytest.mark.parametrize("made", [njit, simt.jit(device=True)], ids=["njit", "device"])
+@pytest.mark.parametrize("run", RUNS)
+def test_a_function_of_no_module(run: Run, made: Run) -> None:
+    """As `exec` makes one in a scope without a `__name__`."""
+    plain = defined("def half(v):\n    return v * 0.5", "half", __name__=None)
+    assert plain.__module__ is None
+    half = made(plain)
+
+    def kernel(x):
+        x[cuda.grid(1)] = half(x[cuda.grid(1)])
+
+    x = np.arange(2.0)
+    run(kernel)[1, 2](x)
+    assert x.tolist() == [0, 0.5]
+
+
 def test_an_njit_function_with_a_signature() -> None:
     f = njit("int32(int32)")(lambda v: v * 1.5)
 
