@@ -6,8 +6,8 @@ are not negative and assumptions hold. Memory that starts undefined is filled wi
 
 import ast
 import math
-from collections import defaultdict
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -19,6 +19,7 @@ from numba.cuda.simulator.kernelapi import FakeCUDAAtomic
 from numba.np.numpy_support import as_dtype
 
 from synknumba.simt import Kernel
+from synknumba.simt._atomics import ATOMICS
 from synknumba.simt._build import Program
 from synknumba.simt._intrinsics import FAR
 from synknumba.simt._operations import SIZES
@@ -39,8 +40,13 @@ def launches(
     """What launches the generated function, threads forward and in reverse, with arguments of the types of those given."""
     program = Program(kernel.py_func, kernel._options)
     program._infer = _remembered(program._infer)  # inferring types takes longer than anything else
-    sizes = (*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], shared)
-    return {"reverse" if reverse else "forward": _launch(program, sizes, args, reverse=reverse) for reverse in (False, True)}
+    kinds = dict(zip(program.params, map(typeof, args), strict=True))
+    made = {}
+    for reverse in (False, True):
+        program.options = replace(program.options, reverse=reverse)
+        body = program.launch_body(kinds)
+        made["reverse" if reverse else "forward"] = launch_function(program, [*_unset(body), *body], grid, block, shared)
+    return made
 
 
 def _remembered(infer: Any) -> Any:
@@ -54,48 +60,58 @@ def _remembered(infer: Any) -> Any:
     return remember
 
 
-def _launch(program: Program, sizes: tuple[int, ...], args: tuple[Any, ...], *, reverse: bool) -> Launch:
-    program.options = replace(program.options, reverse=reverse)
-    kinds = dict(zip(program.params, (typeof(arg) for arg in args), strict=True))
-    body = program.launch_body(kinds)
-    body = [*_unset(body), *body]
-    function = _in_python(program.define(program.code.source.function.__name__, [*SIZES, SMEM, *program.params], body))
-
-    def launch(*given: Any) -> None:
-        with np.errstate(all="ignore"):
-            function(*sizes, *(with_fields(arg) for arg in given))
-
-    return launch
-
-
 def _unset(body: list[ast.stmt]) -> list[ast.stmt]:
     """Sets the uniform variables to None. Numba lets code load one that has no value yet, if it does not use it then."""
     names = {node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)}
     return ast.parse("\n".join(f"{name} = None" for name in sorted(names) if name.endswith("__u"))).body
 
 
-def _in_python(function: FunctionType) -> FunctionType:
-    """The function with stand-ins for everything that only compiled code can call."""
-    scope = dict(function.__globals__)
-    plain = FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
-    for name, value in function.__globals__.items():
-        if name in STAND_INS:
-            scope[name] = STAND_INS[name]
-        elif name.startswith("_k_atomic_"):
-            scope[name] = getattr(FakeCUDAAtomic(), name.removeprefix("_k_atomic_"))
-        elif name.startswith("_k_slots_"):
-            scope[name] = lambda _: defaultdict(lambda: None)
-        elif name.startswith("_k_no_value_"):
-            scope[name] = lambda: None
-        elif type(value).__name__ == "_Intrinsic" and hasattr(MODULE, name.removeprefix("_k_")):
-            scope[name] = getattr(MODULE, name.removeprefix("_k_"))
-        elif isinstance(value, Dispatcher) and not (
-            name.startswith("_k_all_") or value.py_func.__module__.startswith("numba.")
-        ):
-            scope[name] = plain if value.py_func is function else _in_python(value.py_func)
-        elif isinstance(value, types.Number):
-            scope[name] = as_dtype(value).type
-    return plain
+def launch_function(
+    program: Program, body: list[ast.stmt], grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0
+) -> Launch:
+    """What launches a function of this body, which the program has made, with arguments of the types that it is made for."""
+    function = program.define(program.code.source.tree.name, [*SIZES, SMEM, *program.params], body)
+    function = _in_python(function, {})
+    sizes = (*(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], shared)
+
+    def launch(*args: Any) -> None:
+        with np.errstate(all="ignore"):
+            function(*sizes, *(with_fields(arg) for arg in args))
+
+    return launch
+
+
+def _in_python(function: FunctionType, made: dict[FunctionType, FunctionType]) -> FunctionType:
+    """The function with stand-ins for everything that only compiled code can call.
+
+    Args:
+        function: made for Numba, or one of the user's own.
+        made: the functions that have been done already, which may lead back to themselves.
+    """
+    if function not in made:
+        scope: dict[str, Any] = {}
+        made[function] = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+        scope.update({name: _stand_in(name, value, made) for name, value in function.__globals__.items()})
+    return made[function]
+
+
+def _stand_in(name: str, value: Any, made: dict[FunctionType, FunctionType]) -> Any:
+    """What a global name of the generated code stands for in Python."""
+    if name in STAND_INS:
+        return STAND_INS[name]
+    if name.startswith("_k_slots_"):
+        return lambda memory: [None] * len(memory)  # no fewer than there are threads
+    if name.startswith("_k_no_value_"):
+        return lambda: None
+    for word, function in ATOMICS.items():
+        if value is function:
+            return getattr(FakeCUDAAtomic(), word)
+    if type(value).__name__ == "_Intrinsic" and hasattr(MODULE, name.removeprefix("_k_")):
+        return getattr(MODULE, name.removeprefix("_k_"))
+    if isinstance(value, Dispatcher):
+        compiled = name.startswith("_k_all_") or str(value.py_func.__module__).startswith("numba.")
+        return value if compiled else _in_python(value.py_func, made)
+    return as_dtype(value).type if isinstance(value, (types.Number, types.Boolean)) else value
 
 
 def _undefined(shape: Any, dtype: Any) -> np.ndarray:
@@ -105,7 +121,7 @@ def _undefined(shape: Any, dtype: Any) -> np.ndarray:
 
 
 def _nonneg(value: int) -> int:
-    assert value >= 0, f"an index is {value}"
+    assert value >= 0, f"a value that cannot be negative is {value}"
     return value
 
 
@@ -126,18 +142,23 @@ def _set(slots: Any, index: int, value: Any) -> None:
     slots[index] = value
 
 
-STAND_INS = {
+def _shared_view(memory: np.ndarray, dtype: Any) -> np.ndarray:
+    dtype = np.dtype(as_dtype(dtype) if isinstance(dtype, types.Type) else dtype)
+    return memory[: len(memory) // dtype.itemsize * dtype.itemsize].view(dtype)
+
+
+STAND_INS: Mapping[str, Any] = {
     "_k_nonneg": _nonneg,
     "_k_assume": _assume,
     "_k_ceil_bound": _bound(math.ceil),
     "_k_floor_bound": _bound(math.floor),
     "_k_stack_array": _undefined,
     "_k_empty": _undefined,
-    "_k_sum_any_order": lambda total, value: total + value,
+    "_k_sum_any_order": lambda total, value: total + type(total)(value),
     "_k_zero_like_element": lambda array: array.dtype.type(0),
-    "_k_slot_get": lambda slots, index: slots[index],
+    "_k_slot_get": operator.getitem,
     "_k_slot_set": _set,
-    "_k_shared_view": lambda memory, dtype: memory.view(as_dtype(dtype) if isinstance(dtype, types.Type) else dtype),
+    "_k_shared_view": _shared_view,
     "_k_inner": lambda padded: padded[MARGIN:-MARGIN],
     "_k_borrowed": lambda array: array,
     "_k_keep": lambda _: None,

@@ -15,10 +15,10 @@ from numba import cuda, float32, float64, int32, int64, njit, typeof, types
 from synknumba.simt._ast import unparse
 from synknumba.simt._build import Program
 from synknumba.simt._devices import Options, define_function
-from synknumba.simt._interpret import interpreted
 from synknumba.simt._names import Devices, translate_names
 from synknumba.simt._sync import BARRIER_KINDS, COLLECTIVES, barrier_name, collective_name
 from synknumba.simt._thread_code import ThreadCode
+from tests.conformance.simt.python_mode import launch_function
 
 NAMES = {"cuda": cuda, "np": np, "njit": njit, "float32": float32, "float64": float64, "int32": int32, "int64": int64}
 _numbers = itertools.count()
@@ -80,10 +80,9 @@ def program_text(function: FunctionType, *kinds: types.Type) -> str:
 def launch(function: FunctionType, grid: Any, block: Any, *args: Any, reverse: bool = False, smem: int = 0) -> None:
     """Runs the generated function in plain Python."""
     program = Program(function, Options(reverse=reverse))
-    run = interpreted(program, dict(zip(program.params, map(typeof, args), strict=True)))
-    sizes = [(*size, 1, 1)[:3] if isinstance(size, tuple) else (size, 1, 1) for size in (grid, block)]
-    with np.errstate(all="ignore"):
-        run(*sizes[0], *sizes[1], smem, *args)
+    body = program.launch_body(dict(zip(program.params, map(typeof, args), strict=True)))
+    sizes = [size if isinstance(size, tuple) else (size,) for size in (grid, block)]
+    launch_function(program, body, *sizes, smem)(*args)
 
 
 class Statements:
