@@ -1,7 +1,7 @@
 """What a transport is: the contract of the collectives, one by one.
 
-A collective is about arrays that every rank holds one of. A communicator is one rank's end of a transport; it is asked for a step
-(a callable without arguments) once, and the step is run at every call, on all ranks at once.
+A collective is about arrays that every rank holds one of. A communicator is one rank's end of a transport; it is asked for a
+step (a callable without arguments) once, and the step is run at every call, on all ranks at once.
 
     collective       what rank r holds afterwards
     broadcast        the root's array
@@ -15,8 +15,8 @@ A collective is about arrays that every rank holds one of. A communicator is one
     min, max         as `numpy.minimum` and `numpy.maximum`: a NaN anywhere gives NaN
     avg              the sum, divided by W in the arrays' dtype
 
-Lengths may differ between ranks wherever that has a meaning (all_gather, reduce_scatter): every rank knows all of them before it
-starts, so nothing is exchanged, padded or cut. One step may be about several arrays; a transport sends them together.
+Lengths may differ between ranks wherever that has a meaning (all_gather, reduce_scatter): every rank knows all of them before
+it starts, so nothing is exchanged, padded or cut. One step may be about several arrays; a transport sends them together.
 
 Which dtypes an op is defined for, and whether shapes fit, is checked by the caller. Communicators are final, override the
 abstract methods only, and document nothing that the contract says already.
