@@ -12,7 +12,7 @@ either.
 """
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from numba.core import types
@@ -24,8 +24,6 @@ from synknumba.simt._overloads import Declared, best_declared
 from synknumba.simt._slots import is_number
 from synknumba.simt._thread_code import ThreadCode
 
-Bind = Callable[[str, Any], ast.Name]
-
 
 class Conversions:
     """Makes a device function convert its arguments and its result.
@@ -33,14 +31,13 @@ class Conversions:
     Args:
         code: the function.
         declared: its signatures.
-        bind: makes a name of the generated code for a value: word, value -> name.
 
     Raises:
         KernelError: a signature has another number of arguments than the function.
     """
 
-    def __init__(self, code: ThreadCode, declared: Sequence[Declared], bind: Bind) -> None:
-        self._code, self._declared, self._bind = code, declared, bind
+    def __init__(self, code: ThreadCode, declared: Sequence[Declared]) -> None:
+        self._code, self._declared = code, declared
         self._name = code.source.tree.name
         for one in declared:
             if len(one.args) != len(code.params):
@@ -69,17 +66,17 @@ class Conversions:
         if not any(map(is_number, kinds)):
             return given
         if len(set(kinds)) == 1:
-            return ast.Call(self._bind(f"as_{kinds[0]}", kinds[0]), [given], [])
+            return ast.Call(self._code.bind(f"as_{kinds[0]}", kinds[0]), [given], [])
         function = _argument_of_the_best(self._name, self._declared, self._code.params.index(param))
-        return ast.Call(self._bind(f"fit_{param}", function), [self._all_given()], [])
+        return ast.Call(self._code.bind(f"fit_{param}", function), [self._all_given()], [])
 
     def _result(self, value: ast.expr) -> ast.expr:
         results = {one.result for one in self._declared}
         kind = next(iter(results))
         if len(results) > 1:
             function = _result_of_the_best(self._name, self._declared)
-            return ast.Call(self._bind("fit_result", function), [value, self._all_given()], [])
-        return ast.Call(self._bind(f"as_{kind}", kind), [value], []) if is_number(kind) else value
+            return ast.Call(self._code.bind("fit_result", function), [value, self._all_given()], [])
+        return ast.Call(self._code.bind(f"as_{kind}", kind), [value], []) if is_number(kind) else value
 
 
 def _argument_of_the_best(name: str, declared: Sequence[Declared], position: int) -> Any:

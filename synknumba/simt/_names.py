@@ -5,7 +5,6 @@ functions, barriers and collectives are statements of their own, and what cannot
 """
 
 import ast
-from collections import Counter
 from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, cast
@@ -14,13 +13,14 @@ from numba.core import types
 
 from synknumba._errors import KernelError
 from synknumba.simt._arrays import ARRAY_PATHS, SharedArray, array_arguments, constant, known_dtype, shape_of
-from synknumba.simt._ast import assign, assigned_names, expression, load, place, read_names, walk
+from synknumba.simt._ast import assign, expression, load, place, read_names, walk
 from synknumba.simt._declared import Conversions
+from synknumba.simt._exchange import arguments_of, exchange
 from synknumba.simt._fixed import MAX_VARIANTS, FixedParameters, arguments, called_function, fix
 from synknumba.simt._hoist import Hoister
 from synknumba.simt._index_types import OF_THE_WIDTH, as_in_cuda
-from synknumba.simt._inline import ReturnsAssigned, last_return, renamed
 from synknumba.simt._intrinsics import stack_array
+from synknumba.simt._locals import Locals
 from synknumba.simt._math import MATH
 from synknumba.simt._operations import (
     AXES,
@@ -38,10 +38,11 @@ from synknumba.simt._operations import (
     way_out,
 )
 from synknumba.simt._overloads import as_declared, declared_signatures
+from synknumba.simt._paste import Paster
 from synknumba.simt._scope import MISSING, CudaPath, Scope, is_njit_function
 from synknumba.simt._source import CALLED_BUILTINS, read_source
 from synknumba.simt._spelling import spelled
-from synknumba.simt._sync import BARRIER_PATHS, COLLECTIVES, EXCHANGED, OPERAND, barrier, collective_statement
+from synknumba.simt._sync import BARRIER_PATHS, COLLECTIVES, barrier
 from synknumba.simt._thread_code import NOTHING, DeviceFunction, ThreadCode
 
 
@@ -89,12 +90,11 @@ def translate_names(function: FunctionType, devices: Devices, device: DeviceFunc
     """
     source = read_source(function)
     source = spelled(fix(source, device.fixed) if device else source)
+    code = _Translator(ThreadCode(source), Scope(source), devices).run()
     if device is None:
-        return _Translator(ThreadCode(source), Scope(source), devices).run()
-    translator = _Translator(ThreadCode(source), Scope(source), devices)
-    code = translator.run()
+        return code
     if device.declared:
-        Conversions(code, device.declared, translator.bind).apply()
+        Conversions(code, device.declared).apply()
     if device.is_recursive:
         code.uses_state = True  # the calls inside it, translated before this was known, pass the state
         if code.needs_block:
@@ -113,13 +113,12 @@ class _Translator(Hoister):
         self.scope = scope
         self.devices = devices
         tree = code.source.tree
-        self._stores = Counter(node.id for node in walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-        self._pasted_arrays: dict[tuple[int, str, str], str] = {}
+        self.variables = Locals(code.source, scope)
+        self.paster = Paster(code, self.variables)
         self._groups: set[str] = set()
         while (groups := self._grid_groups(tree)) != self._groups:  # one may be another name for another
             self._groups = groups
         self.code.names_grid = any(isinstance(node, ast.Call) and self._is_grid(node) for node in walk(tree))
-        self._taken = set(scope.locals)
 
     def run(self) -> ThreadCode:
         self.code.body = self.block(self.source.tree.body)
@@ -169,7 +168,7 @@ class _Translator(Hoister):
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
         if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             path, name = self._path(node.value.func), node.targets[0].id
-            if path in ARRAY_PATHS and self._stores[name] == 1:
+            if path in ARRAY_PATHS and self.variables.is_assigned_once(name):
                 return self._array(node.value, path, name)
         if self._is_grid(node.value) and isinstance(node.targets[0], ast.Name):
             return ast.copy_location(ast.Pass(), node)
@@ -186,27 +185,20 @@ class _Translator(Hoister):
         shape_node, dtype_node = array_arguments(path, made, self.scope)
         shape, dtype = shape_of(shape_node, self.scope, dynamic=path == "shared.array"), self._dtype(dtype_node)
         if path == "shared.array":
-            self._check_known_at_launch(dtype, made)
+            self.variables.check_known_at_launch(dtype, made)
             self.code.needs_block = True
             self.code.shared_arrays[name] = SharedArray(shape, dtype, made)
             return place(ast.Pass(), made)
         self.code.local_arrays.add(name)
         elements: list[ast.expr] = [ast.Constant(dim) for dim in shape]
         dims = elements[0] if len(elements) == 1 else ast.Tuple(elements, ast.Load())
-        return assign(name, ast.Call(self.bind("stack_array", stack_array), [dims, dtype], []), made)
-
-    def _check_known_at_launch(self, dtype: ast.expr, at: ast.AST) -> None:
-        """Refuses the dtype of a shared array that is made of variables: the array is there before they are."""
-        for name in sorted(read_names(dtype) & self._taken):
-            if name not in self.source.params or self._stores[name]:
-                construct = f"a shared array whose dtype is in the variable {name!r}"
-                raise self.source.refusal(at, construct, "write the dtype, or `x.dtype` of an argument of the kernel")
+        return assign(name, ast.Call(self.code.bind("stack_array", stack_array), [dims, dtype], []), made)
 
     def _dtype(self, node: ast.expr) -> ast.expr:
         dtype = known_dtype(node, self.scope)
         if dtype is None:
             return cast(ast.expr, self.visit(node))
-        return self.bind("dtype", dtype)
+        return self.code.bind("dtype", dtype)
 
     # ---- names
 
@@ -275,7 +267,9 @@ class _Translator(Hoister):
             device.is_recursive = True
         elif device.code.needs_block:
             self.code.names_grid |= device.code.names_grid
-            return self._pasted(node, device.code, args)
+            statements, value = self.paster.paste(device.code, args, node)
+            self.before += statements
+            return value
         if device.code is None or device.code.uses_state:
             self.code.uses_state = True
             args = [load(name) for name in STATE] + args
@@ -308,18 +302,21 @@ class _Translator(Hoister):
 
     def _default(self, value: Any, at: ast.AST) -> ast.expr:
         plain = value is None or isinstance(value, (bool, int, float, complex, str))
-        return place(ast.Constant(value) if plain else self.bind("default", value), at)
+        return place(ast.Constant(value) if plain else self.code.bind("default", value), at)
 
     def _cuda_call(self, node: ast.Call, path: str) -> ast.expr:
         if path in {"grid", "gridsize"}:
             return self._grid(node, path)
         if path in COLLECTIVES:
-            return self._collective(node, path)
+            self.code.needs_block = self.code.uses_state = True
+            statements, value = exchange(path, self.in_order(arguments_of(node, path, self.source)), node, self.fresh)
+            self.before += statements
+            return value
         if path == "const.array_like" and len(node.args) == 1 and not node.keywords:
             return cast(ast.expr, self.visit(node.args[0]))
         if path == "lanemask_lt":
             lane = self._state(node, f"(1 << ({LINEAR} & {WARP_SIZE - 1})) - 1")
-            return place(ast.Call(self.bind("uint32", types.uint32), [lane], []), node)
+            return place(ast.Call(self.code.bind("uint32", types.uint32), [lane], []), node)
         if path in ARRAY_PATHS:
             name = self.fresh("array")
             self.before.append(self._array(node, path, name))
@@ -335,7 +332,7 @@ class _Translator(Hoister):
         return self._plain_call(node)
 
     def _int32(self, node: ast.expr) -> ast.expr:
-        return place(ast.Call(self.bind("as_int32", types.int32), [node], []), node)
+        return place(ast.Call(self.code.bind("as_int32", types.int32), [node], []), node)
 
     def _grid(self, node: ast.Call, path: str) -> ast.expr:
         ndim = constant(node.args[0], self.scope) if len(node.args) == 1 else MISSING
@@ -353,79 +350,6 @@ class _Translator(Hoister):
         self.code.uses_state = True
         return expression(text, node)
 
-    # ---- several threads
-
-    def _collective(self, node: ast.Call, path: str) -> ast.expr:
-        operation = COLLECTIVES[path]
-        given = dict(zip(operation.params, node.args, strict=False))
-        given |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
-        if len(node.args) + len(node.keywords) != len(operation.params) or set(given) != set(operation.params):
-            construct = f"cuda.{path}() without exactly the arguments {', '.join(operation.params)}"
-            raise self.source.refusal(node, construct, "give it these")
-        self.code.needs_block = self.code.uses_state = True
-        values = self.in_order([given[name] for name in operation.params])
-        operands: list[ast.expr] = []
-        for name, value in zip(operation.params, values, strict=True):
-            operands.append(self._operand(value, exchanged=name == operation.exchanged))
-        results = [self.fresh("got") for _ in range(operation.results)]
-        if operation.is_vote:  # the same for all threads of the block; each then keeps it as its own
-            count = self.fresh("vote")
-            self.before.append(collective_statement(path, [count], operands, node))
-            self.before.append(assign(results[0], load(count), node))
-        else:
-            self.before.append(collective_statement(path, results, operands, node))
-        parts: list[ast.expr] = [load(name) for name in results]
-        return place(parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Load()), node)
-
-    def _operand(self, value: ast.expr, *, exchanged: bool) -> ast.expr:
-        if not exchanged and not read_names(value):
-            return value
-        name = self.fresh(EXCHANGED if exchanged else OPERAND)
-        self.before.append(assign(name, value, value))
-        return ast.copy_location(load(name), value)
-
-    def _pasted(self, node: ast.Call, code: ThreadCode, args: list[ast.expr]) -> ast.expr:
-        """The body of a device function in front of the statement, and its value."""
-        self.code.needs_block = True
-        self.code.uses_state |= code.uses_state
-        word, params = code.source.tree.name, code.params
-        changed = assigned_names(code.body)
-        names = {name: self._new_local(name, word) for name in changed}
-        values: dict[str, ast.expr] = {
-            name: self.bind(name.removeprefix("_k_"), value) for name, value in code.namespace.items() if name not in changed
-        }
-        for param, arg in zip(params, args, strict=True):
-            if param not in changed and (isinstance(arg, (ast.Name, ast.Constant)) or _is_dtype_of_variable(arg)):
-                values[param] = arg
-            else:
-                names.setdefault(param, self._new_local(param, word))
-                self.before.append(assign(names[param], arg, node))
-        self.code.local_arrays |= {names[name] for name in code.local_arrays}
-        for name, array in code.shared_arrays.items():
-            dtype = cast(ast.Expr, renamed([place(ast.Expr(array.dtype), node)], names, values)[0]).value
-            self._check_known_at_launch(dtype, node)
-            key = (id(code), name, ast.unparse(dtype))
-            if key not in self._pasted_arrays:  # every call of a function has the same array, as on a GPU
-                self._pasted_arrays[key] = self._new_local(name, word)
-            names[name] = self._pasted_arrays[key]
-            self.code.shared_arrays[names[name]] = SharedArray(array.shape, dtype, array.at)
-        body = renamed(code.body, names, values)
-        simple = last_return(body)
-        if simple is not None:
-            self.before += simple[0]
-            return simple[1] or place(ast.Constant(None), node)
-        result, flag = self._new_local("result", word), self._new_local("returned", word)
-        self.before += ReturnsAssigned(result, flag).lower(body)
-        return place(load(result) if result in assigned_names(self.before) else ast.Constant(None), node)
-
-    def _new_local(self, name: str, function: str) -> str:
-        number, new = 1, f"{name}_{function}"
-        while new in self._taken or new in self.source.scope:
-            number += 1
-            new = f"{name}_{function}{number}"
-        self._taken.add(new)
-        return new
-
     # ---- functions and constants
 
     def _device(self, value: Any, fixed: Mapping[str, Any] = NOTHING) -> DeviceFunction | None:
@@ -440,24 +364,8 @@ class _Translator(Hoister):
         optional = is_njit_function(value) and not self.scope.mentions_cuda(function)
         return self.devices.translate(DeviceFunction(function, declared, fixed), optional=optional)
 
-    def bind(self, word: str, value: Any) -> ast.Name:
-        """A name of the generated function that stands for the value."""
-        names = self.code.namespace
-        # A device function may have any name, also that of a variable of the generated code; none of these ends so.
-        first = f"_k_{word}_" if isinstance(value, DeviceFunction) else f"_k_{word}"
-        name, number = first, 0
-        while name in names and names[name] is not value:
-            number += 1
-            name = f"{first}_{number}"
-        names[name] = value
-        return load(name)
-
     def _bind_at(self, node: ast.expr, word: str, value: Any) -> ast.expr:
-        return ast.copy_location(self.bind(word, value), node)
-
-
-def _is_dtype_of_variable(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "dtype" and isinstance(node.value, ast.Name)
+        return ast.copy_location(self.code.bind(word, value), node)
 
 
 def _split_tuple(node: ast.Assign) -> ast.stmt | list[ast.stmt]:

@@ -7,6 +7,7 @@ from types import FunctionType, MappingProxyType
 from typing import Any, Final
 
 from synknumba.simt._arrays import SharedArray
+from synknumba.simt._ast import load
 from synknumba.simt._fixed import key
 from synknumba.simt._lambdas import identifier
 from synknumba.simt._overloads import Declared
@@ -44,6 +45,17 @@ class ThreadCode:
     def __post_init__(self) -> None:
         """The parameters are those of the source, until someone changes them."""
         self.params = self.params or self.source.params
+
+    def bind(self, word: str, value: Any) -> ast.Name:
+        """A name of the generated function that stands for the value."""
+        # A device function may have any name, also that of a variable of the generated code; none of these ends so.
+        first = f"_k_{word}_" if isinstance(value, DeviceFunction) else f"_k_{word}"
+        name, number = first, 0
+        while name in self.namespace and self.namespace[name] is not value:
+            number += 1
+            name = f"{first}_{number}"
+        self.namespace[name] = value
+        return load(name)
 
 
 class DeviceFunction:
