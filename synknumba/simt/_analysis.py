@@ -6,30 +6,26 @@
 """
 
 import ast
-import builtins
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import BuiltinFunctionType, ModuleType
 from typing import Any, cast
 
-import numpy as np
 from numba.core import types
 
-from synknumba.simt._ast import assigned_names, call_name, has_return, own_exits, range_arguments, read_names, walk
-from synknumba.simt._operations import BLOCK, LINEAR, SIZES, STATE, VARYING_STATE
+from synknumba.simt._ast import assigned_names, has_return, own_exits, range_arguments, read_names, walk
+from synknumba.simt._meanings import ARRAY_ATTRIBUTES as ARRAY_ATTRIBUTES
+from synknumba.simt._meanings import NONNEG as NONNEG
+from synknumba.simt._meanings import is_number_type, is_one_of
+from synknumba.simt._numbers import Numbers
+from synknumba.simt._operands import without_copies
+from synknumba.simt._operations import BLOCK, LINEAR, STATE, VARYING_STATE
 from synknumba.simt._sync import collective_of, is_exchanged, is_operand, synchronises
-from synknumba.simt._types import VariableTypes, is_integer_type
-from synknumba.simt._variables import definitions, single_target
-
-NONNEG = "_k_nonneg"
-
-PURE_BUILTINS = frozenset({"abs", "bool", "float", "int", "len", "max", "min", "range", "round"})
-ARRAY_ATTRIBUTES = frozenset({"shape", "size", "ndim", "itemsize", "nbytes"})
+from synknumba.simt._types import VariableTypes
+from synknumba.simt._variables import single_target
 
 
-class Analysis:
+class Analysis(Numbers):
     """What is known about the code of one thread.
 
     Args:
@@ -57,20 +53,13 @@ class Analysis:
         grid: bool = False,
         checked: bool = False,
     ) -> None:
+        super().__init__(body, params, namespace, variable_types)
         self._checked = checked
-        self.params = frozenset(params)
-        self.namespace = namespace
-        self.types = variable_types
-        self.assigned = assigned_names(body)
-        self._definitions = definitions(body)
         self.grid = grid
         self.varying: set[str] = {*VARYING_STATE, *(BLOCK.values() if grid else ())}
         self._find_varying(body)
-        # Variables of the block level that the emitter makes, and whether they cannot be negative.
-        self._block_indices: dict[str, bool] = {}
-        self.recomputed: dict[str, ast.Assign] = {}
         self._counts = Counter(node.id for node in walk(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-        self.body = self._without_copies(self._find_recomputed(body))
+        self.body = without_copies(self._find_recomputed(body), self._has_slot)
 
     @contextmanager
     def thread_index(self, statement: ast.Assign, first: str, *, nonneg: bool) -> Iterator[None]:
@@ -82,32 +71,6 @@ class Analysis:
             yield
         finally:
             del self.recomputed[name], self._block_indices[first]
-
-    # ---- collectives
-
-    def _without_copies(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """Has collectives take a variable's own slot instead of a copy: for `given = v`, `got = shfl(m, given, d)`."""
-        done: list[ast.stmt] = []
-        for statement in body:
-            if isinstance(statement, (ast.If, ast.For, ast.While)):
-                statement.body = self._without_copies(statement.body)
-                statement.orelse = self._without_copies(statement.orelse)
-            found = collective_of(statement)
-            if found is not None and isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
-                last = next((at for at in range(len(done) - 1, -1, -1) if not is_operand(single_target(done[at]) or "")), -1)
-                for copied in done[last + 1 :]:
-                    name, value = single_target(copied), copied.value if isinstance(copied, ast.Assign) else None
-                    if (
-                        name is None
-                        or not is_exchanged(name)
-                        or not isinstance(value, ast.Name)
-                        or not self._has_slot(value.id)
-                    ):
-                        continue
-                    done.remove(copied)
-                    statement.value.args = [value if read_names(arg) == {name} else arg for arg in statement.value.args]
-            done.append(statement)
-        return done
 
     def _has_slot(self, name: str) -> bool:
         return name in self.assigned and name in self.varying and name not in self.recomputed
@@ -131,7 +94,7 @@ class Analysis:
                 case ast.Assign():
                     varies = under_varying or not self.is_uniform(statement.value)
                     for target in statement.targets:
-                        unpacks = isinstance(target, ast.Tuple) and not self._is_value_tuple(statement.value)
+                        unpacks = isinstance(target, ast.Tuple) and not self.is_value_tuple(statement.value)
                         self._mark(target, varies=varies or unpacks)
                 case ast.AugAssign():
                     self._mark(statement.target, varies=under_varying or not self.is_uniform(statement.value))
@@ -190,7 +153,7 @@ class Analysis:
             case ast.Attribute():
                 return self._is_uniform_attribute(node)
             case ast.Subscript():
-                return self._is_value_tuple(node.value) and self.is_uniform(node.value) and self.is_uniform(node.slice)
+                return self.is_value_tuple(node.value) and self.is_uniform(node.value) and self.is_uniform(node.slice)
             case ast.Call():
                 return self.is_pure_function(node.func) and not node.keywords and all(map(self.is_uniform, node.args))
             case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.IfExp() | ast.Tuple():
@@ -207,51 +170,13 @@ class Analysis:
         return False
 
     def _is_uniform_attribute(self, node: ast.Attribute) -> bool:
-        if self._is_module_constant(node):
+        if self.is_module_constant(node):
             return True
         if not self.is_uniform(node.value):
             return False
-        if node.attr in ARRAY_ATTRIBUTES and not isinstance(self._param_type(node.value), types.Record):
+        if node.attr in ARRAY_ATTRIBUTES and not isinstance(self.param_type(node.value), types.Record):
             return True
-        return isinstance(self._param_type(node.value), types.BaseNamedTuple)
-
-    def _is_value_tuple(self, node: ast.expr) -> bool:
-        """Whether the expression is a tuple of values: an array's shape, or a tuple argument."""
-        if isinstance(node, ast.Attribute) and node.attr == "shape":
-            return True
-        return isinstance(self._param_type(node), types.BaseTuple)
-
-    def _param_type(self, node: ast.expr) -> types.Type | None:
-        return self.types.params.get(node.id) if isinstance(node, ast.Name) and node.id in self.params else None
-
-    def _is_module_constant(self, node: ast.Attribute) -> bool:
-        if not isinstance(node.value, ast.Name):
-            return False
-        module = self.namespace.get(node.value.id)
-        return isinstance(module, ModuleType) and isinstance(getattr(module, node.attr, None), (int, float))
-
-    def function_of(self, node: ast.expr) -> Any:
-        """What a called expression stands for, if that is known: a builtin, a math function, a type."""
-        if isinstance(node, ast.Name):
-            if node.id in self.namespace:
-                return self.namespace[node.id]
-            is_local = node.id in self.assigned or node.id in self.params
-            return None if is_local else getattr(builtins, node.id, None)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            module = self.namespace.get(node.value.id)
-            return getattr(module, node.attr, None) if isinstance(module, ModuleType) else None
-        return None
-
-    def is_pure_function(self, node: ast.expr) -> bool:
-        """Whether the function only computes: the builtins of that kind, math functions, number types."""
-        if isinstance(node, ast.Name) and node.id == NONNEG:
-            return True
-        function = self.function_of(node)
-        if isinstance(function, BuiltinFunctionType) and function.__module__ == math.__name__:
-            return True
-        if isinstance(function, np.ufunc) or _is_number_type(function):
-            return True
-        return getattr(function, "__module__", None) == "builtins" and getattr(function, "__name__", "") in PURE_BUILTINS
+        return isinstance(self.param_type(node.value), types.BaseNamedTuple)
 
     # ---- recomputable
 
@@ -289,138 +214,16 @@ class Analysis:
             case ast.Constant():
                 return True
             case ast.Attribute():
-                return self._is_module_constant(node) or (self._is_cheap(node.value) and self._is_uniform_attribute(node))
+                return self.is_module_constant(node) or (self._is_cheap(node.value) and self._is_uniform_attribute(node))
             case ast.Subscript():
-                return self._is_value_tuple(node.value) and self._is_cheap(node.value) and self._is_cheap(node.slice)
+                return self.is_value_tuple(node.value) and self._is_cheap(node.value) and self._is_cheap(node.slice)
             case ast.Call():
                 function = self.function_of(node.func)
-                cheap = _is_number_type(function) or _is_one_of(function, int, min, max, abs)
+                cheap = is_number_type(function) or is_one_of(function, int, min, max, abs)
                 return cheap and not node.keywords and all(map(self._is_cheap, node.args))
             case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.IfExp() | ast.Tuple():
                 return all(self._is_cheap(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
         return False
-
-    # ---- numbers
-
-    def is_nonneg(self, node: ast.expr) -> bool:
-        """Whether the expression is an integer that cannot be negative."""
-        match node:
-            case ast.Constant():
-                return type(node.value) is int and node.value >= 0
-            case ast.Name():
-                if node.id in STATE or node.id == LINEAR:
-                    return True
-                if node.id in self._block_indices:
-                    return self._block_indices[node.id]
-                if node.id in self.namespace:
-                    constant = self.namespace[node.id]
-                    return type(constant) is int and constant >= 0
-                value = self.definition(node.id)
-                return value is not None and self.is_nonneg(value)
-            case ast.Attribute():
-                return self._is_array_number(node)
-            case ast.Subscript():
-                return self._is_array_number(node)
-            case ast.Call():
-                if call_name(node) == NONNEG:
-                    return True
-                return _is_one_of(self.function_of(node.func), min, max) and all(map(self.is_nonneg, node.args))
-            case ast.BinOp(op=ast.Add() | ast.Mult() | ast.FloorDiv() | ast.Mod() | ast.RShift() | ast.BitAnd()):
-                return self.is_nonneg(node.left) and self.is_nonneg(node.right)
-        return False
-
-    def is_positive(self, node: ast.expr) -> bool:
-        """Whether the expression is an integer above zero."""
-        match node:
-            case ast.Constant():
-                return type(node.value) is int and node.value > 0
-            case ast.Name():
-                if node.id in SIZES:
-                    return True
-                value = self.definition(node.id)
-                constant = self.namespace.get(node.id)
-                return (value is not None and self.is_positive(value)) or (type(constant) is int and constant > 0)
-            case ast.BinOp(op=ast.Mult()):
-                return self.is_positive(node.left) and self.is_positive(node.right)
-            case ast.BinOp(op=ast.Add()):
-                pair = (node.left, node.right)
-                return all(map(self.is_nonneg, pair)) and any(map(self.is_positive, pair))
-        return False
-
-    def definition(self, name: str) -> ast.expr | None:
-        """What the variable stands for all the time, if it is assigned once, at the top, from values of that kind."""
-        if name in self.recomputed:
-            return self.recomputed[name].value
-        return self._definitions.get(name)
-
-    def is_settled(self, node: ast.expr) -> bool:
-        """Whether the expression has the same value wherever in the kernel it is evaluated."""
-        return all(name not in self.assigned or self.definition(name) is not None for name in read_names(node))
-
-    def is_integral(self, node: ast.expr) -> bool:
-        """Whether the expression is an integer, computed in int64."""
-        match node:
-            case ast.Constant():
-                return type(node.value) is int
-            case ast.Name():
-                if node.id in STATE or node.id == LINEAR or node.id in self._block_indices:
-                    return True
-                constant = self.namespace.get(node.id)
-                if node.id in self.namespace:
-                    return type(constant) is int
-                value = self.definition(node.id)
-                if value is not None and self.is_integral(value):
-                    return True
-                return is_integer_type(self.types.of(node.id))
-            case ast.Call():
-                return self._is_integral_call(node)
-            case ast.Attribute() | ast.Subscript():
-                return self._is_array_number(node)
-            case ast.BinOp():
-                whole = isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.RShift))
-                return whole and self.is_integral(node.left) and self.is_integral(node.right)
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
-                return self.is_integral(node.operand)
-        return False
-
-    @property
-    def arrays(self) -> frozenset[str]:
-        """The parameters that are arrays, or all of them if their types are not known."""
-        if not self.types.params:
-            return self.params
-        return frozenset(name for name in self.params if isinstance(self.types.params.get(name), types.Array))
-
-    def is_known_number(self, node: ast.expr) -> bool:
-        """Whether the expression is surely a real number: only such limits may become loop bounds."""
-        if self.is_integral(node):
-            return True
-        match node:
-            case ast.Constant():
-                return type(node.value) in {int, float}
-            case ast.Name():
-                if node.id in self.namespace:
-                    return isinstance(self.namespace[node.id], (int, float, np.integer, np.floating))
-                return isinstance(self.types.of(node.id), (types.Integer, types.Float))
-            case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div()):
-                return self.is_known_number(node.left) and self.is_known_number(node.right)
-        return False
-
-    def _is_integral_call(self, node: ast.Call) -> bool:
-        if call_name(node) == NONNEG:
-            return self.is_integral(node.args[0])
-        function = self.function_of(node.func)
-        if isinstance(function, types.Type):
-            return is_integer_type(function)
-        return _is_one_of(function, abs, max, min) and all(map(self.is_integral, node.args))
-
-    def _is_array_number(self, node: ast.expr) -> bool:
-        """Whether the expression is `a.shape[k]`, `a.size` or `a.ndim` of an array argument."""
-        if isinstance(node, ast.Subscript):
-            return isinstance(node.value, ast.Attribute) and node.value.attr == "shape" and self._is_array(node.value.value)
-        return isinstance(node, ast.Attribute) and node.attr in {"size", "ndim"} and self._is_array(node.value)
-
-    def _is_array(self, node: ast.expr) -> bool:
-        return isinstance(node, ast.Name) and node.id in self.arrays
 
     # ---- threads
 
@@ -435,14 +238,3 @@ class Analysis:
             elif name in self.varying and name not in VARYING_STATE:
                 return True
         return False
-
-
-def _is_one_of(function: Any, *candidates: Any) -> bool:
-    """By identity: a global may be an array, which cannot be hashed and compares by element."""
-    return any(function is candidate for candidate in candidates)
-
-
-def _is_number_type(function: Any) -> bool:
-    if isinstance(function, types.Type):
-        return isinstance(function, (types.Number, types.Boolean))
-    return isinstance(function, type) and issubclass(function, (np.number, np.bool_, bool, int, float))
