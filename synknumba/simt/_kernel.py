@@ -5,9 +5,8 @@ import copy
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import FunctionType
-from typing import Any, Protocol, TextIO, cast, overload
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 from numba import typeof
@@ -18,16 +17,11 @@ from synknumba.simt._build import Program
 from synknumba.simt._cache import CacheInfo, KernelCache
 from synknumba.simt._codegen import Compiled, compile_launch
 from synknumba.simt._devices import Options
+from synknumba.simt._launch_sizes import Dim3, check_sizes, dynamic_bytes, three_axes
 from synknumba.simt._located import WHERE_TYPE, located
-from synknumba.simt._overloads import Declared, Overload, Signature, best_signature, fit, parse_signatures
+from synknumba.simt._overloads import Declared, Overload, Signature, best_signature, fit
 from synknumba.simt._pickling import reduced
-from synknumba.simt._scope import is_device_function, splits_block
-from synknumba.simt._storage import MAX_BLOCK
-
-Dim3 = tuple[int, int, int]
-
-# CUDA's limits on a block, for each axis.
-MAX_BLOCK_AXES: Dim3 = (1024, 1024, 64)
+from synknumba.simt._scope import splits_block
 
 # A kernel launched with more blocks than these gets code for any block.
 MAX_BLOCKS = 4
@@ -134,8 +128,8 @@ class Kernel:
             message = f"{self.py_func.__qualname__}: launch as kernel[grid, block](...), got [{config!r}]"
             raise LaunchError(message)
         self._must_be_a_kernel()
-        grid, block = (_three(part, name) for part, name in zip(config, ("grid", "block"), strict=False))
-        smem = _bytes(config[3]) if len(config) == 4 else 0
+        grid, block = (three_axes(part, name) for part, name in zip(config, ("grid", "block"), strict=False))
+        smem = dynamic_bytes(config[3]) if len(config) == 4 else 0
         check_sizes(grid, block)
         return Launcher(self, grid, block, smem)
 
@@ -147,7 +141,7 @@ class Kernel:
             raise LaunchError(message)
         self._must_be_a_kernel()
         block = tpb or FORALL_BLOCK
-        return Launcher(self, (-(-n // block), 1, 1), (block, 1, 1), _bytes(sharedmem))
+        return Launcher(self, (-(-n // block), 1, 1), (block, 1, 1), dynamic_bytes(sharedmem))
 
     def _must_be_a_kernel(self) -> None:
         if self.device:
@@ -359,80 +353,3 @@ def _written_arrays(node: ast.AST) -> set[str]:
         case ast.Call(func=ast.Name(id=function), args=[ast.Name(id=name), *_]) if function.startswith("_k_atomic"):
             return {name}
     return set()
-
-
-def _three(size: Any, name: str) -> Dim3:
-    """A grid or block size with all three axes."""
-    parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
-    if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
-        message = f"{name} must be an integer or a tuple of one to three integers, got {size!r}"
-        raise LaunchError(message)
-    return cast("Dim3", (*(int(part) for part in parts), 1, 1)[:3])
-
-
-def _bytes(size: Any) -> int:
-    """The bytes of dynamic shared memory of a launch."""
-    if not isinstance(size, (int, np.integer)) or size < 0:
-        message = f"the bytes of dynamic shared memory must be an integer not below 0, got {size!r}"
-        raise LaunchError(message)
-    return int(size)
-
-
-def check_sizes(grid: Dim3, block: Dim3) -> None:
-    """Refuses a grid or a block that CUDA does not accept.
-
-    Raises:
-        LaunchError: a size is below one, or the block is too large.
-    """
-    if min(grid) < 1 or min(block) < 1:
-        message = f"grid and block must be at least 1 along each axis, got grid={grid} and block={block}"
-        raise LaunchError(message)
-    if any(size > most for size, most in zip(block, MAX_BLOCK_AXES, strict=True)) or block[0] * block[1] * block[2] > MAX_BLOCK:
-        message = f"a block has at most {MAX_BLOCK} threads, and at most {MAX_BLOCK_AXES} along its axes; got block={block}"
-        raise LaunchError(message)
-
-
-@overload
-def jit(function: Callable[..., Any], /, **options: Any) -> Kernel: ...
-
-
-@overload
-def jit(function: Any = None, /, **options: Any) -> Callable[[Callable[..., Any]], Kernel]: ...
-
-
-def jit(function: Any = None, /, **options: Any) -> Any:
-    """Makes a kernel that runs natively on one CPU core.
-
-    Takes what `numba.cuda.jit` takes: a function, or options and perhaps signatures, in which case it returns a decorator.
-
-    Args:
-        function: a plain function, one decorated by `numba.cuda.jit`, or a signature or list of signatures.
-        options: `fastmath` as `numba.njit` takes it; `thread_order="reverse"` runs the threads from the last to the first,
-            which changes nothing unless a barrier is missing; `cache=False` keeps nothing on disk. With `debug=True` an index
-            out of bounds raises an IndexError and a division by zero a ZeroDivisionError, and an error that a kernel raises
-            says where and in which thread. The other options of `numba.cuda.jit` mean nothing here.
-    """
-    if isinstance(function, Kernel):
-        return function if not options else jit(function.py_func, **options)
-    if is_device_function(function):
-        return jit(function.py_func, **{**getattr(function, "targetoptions", {}), **options})
-    signatures = () if isinstance(function, FunctionType) else parse_signatures(function)
-    extensions, cache, device = options.get("extensions") or (), options.get("cache", True), options.get("device", False)
-
-    def decorate(decorated: Any) -> Kernel:
-        plain = decorated.py_func if is_device_function(decorated) else decorated
-        return Kernel(plain, _options(options), signatures, extensions, cache, device)
-
-    return decorate(function) if isinstance(function, FunctionType) else decorate
-
-
-def _options(given: Mapping[str, Any]) -> Options:
-    fastmath = given.get("fastmath")
-    order = given.get("thread_order", "forward")
-    if order not in {"forward", "reverse"}:
-        message = f"thread_order must be 'forward' or 'reverse', got {order!r}"
-        raise ArgumentError(message)
-    options = Options(reverse=order == "reverse", debug=bool(given.get("debug")))
-    if not fastmath:
-        return options
-    return replace(options, fastmath=True if fastmath is True else frozenset(fastmath))

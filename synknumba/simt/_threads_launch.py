@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from synknumba._errors import ArgumentError, LaunchError
-from synknumba.simt._kernel import FORALL_BLOCK, Kernel, check_sizes, jit
+from synknumba.simt._jit import jit
+from synknumba.simt._kernel import FORALL_BLOCK, Kernel
+from synknumba.simt._launch_sizes import check_sizes
 from synknumba.simt._threads_cuda import Dim3
 from synknumba.simt._threads_program import Program
 from synknumba.simt._threads_run import Launch, LaunchWatch

@@ -1,0 +1,58 @@
+"""The decorator: what stands for `numba.cuda.jit` on a CPU."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import FunctionType
+from typing import Any, overload
+
+from synknumba._errors import ArgumentError
+from synknumba.simt._devices import Options
+from synknumba.simt._kernel import Kernel
+from synknumba.simt._overloads import parse_signatures
+from synknumba.simt._scope import is_device_function
+
+
+@overload
+def jit(function: Callable[..., Any], /, **options: Any) -> Kernel: ...
+
+
+@overload
+def jit(function: Any = None, /, **options: Any) -> Callable[[Callable[..., Any]], Kernel]: ...
+
+
+def jit(function: Any = None, /, **options: Any) -> Any:
+    """Makes a kernel that runs natively on one CPU core.
+
+    Takes what `numba.cuda.jit` takes: a function, or options and perhaps signatures, in which case it returns a decorator.
+
+    Args:
+        function: a plain function, one decorated by `numba.cuda.jit`, or a signature or list of signatures.
+        options: `fastmath` as `numba.njit` takes it; `thread_order="reverse"` runs the threads from the last to the first,
+            which changes nothing unless a barrier is missing; `cache=False` keeps nothing on disk. With `debug=True` an index
+            out of bounds raises an IndexError and a division by zero a ZeroDivisionError, and an error that a kernel raises
+            says where and in which thread. The other options of `numba.cuda.jit` mean nothing here.
+    """
+    if isinstance(function, Kernel):
+        return function if not options else jit(function.py_func, **options)
+    if is_device_function(function):
+        return jit(function.py_func, **{**getattr(function, "targetoptions", {}), **options})
+    signatures = () if isinstance(function, FunctionType) else parse_signatures(function)
+    extensions, cache, device = options.get("extensions") or (), options.get("cache", True), options.get("device", False)
+
+    def decorate(decorated: Any) -> Kernel:
+        plain = decorated.py_func if is_device_function(decorated) else decorated
+        return Kernel(plain, _options(options), signatures, extensions, cache, device)
+
+    return decorate(function) if isinstance(function, FunctionType) else decorate
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    fastmath = given.get("fastmath")
+    order = given.get("thread_order", "forward")
+    if order not in {"forward", "reverse"}:
+        message = f"thread_order must be 'forward' or 'reverse', got {order!r}"
+        raise ArgumentError(message)
+    options = Options(reverse=order == "reverse", debug=bool(given.get("debug")))
+    if not fastmath:
+        return options
+    return replace(options, fastmath=True if fastmath is True else frozenset(fastmath))
