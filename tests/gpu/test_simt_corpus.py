@@ -11,6 +11,7 @@ from tests.conformance.simt import fuzz
 from tests.conformance.simt.agree import check
 from tests.conformance.simt.cases import Case
 from tests.conformance.simt.corpus import CASES
+from tests.conformance.simt.kernel_writer import written
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]  # they are small on purpose
 
@@ -36,7 +37,7 @@ def test_agrees(name: str) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_kernels_agree_with_the_model(seed: int) -> None:
-    writer = fuzz.written(seed)
+    writer = written(seed)
     text = writer.text()
     kernel = fuzz.load(text, f"<kernel {seed}>")
     compiled = cuda.jit(kernel)

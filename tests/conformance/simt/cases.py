@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numba.cuda.random import xoroshiro128p_dtype
 
 # The simulator of Numba has no word for them.
 NO_WARPS = "the simulator has no warp operations"
@@ -98,3 +99,21 @@ def rows(x, width):
     padded = np.zeros(-(-x.size // width) * width, x.dtype)
     padded[: x.size] = x
     return padded.reshape(-1, width)
+
+
+def flat(made, x):
+    """The rows that were made of `x`, one after the other, without what they were filled up with."""
+    return np.concatenate(list(made))[: x.size]
+
+
+def warps(x):
+    """Rows of what a warp sees; `x` must fill all of them."""
+    return x.reshape(-1, 32)
+
+
+def states(n):
+    """xoroshiro128+ states, made without numba.cuda: its own functions for that differ in the simulator."""
+    seeds = np.random.default_rng(5).integers(1, 1 << 62, (n, 2), dtype=np.uint64)
+    made = np.empty(n, xoroshiro128p_dtype)
+    made["s0"], made["s1"] = seeds[:, 0], seeds[:, 1]
+    return made

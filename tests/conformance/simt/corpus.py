@@ -1,7 +1,51 @@
 """All cases, from the modules that hold them."""
 
-from tests.conformance.simt import algorithms, barriers, functions, grids, memory, numerics, threads, warps
+from types import ModuleType
+
+from tests.conformance.simt import (
+    algorithms,
+    atomics,
+    barriers,
+    barriers_in_loops,
+    control_flow,
+    functions,
+    grids,
+    guards,
+    matrices,
+    numerics,
+    scans,
+    shared_arrays,
+    shuffles,
+    sorts,
+    stencils,
+    strides,
+    thread_values,
+    variables,
+    warps,
+)
 from tests.conformance.simt.cases import CASES as CASES
 from tests.conformance.simt.cases import Case as Case
 
-MODULES = (threads, barriers, memory, functions, warps, algorithms, numerics, grids)
+# Where no thread waits for another.
+WITHOUT_WAITING = (guards, strides, control_flow, thread_values, atomics)
+ALGORITHMS = (scans, sorts, algorithms)
+MODULES = (
+    *WITHOUT_WAITING,
+    *ALGORITHMS,
+    barriers,
+    barriers_in_loops,
+    shared_arrays,
+    variables,
+    functions,
+    shuffles,
+    warps,
+    matrices,
+    stencils,
+    numerics,
+    grids,
+)
+
+
+def is_from(case: Case, modules: tuple[ModuleType, ...]) -> bool:
+    """Whether the kernel of a case stands in one of the modules."""
+    return case.kernel.__module__ in {module.__name__ for module in modules}

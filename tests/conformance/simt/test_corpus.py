@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from synknumba import simt
-from tests.conformance.simt import python_mode, threads
+from tests.conformance.simt import python_mode
 from tests.conformance.simt.agree import check
-from tests.conformance.simt.corpus import CASES, Case
+from tests.conformance.simt.corpus import CASES, MODULES, WITHOUT_WAITING, Case, is_from
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -61,6 +61,7 @@ def ran(simulated: Any) -> Callable[[str], Arguments]:
 
 def test_corpus_is_there() -> None:
     assert len(CASES) > 280
+    assert {case.kernel.__module__ for case in CASES.values()} == {module.__name__ for module in MODULES}
     assert len({case.kernel for case in CASES.values()}) > 230
     assert sum(case.expect is not None for case in CASES.values()) > 250
 
@@ -89,7 +90,7 @@ def in_blocks(case: Case) -> bool:
     """Whether threads meet, and plain Python computes the same: NumPy's scalars wrap around where Numba's do not."""
     return (
         case.expect is not None
-        and case.kernel.__module__ != threads.__name__
+        and not is_from(case, WITHOUT_WAITING)
         and not case.differs.startswith(("NumPy", "the simulator has no libdevice"))
     )
 

@@ -5,6 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.simt import fuzz
+from tests.conformance.simt.kernel_writer import BLOCK, THREAD, written
 
 PARTS = [range(start, start + 10) for start in range(0, 100, 10)]
 COMPILED = (3, 17, 42)
@@ -28,7 +29,7 @@ def test_model_agrees_with_the_simulator() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_kernels_do_not_depend_on_the_order_of_threads(seed: int) -> None:
-    writer = fuzz.written(seed)
+    writer = written(seed)
     kernel = fuzz.load(writer.text(), f"<kernel {seed}>")
     for m in fuzz.STEPS:
         forward, reverse = (fuzz.expected(kernel, writer.grid, writer.block, m, order) for order in (1, -1))
@@ -57,8 +58,8 @@ def kernel(x, y, m, total, out, wholes):
 # ---- a small grammar
 
 CONDITIONS = {
-    fuzz.BLOCK: st.sampled_from(["m > 2", "u > 1", "cuda.blockIdx.x == 0", "cuda.syncthreads_or(1 if v > 1.0 else 0)"]),
-    fuzz.THREAD: st.sampled_from(["v > 0.5", "t < 3", "k % 2 == 0"]),
+    BLOCK: st.sampled_from(["m > 2", "u > 1", "cuda.blockIdx.x == 0", "cuda.syncthreads_or(1 if v > 1.0 else 0)"]),
+    THREAD: st.sampled_from(["v > 0.5", "t < 3", "k % 2 == 0"]),
 }
 PHASES = st.builds(
     "s[(t + {}) % 8] = v\ncuda.syncthreads()\nv = s[(t * {} + u) % 8] * 0.5 + k\ncuda.syncthreads()".format,
@@ -81,7 +82,7 @@ def nested(level: int, inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         lambda test, body, other: f"if {test}:\n{indented(body)}\nelse:\n{indented(other)}", condition, several, several
     )
     stop = st.builds("if {}:\n    {}".format, condition, st.sampled_from(["break", "continue"]))
-    count = {fuzz.BLOCK: st.sampled_from(["3", "m % 4", "u"]), fuzz.THREAD: st.sampled_from(["t % 3", "k"])}[level]
+    count = {BLOCK: st.sampled_from(["3", "m % 4", "u"]), THREAD: st.sampled_from(["t % 3", "k"])}[level]
     loop = st.builds(
         lambda times, body, leave, rest: f"for _ in range({times}):\n{indented(body, leave, rest)}",
         count,
@@ -92,8 +93,8 @@ def nested(level: int, inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return branch | loop
 
 
-THREADS = st.recursive(STATEMENTS, lambda inner: nested(fuzz.THREAD, inner), max_leaves=4)
-BLOCKS = st.recursive(PHASES | UNIFORM | THREADS, lambda inner: nested(fuzz.BLOCK, inner), max_leaves=8)
+THREADS = st.recursive(STATEMENTS, lambda inner: nested(THREAD, inner), max_leaves=4)
+BLOCKS = st.recursive(PHASES | UNIFORM | THREADS, lambda inner: nested(BLOCK, inner), max_leaves=8)
 LEAVES = st.sampled_from(["pass", "if i > 11:\n    return", "if v > 1.2 and t > 2:\n    out[i] = -1.0\n    return"])
 FIRST = """from numba import cuda, float64
 

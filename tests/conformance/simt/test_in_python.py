@@ -7,9 +7,10 @@ from synknumba import simt
 from synknumba._errors import DivergenceError, RaceError
 from synknumba.simt._operations import FUNCTIONS
 from synknumba.simt._threads_run import Launch, Thread
-from tests.conformance.simt import algorithms, fuzz
+from tests.conformance.simt import fuzz
 from tests.conformance.simt.agree import check
-from tests.conformance.simt.corpus import CASES, Case
+from tests.conformance.simt.corpus import ALGORITHMS, CASES, Case, is_from
+from tests.conformance.simt.kernel_writer import written
 
 Line = tuple[str, int]
 
@@ -85,7 +86,7 @@ def test_most_barriers_are_missed_when_they_are_gone(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Launch, "resume", resume_without)
     missed = found = 0
-    for case in {case.kernel: case for case in RUN.values() if case.kernel.__module__ == algorithms.__name__}.values():
+    for case in {case.kernel: case for case in RUN.values() if is_from(case, ALGORITHMS)}.values():
         absent, met = None, set()
         assert is_clean(case)
         for absent in sorted(met):
@@ -101,7 +102,7 @@ def test_most_barriers_are_missed_when_they_are_gone(monkeypatch: pytest.MonkeyP
 )
 def test_random_kernels_without_races(seeds: range) -> None:
     for seed in seeds:
-        writer = fuzz.written(seed)
+        writer = written(seed)
         kernel = fuzz.load(writer.text(), f"<kernel {seed} in Python>")
         for m in fuzz.STEPS:
             wanted = fuzz.expected(kernel, writer.grid, writer.block, m)
