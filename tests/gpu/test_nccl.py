@@ -1,0 +1,460 @@
+"""Every collective by NCCL against NumPy, a process on each GPU; and what NCCL is not needed for, on one.
+
+All numbers are such that sums and products are exact in every order, so results are compared bit by bit.
+"""
+
+import multiprocessing
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from synknumba.comm._base import Exchange
+from synknumba.device import probe
+
+REAL = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+FLOATS = ("float16", "float32", "float64", *COMPLEX)
+DTYPES_OF_OP = {
+    "sum": (*REAL, *COMPLEX),
+    "prod": (*REAL, *COMPLEX),
+    "min": ("bool", *REAL),
+    "max": ("bool", *REAL),
+    "avg": FLOATS,
+}
+UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
+
+EQUAL = (0, 1, 1000, 100_003)  # the last is long enough to be combined by parts, and divisible by nothing
+
+
+def untouched(dtype: str) -> np.generic:
+    """What a target holds before."""
+    return np.dtype(dtype).type(77)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A collective over several arrays.
+
+    Attributes:
+        counts: for each array by rank: what each gives (all_gather), gets (reduce_scatter), or the length of all.
+        in_place: sources and targets are the same memory, or lie where the collective would put them.
+        staging: bytes of a step for the pieces of others; None as it is.
+        captured: run as a CUDA graph.
+    """
+
+    collective: str
+    dtype: str
+    counts: tuple[tuple[int, ...], ...]
+    op: str | None = None
+    root: int = 0
+    in_place: bool = False
+    staging: int | None = None
+    captured: bool = False
+
+    def source_counts(self, array: int) -> tuple[int, ...]:
+        counts = self.counts[array]
+        return (sum(counts),) * len(counts) if self.collective == "reduce_scatter" else counts
+
+    def target_counts(self, array: int) -> tuple[int, ...]:
+        counts = self.counts[array]
+        return (sum(counts),) * len(counts) if self.collective == "all_gather" else counts
+
+    def place(self, array: int, rank: int) -> slice:
+        """Where a rank's own part is."""
+        start = sum(self.counts[array][:rank])
+        return slice(start, start + self.counts[array][rank])
+
+
+def given(case: Case, array: int, rank: int, run: int = 0) -> np.ndarray:
+    """What a rank gives."""
+    rng = np.random.default_rng([array, rank, run])
+    dtype, count = np.dtype(case.dtype), case.source_counts(array)[rank]
+    if case.collective in ("broadcast", "all_gather"):
+        return rng.integers(0, 2 if dtype.kind == "b" else 256, count * dtype.itemsize, np.uint8).view(dtype)[:count]
+    if dtype.kind == "b":
+        return rng.integers(0, 2, count).astype(dtype)
+    if dtype.kind in "iu":  # also the largest, which wrap
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, count, dtype, endpoint=True)
+    if case.op in ("min", "max"):
+        numbers = rng.standard_normal(count).astype(dtype)
+        return np.where(
+            rng.random(count) < 0.3, rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, -np.nan], count), numbers
+        ).astype(dtype)
+    numbers = rng.choice([-2.0, -1.0, -0.5, 1.0, 2.0], count) if case.op == "prod" else rng.integers(-60, 60, count)
+    if dtype.kind == "c":
+        numbers = numbers + 1j * rng.choice([-1.0, 0.0, 1.0, 2.0], count)
+    return numbers.astype(dtype)
+
+
+def expected(case: Case, array: int, sources: list[np.ndarray]) -> list[np.ndarray | None]:
+    """What each rank has afterwards; None where nothing is written."""
+    ranks = range(len(sources))
+    if case.collective == "broadcast":
+        return [sources[case.root] for _ in ranks]
+    if case.collective == "all_gather":
+        return [np.concatenate(sources) for _ in ranks]
+    whole = sources[0]
+    for source in sources[1:]:
+        whole = UFUNCS[case.op](whole, source)
+    if case.op == "avg":
+        reals = whole.view(whole.real.dtype)  # NumPy divides complex numbers by multiplying with the reciprocal
+        whole = np.true_divide(reals, reals.dtype.type(len(sources))).view(whole.dtype)
+    if case.collective == "reduce":
+        return [whole if rank == case.root else None for rank in ranks]
+    if case.collective == "reduce_scatter":
+        return [whole[case.place(array, rank)] for rank in ranks]
+    return [whole for _ in ranks]
+
+
+class Rank:
+    """The process of one GPU."""
+
+    def __init__(self, world_size: int, rank: int, pipe: Connection) -> None:
+        import cupy
+
+        from synknumba.comm import _nccl
+
+        cupy.cuda.Device(rank).use()
+        self.cupy, self.driver = cupy, _nccl
+        self.world_size, self.rank = world_size, rank
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        if world_size == 1:
+            _nccl.nccl = None  # so that any use of it fails
+            unique_id = b""
+        else:
+            if rank == 0:
+                pipe.send(_nccl.make_unique_id())
+            unique_id = pipe.recv()
+        self.communicator = _nccl.NcclCommunicator(world_size, rank, unique_id, self.stream)
+
+    def step(self, case: Case, exchanges: list[Exchange]) -> Callable[[], object]:
+        make = getattr(self.communicator, case.collective)
+        op = () if case.op is None else (case.op,)
+        root = (case.root,) if case.collective in ("broadcast", "reduce") else ()
+        kept = self.driver._STAGING_BYTES
+        try:
+            if case.staging is not None:
+                self.driver._STAGING_BYTES = case.staging
+            return make(exchanges, *op, *root)
+        finally:
+            self.driver._STAGING_BYTES = kept
+
+    def arrays(self, case: Case, array: int) -> tuple[Any, Any]:
+        """Source and target on the GPU, not filled."""
+        source_count, target_count = case.source_counts(array)[self.rank], case.target_counts(array)[self.rank]
+        longer = self.cupy.empty(max(source_count, target_count), case.dtype)
+        if not case.in_place:
+            return longer[:source_count], self.cupy.empty(target_count, case.dtype)
+        if case.collective == "all_gather":
+            return longer[case.place(array, self.rank)], longer
+        if case.collective == "reduce_scatter":
+            return longer, longer[case.place(array, self.rank)]
+        return longer, longer
+
+    def play(self, case: Case) -> list[list[np.ndarray]]:
+        """The targets after the first run, and after a second one of the same step with other numbers."""
+        pairs = [self.arrays(case, array) for array in range(len(case.counts))]
+        exchanges = [
+            Exchange(
+                np.dtype(case.dtype),
+                tuple(source if rank == self.rank else None for rank in range(self.world_size)),
+                tuple(target if rank == self.rank else None for rank in range(self.world_size)),
+                case.source_counts(array),
+                case.target_counts(array),
+            )
+            for array, (source, target) in enumerate(pairs)
+        ]
+        step = self.step(case, exchanges)
+        first = self.run(case, step, pairs, 0)
+        if case.captured:
+            with self.stream:
+                self.stream.begin_capture()
+                step()
+                step = self.stream.end_capture().launch
+        return [first, self.run(case, step, pairs, 1)]
+
+    def run(self, case: Case, step: Callable[[], object], pairs: list[tuple[Any, Any]], run: int) -> list[np.ndarray]:
+        with self.stream:
+            for array, (source, target) in enumerate(pairs):
+                target.fill(untouched(case.dtype))
+                source.set(given(case, array, self.rank, run))
+            step()
+            results = [target.get() for _, target in pairs]
+            if not case.in_place:
+                for array, (source, _) in enumerate(pairs):
+                    assert source.get().tobytes() == given(case, array, self.rank, run).tobytes(), "a source was written to"
+        return results
+
+    def fail_in_a_group(self) -> int:
+        """A group that fails midway must still end; what comes after it is run."""
+
+        def fail() -> None:
+            raise ZeroDivisionError
+
+        try:
+            self.driver._group([fail])
+        except ZeroDivisionError:
+            counts = ((3,) * self.world_size,)
+            return int(self.play(Case("all_reduce", "int32", counts, "sum"))[0][0].size)
+        return -1
+
+    def averages(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The sum and the average of the same random numbers."""
+        numbers = self.cupy.asarray(np.random.default_rng(self.rank).random(count, np.float32))
+        sums, means = self.cupy.empty_like(numbers), self.cupy.empty_like(numbers)
+        self.stream.synchronize()
+        self.cupy.cuda.Device().synchronize()
+        for op, target in (("sum", sums), ("avg", means)):
+            only = [tuple(one if rank == self.rank else None for rank in range(self.world_size)) for one in (numbers, target)]
+            self.communicator.all_reduce(
+                [Exchange(np.dtype("f4"), *only, (count,) * self.world_size, (count,) * self.world_size)], op
+            )()
+        self.stream.synchronize()
+        return sums.get(), means.get()
+
+    def allocations_of_a_step(self, case: Case) -> int:
+        """How often a step asks CuPy for memory when it is run again."""
+        source, target = self.arrays(case, 0)
+        sources, targets = ([one if rank == self.rank else None for rank in range(self.world_size)] for one in (source, target))
+        step = self.step(case, [Exchange(np.dtype(case.dtype), tuple(sources), tuple(targets), case.counts[0], case.counts[0])])
+        step()
+        asked = 0
+
+        def count(size: int) -> Any:
+            nonlocal asked
+            asked += 1
+            return self.cupy.get_default_memory_pool().malloc(size)
+
+        with self.cupy.cuda.using_allocator(count):
+            step()
+        self.stream.synchronize()
+        return asked
+
+    def close(self) -> bool:
+        self.communicator.close()
+        self.communicator.close()
+        return True
+
+
+def live(world_size: int, rank: int, pipe: Connection) -> None:
+    """Answers requests until there are no more."""
+    try:
+        served = Rank(world_size, rank, pipe)
+        pipe.send("ready")
+        while (request := pipe.recv()) is not None:
+            name, *args = request
+            pipe.send(getattr(served, name)(*args))
+    except BaseException:
+        pipe.send(RuntimeError(f"rank {rank}:\n{traceback.format_exc()}"))
+
+
+class Ranks:
+    """A process for each rank, fresh ones: this process keeps clear of CUDA."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        context = multiprocessing.get_context("spawn")
+        ends = [context.Pipe() for _ in range(world_size)]
+        self.pipes = [mine for mine, _ in ends]
+        self.processes = [
+            context.Process(target=live, args=(world_size, rank, theirs), daemon=True) for rank, (_, theirs) in enumerate(ends)
+        ]
+        for process in self.processes:
+            process.start()
+        if world_size > 1:
+            unique_id = self.answer(0)
+            for pipe in self.pipes:
+                pipe.send(unique_id)
+        assert [self.answer(rank) for rank in range(world_size)] == ["ready"] * world_size
+
+    def answer(self, rank: int) -> Any:
+        if not self.pipes[rank].poll(60):
+            self.end()
+            pytest.fail(f"rank {rank} does not answer")
+        answer = self.pipes[rank].recv()
+        if isinstance(answer, BaseException):
+            self.end()
+            raise answer
+        return answer
+
+    def ask(self, name: str, *args: Any) -> list[Any]:
+        """What all ranks answer."""
+        for pipe in self.pipes:
+            pipe.send((name, *args))
+        return [self.answer(rank) for rank in range(self.world_size)]
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+    def check(self, case: Case) -> None:
+        """Plays a case, and compares."""
+        results = self.ask("play", case)
+        for run in range(2):
+            for array in range(len(case.counts)):
+                sources = [given(case, array, rank, run) for rank in range(self.world_size)]
+                for rank, value in enumerate(expected(case, array, sources)):
+                    wanted = self.kept(case, array, rank, sources) if value is None else value
+                    got = results[rank][run][array]
+                    assert got.dtype == wanted.dtype
+                    if case.collective in ("broadcast", "all_gather"):  # bytes, whatever numbers they are
+                        got, wanted = got.view(np.uint8), wanted.view(np.uint8)
+                    assert_array_equal(got, wanted, f"{case}, array {array}, run {run}, rank {rank}")
+
+    def kept(self, case: Case, array: int, rank: int, sources: list[np.ndarray]) -> np.ndarray:
+        """What a target had before that is not written."""
+        if case.in_place:
+            return sources[rank]
+        return np.full(case.target_counts(array)[rank], untouched(case.dtype))
+
+
+@pytest.fixture(scope="module")
+def _many() -> Iterator[Ranks]:
+    ranks = Ranks(probe().count)
+    yield ranks
+    ranks.end()
+
+
+@pytest.fixture(scope="module")
+def _one() -> Iterator[Ranks]:
+    ranks = Ranks(1)
+    yield ranks
+    ranks.end()
+
+
+@pytest.fixture(params=[pytest.param("_many", marks=pytest.mark.multi_gpu), pytest.param("_one", marks=pytest.mark.gpu)])
+def ranks(request: pytest.FixtureRequest) -> Ranks:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def many(_many: Ranks) -> Ranks:
+    return _many
+
+
+def equal_counts(world_size: int) -> tuple[tuple[int, ...], ...]:
+    return tuple((count,) * world_size for count in EQUAL)
+
+
+def unequal_counts(world_size: int) -> tuple[tuple[int, ...], ...]:
+    """Also ranks with nothing: the first, the last, all but one."""
+    rising = tuple(range(world_size))
+    return (
+        rising,
+        tuple(40_001 * rank + 3 for rank in reversed(rising)),
+        tuple(1000 if rank == world_size - 1 else 0 for rank in rising),
+        (0,) * world_size,
+        tuple(0 if rank == world_size - 1 else 70_000 for rank in rising),
+    )
+
+
+OPS = [(op, dtype) for op, dtypes in DTYPES_OF_OP.items() for dtype in dtypes]
+every_op = pytest.mark.parametrize(("op", "dtype"), OPS)
+every_dtype = pytest.mark.parametrize("dtype", ["bool", *REAL, *COMPLEX])
+in_place_or_not = pytest.mark.parametrize("in_place", [False, True], ids=["apart", "in-place"])
+
+
+@in_place_or_not
+@every_dtype
+def test_broadcast(ranks: Ranks, dtype: str, in_place: bool) -> None:
+    for root in {0, ranks.world_size - 1}:
+        ranks.check(Case("broadcast", dtype, equal_counts(ranks.world_size), root=root, in_place=in_place))
+
+
+@in_place_or_not
+@every_dtype
+def test_all_gather(ranks: Ranks, dtype: str, in_place: bool) -> None:
+    for counts in (equal_counts(ranks.world_size), unequal_counts(ranks.world_size)):
+        ranks.check(Case("all_gather", dtype, counts, in_place=in_place))
+
+
+@in_place_or_not
+@every_op
+def test_reduce(ranks: Ranks, op: str, dtype: str, in_place: bool) -> None:
+    for root in {0, ranks.world_size - 1}:
+        ranks.check(Case("reduce", dtype, equal_counts(ranks.world_size), op, root, in_place))
+
+
+@in_place_or_not
+@every_op
+def test_all_reduce(ranks: Ranks, op: str, dtype: str, in_place: bool) -> None:
+    ranks.check(Case("all_reduce", dtype, equal_counts(ranks.world_size), op, in_place=in_place))
+
+
+@in_place_or_not
+@every_op
+def test_reduce_scatter(ranks: Ranks, op: str, dtype: str, in_place: bool) -> None:
+    for counts in (equal_counts(ranks.world_size), unequal_counts(ranks.world_size)):
+        ranks.check(Case("reduce_scatter", dtype, counts, op, in_place=in_place))
+
+
+@in_place_or_not
+@pytest.mark.parametrize("collective", ["reduce", "all_reduce", "reduce_scatter"])
+@pytest.mark.parametrize("staging", [1, 100_000])
+@pytest.mark.multi_gpu
+def test_piece_by_piece(many: Ranks, collective: str, staging: int, in_place: bool) -> None:
+    """What NCCL does not reduce, in many rounds."""
+    for op, dtype in (("max", "float32"), ("sum", "int16"), ("prod", "complex64")):
+        lengths = [0, 300, 5_001] if collective == "reduce_scatter" else [0, 3_000, 50_001]
+        counts = tuple((length,) * many.world_size for length in lengths)
+        if collective == "reduce_scatter":
+            counts += (tuple(1_111 * rank for rank in range(many.world_size)),)
+        many.check(Case(collective, dtype, counts, op, many.world_size - 1, in_place, staging))
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.parametrize("in_place", [False, True])
+def test_captured_into_a_graph(many: Ranks, in_place: bool) -> None:
+    for collective in ("reduce", "all_reduce", "reduce_scatter"):
+        for op, dtype in (("sum", "float32"), ("avg", "complex64"), ("min", "float64"), ("prod", "int16")):
+            case = Case(collective, dtype, equal_counts(many.world_size), op, in_place=in_place, captured=True)
+            many.check(case)
+            if collective == "reduce_scatter":
+                many.check(replace(case, counts=unequal_counts(many.world_size)))
+    for collective in ("broadcast", "all_gather"):
+        many.check(Case(collective, "float32", equal_counts(many.world_size), in_place=in_place, captured=True))
+    many.check(Case("all_gather", "int16", unequal_counts(many.world_size), in_place=in_place, captured=True))
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.parametrize(("op", "dtype"), [("sum", "float32"), ("avg", "float16"), ("min", "float64"), ("prod", "complex64")])
+def test_a_step_allocates_nothing(many: Ranks, op: str, dtype: str) -> None:
+    for count in (1000, 100_003):
+        assert (
+            many.ask("allocations_of_a_step", Case("all_reduce", dtype, ((count,) * many.world_size,), op))
+            == [0] * many.world_size
+        )
+
+
+@pytest.mark.multi_gpu
+def test_an_average_is_the_sum_divided(many: Ranks) -> None:
+    for sums, means in many.ask("averages", 100_003):
+        assert_array_equal(means, sums / np.float32(many.world_size))
+
+
+@pytest.mark.multi_gpu
+def test_a_group_that_fails_ends(many: Ranks) -> None:
+    assert many.ask("fail_in_a_group") == [3] * many.world_size
+
+
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.gpu), pytest.param(2, marks=pytest.mark.multi_gpu)])
+def test_closing_waits_for_nobody(world_size: int) -> None:
+    ranks = Ranks(world_size)
+    try:
+        ranks.check(Case("all_reduce", "float32", equal_counts(world_size), "min", captured=world_size > 1))
+        ranks.processes[-1].kill() if world_size > 1 else None  # the others close without it
+        ranks.pipes[0].send(("close",))
+        assert ranks.answer(0)
+        ranks.pipes[0].send(None)
+        ranks.processes[0].join(30)  # ends in the ordinary way, everything collected
+        assert ranks.processes[0].exitcode == 0
+    finally:
+        ranks.end()
