@@ -9,8 +9,8 @@ STATUSES = ("passed", "failed", "refused", "not applicable")
 
 HEAD = """# numba-cuda's own tests on the CPU
 
-Made by `python -m tests.peers.numba_cuda_suite --env DIR --json FILE --markdown FILE` from {source}, without a
-GPU: `cuda.jit` is `simt.jit`, device arrays are NumPy arrays. A test is *not applicable* where it makes no kernel or
+Made by `python -m tests.peers.numba_cuda_suite --env DIR --json FILE --markdown FILE` from {source}, without
+a GPU: `cuda.jit` is `simt.jit`, device arrays are NumPy arrays. A test is *not applicable* where it makes no kernel or
 looks at what exists on a GPU only; `tests/peers/` says how that is decided, and never from a failure. *Refused*: simt
 says that it cannot run the kernel.
 
