@@ -2,7 +2,7 @@
 
 - *uniform*: all threads of a block hold the same value.
 - *recomputable*: cheap to compute again from thread indices and arguments, so it is never stored.
-- *non-negative*, *positive*, *integral*: what loop bounds and index arithmetic need.
+- *non-negative*, *positive*, *integral*: what loop bounds and index arithmetic need; that is in `_numbers`.
 """
 
 import ast

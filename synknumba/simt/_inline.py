@@ -1,7 +1,4 @@
-"""Pasting a device function into its caller, where its barriers are those of the kernel.
-
-The function's variables get new names, and its `return` statements become assignments of a result.
-"""
+"""The statements of a device function for another place: other names of variables, assignments instead of `return`."""
 
 import ast
 import copy

@@ -23,7 +23,7 @@ from synknumba.simt._overloads import Declared, Overload, Signature, best_signat
 from synknumba.simt._pickling import reduced
 from synknumba.simt._scope import splits_block
 
-# A kernel launched with more blocks than these gets code for any block.
+# A kernel that is launched with more different blocks than these gets code for any block.
 MAX_BLOCKS = 4
 
 # As many threads as numba-cuda gives `forall` on most GPUs.

@@ -208,13 +208,9 @@ class _Translator(Hoister):
         if not isinstance(node.ctx, ast.Load) or node.id in self.scope.locals:
             return node
         value = self.scope.resolve(node)
-        if isinstance(value, CudaPath):
-            return self._operation(node, value.path)
-        device = self._device(value)
-        if device is not None:
-            return self._bind_at(node, device.name, device)
-        if isinstance(value, BuiltinFunctionType) and value in MATH:
-            return self._bind_at(node, f"math_{value.__name__}", MATH[value])
+        known = self._known(node, value)
+        if known is not None:
+            return known
         if node.id in self.source.scope and node.id in CALLED_BUILTINS:
             return self._bind_at(node, f"global_{node.id}", value)
         if node.id in self.source.scope:
@@ -222,7 +218,11 @@ class _Translator(Hoister):
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        value = self.scope.resolve(node)
+        known = self._known(node, self.scope.resolve(node))
+        return known or self.generic_visit(node)  # type: ignore[return-value]
+
+    def _known(self, node: ast.expr, value: Any) -> ast.expr | None:
+        """What stands for a member of `numba.cuda`, a device function or a function of `math`; None for other values."""
         if isinstance(value, CudaPath):
             return self._operation(node, value.path)
         device = self._device(value)
@@ -230,7 +230,7 @@ class _Translator(Hoister):
             return self._bind_at(node, device.name, device)
         if isinstance(value, BuiltinFunctionType) and value in MATH:
             return self._bind_at(node, f"math_{value.__name__}", MATH[value])
-        return self.generic_visit(node)  # type: ignore[return-value]
+        return None
 
     def _operation(self, node: ast.expr, path: str) -> ast.expr:
         """What stands for a member of `numba.cuda` that is read, or called as a function that needs nothing else."""

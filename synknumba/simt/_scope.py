@@ -87,12 +87,7 @@ class Scope:
         if function in seen:
             return False
         seen.add(function)
-        names = (*function.__code__.co_names, *function.__code__.co_freevars)
-        values = [function.__globals__[name] for name in names if name in function.__globals__]
-        values += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-        for module in [value for value in values if isinstance(value, ModuleType)]:
-            values += [getattr(module, name) for name in names if name in vars(module)]
-        for value in values:
+        for value in _values_named(function):
             if isinstance(self._known(value), CudaPath) or is_device_function(value):
                 return True
             if is_njit_function(value) and self.mentions_cuda(value.py_func, seen):
@@ -141,17 +136,28 @@ def splits_block(function: FunctionType) -> bool:
         if function in seen:
             return False
         seen.add(function)
-        names = (*function.__code__.co_names, *function.__code__.co_freevars)
-        if not _BLOCK_WORDS.isdisjoint(names):
+        if not _BLOCK_WORDS.isdisjoint(_names_in(function)):
             return True
-        values = [function.__globals__[name] for name in names if name in function.__globals__]
-        values += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-        for module in [value for value in values if isinstance(value, ModuleType)]:
-            values += [vars(module)[name] for name in names if name in vars(module)]
+        values = _values_named(function)
         called = [value.py_func for value in values if is_device_function(value) or is_njit_function(value)]
         return any(id(value) in words for value in values) or any(map(looks, called))
 
     return looks(function)
+
+
+def _names_in(function: FunctionType) -> tuple[str, ...]:
+    """The names in a function's code that are not its own variables: globals, attributes, those of functions around it."""
+    return (*function.__code__.co_names, *function.__code__.co_freevars)
+
+
+def _values_named(function: FunctionType) -> list[Any]:
+    """What these names stand for; as they may be attributes too, whatever the modules among the values have by these names."""
+    names = _names_in(function)
+    values = [function.__globals__[name] for name in names if name in function.__globals__]
+    values += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    for module in [value for value in values if isinstance(value, ModuleType)]:
+        values += [vars(module)[name] for name in names if name in vars(module)]
+    return values
 
 
 def _names_of_functions(tree: ast.FunctionDef) -> set[str]:

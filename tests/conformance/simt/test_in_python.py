@@ -5,7 +5,6 @@ import pytest
 
 from synknumba import simt
 from synknumba._errors import DivergenceError, RaceError
-from synknumba.simt._operations import FUNCTIONS
 from synknumba.simt._threads_run import Launch, Thread
 from tests.conformance.simt import fuzz
 from tests.conformance.simt.agree import check
@@ -27,12 +26,7 @@ EARLY = {
 RACES = {"last_block"}
 
 
-# Calls what the compiler does not know yet.
-LATER = set() if "libdevice.sin" in FUNCTIONS else {"libdevice_calls"}
-RUN = {name: case for name, case in CASES.items() if name not in LATER}
-
-
-@pytest.mark.parametrize("name", [name for name, case in RUN.items() if case.expect])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.expect])
 def test_debug_agrees_with_numpy(name: str) -> None:
     case = CASES[name]
     args = case.make()
@@ -40,7 +34,7 @@ def test_debug_agrees_with_numpy(name: str) -> None:
     check(case, args, case.expect(*case.make()))
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", CASES)
 def test_check_finds_what_is_wrong_and_nothing_else(name: str) -> None:
     case = CASES[name]
     launch = simt.check(case.kernel)[case.grid, case.block, 0, case.shared]
@@ -86,7 +80,7 @@ def test_most_barriers_are_missed_when_they_are_gone(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Launch, "resume", resume_without)
     missed = found = 0
-    for case in {case.kernel: case for case in RUN.values() if is_from(case, ALGORITHMS)}.values():
+    for case in {case.kernel: case for case in CASES.values() if is_from(case, ALGORITHMS)}.values():
         absent, met = None, set()
         assert is_clean(case)
         for absent in sorted(met):
