@@ -3,6 +3,17 @@
 from synknumba._arguments import arange as arange
 from synknumba._arguments import output as output
 from synknumba._arguments import per_rank as per_rank
+from synknumba._collectives import all_gather as all_gather
+from synknumba._collectives import all_reduce as all_reduce
+from synknumba._collectives import broadcast as broadcast
+from synknumba._collectives import gather as gather
+from synknumba._collectives import get_lengths as get_lengths
+from synknumba._collectives import get_shapes as get_shapes
+from synknumba._collectives import get_value as get_value
+from synknumba._collectives import reduce as reduce
+from synknumba._collectives import reduce_scatter as reduce_scatter
+from synknumba._collectives import scatter as scatter
+from synknumba._collectives import set_value as set_value
 from synknumba._data import Data as Data
 from synknumba._data import data as data
 from synknumba._decorators import function as function
@@ -24,11 +35,14 @@ from synknumba._errors import WorldError as WorldError
 from synknumba._fork import fork as fork
 from synknumba._function import Function as Function
 from synknumba._function import distribute as distribute
+from synknumba._make_variable import flatten as flatten
+from synknumba._make_variable import variable as variable
 from synknumba._report import PlanReport as PlanReport
 from synknumba._types import OFFSET as OFFSET
 from synknumba._types import RANK as RANK
 from synknumba._types import WORLD_SIZE as WORLD_SIZE
 from synknumba._types import Span as Span
+from synknumba._variable import Variable as Variable
 from synknumba._world import World as World
 from synknumba._world import close as close
 

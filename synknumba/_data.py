@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
+from synknumba._casting import accept, fill
 from synknumba._errors import DataError
 from synknumba._shm import Segment
 from synknumba._types import Array, Shape
@@ -22,10 +23,6 @@ from synknumba._types import Array, Shape
 _DType: TypeAlias = np.dtype[Any]
 # (segment id, segment generation, shape, dtype, minibatch): all that a plan depends on
 _Layout: TypeAlias = tuple[int, int, Shape, "str | _DType", bool]
-
-_NUMBERS = "biufc"
-# Which dtype kinds take a Python number: its kind and those above, whatever the width, as in NEP 50.
-_WEAK_KINDS: dict[type, str] = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
 
 
 @final
@@ -90,7 +87,7 @@ class Data(NDArrayOperatorsMixin):
         self._dtype = self._checked_dtype(_dtype_of(value) if dtype is None else dtype)
         source = self._accept(value, ndim, force_cast=force_cast)
         self._open(source.shape, oversize)
-        _fill(self._view, source)
+        fill(self._view, source)
 
     def _declared(self, dtype: DTypeLike | None, shape: int | Shape | None, ndim: int | None) -> tuple[_DType, Shape]:
         if dtype is None or (shape is None and ndim is None):
@@ -179,7 +176,7 @@ class Data(NDArrayOperatorsMixin):
         source = self._detached(self._accept(value, self.ndim, force_cast=force_cast))
         self._reshape(source.shape, oversize)
         self._used = max(self._used, source.size)
-        _fill(self._view, source)
+        fill(self._view, source)
 
     def set_shape(self, shape: int | Shape, *, oversize: float = 1.0) -> None:
         """Changes the shape as `numpy.ndarray.resize` does: items stay in C order, new items are zero.
@@ -233,7 +230,7 @@ class Data(NDArrayOperatorsMixin):
         if source.dtype == self._dtype and source.dtype.isnative and source.flags.c_contiguous:
             return source
         conditioned: Array = np.empty(source.shape, self._dtype)
-        _fill(conditioned, source)
+        fill(conditioned, source)
         return conditioned
 
     # ---- as NumPy sees it
@@ -373,39 +370,10 @@ class Data(NDArrayOperatorsMixin):
         return checked
 
     def _accept(self, value: Any, ndim: int | None, *, force_cast: bool) -> Array:
-        """`value` as an array that `_fill` can store without failing, or a DataError."""
-        try:
-            array = _as_array(value, self._dtype, force_cast=force_cast)
-        except (OverflowError, FloatingPointError) as error:
-            msg = f"{self._label()} holds {self._dtype}, and the value does not fit: {error}"
-            raise DataError(msg) from error
-        except (TypeError, ValueError) as error:
-            msg = f"{self._label()}: a {type(value).__name__} cannot be read as an array: {error}"
-            raise DataError(msg) from error
-        if ndim is not None and array.ndim != ndim:
-            msg = f"{self._label()} has {ndim} dimensions, but the value has {array.ndim} (shape {array.shape})"
-            raise DataError(msg)
-        return self._castable(array, force_cast=force_cast)
-
-    def _castable(self, array: Array, *, force_cast: bool) -> Array:
-        if array.dtype.hasobject:
-            msg = f"{self._label()}: the value has dtype {array.dtype}; give a fixed-size dtype: value.astype({self._dtype})"
-            raise DataError(msg)
-        if not np.can_cast(array.dtype, self._dtype, "unsafe" if force_cast else "safe"):
-            out = "convert it first" if force_cast else "convert it first, or pass force_cast=True to let values change"
-            msg = (
-                f"{self._label()} holds {self._dtype}, but the value has dtype {array.dtype}, which does not cast safely; {out}"
-            )
-            raise DataError(msg)
-        if array.dtype == self._dtype:
-            return array
-        if array.dtype.kind in _NUMBERS and self._dtype.kind in _NUMBERS:
-            return array.real if array.dtype.kind == "c" and self._dtype.kind in "iuf" else array
-        try:  # text, times and records may fail at any item; so they are cast before anything is stored
-            return array.astype(self._dtype)
-        except (TypeError, ValueError, OverflowError) as error:
-            msg = f"{self._label()}: dtype {array.dtype} does not cast to {self._dtype}: {error}"
-            raise DataError(msg) from error
+        """`value` as an array that `fill` can store without failing, or a DataError."""
+        if isinstance(value, Data):
+            value = value.data
+        return accept(value, self._dtype, ndim, self._label(), force_cast=force_cast)
 
 
 def data(
@@ -485,40 +453,3 @@ def _dtype_of(value: Any) -> _DType:
     except (TypeError, ValueError) as error:
         msg = f"a {type(value).__name__} cannot be read as an array: {error}"
         raise DataError(msg) from error
-
-
-def _as_array(value: Any, dtype: _DType, *, force_cast: bool) -> Array:
-    if isinstance(value, Data):
-        return value.data
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        msg = "it has masked items, and Data has no mask; fill them first with value.filled(...)"
-        raise ValueError(msg)
-    if not isinstance(value, np.ndarray | np.generic) and _is_weak(value, dtype):
-        try:
-            with np.errstate(over="raise"):
-                return np.asarray(value, dtype)
-        except (OverflowError, FloatingPointError):
-            if not force_cast:
-                raise
-    return np.asarray(value)
-
-
-def _is_weak(value: Any, dtype: _DType) -> bool:
-    """Whether `value` is made of Python numbers, texts and tuples only, each of a kind that its place takes."""
-    if dtype.subdtype is not None:
-        dtype = dtype.subdtype[0]
-    if isinstance(value, list | range) or (isinstance(value, tuple) and dtype.names is None):
-        return all(_is_weak(item, dtype) for item in value)
-    if dtype.names is not None:
-        fits = isinstance(value, tuple) and len(value) == len(dtype.names)
-        return fits and all(_is_weak(item, dtype[name]) for item, name in zip(value, dtype.names, strict=True))
-    if dtype.kind == "U":
-        return type(value) is str and len(value) * 4 <= dtype.itemsize
-    if dtype.kind == "S":
-        return type(value) is bytes and len(value) <= dtype.itemsize
-    return dtype.kind in _WEAK_KINDS.get(type(value), ())
-
-
-def _fill(view: Array, source: Array) -> None:
-    with np.errstate(all="ignore"):  # the value was accepted, or its cast was forced
-        np.copyto(view, source, casting="unsafe")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from synknumba._errors import RankError, RankFailure, SynkError
-from synknumba._program import Failed
+from synknumba._messages import Failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,17 @@
 """`fork()`: how many ranks on which devices, checked before the first process is made."""
 
+import logging
 import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Real
 
 from synknumba import _rank_state
 from synknumba._errors import DeviceError, PartitionError, WorldError
-from synknumba._types import DeviceKind
+from synknumba._types import DeviceKind, Transport
 from synknumba._world import World, open_world
 from synknumba.device import cuda_is_initialised, probe, usable_cores
+
+_log = logging.getLogger("synknumba")
 
 
 def fork(
@@ -16,6 +19,7 @@ def fork(
     *,
     device: str = "auto",
     devices: Sequence[int] | None = None,
+    transport: str = "auto",
     profile: bool = False,
     timeout: float | None = None,
 ) -> World:
@@ -25,6 +29,8 @@ def fork(
         world_size: number of ranks. Default: every visible GPU, or every usable CPU core (affinity and cgroup quota counted).
         device: "cuda", "cpu", or "auto": "cuda" where there is a usable GPU, else "cpu".
         devices: the GPU of each rank, by index; several ranks may share one, as in [0, 0, 1].
+        transport: what carries collectives over variables: "nccl", between GPUs; "host", shared memory; "auto": "nccl" where
+            each rank has a GPU of its own and NCCL can be set up, else "host". The logger "synknumba" says which, and why.
         profile: write a cProfile of each rank to synknumba-rank<r>.prof in the working directory when the world closes.
         timeout: seconds a call may take before all ranks are ended and `CallTimeout` is raised. Default: no limit. Compiling,
             at the first call of a function, counts.
@@ -34,7 +40,7 @@ def fork(
 
     Raises:
         WorldError: there is an open world already, or this process is a rank.
-        PartitionError: `world_size`, `devices` or `timeout` makes no sense, or there are fewer GPUs than ranks.
+        PartitionError: `world_size`, `devices`, `transport` or `timeout` makes no sense, or there are fewer GPUs than ranks.
         DeviceError: no GPU can be used, or CUDA was initialised in this process before.
     """
     if _rank_state.current_rank() is not None:
@@ -44,9 +50,44 @@ def fork(
     if world is not None:
         message = f"fork() called while {world!r} is open; call close() first, or use `with synknumba.fork(): ...`"
         raise WorldError(message)
-    world_size, kind, indices = _resolve(world_size, device, devices)
     _check_timeout(timeout)
-    return World(world_size, kind, indices, profile=bool(profile), timeout=timeout)
+    _check_transport(transport)
+    world_size, kind, indices = _resolve(world_size, device, devices)
+    carrier = _choose_transport(transport, kind, indices)
+    return World(
+        world_size,
+        kind,
+        indices,
+        profile=bool(profile),
+        timeout=timeout,
+        transport=carrier,
+        transport_is_free=transport == "auto",
+    )
+
+
+def _check_transport(transport: str) -> None:
+    if transport not in {"auto", "nccl", "host"}:
+        message = f'transport must be "auto", "nccl" or "host", got {transport!r}'
+        raise PartitionError(message)
+
+
+def _choose_transport(wanted: str, kind: DeviceKind, devices: Sequence[int]) -> Transport:
+    """What carries collectives, with a line of log that says why."""
+    shared = sorted({device for device in devices if devices.count(device) > 1})
+    if kind == "cpu":
+        problem = "the ranks are on CPU cores"
+    elif shared:
+        problem = f"several ranks share GPU {shared[0]}, which NCCL refuses"
+    else:
+        problem = None
+    if wanted == "nccl" and problem is not None:
+        message = f'transport="nccl" needs a GPU for each rank, but {problem}; use transport="host" or "auto"'
+        raise PartitionError(message)
+    if wanted == "host" or problem is not None:
+        _log.info("collectives go over the host: %s", problem or "it was asked for")
+        return "host"
+    _log.info("collectives go over NCCL")
+    return "nccl"
 
 
 def _check_timeout(timeout: object) -> None:

@@ -19,19 +19,12 @@ from synknumba._control import VALUE_BYTES
 from synknumba._data import Data
 from synknumba._errors import ArgumentError, ReductionError, WorldError
 from synknumba._failure import CallInfo
+from synknumba._messages import Install
 from synknumba._options import CallOptions, FunctionOptions, check_names
 from synknumba._outputs import OutputBuilder
 from synknumba._partition import Listed, Range, Rows
 from synknumba._plan import FunctionPlan, KernelPlan, Plan, next_number
-from synknumba._program import (
-    Broadcast,
-    HostArray,
-    Install,
-    Param,
-    Program,
-    RowSource,
-    Sharded,
-)
+from synknumba._program import Broadcast, HostArray, Param, Program, RowSource, Sharded
 from synknumba._report import PlanReport, make_report
 from synknumba._ship import RankSideFunction, make_spec, result_class
 from synknumba._shm import Segment

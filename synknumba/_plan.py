@@ -23,8 +23,9 @@ from synknumba import _reduction
 from synknumba._control import RESULT_BYTES, ControlBlock
 from synknumba._errors import ReductionError
 from synknumba._failure import CallInfo
+from synknumba._messages import Returned
 from synknumba._partition import part
-from synknumba._program import Program, Result, Returned
+from synknumba._program import Program, Result
 from synknumba._returned import RankReturn, ResultReader
 from synknumba._shm import Segment
 from synknumba._tree import Structure, describe, spread, unflatten

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from synknumba._types import Op, RankConstant, Shape
+from synknumba._types import CollectiveKind, CollectiveOp, Op, RankConstant, Shape
 
 FunctionStyle: TypeAlias = Literal["kernel", "function"]
 RowsKind: TypeAlias = Literal["none", "all", "range", "list"]
@@ -120,6 +120,49 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A parameter that gets the rank's own array of a variable; the function may write to it.
+
+    Attributes:
+        variable: the number of its memory.
+        leaf: which of its arrays.
+        read_only: the function must not write, because the call assigns the variable at its end.
+    """
+
+    variable: int
+    leaf: int
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """A parameter that gets rows of the rank's own array of a variable: those that `local_batch` and the slice select."""
+
+    variable: int
+    leaf: int
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A parameter that accumulates what a variable is assigned when the call ends.
+
+    Attributes:
+        variable: the number of its memory.
+        leaf: which of its arrays.
+        op: how slices are put together.
+        dtype: of the array.
+        shapes: by rank.
+    """
+
+    variable: int
+    leaf: int
+    op: Op
+    dtype: Any
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tree:
     """A nested argument of a Python function: the structure, and a parameter for each leaf."""
 
@@ -127,7 +170,9 @@ class Tree:
     leaves: "tuple[Param, ...]"
 
 
-Param: TypeAlias = Sharded | Broadcast | Dynamic | Constant | IndexSpan | Filled | PerRank | Result | Tree
+Param: TypeAlias = (
+    Sharded | Broadcast | Dynamic | Constant | IndexSpan | Filled | PerRank | Result | Held | HeldRows | Update | Tree
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +197,27 @@ class RowSource:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnSource:
+    """Which of its own rows each rank gets of the sliceable variables.
+
+    Attributes:
+        kind: "all"; "range": start, step and count of each rank are the last 3·W values; "list": the counts of the ranks are
+            the last W values, and their indices follow each other in `indices`.
+        lengths: rows that each rank holds.
+        indices: int64 array of at least as many row numbers as there are.
+    """
+
+    kind: RowsKind
+    lengths: tuple[int, ...]
+    indices: HostArray | None = None
+
+    @property
+    def values(self) -> str:
+        """What of the selection comes with each call, as a `struct` format: one letter a value."""
+        return {"range": "qqq", "list": "q"}.get(self.kind, "") * len(self.lengths)
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """One call, as the ranks need it.
 
@@ -160,6 +226,7 @@ class Program:
         function: the id of a `FunctionSpec` that was shipped before.
         parameters: in the order of the function's signature; each (name, param).
         rows: which rows are selected.
+        own: which of its own rows each rank gets of the sliceable variables; None where there are none.
         num_slices: parts that a rank cuts its shard into.
         values: `struct` format of what comes with each call, empty if nothing does.
         solo: only the root runs, with all the rows.
@@ -176,88 +243,103 @@ class Program:
     solo: bool = False
     ops: Any = None
     subset: tuple[int | str, ...] | None = None
+    own: OwnSource | None = None
+
+    def leaves(self) -> list[Param]:
+        """What its parameters get, those inside nested arguments too."""
+        out: list[Param] = []
+        params = [param for _, param in self.parameters]
+        while params:
+            param = params.pop()
+            if isinstance(param, Tree):
+                params += param.leaves
+            else:
+                out.append(param)
+        return out
 
     def segments(self) -> frozenset[int]:
         """The ids of the segments that its arrays lie in."""
-        arrays = [self.rows.indices] if self.rows.indices is not None else []
-        params = [param for _, param in self.parameters]
-        while params:
-            match params.pop():
-                case Tree(_, leaves):
-                    params += leaves
+        arrays = [source.indices for source in (self.rows, self.own) if source is not None and source.indices is not None]
+        for param in self.leaves():
+            match param:
                 case Sharded(array) | Broadcast(array):
                     arrays.append(array)
                 case Result(parts=HostArray() as parts):
                     arrays.append(parts)
         return frozenset(array.segment for array in arrays)
 
+    def variables(self) -> frozenset[int]:
+        """The numbers of the variables' memory that it is about."""
+        return frozenset(param.variable for param in self.leaves() if isinstance(param, Held | HeldRows | Update))
 
-# ---- commands on the socket ----------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class Attach:
-    """Map these segments; as many descriptors follow as there are entries. An id that is known already has grown."""
-
-    segments: tuple[tuple[int, int], ...]  # (id, bytes)
+# ---- what else the ranks can be asked to repeat --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Install:
-    """Keep this function and this program. Either may be None."""
-
-    function: FunctionSpec | None
-    program: Program | None
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Forget segments, programs and functions."""
-
-    segments: tuple[int, ...] = ()
-    programs: tuple[int, ...] = ()
-    functions: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """End."""
-
-
-Command: TypeAlias = Attach | Install | Drop | Stop
-
-
-# ---- what a rank says back -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A Python exception; `cause` is the pickled exception where it could be pickled."""
-
-    type_name: str
-    message: str
-    traceback: str
-    cause: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """The shape of what a Python function returned, when it is new.
+class End:
+    """One array that each rank gives to a collective, or gets from it.
 
     Attributes:
-        spec: the number that stands for it from now on, in the first word of the rank's results.
-        structure: of the tree.
-        leaves: (dtype, shape) of each leaf.
-        nbytes: that the leaves take, packed.
-        segment: (id, bytes) of a segment that the rank made for them where the control block is too small; its descriptor
-            follows.
+        variable: the number of its memory; −1 for memory of the host that is not a variable's.
+        leaf: which of its arrays.
+        counts: elements on each rank; of records, bytes.
+        hosts: by rank, where the arrays are in segments; empty where they are on GPUs.
     """
 
-    spec: int
-    structure: Any
-    leaves: tuple[tuple[Any, Shape], ...]
-    nbytes: int
-    segment: tuple[int, int] | None = None
+    variable: int
+    leaf: int
+    counts: tuple[int, ...]
+    hosts: tuple[HostArray, ...] = ()
 
 
-News: TypeAlias = Failed | Returned
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective over several arrays, as the ranks need it.
+
+    Attributes:
+        number: by which the coordinator asks for it.
+        kind: which collective.
+        arrays: (dtype, what each rank gives, what each rank gets).
+        op: of those that reduce.
+        root: of those that have one.
+        host: it goes over the host's memory, which is mapped on every rank.
+    """
+
+    number: int
+    kind: CollectiveKind
+    arrays: tuple[tuple[Any, End, End], ...]
+    op: CollectiveOp | None
+    root: int
+    host: bool
+
+    def segments(self) -> frozenset[int]:
+        """The ids of the segments that its arrays lie in."""
+        return frozenset(host.segment for _, *ends in self.arrays for end in ends for host in end.hosts)
+
+    def variables(self) -> frozenset[int]:
+        """The numbers of the variables' memory that it is about."""
+        return frozenset(end.variable for _, *ends in self.arrays for end in ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Copies between a variable's arrays and the host's memory.
+
+    Attributes:
+        number: by which the coordinator asks for it.
+        up: from the host to the variable, or the other way.
+        arrays: (number of the memory, leaf, place on the host of each rank's array; None where that rank copies nothing).
+    """
+
+    number: int
+    up: bool
+    arrays: tuple[tuple[int, int, tuple[HostArray | None, ...]], ...]
+
+    def segments(self) -> frozenset[int]:
+        """The ids of the segments that it copies from or to."""
+        return frozenset(host.segment for _, _, hosts in self.arrays for host in hosts if host is not None)
+
+    def variables(self) -> frozenset[int]:
+        """The numbers of the variables' memory that it is about."""
+        return frozenset(variable for variable, _, _ in self.arrays)

@@ -27,14 +27,18 @@ import numpy as np
 
 from synknumba import _channel, _rank_state, _spin
 from synknumba._control import MESSAGE, RANK_SPINS, ControlBlock
+from synknumba._holding import Holding
 from synknumba._launch import LaunchConfig
 from synknumba._limits import limit_threads
-from synknumba._program import Attach, Command, Drop, Failed, FunctionSpec, Install, News, Program, Stop
-from synknumba._routine import Place, Routine
+from synknumba._messages import Attach, Command, Drop, Failed, Hold, Install, Invitation, Invite, Join, News, Stop
+from synknumba._program import Collective, FunctionSpec, Program, Transfer
+from synknumba._routine import Place, Repeated, Routine
+from synknumba._run_collective import CollectiveRoutine, TransferRoutine
 from synknumba._run_function import FunctionRoutine
 from synknumba._run_kernel import KernelRoutine
 from synknumba._shm import Segment, release_inherited
 from synknumba._types import DeviceKind
+from synknumba.comm import Communicator, host_communicator, nccl_communicator, nccl_problem, nccl_unique_id
 from synknumba.device import Device, DeviceKernel, open_device
 
 _PR_SET_PDEATHSIG = 1  # prctl.h
@@ -68,6 +72,10 @@ class Loaded:
     launch: LaunchConfig | None
 
 
+class StopAsked(Exception):  # noqa: N818  # nothing is wrong
+    """The coordinator has asked the rank to end."""
+
+
 class CoordinatorGoneError(Exception):
     """The coordinator's process has ended."""
 
@@ -80,8 +88,10 @@ class Rank:
         self.device = device
         self.segments: dict[int, Segment] = {}
         self.functions: dict[int, Loaded] = {}
-        self.routines: dict[int, Routine] = {}
-        self.place = Place(config.rank, config.world_size, config.control, device, self.segments)
+        self.routines: dict[int, Repeated] = {}
+        self.holdings: dict[int, Holding] = {}
+        self.place = Place(config.rank, config.world_size, config.control, device, self.segments, self.holdings)
+        self._transports: dict[bool, Communicator] = {}  # by whether it goes over the host
 
     # ---- the loop
 
@@ -101,8 +111,10 @@ class Rank:
                         descriptors = routine.descriptors(news)
                 elif number != MESSAGE:
                     raise KeyError(number)  # noqa: TRY301  # a bug of ours is told like any other exception
-                elif not self._obey():
-                    return
+                else:
+                    news = self._obey()
+            except StopAsked:
+                return
             except CoordinatorGoneError:
                 return
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
@@ -144,8 +156,8 @@ class Rank:
 
     # ---- commands
 
-    def _obey(self) -> bool:
-        """Carries out the command on the socket; false when it is to stop."""
+    def _obey(self) -> News | None:
+        """Carries out the command on the socket."""
         try:
             command, descriptors = _channel.receive(self.config.socket, self.watch)
         except EOFError:
@@ -156,13 +168,19 @@ class Rank:
                 self._attach(segments, descriptors)
             case Install(function, program):
                 self._install(function, program)
-            case Drop(segments, programs, functions):
-                self._drop(segments, programs, functions)
+            case Hold():
+                self._hold(command)
+            case Invite():
+                return self._invite()
+            case Join(unique_id):
+                self._join(unique_id)
+            case Drop():
+                self._drop(command)
             case Stop():
-                return False
+                raise StopAsked
             case _:
                 assert_never(command)
-        return True
+        return None
 
     def _attach(self, segments: tuple[tuple[int, int], ...], descriptors: list[int]) -> None:
         left = list(descriptors)
@@ -182,12 +200,16 @@ class Rank:
         segment = self.segments[segment_id] = Segment.attach(segment_id, descriptor, size)
         self.device.attach(segment)
 
-    def _install(self, spec: FunctionSpec | None, program: Program | None) -> None:
+    def _install(self, spec: FunctionSpec | None, program: Program | Collective | Transfer | None) -> None:
         if spec is not None:
             self.functions[spec.id] = self._load(spec)
-        if program is not None:
-            loaded = self.functions[program.function]
-            self.routines[program.number] = self._routine(program, loaded)
+        match program:
+            case Program():
+                self.routines[program.number] = self._routine(program, self.functions[program.function])
+            case Collective():
+                self.routines[program.number] = CollectiveRoutine(program, self.place, self._transport(host=program.host))
+            case Transfer():
+                self.routines[program.number] = TransferRoutine(program, self.place)
 
     def _routine(self, program: Program, loaded: Loaded) -> Routine:
         if loaded.kernel is None:
@@ -195,27 +217,60 @@ class Rank:
         assert loaded.launch is not None  # noqa: S101  # every kernel is shipped with one
         return KernelRoutine(program, self.place, loaded.kernel, loaded.launch)
 
+    # ---- variables and transports
+
+    def _hold(self, command: Hold) -> None:
+        rank, layout = self.config.rank, command.layout
+        memory = self.place.host(command.hosts[rank]) if command.hosts else self.device.memory(layout.place(rank)[1])
+        new = self.holdings[command.number] = Holding(layout, rank, memory, self.device)
+        old = self.holdings.get(command.carry)
+        if old is not None:
+            for step in new.carry_over(old):
+                step()
+            self.device.synchronize()
+
+    def _transport(self, *, host: bool) -> Communicator:
+        """This rank's end of a transport."""
+        if host and host not in self._transports:
+            self._transports[host] = host_communicator(self.config.rank, self.config.world_size)
+        return self._transports[host]
+
+    def _invite(self) -> Invitation | None:
+        if self.config.rank != 0:
+            return None
+        problem = nccl_problem()
+        return Invitation(b"" if problem else nccl_unique_id(), problem)
+
+    def _join(self, unique_id: bytes) -> None:
+        config = self.config
+        self._transports[False] = nccl_communicator(config.world_size, config.rank, unique_id, self.device.stream)
+
+    # ---- functions
+
     def _load(self, spec: FunctionSpec) -> Loaded:
         linecache.cache.update(spec.sources)
         function, launch, options = pickle.loads(spec.payload)  # noqa: S301  # from our own coordinator
         kernel = self.device.kernel(function, options) if spec.style == "kernel" else None
         return Loaded(spec, function, kernel, launch)
 
-    def _drop(self, segments: tuple[int, ...], programs: tuple[int, ...], functions: tuple[int, ...]) -> None:
-        gone = frozenset(segments)
+    def _drop(self, gone: Drop) -> None:
         # A program over memory that is gone is never run again, and would hold its mapping and its buffers.
         orphans = [
             number
             for number, routine in self.routines.items()
-            if routine.segments & gone or routine.program.function in functions
+            if not routine.segments.isdisjoint(gone.segments)
+            or not routine.variables.isdisjoint(gone.variables)
+            or routine.function in gone.functions
         ]
-        for number in (*programs, *orphans):
+        for number in (*gone.programs, *orphans):
             routine = self.routines.pop(number, None)
             if routine is not None:
                 routine.close()
-        for function_id in functions:
+        for function_id in gone.functions:
             self.functions.pop(function_id, None)
-        for segment_id in segments:
+        for number in gone.variables:
+            self.holdings.pop(number, None)
+        for segment_id in gone.segments:
             segment = self.segments.pop(segment_id, None)
             if segment is not None:
                 self.device.detach(segment)
@@ -223,7 +278,9 @@ class Rank:
 
     def close(self) -> None:
         """Frees what the rank holds."""
-        self._drop(tuple(self.segments), tuple(self.routines), tuple(self.functions))
+        self._drop(Drop(tuple(self.segments), tuple(self.routines), tuple(self.functions), tuple(self.holdings)))
+        for transport in self._transports.values():
+            transport.close()
         self.device.close()
 
 

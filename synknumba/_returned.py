@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from synknumba._errors import ReductionError
-from synknumba._program import Returned
+from synknumba._messages import Returned
 from synknumba._shm import Segment
 from synknumba._tree import Structure, flatten
 from synknumba._types import Array, Shape

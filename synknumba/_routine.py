@@ -10,24 +10,28 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from synknumba._control import ControlBlock
+from synknumba._holding import Holding
+from synknumba._messages import News
 from synknumba._partition import Listed, Range, Rows, part
 from synknumba._program import (
     Broadcast,
     Constant,
     Dynamic,
     Filled,
+    Held,
+    HeldRows,
     HostArray,
     IndexSpan,
-    News,
     PerRank,
     Program,
     Sharded,
     Tree,
+    Update,
 )
 from synknumba._shm import Segment
 from synknumba._tree import unflatten
@@ -45,6 +49,7 @@ class Place:
         control: the world's control block.
         device: of this rank.
         segments: by id; changes as segments are attached and dropped.
+        holdings: memory of variables, by number; changes likewise.
     """
 
     rank: int
@@ -52,6 +57,7 @@ class Place:
     control: ControlBlock
     device: Device
     segments: Mapping[int, Segment]
+    holdings: Mapping[int, Holding]
 
     def host(self, array: HostArray) -> Array:
         """The array in its segment."""
@@ -63,14 +69,16 @@ class SliceRows:
     """The rows of one slice.
 
     Attributes:
-        data: which rows of the sharded arguments.
+        data: which rows of the sharded arguments; None where there are none.
         start: position of the first among the rows of the call.
         stop: position after the last.
+        own: which of the rank's own rows of sliceable variables; None where there are none.
     """
 
-    data: Rows
+    data: Rows | None
     start: int
     stop: int
+    own: Rows | None = None
 
     @property
     def count(self) -> int:
@@ -78,20 +86,52 @@ class SliceRows:
         return self.stop - self.start
 
 
-class Routine(ABC):
+class Repeated(ABC):
+    """What a rank does when the coordinator asks for a number: a program, a collective, a transfer.
+
+    Attributes:
+        segments: ids of the segments that it is about.
+        variables: numbers of the variables' memory that it is about.
+        function: id of the function that it calls, if any.
+    """
+
+    segments: frozenset[int]
+    variables: frozenset[int]
+    function: int | None
+
+    @abstractmethod
+    def __call__(self) -> News | None:
+        """One call; returns what the coordinator does not know yet."""
+
+    @abstractmethod
+    def forget_buffers(self) -> None:
+        """Makes the next call find its memory again: a segment was mapped anew, or a variable's memory made."""
+
+    def descriptors(self, news: News) -> list[int]:
+        """What must be sent along with the news."""
+        return []
+
+    def close(self) -> None:
+        """Frees its memory."""
+        self.forget_buffers()
+
+
+class Routine(Repeated):
     """One program on one rank."""
 
     def __init__(self, program: Program, place: Place) -> None:
         self.program = program
+        self.function = program.function
         self.place = place
         self.workspace = place.device.workspace()
         self.segments = program.segments()
+        self.variables = program.variables()
         layout = struct.Struct("<" + program.values)
         self._unpack = layout.unpack
         self._packed_values = place.control.values.data[: layout.size]
         self._packed: bytes | None = None  # not the values: 0.0 equals −0.0, and NaN not itself
         # Scalars come first in the values, then what selects rows.
-        fields = len(program.rows.values)
+        fields = len(program.rows.values) + (0 if program.own is None else len(program.own.values))
         self._row_values = len(program.values) - fields  # every value is one letter of the format
         self._scalar_bytes = layout.size - 8 * fields
 
@@ -113,16 +153,10 @@ class Routine(ABC):
         return self.run()
 
     def forget_buffers(self) -> None:
-        """Makes the next call bind again: a segment was mapped anew."""
         self._packed = None
 
-    def descriptors(self, news: News) -> list[int]:
-        """What must be sent along with the news."""
-        return []
-
     def close(self) -> None:
-        """Frees the program's memory."""
-        self.forget_buffers()
+        super().close()
         self.workspace.close()
 
     # ---- rows
@@ -135,25 +169,50 @@ class Routine(ABC):
         if source.kind == "all":
             return Range(0, 1, source.length)
         if source.kind == "range":
-            return Range(*values[-3:])
+            return Range(*values[:3])
         assert source.indices is not None  # noqa: S101  # a "list" has indices
-        return Listed(self.place.host(source.indices)[: values[-1]])
+        return Listed(self.place.host(source.indices)[: values[0]])
+
+    def own_rows(self, values: tuple[Any, ...]) -> tuple[Rows | None, int]:
+        """This rank's rows of sliceable variables, and how many rows the ranks before it have."""
+        source, rank = self.program.own, self.place.rank
+        if source is None:
+            return None, 0
+        if source.kind == "all":
+            return Range(0, 1, source.lengths[rank]), sum(source.lengths[:rank])
+        if source.kind == "range":
+            return Range(*values[3 * rank : 3 * rank + 3]), sum(values[2 : 3 * rank : 3])
+        assert source.indices is not None  # noqa: S101  # a "list" has indices
+        before = sum(values[:rank])
+        return Listed(self.place.host(source.indices)[before : before + values[rank]]), before
 
     def slices(self, values: tuple[Any, ...]) -> list[SliceRows | None]:
         """This rank's slices that have rows; [None] where the call is not about rows."""
         if self.program.solo and self.place.rank != 0:
             return []
-        rows = self.selected(values)
+        selecting = values[self._row_values :]
+        fields = len(self.program.rows.values)
+        rows = self.selected(selecting[:fields])
+        own, before = self.own_rows(selecting[fields:])
         if rows is None:
-            return [None]
+            return [None] if own is None else self._own_slices(own, before)
         world_size, rank = (1, 0) if self.program.solo else (self.place.world_size, self.place.rank)
         start, stop = part(rows.count, world_size, rank)
-        shard = rows.part(world_size, rank)
+        shard, parts = rows.part(world_size, rank), self.program.num_slices
+        out: list[SliceRows | None] = []
+        for k in range(parts):
+            low, high = part(stop - start, parts, k)
+            of_own = None if own is None else own.part(parts, k)
+            if high > low or (of_own is not None and of_own.count):
+                out.append(SliceRows(shard.part(parts, k), start + low, start + high, of_own))
+        return out
+
+    def _own_slices(self, own: Rows, before: int) -> list[SliceRows | None]:
         out: list[SliceRows | None] = []
         for k in range(self.program.num_slices):
-            low, high = part(stop - start, self.program.num_slices, k)
+            low, high = part(own.count, self.program.num_slices, k)
             if high > low:
-                out.append(SliceRows(shard.part(self.program.num_slices, k), start + low, start + high))
+                out.append(SliceRows(None, before + low, before + high, own.part(self.program.num_slices, k)))
         return out
 
     # ---- arguments
@@ -163,6 +222,7 @@ class Routine(ABC):
         match param:
             case Sharded(array, by_position, writable):
                 assert rows is not None  # noqa: S101  # sharded arguments make rows
+                assert rows.data is not None  # noqa: S101
                 selection = Range(rows.start, 1, rows.count) if by_position else rows.data
                 buffer = self.workspace.rows(slot, self.place.host(array), selection, writable=writable)
                 moves.add(buffer.load, buffer.store)
@@ -170,6 +230,19 @@ class Routine(ABC):
             case Broadcast(array):
                 buffer = self.workspace.whole(slot, self.place.host(array))
                 moves.add(buffer.load, None)
+                return buffer.array
+            case Held(number, leaf, read_only):
+                array = self.held(number, leaf)
+                return self.place.device.read_only(array) if read_only else array
+            case Update():
+                assert moves.updates is not None  # noqa: S101  # made with the binding
+                return moves.updates.array(slot, moves)
+            case HeldRows(number, leaf, writable):
+                assert rows is not None  # noqa: S101  # sliceable arguments make rows
+                assert rows.own is not None  # noqa: S101
+                array = self.place.holdings[number].array(leaf)
+                buffer = self.workspace.held_rows(slot, array, rows.own, writable=writable)
+                moves.add(buffer.load, buffer.store)
                 return buffer.array
             case Dynamic():
                 return scalar_value(param, values)
@@ -186,6 +259,10 @@ class Routine(ABC):
                 parts = [self.argument((slot, i), leaf, rows, values, moves) for i, leaf in enumerate(leaves)]
                 return unflatten(structure, parts)
         raise AssertionError(param)
+
+    def held(self, number: int, leaf: int) -> Any:
+        """The rank's array of a variable, as the function gets it."""
+        return self.place.holdings[number].array(leaf)
 
     def _filled(self, constant: RankConstant, rows: SliceRows | None) -> int:
         match constant:
@@ -207,14 +284,30 @@ def _index_bounds(rows: SliceRows | None) -> tuple[int, int]:
     """The indices of a contiguous selection; the coordinator has refused any other."""
     if rows is None:
         return 0, 0
+    if rows.data is None:  # rows of variables: their index is their position in the whole
+        return rows.start, rows.stop
     assert isinstance(rows.data, Range)  # noqa: S101  # checked in the coordinator
     return rows.data.start, rows.data.start + rows.count
 
 
-class Moves:
-    """The copies of one slice, in order."""
+class UpdateArrays(Protocol):
+    """Where a slice accumulates what variables are updated with."""
 
-    def __init__(self) -> None:
+    def array(self, slot: object, moves: "Moves") -> Any:
+        """The accumulator of one parameter; what prepares it is added to the moves."""
+
+
+class Moves:
+    """The copies of one slice, in order.
+
+    Attributes:
+        updates: of the variables that the program updates, if any.
+        loads: before the function runs.
+        stores: after it.
+    """
+
+    def __init__(self, updates: "UpdateArrays | None" = None) -> None:
+        self.updates = updates
         self.loads: list[Step] = []
         self.stores: list[Step] = []
 

@@ -10,11 +10,14 @@ import numpy as np
 from synknumba import _reduction
 from synknumba._control import RESULT_BYTES
 from synknumba._errors import PartitionError, ReductionError
-from synknumba._program import News, Program, Returned
+from synknumba._messages import News, Returned
+from synknumba._program import Program
 from synknumba._returned import ResultWriter
 from synknumba._routine import Moves, Place, Routine, SliceRows
+from synknumba._run_update import Updates
 from synknumba._tree import flatten, spread, unflatten
 from synknumba._types import Array
+from synknumba.device import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +38,28 @@ class FunctionRoutine(Routine):
         self._function = function
         self._writer = ResultWriter(place.control.results[place.rank], RESULT_BYTES)
         self._calls: list[SliceCall] = []
+        self._before: list[Step] = []  # of updates: before the first slice, and after the last
+        self._after: list[Step] = []
         self._alone: Callable[[], Any] | None = None  # the one call, where it needs nothing around it
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         self._calls = []
-        for rows in self.slices(values):
-            moves = Moves()
+        slices = self.slices(values)
+        updates = Updates(self, slices, lift=False)
+        self._before, self._after = updates.before(), updates.after()
+        for rows in slices:
+            moves = Moves(updates)
             arguments = {name: self.argument(name, param, rows, values, moves) for name, param in self.program.parameters}
+            moves.stores += updates.fold()
             self._calls.append(SliceCall(partial(self._function, **arguments), moves, rows))
-        plain = self.place.device.kind == "cpu" and len(self._calls) == 1 and self._calls[0].moves.is_empty
+        plain = self.place.device.kind == "cpu" and len(self._calls) == 1 and self._calls[0].moves.is_empty and not updates
         self._alone = self._calls[0].call if plain and self.program.subset is None else None
 
     def forget_buffers(self) -> None:
         super().forget_buffers()
         self._calls = []
+        self._before = []
+        self._after = []
         self._alone = None
 
     def run(self) -> News | None:
@@ -56,6 +67,8 @@ class FunctionRoutine(Routine):
             return self._writer.write(self._alone(), np.asarray)
         results = []
         with self.place.device.scope():
+            for step in self._before:
+                step()
             for one in self._calls:
                 for load in one.moves.loads:
                     load()
@@ -64,7 +77,12 @@ class FunctionRoutine(Routine):
                 for store in one.moves.stores:
                     store()
             self.place.device.synchronize()
-            return self._answer(results)
+            news = self._answer(results)  # before variables change that a result may be a view of
+            for step in self._after:
+                step()
+            if self._after:
+                self.place.device.synchronize()
+            return news
 
     def descriptors(self, news: News) -> list[int]:
         return self._writer.descriptors if isinstance(news, Returned) and news.segment is not None else []

@@ -14,6 +14,7 @@ from synknumba import _reduction
 from synknumba._launch import LaunchConfig
 from synknumba._program import Dynamic, Program, Result
 from synknumba._routine import Moves, Place, Routine, SliceRows, scalar_value
+from synknumba._run_update import Updates
 from synknumba._types import Array
 from synknumba.device import DeviceKernel, Step
 
@@ -76,19 +77,24 @@ class KernelRoutine(Routine):
         outputs = {
             name: Accumulator(self, name, param, slices) for name, param in self.program.parameters if isinstance(param, Result)
         }
+        updates = Updates(self, slices, lift=True)
         binding = Binding(values, scalars)
         for output in outputs.values():
             binding.steps += output.before()
+        binding.steps += updates.before()
         for rows in slices:
-            self._add_slice(binding, rows, outputs)
+            self._add_slice(binding, rows, outputs, updates)
         for output in outputs.values():
             binding.steps += output.after()
+        binding.steps += updates.after()
         if self.place.device.kind != "cpu":
             binding.steps.append(self.place.device.synchronize)
         return binding
 
-    def _add_slice(self, binding: Binding, rows: SliceRows | None, outputs: "Mapping[str, Accumulator]") -> None:
-        moves = Moves()
+    def _add_slice(
+        self, binding: Binding, rows: SliceRows | None, outputs: "Mapping[str, Accumulator]", updates: Updates
+    ) -> None:
+        moves = Moves(updates)
         args = []
         for name, param in self.program.parameters:
             if name in outputs:
@@ -102,6 +108,12 @@ class KernelRoutine(Routine):
         binding.steps += moves.stores
         for output in outputs.values():
             binding.steps += output.fold(rows)
+        binding.steps += updates.fold()
+
+    def held(self, number: int, leaf: int) -> Any:
+        """Kernels see a 0-d array as one of shape (1,), which they can index."""
+        array = super().held(number, leaf)
+        return array if array.shape else array.reshape(1)
 
     def _launch_step(self, args: list[Any], rows: SliceRows | None) -> Step:
         """A step that launches with what is in the list when it runs."""

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 DeviceKind: TypeAlias = Literal["cuda", "cpu"]
 Op: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather"] | None
+CollectiveKind: TypeAlias = Literal["broadcast", "all_gather", "reduce", "all_reduce", "reduce_scatter"]
+CollectiveOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
+Transport: TypeAlias = Literal["nccl", "host"]
 Batch: TypeAlias = int | slice | Sequence[int] | NDArray[Any] | None
 Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]

@@ -18,26 +18,29 @@ call raises `RankDied`. Nothing that the user owns is in the ranks alone but `Va
 
 import atexit
 import collections
+import logging
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from synknumba import _channel, _rank_state, _shm, _spin
 from synknumba._control import COORDINATOR_SPINS, COORDINATOR_SPINS_CROWDED, MESSAGE, ControlBlock
-from synknumba._errors import ArgumentError, CallTimeout, DeviceError, RankDied, SynkError, WorldError
+from synknumba._errors import ArgumentError, CallTimeout, DeviceError, RankDied, RankError, SynkError, WorldError
 from synknumba._failure import CallInfo, cause_of, rank_error, unreadable
+from synknumba._messages import Attach, Command, Drop, Failed, Invitation, Invite, Join, News, Stop
 from synknumba._processes import Processes
-from synknumba._program import Attach, Command, Drop, Failed, News, Stop
 from synknumba._shm import Segment
-from synknumba._types import DeviceKind
+from synknumba._types import DeviceKind, Transport
 from synknumba.device import usable_cores
 
 CLOSE_SECONDS = 2.0  # how long ranks may take to end when told to; then they are killed
 DROP_SECONDS = 5.0  # how long a call waits for a drop in another thread; one takes some 50 µs
 START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine longer
+
+_log = logging.getLogger("synknumba")
 
 RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, what it says, descriptors
 
@@ -53,15 +56,29 @@ class World:
         device: "cuda" or "cpu".
         devices: the GPU of each rank; empty on the CPU.
         timeout: seconds that a call may take, or None.
+        transport: "nccl" or "host": what carries the collectives. An "nccl" that was not asked for becomes "host" at the first
+            collective if NCCL cannot be set up.
     """
 
     def __init__(
-        self, world_size: int, device: DeviceKind, devices: tuple[int, ...], *, profile: bool, timeout: float | None
+        self,
+        world_size: int,
+        device: DeviceKind,
+        devices: tuple[int, ...],
+        *,
+        profile: bool,
+        timeout: float | None,
+        transport: Transport = "host",
+        transport_is_free: bool = True,
     ) -> None:
         self.world_size = world_size
         self.device: DeviceKind = device
         self.devices = devices
         self.timeout = timeout
+        self.transport: Transport = transport
+        self._transport_is_free = transport_is_free  # whether it may be another than asked for
+        self._joined = False
+        self.traffic: Any = None  # what carries values and collectives, once there are any; the layers above make it
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._sequence = 0
@@ -216,12 +233,16 @@ class World:
             out.append((rank, item, descriptors))
         return out
 
-    def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> None:
+    def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
         """Has every rank carry out a command. Between `begin` and `end`.
+
+        Returns:
+            What ranks say that have not failed.
 
         Raises:
             ArgumentError: the command holds something of the user's that cannot be pickled; nothing was sent.
         """
+        answers: list[RankNews] = []
         info = info or CallInfo(type(command).__name__.lower())
         try:
             payload = _channel.pack(command)
@@ -229,14 +250,21 @@ class World:
             message = f"{info}: what was passed cannot be sent to the ranks: {error}"
             raise ArgumentError(message) from error
         try:
-            self._command(payload, descriptors, info)
+            self._command(payload, descriptors, info, answers.extend)
         except SynkError:
             raise  # as in `run`
         except BaseException:
             self._break_off()
             raise
+        return answers
 
-    def _command(self, payload: bytes, descriptors: Sequence[int], info: CallInfo) -> None:
+    def _command(
+        self,
+        payload: bytes,
+        descriptors: Sequence[int],
+        info: CallInfo,
+        learn: Callable[[Sequence[RankNews]], None],
+    ) -> None:
         self._sequence += 1
         _spin.ring(self.control.base, self.world_size, self._sequence, MESSAGE)
         self.control.wake_ranks()
@@ -249,7 +277,7 @@ class World:
         except OSError:
             self._check_alive(str(info), grace=1.0)
             raise
-        self._finish_round(_spin.NOT_YET, info, lambda _: None)
+        self._finish_round(_spin.NOT_YET, info, learn)
 
     # ---- what the ranks hold
 
@@ -262,9 +290,13 @@ class World:
             self._sent.update((s.id, s.generation) for s in some)
 
     def forget(self, kind: str, number: int) -> None:
-        """Notes that a segment, program or function is no longer wanted, and tells the ranks as soon as they are idle.
+        """Notes that something is no longer wanted, and tells the ranks as soon as they are idle.
 
         May be called by the garbage collector at any time, so it raises nothing and waits for no lock.
+
+        Args:
+            kind: "segment", "program", "function" or "variable" (its memory).
+            number: of it.
         """
         if self._closed or os.getpid() != self._owner:
             return
@@ -288,16 +320,44 @@ class World:
         try:
             if self._closed:
                 return
-            numbers: dict[str, list[int]] = {"segment": [], "program": [], "function": []}
+            numbers: dict[str, list[int]] = {"segment": [], "program": [], "function": [], "variable": []}
             while self._unwanted:
                 kind, number = self._unwanted.popleft()
                 numbers[kind].append(number)
-            drop = Drop(tuple(numbers["segment"]), tuple(numbers["program"]), tuple(numbers["function"]))
-            self.command(drop)
+            self.command(Drop(*(tuple(numbers[kind]) for kind in ("segment", "program", "function", "variable"))))
         except SynkError:
             pass  # the world has ended; the next call says so
         finally:
             self._lock.release()
+
+    def join(self) -> None:
+        """Makes the transport ready, where it has to be set up. Between `begin` and `end`.
+
+        Raises:
+            DeviceError: "nccl" was asked for and cannot be set up.
+        """
+        if self._joined or self.transport != "nccl":
+            return
+        problem = self._join_nccl()
+        if problem is None:
+            self._joined = True
+            return
+        if not self._transport_is_free:
+            message = f'transport="nccl" cannot be set up: {problem}. Use transport="auto" or "host".'
+            raise DeviceError(message)
+        self.transport = "host"
+        _log.warning("collectives go over the host: NCCL cannot be set up: %s", problem)
+
+    def _join_nccl(self) -> str | None:
+        """Sets NCCL up on all ranks; says why not."""
+        info = CallInfo("setting up NCCL")
+        try:
+            invitation = next(item for _, item, _ in self.command(Invite(), info=info) if isinstance(item, Invitation))
+            if invitation.problem is None:
+                self.command(Join(invitation.unique_id), info=info)
+        except RankError as error:
+            return error.failures[0].message
+        return invitation.problem
 
     # ---- looking after the ranks
 
@@ -322,6 +382,7 @@ class World:
             callback = self._at_close.pop()()
             if callback is not None:
                 callback()
+        self.traffic = None
         self._processes.close()
         self.control.close()
         self._unwanted.clear()

@@ -25,9 +25,10 @@ abstract methods only, and document nothing that the contract says already.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
-CollectiveOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
+from synknumba._types import CollectiveKind, CollectiveOp
+
 Step: TypeAlias = Callable[[], object]
 
 
@@ -83,3 +84,27 @@ class Communicator(ABC):
     @abstractmethod
     def close(self) -> None:
         """Lets go of what the transport holds; idempotent, and waits for nobody."""
+
+
+def make_step(
+    communicator: Communicator, kind: CollectiveKind, op: CollectiveOp | None, root: int, exchanges: Sequence[Exchange]
+) -> Step:
+    """The step of a collective that is known by its name.
+
+    Args:
+        communicator: this rank's end of a transport.
+        kind: which collective.
+        op: of those that reduce.
+        root: of those that have one.
+        exchanges: the arrays.
+    """
+    if kind == "broadcast":
+        return communicator.broadcast(exchanges, root)
+    if kind == "all_gather":
+        return communicator.all_gather(exchanges)
+    assert op is not None  # noqa: S101  # the others reduce
+    if kind == "reduce":
+        return communicator.reduce(exchanges, op, root)
+    if kind == "all_reduce":
+        return communicator.all_reduce(exchanges, op)
+    return communicator.reduce_scatter(exchanges, op)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from synknumba._partition import Rows
 from synknumba._shm import Segment
-from synknumba._types import Array, DeviceKind, Shape
+from synknumba._types import Array, DeviceKind, Op, Shape
 
 Step: TypeAlias = Callable[[], object]
 Three: TypeAlias = tuple[int, int, int]
@@ -53,6 +53,10 @@ class Workspace(ABC):
             writable: whether the kernel may write; then `store` puts the rows back. Otherwise the array must refuse writes
                 where it is the host's own memory.
         """
+
+    @abstractmethod
+    def held_rows(self, slot: object, array: Any, rows: Rows, *, writable: bool) -> Buffer:
+        """Rows of an array that lives on the device, in order and C-contiguous; otherwise as `rows`."""
 
     @abstractmethod
     def whole(self, slot: object, host: Array) -> Buffer:
@@ -90,6 +94,7 @@ class Device(ABC):
     """One GPU, or one core, and its memory. Made in a rank, after the fork."""
 
     kind: DeviceKind
+    stream: Any = None  # what steps are put on, where there is such a thing
 
     @abstractmethod
     def workspace(self) -> Workspace:
@@ -102,6 +107,34 @@ class Device(ABC):
     @abstractmethod
     def fill(self, array: Any, value: Any) -> Step:
         """A step that sets every element."""
+
+    @abstractmethod
+    def memory(self, nbytes: int) -> Any:
+        """Memory of its own on the device, for `view`; freed with its last reference."""
+
+    @abstractmethod
+    def view(self, memory: Any, offset: int, dtype: Any, shape: Shape) -> Any:
+        """An array at `offset` bytes of `memory`, writable, as kernels and Python functions take it."""
+
+    def read_only(self, array: Any) -> Any:
+        """The array, refusing writes where the device can; by default the array itself."""
+        return array
+
+    @abstractmethod
+    def copy(self, target: Any, source: Any) -> Step:
+        """A step that copies one array of the device to another of the same shape and dtype; both C-contiguous."""
+
+    @abstractmethod
+    def upload(self, target: Any, host: Array) -> Step:
+        """A step that copies an array of the host to one of the device, both C-contiguous."""
+
+    @abstractmethod
+    def download(self, host: Array, source: Any) -> Step:
+        """A step that copies an array of the device to one of the host, both C-contiguous; `synchronize` waits for it."""
+
+    @abstractmethod
+    def accumulate(self, op: Op, target: Any, source: Any) -> Step:
+        """A step that puts one array of the device into another: target ← target op source."""
 
     @abstractmethod
     def to_host(self, value: Any) -> Array:

@@ -8,7 +8,8 @@ from typing import Any, final
 import numpy as np
 
 from synknumba._partition import Range, Rows
-from synknumba._types import Array, Shape
+from synknumba._reduction import UFUNCS
+from synknumba._types import Array, Op, Shape
 from synknumba.device._base import Buffer, Device, DeviceKernel, Step, Three, Workspace
 from synknumba.simt import jit
 
@@ -39,6 +40,9 @@ class CpuWorkspace(Workspace):
             load = partial(np.take, host, indices, axis=0, out=buffer, mode="clip")
             store = partial(host.__setitem__, indices, buffer)
         return Buffer(buffer, load, store) if writable else Buffer(_read_only(buffer), load)
+
+    def held_rows(self, slot: object, array: Array, rows: Rows, *, writable: bool) -> Buffer:
+        return self.rows(slot, array, rows, writable=writable)
 
     def whole(self, slot: object, host: Array) -> Buffer:
         return Buffer(_read_only(host))
@@ -80,6 +84,28 @@ class CpuDevice(Device):
 
     def fill(self, array: Any, value: Any) -> Step:
         return partial(array.fill, value)
+
+    def memory(self, nbytes: int) -> Array:
+        return np.empty(max(nbytes, 1), np.uint8)
+
+    def view(self, memory: Array, offset: int, dtype: Any, shape: Shape) -> Array:
+        return np.ndarray(shape, dtype, memory.data, offset)
+
+    def read_only(self, array: Array) -> Array:
+        return _read_only(array)
+
+    def copy(self, target: Array, source: Array) -> Step:
+        return partial(np.copyto, target, source)
+
+    def upload(self, target: Array, host: Array) -> Step:
+        return partial(np.copyto, target, host)
+
+    def download(self, host: Array, source: Array) -> Step:
+        return partial(np.copyto, host, source)
+
+    def accumulate(self, op: Op, target: Array, source: Array) -> Step:
+        assert op is not None  # noqa: S101  # every op that accumulates has a function
+        return partial(UFUNCS[op], target, source, target)
 
     def to_host(self, value: Any) -> Array:
         return np.asarray(value)

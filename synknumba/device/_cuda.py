@@ -21,12 +21,13 @@ from numba import cuda
 from synknumba._errors import DeviceError
 from synknumba._partition import Range, Rows
 from synknumba._shm import Segment
-from synknumba._types import Array, Shape
+from synknumba._types import Array, Op, Shape
 from synknumba.device._base import Buffer, Device, DeviceKernel, Step, Three, Workspace
 from synknumba.device._probe import import_problem
 
 _TO_DEVICE = runtime.memcpyHostToDevice
 _TO_HOST = runtime.memcpyDeviceToHost
+_UFUNCS: dict[Op, Any] = {"sum": cupy.add, "prod": cupy.multiply, "min": cupy.minimum, "max": cupy.maximum}
 
 
 class RecordArray:
@@ -51,6 +52,14 @@ class RecordArray:
         }
 
 
+def _typed(memory: Any, dtype: Any, shape: Shape) -> Any:
+    """An array at a pointer to device memory."""
+    dtype = np.dtype(dtype)
+    if dtype.names is not None or dtype.kind not in "biufc":
+        return RecordArray(memory, dtype, shape)
+    return cupy.ndarray(shape, dtype, memory)
+
+
 def _address(array: Any) -> int:
     address: int = array.data.ptr
     return address
@@ -70,6 +79,33 @@ class CudaWorkspace(Workspace):
             return self._straight(array, host[rows.as_slice()], writable=writable)
         return self._staged(slot, array, host, rows, writable=writable)
 
+    def held_rows(self, slot: object, array: Any, rows: Rows, *, writable: bool) -> Buffer:
+        row_bytes = array.nbytes // max(array.shape[0], 1)
+        if isinstance(rows, Range) and rows.step == 1:
+            shape = (rows.count, *array.shape[1:])
+            return Buffer(_typed(array.data + rows.start * row_bytes, array.dtype, shape))
+        buffer = self.scratch(slot, array.dtype, (rows.count, *array.shape[1:]))
+        # Rows as rows of bytes: records have no gather of their own.
+        shape = (row_bytes,)
+        source = cupy.ndarray((array.shape[0], *shape), np.uint8, array.data)
+        target = cupy.ndarray((rows.count, *shape), np.uint8, buffer.data)
+        load = partial(self._gather, source, rows, target)
+        return Buffer(buffer, load, partial(self._put_back, source, rows, target) if writable else None)
+
+    def _gather(self, source: Any, rows: Rows, target: Any) -> None:
+        with self._stream:
+            if isinstance(rows, Range):
+                target[...] = source[rows.as_slice()]
+            else:
+                cupy.take(source, cupy.asarray(rows.indices), axis=0, out=target)
+
+    def _put_back(self, source: Any, rows: Rows, target: Any) -> None:
+        with self._stream:
+            if isinstance(rows, Range):
+                source[rows.as_slice()] = target
+            else:
+                source[cupy.asarray(rows.indices)] = target
+
     def whole(self, slot: object, host: Array) -> Buffer:
         return self._straight(self.scratch(slot, host.dtype, host.shape), host, writable=False)
 
@@ -83,9 +119,7 @@ class CudaWorkspace(Workspace):
         memory = self._storage.get(slot)
         if memory is None or memory.mem.size < nbytes:
             memory = self._storage[slot] = cupy.cuda.alloc(max(nbytes, 1))
-        if dtype.names is not None or dtype.kind not in "biufc":
-            return RecordArray(memory, dtype, shape)
-        return cupy.ndarray(shape, dtype, memory)
+        return _typed(memory, dtype, shape)
 
     def close(self) -> None:
         self._storage.clear()
@@ -174,28 +208,55 @@ class CudaDevice(Device):
         self._cupy_device = cupy.cuda.Device(index)
         self._cupy_device.use()
         cuda.select_device(index)
-        self._stream = cupy.cuda.Stream(non_blocking=True)
-        self._numba_stream = cuda.external_stream(self._stream.ptr)
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._numba_stream = cuda.external_stream(self.stream.ptr)
         self._locked: dict[int, int] = {}  # segment id → address
 
     def workspace(self) -> Workspace:
-        return CudaWorkspace(self._stream)
+        return CudaWorkspace(self.stream)
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
         return CudaKernel(cuda.jit(**options)(function), self._numba_stream, debug=bool(options.get("debug")))
 
     def fill(self, array: Any, value: Any) -> Step:
         if not any(np.asarray(value).tobytes()) or isinstance(array, RecordArray):
-            return partial(runtime.memsetAsync, _address(array), 0, array.nbytes, self._stream.ptr)
+            return partial(runtime.memsetAsync, _address(array), 0, array.nbytes, self.stream.ptr)
 
         def step() -> None:
-            with self._stream:
+            with self.stream:
                 array.fill(value)
 
         return step
 
+    def memory(self, nbytes: int) -> Any:
+        return cupy.cuda.alloc(max(nbytes, 1))
+
+    def view(self, memory: Any, offset: int, dtype: Any, shape: Shape) -> Any:
+        return _typed(memory + offset, dtype, shape)
+
+    def copy(self, target: Any, source: Any) -> Step:
+        return self._move(_address(target), _address(source), source.nbytes, runtime.memcpyDeviceToDevice)
+
+    def upload(self, target: Any, host: Array) -> Step:
+        return self._move(_address(target), host.ctypes.data, host.nbytes, _TO_DEVICE)
+
+    def download(self, host: Array, source: Any) -> Step:
+        return self._move(host.ctypes.data, _address(source), host.nbytes, _TO_HOST)
+
+    def _move(self, target: int, source: int, nbytes: int, direction: int) -> Step:
+        return partial(runtime.memcpyAsync, target, source, nbytes, direction, self.stream.ptr)
+
+    def accumulate(self, op: Op, target: Any, source: Any) -> Step:
+        ufunc = _UFUNCS[op]
+
+        def step() -> None:
+            with self.stream:
+                ufunc(target, source, target)
+
+        return step
+
     def to_host(self, value: Any) -> Array:
-        self._stream.synchronize()
+        self.stream.synchronize()
         if isinstance(value, cupy.ndarray):
             host: Array = value.get()
             return host
@@ -205,11 +266,11 @@ class CudaDevice(Device):
         return np.asarray(value)
 
     def scope(self) -> AbstractContextManager[object]:
-        stream: AbstractContextManager[object] = self._stream
+        stream: AbstractContextManager[object] = self.stream
         return stream
 
     def synchronize(self) -> None:
-        self._stream.synchronize()
+        self.stream.synchronize()
 
     def attach(self, segment: Segment) -> None:
         memory = segment.array(np.uint8, (segment.size,))
@@ -221,12 +282,12 @@ class CudaDevice(Device):
     def detach(self, segment: Segment) -> None:
         address = self._locked.pop(segment.id, None)
         if address is not None:
-            self._stream.synchronize()
+            self.stream.synchronize()
             runtime.hostUnregister(address)
 
     def close(self) -> None:
         with contextlib.suppress(runtime.CUDARuntimeError):
-            self._stream.synchronize()
+            self.stream.synchronize()
             for address in self._locked.values():
                 runtime.hostUnregister(address)
         self._locked.clear()

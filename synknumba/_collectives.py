@@ -1,0 +1,571 @@
+"""The collectives over variables, and what is read from and written to single ranks.
+
+    vars, values ──checked──> world.begin ── traffic ── world.end ──> the variables, or arrays
+
+`vars` is one `Variable`, or a nested dict, list or tuple of them, which are sent together; values come and go in the same
+shape. Everything that can be wrong is found before anything is sent.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from synknumba import _partition
+from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError
+from synknumba._layout import VECTOR
+from synknumba._partition import Rows
+from synknumba._storage import Storage
+from synknumba._traffic import Pair, Traffic, Work
+from synknumba._tree import Structure, describe, flatten, unflatten
+from synknumba._types import Array, Batch, CollectiveOp, Shape
+from synknumba._variable import Variable, check_rank, traffic_of
+from synknumba._world import World, current_world
+
+_OPS: tuple[CollectiveOp, ...] = ("sum", "prod", "min", "max", "avg")
+_ORDER = "complex numbers have no order: reduce the real part or the absolute value"
+_REFUSED = {  # op: {dtype kind: way out}
+    "sum": {"b": "make it an integer variable to count, or use 'max' for any"},
+    "prod": {"b": "make it an integer variable, or use 'min' for all"},
+    "min": {"c": _ORDER},
+    "max": {"c": _ORDER},
+    "avg": dict.fromkeys("biu", "an average of integers is seldom one: use 'sum' and divide, or make it a float variable"),
+}
+
+
+# ---- collectives ---------------------------------------------------------------------------------------------------------
+
+
+def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
+    """Gives every rank the root's array, or a new value.
+
+    Args:
+        vars: a `Variable`, or a tree of them.
+        values: what all ranks get, of the shape of `vars`: arrays, `Data`, numbers or trees of them; None for what the root
+            has.
+        root: whose array.
+
+    Returns:
+        `vars`.
+
+    Raises:
+        ArgumentError: `vars` are not variables, or one is there twice.
+        DataError: a value of another number of dimensions, or of a dtype that does not cast safely.
+        PartitionError: there is no such rank.
+        WorldError: there is no world, or a variable belongs to another.
+    """
+    if values is None:
+        quick = _run_known(vars, Work("broadcast", None, root))
+        if quick is not None:
+            return quick
+    several = _several(vars, "broadcast")
+    accepted = None if values is None else _matched(vars, several, values, "broadcast")
+    with _placed(several) as world:
+        check_rank(root, world.world_size)
+        if accepted is None:
+            _broadcast_from(world, several, root)
+        else:
+            for one, arrays in zip(several, accepted, strict=True):
+                one.assign(world, dict.fromkeys(range(world.world_size), arrays), sharded=False)
+    return vars
+
+
+def _broadcast_from(world: World, several: Sequence[Variable], root: int) -> None:
+    """Sends the root's arrays, to memory of the root's shapes."""
+    pairs, targets = [], []
+    for one in several:
+        source = one.storage()
+        target = source
+        if not all(leaf.uniform for leaf in source.layout.leaves):
+            shapes = [(shapes[root],) * world.world_size for shapes in one.shapes()]
+            target = Storage(world, one.layout_with(shapes))
+        targets.append(target)
+        pairs += _pairs(one, source, target)
+    traffic_of(world).collective(Work("broadcast", None, root), pairs)()
+    for one, target in zip(several, targets, strict=True):
+        one.replace(target, sharded=False)
+
+
+def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
+    """Gives every rank its rows: rank r of W gets rows r·n // W up to (r+1)·n // W of each array, as in calls.
+
+    Args:
+        vars: a `Variable`, or a tree of them, of at least one dimension.
+        values: what is divided, of the shape of `vars`: arrays or `Data`, or trees of them; None for what the root has.
+        batch: which rows to divide: an int (the first rows), a slice, or a list of row numbers; None for all.
+
+    Returns:
+        `vars`.
+
+    Raises:
+        BatchError: the batch selects rows that do not exist, or none.
+        ArgumentError, DataError, WorldError: as in `broadcast`.
+    """
+    several = _several(vars, "scatter")
+    for one in several:
+        _check_rows(one, "scatter")
+    accepted = [one.fetch([0])[0] for one in several] if values is None else _matched(vars, several, values, "scatter")
+    chosen = [[_Chosen(array, batch) for array in arrays] for arrays in accepted]
+    with _placed(several) as world:
+        size = world.world_size
+        for one, arrays in zip(several, chosen, strict=True):
+            one.assign(world, {rank: [array.part(size, rank) for array in arrays] for rank in range(size)}, sharded=True)
+    return vars
+
+
+class _Chosen:
+    """The rows of one array that a batch selects."""
+
+    def __init__(self, array: Array, batch: Batch) -> None:
+        self._array = array
+        self._rows: Rows = _partition.select(batch, len(array))
+
+    def part(self, parts: int, index: int) -> Array:
+        """One part of them."""
+        rows = self._rows.part(parts, index)
+        if isinstance(rows, _partition.Range):
+            return self._array[rows.as_slice()]
+        return np.take(self._array, rows.indices, axis=0)
+
+
+def gather(vars: Any, nd_up: int = 1) -> Any:
+    """The arrays of all ranks in one, in rank order.
+
+    Args:
+        vars: a `Variable`, or a tree of them.
+        nd_up: 1 for a new first axis, one entry a rank, which needs one shape on all ranks; 0 for rows after one another, of
+            any lengths.
+
+    Returns:
+        NumPy arrays, in the shape of `vars`.
+
+    Raises:
+        PartitionError: the ranks' shapes do not allow it, or `nd_up` is neither 0 nor 1.
+        ArgumentError, WorldError: as in `broadcast`.
+    """
+    several = _several(vars, "gather")
+    if isinstance(nd_up, bool) or nd_up not in (0, 1):
+        message = f"nd_up must be 1 (a new axis, one entry a rank) or 0 (rows after one another), got {nd_up!r}"
+        raise PartitionError(message)
+    with _placed(several) as world:
+        for one in several:
+            if nd_up:
+                _check_uniform(one, "gather with nd_up=1", "use nd_up=0 to put rows after one another")
+            else:
+                _check_rows(one, "gather with nd_up=0")
+                _check_row_shapes(one, "gather")
+        found = [_fetch_all(world, one) for one in several]
+    join: Callable[[Sequence[Array]], Array] = np.stack if nd_up else np.concatenate
+    results = [
+        unflatten(one.structure(), [join([arrays[leaf] for arrays in by_rank]) for leaf in one.leaves()])
+        for one, by_rank in zip(several, found, strict=True)
+    ]
+    return _like(vars, results)
+
+
+def _fetch_all(world: World, one: Variable) -> list[list[Array]]:
+    """The arrays of each rank."""
+    ranks, count = range(world.world_size), len(one.leaves())
+    flat = traffic_of(world).fetch(one.storage(), [(leaf, rank) for rank in ranks for leaf in one.leaves()])
+    return [flat[rank * count : (rank + 1) * count] for rank in ranks]
+
+
+def all_gather(vars: Any, dest: Any = None) -> Any:
+    """Gives every rank the rows of all ranks, in rank order; lengths may differ.
+
+    Args:
+        vars: a `Variable`, or a tree of them, of at least one dimension.
+        dest: variables that get the rows, in the shape of `vars` and of the same dtypes; None for `vars` themselves.
+
+    Returns:
+        The variables that have the rows.
+
+    Raises:
+        PartitionError: the ranks' row shapes differ.
+        ArgumentError, DataError, WorldError: as in `broadcast`.
+    """
+    several = _several(vars, "all_gather")
+    for one in several:
+        _check_rows(one, "all_gather")
+    targets = _destinations(vars, several, dest, "all_gather")
+    with _placed([*several, *(one for one in targets if one not in several)]) as world:
+        for one in several:
+            _check_row_shapes(one, "all_gather")
+
+        def shape(shapes: tuple[Shape, ...], _: int) -> Shape:
+            return (sum(one[0] for one in shapes), *shapes[0][1:])
+
+        _into(world, Work("all_gather"), several, targets, shape, sharded=False)
+    return vars if dest is None else dest
+
+
+def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: int = 0) -> Any:
+    """Combines the arrays of all ranks on the root.
+
+    Args:
+        vars: a `Variable`, or a tree of them, of one shape on all ranks.
+        op: "sum", "prod", "min", "max", or "avg": the sum divided by the number of ranks, in the variable's dtype.
+        in_place: whether the root's array becomes the result; the others keep theirs.
+        root: where.
+
+    Returns:
+        `vars`; where it is not in place, NumPy arrays in the shape of `vars`, and nothing has changed.
+
+    Raises:
+        ReductionError: the op is unknown, or not defined for the dtype: avg needs floats or complex numbers, min and max an
+            order.
+        PartitionError: the shapes differ between ranks, or there is no such rank.
+        ArgumentError, WorldError: as in `broadcast`.
+    """
+    if in_place:
+        quick = _run_known(vars, Work("reduce", op, root))
+        if quick is not None:
+            return quick
+    several = _several(vars, "reduce")
+    _check_op(several, op)
+    with _placed(several) as world:
+        check_rank(root, world.world_size)
+        _check_all_uniform(several, "reduce")
+        if in_place:
+            _in_place(world, Work("reduce", op, root), several, differs=world.world_size > 1)
+            return vars
+        results = [_reduced(world, one, op, root) for one in several]
+    return _like(vars, results)
+
+
+def _reduced(world: World, one: Variable, op: CollectiveOp, root: int) -> Any:
+    """The arrays combined into memory of their own, which goes afterwards."""
+    storage = Storage(world, one.storage().layout)
+    traffic = traffic_of(world)
+    traffic.collective(Work("reduce", op, root), _pairs(one, one.storage(), storage))()
+    return unflatten(one.structure(), traffic.fetch(storage, [(leaf, root) for leaf in one.leaves()]))
+
+
+def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:
+    """Combines the arrays of all ranks, and gives every rank the result.
+
+    Args:
+        vars: a `Variable`, or a tree of them, of one shape on all ranks.
+        op: as in `reduce`.
+
+    Returns:
+        `vars`.
+
+    Raises:
+        ReductionError, PartitionError, ArgumentError, WorldError: as in `reduce`.
+    """
+    quick = _run_known(vars, Work("all_reduce", op))
+    if quick is not None:
+        return quick
+    several = _several(vars, "all_reduce")
+    _check_op(several, op)
+    with _placed(several) as world:
+        _check_all_uniform(several, "all_reduce")
+        _in_place(world, Work("all_reduce", op), several, differs=False)
+    return vars
+
+
+def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any:
+    """Combines the arrays of all ranks, and gives each rank its rows of the result: those that `scatter` would give it.
+
+    Args:
+        vars: a `Variable`, or a tree of them, of one shape on all ranks and at least one dimension.
+        op: as in `reduce`.
+        dest: variables that get the rows, in the shape of `vars` and of the same dtypes; None for `vars` themselves.
+
+    Returns:
+        The variables that have the rows.
+
+    Raises:
+        ReductionError, PartitionError, ArgumentError, DataError, WorldError: as in `reduce`.
+    """
+    several = _several(vars, "reduce_scatter")
+    _check_op(several, op)
+    for one in several:
+        _check_rows(one, "reduce_scatter")
+    targets = _destinations(vars, several, dest, "reduce_scatter")
+    with _placed([*several, *(one for one in targets if one not in several)]) as world:
+        _check_all_uniform(several, "reduce_scatter")
+
+        def shape(shapes: tuple[Shape, ...], rank: int) -> Shape:
+            start, stop = _partition.part(shapes[0][0], world.world_size, rank)
+            return (stop - start, *shapes[0][1:])
+
+        _into(world, Work("reduce_scatter", op), several, targets, shape, sharded=True)
+    return vars if dest is None else dest
+
+
+# ---- single ranks --------------------------------------------------------------------------------------------------------
+
+
+def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
+    """Gives one rank's arrays new values; the others keep theirs.
+
+    Args:
+        rank: whose.
+        vars: a `Variable`, or a tree of them.
+        values: of the shape of `vars`: arrays, `Data`, numbers or trees of them.
+        batch: which rows of them; None for all.
+
+    Returns:
+        `vars`.
+
+    Raises:
+        ArgumentError, DataError, BatchError, PartitionError, WorldError: as in `scatter`.
+    """
+    several = _several(vars, "set_value")
+    accepted = _matched(vars, several, values, "set_value")
+    if batch is not None:
+        for one in several:
+            _check_rows(one, "set_value with batch=")
+        accepted = [[_Chosen(array, batch).part(1, 0) for array in arrays] for arrays in accepted]
+    with _placed(several) as world:
+        check_rank(rank, world.world_size)
+        for one, arrays in zip(several, accepted, strict=True):
+            one.assign(world, {int(rank): arrays})
+    return vars
+
+
+def get_value(rank: int, vars: Any) -> Any:
+    """Copies of one rank's arrays, as NumPy's, in the shape of `vars`.
+
+    Raises:
+        ArgumentError, PartitionError, WorldError: as in `broadcast`.
+    """
+    return _like(vars, [one.get_value(rank) for one in _several(vars, "get_value")])
+
+
+def get_lengths(vars: Any) -> Any:
+    """The number of rows on each rank: a list with an int for each, in the shape of `vars`.
+
+    Raises:
+        ArgumentError, WorldError: as in `broadcast`.
+    """
+    several = _several(vars, "get_lengths")
+    for one in several:
+        _check_rows(one, "get_lengths")
+    return _of_ranks(vars, several, lambda shape: shape[0])
+
+
+def get_shapes(vars: Any) -> Any:
+    """The shape on each rank: a list with a tuple for each, in the shape of `vars`.
+
+    Raises:
+        ArgumentError, WorldError: as in `broadcast`.
+    """
+    return _of_ranks(vars, _several(vars, "get_shapes"), lambda shape: shape)
+
+
+def _of_ranks(vars: Any, several: Sequence[Variable], told: Callable[[Shape], Any]) -> Any:
+    with _placed(several):
+        results = [
+            unflatten(one.structure(), [[told(shape) for shape in shapes] for shapes in one.shapes()]) for one in several
+        ]
+    return _like(vars, results)
+
+
+# ---- what they have in common --------------------------------------------------------------------------------------------
+
+
+def _several(vars: Any, what: str) -> list[Variable]:
+    """The variables, each once."""
+    if isinstance(vars, Variable):
+        return [vars]
+    found, _ = flatten(vars)
+    for one in found:
+        if not isinstance(one, Variable):
+            message = f"{what} needs a Variable, or a dict, list or tuple of them; got a {type(one).__name__}"
+            raise ArgumentError(message)
+    if not found:
+        message = f"{what} got no variable at all"
+        raise ArgumentError(message)
+    for position, one in enumerate(found):
+        if any(one is other for other in found[:position]):
+            message = f"{what} got {one.label} twice; give each variable once"
+            raise ArgumentError(message)
+    return found
+
+
+def _like(vars: Any, results: Sequence[Any]) -> Any:
+    return results[0] if isinstance(vars, Variable) else unflatten(flatten(vars)[1], results)
+
+
+def _matched(vars: Any, several: Sequence[Variable], values: Any, what: str) -> list[list[Array]]:
+    """The arrays of each variable, from values in the shape of `vars`."""
+    if isinstance(vars, Variable):
+        return [vars.accept(values)]
+    found: list[Any] = []
+    _walk(flatten(vars)[1], values, found, what)
+    return [one.accept(value) for one, value in zip(several, found, strict=True)]
+
+
+def _walk(structure: Structure, values: Any, found: list[Any], what: str) -> None:
+    """Takes values apart as deep as the tree of variables goes; a value may itself be a tree."""
+    match structure:
+        case ("leaf",):
+            found.append(values)
+            return
+        case ("none",):
+            return
+        case ("dict", keys, _, children):
+            if isinstance(values, dict) and set(values) == set(keys):
+                for key, child in zip(keys, children, strict=True):
+                    _walk(child, values[key], found, what)
+                return
+        case (_, *_, children):
+            if isinstance(values, list | tuple) and len(values) == len(children):
+                for child, value in zip(children, values, strict=True):
+                    _walk(child, value, found, what)
+                return
+    got = f"{len(values)} values" if isinstance(values, list | tuple) else f"a {type(values).__name__}"
+    message = f"{what} needs values in the shape of its variables, {describe(structure)}, but got {got}"
+    raise DataError(message)
+
+
+@contextmanager
+def _placed(several: Sequence[Variable]) -> Iterator[World]:
+    """The open world, begun, with the variables in it."""
+    world = current_world()
+    world.begin()
+    try:
+        for one in several:
+            one.place(world)
+        yield world
+    finally:
+        world.end()
+
+
+def _pairs(one: Variable, source: Storage, target: Storage) -> list[Pair]:
+    """The arrays of a variable; one vector where it is flat."""
+    return [Pair(source, target, leaf) for leaf in ((VECTOR,) if one.flat else one.leaves())]
+
+
+def _in_place(world: World, work: Work, several: Sequence[Variable], *, differs: bool) -> None:
+    traffic = traffic_of(world)
+    pairs = [pair for one in several for pair in _pairs(one, one.storage(), one.storage())]
+    run = traffic.collective(work, pairs)
+    run()
+    for one in several:
+        one.mark(differs=differs, sharded=False)
+    if len(several) == 1:
+        traffic.remember((work, several[0]._layout), run, [several[0].storage()])  # noqa: SLF001  # a key, and no more
+
+
+def _run_known(vars: Any, work: Work) -> Any:
+    """Repeats a collective over one variable that was made before; None where there is none."""
+    if type(vars) is not Variable:
+        return None
+    world = current_world()
+    world.begin()
+    try:
+        traffic: Traffic = traffic_of(world)
+        run = traffic.remembered((work, vars._layout))  # noqa: SLF001  # a key, and no more
+        if run is None:
+            return None
+        run()
+        vars.mark(differs=work.kind == "reduce")
+        return vars
+    finally:
+        world.end()
+
+
+def _into(
+    world: World,
+    work: Work,
+    several: Sequence[Variable],
+    targets: Sequence[Variable],
+    shape: Callable[[tuple[Shape, ...], int], Shape],
+    *,
+    sharded: bool,
+) -> None:
+    """A collective whose result has other shapes than what is given."""
+    pairs, storages = [], []
+    for one, target in zip(several, targets, strict=True):
+        shapes = [tuple(shape(given, rank) for rank in range(world.world_size)) for given in one.shapes()]
+        storage = target.storage()
+        if one is target or target.shapes() != shapes:
+            storage = Storage(world, target.layout_with(shapes))
+        storages.append(storage)
+        pairs += [Pair(one.storage(), storage, leaf) for leaf in one.leaves()]
+    traffic_of(world).collective(work, pairs)()
+    for target, storage in zip(targets, storages, strict=True):
+        target.replace(storage, sharded=sharded)
+
+
+def _destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -> Sequence[Variable]:
+    """The variables that get the result, checked against those that give it."""
+    if dest is None:
+        return several
+    targets = _several(dest, what)
+    if not isinstance(vars, Variable) and flatten(vars)[1] != flatten(dest)[1]:
+        message = f"{what} needs dest= in the shape of its variables, {describe(flatten(vars)[1])}"
+        raise ArgumentError(message)
+    if len(targets) != len(several):
+        message = f"{what} needs one variable in dest= for each that it is given: {len(several)}, got {len(targets)}"
+        raise ArgumentError(message)
+    for one, target in zip(several, targets, strict=True):
+        _check_destination(one, target, what)
+    return targets
+
+
+def _check_destination(one: Variable, target: Variable, what: str) -> None:
+    if one.structure() != target.structure():
+        message = f"{what}: {target.label} in dest= is not a tree of the same shape as {one.label}"
+        raise ArgumentError(message)
+    shapes = zip(one.root_shapes(), target.root_shapes(), strict=True)
+    for (mine, theirs), gives, gets in zip(shapes, one.dtypes(), target.dtypes(), strict=True):
+        if gives != gets or len(mine) != len(theirs):
+            message = (
+                f"{what}: {target.label} in dest= holds {gets} of {len(theirs)} dimensions, but {one.label} gives {gives} of "
+                f"{len(mine)}; make it of the same dtype and number of dimensions"
+            )
+            raise DataError(message)
+
+
+# ---- checks --------------------------------------------------------------------------------------------------------------
+
+
+def _check_op(several: Sequence[Variable], op: object) -> None:
+    if op not in _OPS:
+        message = f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}"
+        raise ReductionError(message)
+    for one in several:
+        for dtype in one.dtypes():
+            way_out = _REFUSED[str(op)].get(dtype.kind)
+            if dtype.kind not in "biufc":
+                way_out = "gather it and combine it yourself, or use a variable for each numeric field"
+            if way_out is not None:
+                message = f"{one.label}: op {op!r} is not defined for dtype {dtype}; {way_out}"
+                raise ReductionError(message)
+
+
+def _check_rows(one: Variable, what: str) -> None:
+    """Refuses numbers, which have no rows."""
+    if any(not shape for shape in one.root_shapes()):
+        message = f"{what} divides or joins rows, but {one.label} is 0-d; give it at least one dimension"
+        raise PartitionError(message)
+
+
+def _check_all_uniform(several: Sequence[Variable], what: str) -> None:
+    for one in several:
+        _check_uniform(one, what, "all_gather or gather take arrays of different lengths")
+
+
+def _check_uniform(one: Variable, what: str, way_out: str) -> None:
+    """Refuses shapes that differ between ranks."""
+    for shapes in one.shapes():
+        if len(set(shapes)) > 1:
+            message = f"{what} needs one shape on all ranks, but {one.label} has {_told(shapes)}; {way_out}"
+            raise PartitionError(message)
+
+
+def _check_row_shapes(one: Variable, what: str) -> None:
+    for shapes in one.shapes():
+        if len({shape[1:] for shape in shapes}) > 1:
+            message = f"{what} puts rows after one another, but those of {one.label} differ in shape: {_told(shapes)}"
+            raise PartitionError(message)
+
+
+def _told(shapes: Sequence[Shape]) -> str:
+    return ", ".join(f"{shape} on rank {rank}" for rank, shape in enumerate(shapes))

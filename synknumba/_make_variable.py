@@ -1,0 +1,111 @@
+"""`variable` and `flatten`: what makes a `Variable`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from synknumba import _rank_state
+from synknumba._casting import accept, fill
+from synknumba._errors import DataError, WorldError
+from synknumba._tree import Structure
+from synknumba._tree import flatten as take_apart
+from synknumba._types import Array
+from synknumba._variable import Variable, arrays_for_lists, plain_value
+from synknumba._world import open_world
+
+
+def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
+    """Makes arrays that live on the ranks between calls; at first every rank has the same.
+
+    Args:
+        value: array, `Data`, number or nested list of numbers, of any fixed-size dtype, 0-d too; or a nested dict, list or
+            tuple of them, which makes one variable of several arrays.
+        name: for messages.
+        dtype: by default the value's; casts must be safe.
+
+    Returns:
+        The variable. Where no world is open yet, it is put on the ranks at its first use.
+
+    Raises:
+        DataError: the value cannot be held.
+        WorldError: this process is a rank.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     w = synk.variable(np.ones(3), name="w")
+        ...     w
+        <Variable 'w' float64 (3,), on 2 cpu ranks, replicas equal>
+    """
+    leaves, structure = take_apart(arrays_for_lists(value))
+    return _place_now(_make(leaves, structure, name, dtype, flat=False))
+
+
+def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
+    """Makes a variable whose arrays lie one after the other as one vector, so that a collective moves all of them as one.
+
+    Functions get the same tree of arrays as of any other variable.
+
+    Args:
+        tree: nested dict, list or tuple of arrays of one dtype; also of variables, whose root's values are taken.
+        name: for messages.
+        dtype: of all arrays; by default theirs.
+
+    Raises:
+        DataError: the arrays have different dtypes.
+        WorldError: this process is a rank.
+    """
+    if isinstance(tree, Variable):
+        tree = tree.get_value()
+    leaves, structure = take_apart(arrays_for_lists(tree))
+    made = _make(leaves, structure, name, dtype, flat=True)
+    kinds = sorted({str(one) for one in made._dtypes})  # noqa: SLF001  # not yet anybody else's
+    if len(kinds) > 1:
+        message = f"flatten needs arrays of one dtype, got {', '.join(kinds)}; convert them, or pass dtype="
+        raise DataError(message)
+    return _place_now(made)
+
+
+def _make(leaves: Sequence[Any], structure: Structure, name: str | None, dtype: DTypeLike | None, *, flat: bool) -> Variable:
+    rank = _rank_state.current_rank()
+    if rank is not None:
+        message = f"this is rank {rank}, and only the coordinator makes variables"
+        raise WorldError(message)
+    label = "the variable" if name is None else f"variable {name!r}"
+    if not leaves:
+        message = f"{label} has no array in it; give at least one"
+        raise DataError(message)
+    return Variable([_owned(leaf, dtype, label) for leaf in leaves], structure, name, flat=flat)
+
+
+def _place_now(made: Variable) -> Variable:
+    """Puts a new variable on the ranks if a world is open."""
+    world = open_world()
+    if world is not None:
+        world.begin()
+        try:
+            made.place(world)
+        finally:
+            world.end()
+    return made
+
+
+def _owned(value: Any, dtype: DTypeLike | None, label: str) -> Array:
+    """A copy of a first value, in native byte order."""
+    plain = plain_value(value)
+    try:
+        wanted = np.asarray(plain).dtype if dtype is None else np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        message = f"{label}: a {type(value).__name__} cannot be read as an array: {error}"
+        raise DataError(message) from error
+    if wanted.hasobject or wanted.itemsize == 0:
+        message = f"{label}: dtype {wanted} cannot live on the ranks; give a dtype of fixed size, such as float64"
+        raise DataError(message)
+    native = wanted.newbyteorder("=")
+    source = accept(plain, native, None, label)
+    copied: Array = np.empty(source.shape, native)
+    fill(copied, source)
+    return copied

@@ -1,0 +1,198 @@
+"""What moves between the coordinator and the variables, and between the ranks: worked out once, numbered, and repeated.
+
+    deliver     values from the coordinator to the ranks' arrays
+    fetch       copies of the ranks' arrays
+    collective  between the ranks' arrays
+
+A plan is found again by the memory that it is about, so a repeated collective costs a round, or less: where the arrays lie in
+memory that the coordinator can reach, and are small, it does the work itself, since the ranks are idle between calls.
+"""
+
+import weakref
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from synknumba._failure import CallInfo
+from synknumba._messages import Install
+from synknumba._plan import next_number
+from synknumba._program import Collective, End, Transfer
+from synknumba._shm import Segment
+from synknumba._storage import Storage
+from synknumba._types import Array, CollectiveKind, CollectiveOp
+from synknumba._world import World
+from synknumba.comm import Communicator, Exchange, host_communicator, make_step
+
+DIRECT_BYTES = 128 << 10  # read and written: what one core does in the time of a round
+PLANS_KEPT = 256
+
+Run: TypeAlias = Callable[[], object]
+Ends: TypeAlias = tuple[Any, End, End]  # dtype, what is given, what is got
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Values for one array of a variable: by rank, None where the rank keeps what it has."""
+
+    storage: Storage
+    leaf: int
+    values: tuple[Array | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One array of a collective: what is given, and what gets it; often the same memory."""
+
+    source: Storage
+    target: Storage
+    leaf: int
+
+    @property
+    def in_place(self) -> bool:
+        """Whether ranks get it where they gave it."""
+        return self.source is self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A collective."""
+
+    kind: CollectiveKind
+    op: CollectiveOp | None = None
+    root: int = 0
+
+
+class Traffic(ABC):
+    """Carries values and collectives in one world. All methods are for between the world's `begin` and `end`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._plans: OrderedDict[Any, tuple[Run, tuple[int, ...]]] = OrderedDict()
+        self._quick: dict[Any, Run] = {}
+        self._alone: Communicator | None = None
+
+    @abstractmethod
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Gives variables their values, of the shapes that they have."""
+
+    @abstractmethod
+    def fetch(self, storage: Storage, places: Sequence[tuple[int, int]]) -> list[Array]:
+        """Copies of arrays: of each (leaf, rank)."""
+
+    @abstractmethod
+    def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
+        """Works a collective out, for as often as it is wanted; with the numbers of its programs."""
+
+    def collective(self, work: Work, pairs: Sequence[Pair]) -> Run:
+        """A collective, ready to be run; the plan of the last time if it was wanted before."""
+        key = (work, *((pair.source.number, pair.target.number, pair.leaf) for pair in pairs))
+        known = self._plans.get(key)
+        if known is not None:
+            self._plans.move_to_end(key)
+            return known[0]
+        run, numbers = self.plan(work, pairs)
+        self._keep(key, run, numbers, [storage for pair in pairs for storage in (pair.source, pair.target)])
+        return run
+
+    def remember(self, key: Any, run: Run, about: Sequence[Storage]) -> None:
+        """Notes what the plainest repeat of a call runs."""
+        if key not in self._quick:
+            self._quick[key] = run
+            for storage in about:
+                storage.when_gone(partial(_forget_quick, weakref.ref(self), key))
+
+    def remembered(self, key: Any) -> Run | None:
+        """What was noted; None where nothing was, or where it is not kept any more."""
+        return self._quick.get(key)
+
+    def over_host(
+        self, work: Work, arrays: Sequence[Ends], segments: Sequence[Segment], info: CallInfo
+    ) -> tuple[Run, int | None]:
+        """A collective over memory that all have mapped: the coordinator's own work where it is little, else a round.
+
+        Args:
+            work: which collective.
+            arrays: with the places of all ranks' arrays.
+            segments: that they lie in.
+            info: for messages.
+
+        Returns:
+            What runs it, and the number of its program, if any.
+        """
+        if _bytes(arrays) <= DIRECT_BYTES or self.world.world_size == 1:
+            self._alone = self._alone or host_communicator(0, 1)
+            return _direct(work, arrays, segments, self._alone), None
+        program = Collective(next_number(), work.kind, tuple(arrays), work.op, work.root, host=True)
+        return self.install(program, info), program.number
+
+    def install(self, program: Collective | Transfer, info: CallInfo) -> Run:
+        """Has the ranks prepare something; what runs it."""
+        self.world.command(Install(None, program), info=info)
+        return partial(self.world.run, program.number, info, _nothing_to_learn)
+
+    def forget_all(self) -> None:
+        """Lets go of every plan."""
+        while self._plans:
+            self._drop(next(iter(self._plans)))
+
+    def _keep(self, key: Any, run: Run, numbers: tuple[int, ...], about: Sequence[Storage]) -> None:
+        self._plans[key] = (run, numbers)
+        for storage in set(about):
+            # A plan must go with its memory, at whatever moment that is, and must not keep it.
+            storage.when_gone(partial(_forget, weakref.ref(self), key))
+        while len(self._plans) > PLANS_KEPT:
+            self._drop(next(iter(self._plans)))
+
+    def _drop(self, key: Any) -> None:
+        known = self._plans.pop(key, None)
+        self._quick.clear()  # one of them may be what goes
+        for number in known[1] if known else ():
+            self.world.forget("program", number)
+
+
+def _forget(traffic: "weakref.ref[Traffic]", key: Any) -> None:
+    alive = traffic()
+    if alive is not None:
+        alive._plans.pop(key, None)  # noqa: SLF001  # the ranks drop the program with the memory
+
+
+def _forget_quick(traffic: "weakref.ref[Traffic]", key: Any) -> None:
+    alive = traffic()
+    if alive is not None:
+        alive._quick.pop(key, None)  # noqa: SLF001  # as above
+
+
+def _nothing_to_learn(_: object) -> None:
+    """Collectives and transfers send no news."""
+
+
+def describe(work: Work, pairs: Sequence[Pair]) -> CallInfo:
+    """A collective, for messages."""
+    texts = []
+    for pair in pairs:
+        of = pair.source.layout.leaf(pair.leaf)
+        texts.append(f"{np.dtype(of.dtype)} {of.shapes[0] if of.uniform else list(of.shapes)}")
+    return CallInfo(work.kind, tuple(texts))
+
+
+def _bytes(arrays: Sequence[Ends]) -> int:
+    """Bytes that a collective reads and writes, on all ranks."""
+    return sum(np.dtype(dtype).itemsize * (sum(source.counts) + sum(target.counts)) for dtype, source, target in arrays)
+
+
+def _direct(work: Work, arrays: Sequence[Ends], segments: Sequence[Segment], transport: Communicator) -> Run:
+    """What one participant alone does."""
+    by_id = {segment.id: segment for segment in segments}
+
+    def lines(end: End) -> tuple[Array, ...]:
+        return tuple(by_id[host.segment].array(host.dtype, host.shape, host.offset) for host in end.hosts)
+
+    exchanges = [
+        Exchange(dtype, lines(source), lines(target), source.counts, target.counts) for dtype, source, target in arrays
+    ]
+    return make_step(transport, work.kind, work.op, work.root, exchanges)
