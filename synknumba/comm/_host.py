@@ -39,6 +39,7 @@ CACHE_LINE = 64  # bytes; a line that two cores write to goes back and forth bet
 SCRATCH_BYTES = 8192  # with as much of each of two sources it stays in a first-level cache of 32 KiB
 NUMPY_BYTES = 65536  # the same for ufuncs, which cost about 1 µs a call; still within a second-level cache
 COPY_BYTES = 65536  # copied to one target after the other while in the second-level cache
+STREAM_BYTES = 8 << 20  # from here on targets do not stay in a cache anyway, and are not read into it before they are written
 
 _HEAD = 5  # words of a table before its first piece
 _WORD = 8  # bytes
@@ -271,6 +272,42 @@ def _pointer(typingctx: Any, address: Any) -> Any:
 _memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 
 
+@intrinsic
+def _stream_line(typingctx: Any, target: Any, source: Any) -> Any:
+    """Copies one cache line past the caches. `target` is where a line begins."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        line = ir.VectorType(ir.IntType(64), CACHE_LINE // _WORD).as_pointer()
+        loaded = builder.load(builder.inttoptr(args[1], line), align=1)
+        stored = builder.store(loaded, builder.inttoptr(args[0], line), align=CACHE_LINE)
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def _fence(typingctx: Any) -> Any:
+    """Whoever hears of what comes after this finds what was copied past the caches: an ordinary release leaves that out."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@register_jitable
+def _stream(target: int, source: int, count: int) -> None:
+    """As memcpy. glibc does so from a length on that it works out from the caches, which virtual machines misstate."""
+    first = min(-target % CACHE_LINE, count)
+    last = first + (count - first) // CACHE_LINE * CACHE_LINE
+    _memcpy(target, source, first)
+    for begin in range(first, last, CACHE_LINE):
+        _stream_line(target + begin, source + begin)
+    _memcpy(target + last, source + last, count - last)
+
+
 @register_jitable
 def _element(op: int, a: Any, b: Any) -> Any:
     """Two elements combined. `op` is a constant where this is called, so nothing is left of the branches."""
@@ -341,15 +378,16 @@ def _mover() -> Any:
         for piece in range(pieces):
             row = numba.carray(_pointer(table + _WORD * (_HEAD + piece * width)), width, np.int64)
             count, source = row[0], row[1]
-            # A long copy to one target passes by the caches, which libc can only do if it is asked for all of it.
-            others = 0
-            for k in range(targets):
-                others += row[2 + k] != source
-            chunk = count if others < 2 else COPY_BYTES
-            for begin in range(0, count, chunk):
-                n = min(chunk, count - begin)
-                for k in range(targets):
-                    if row[2 + k] != source:
-                        _memcpy(row[2 + k] + begin, source + begin, n)
+            for begin in range(0, count, COPY_BYTES):
+                n = min(COPY_BYTES, count - begin)
+                for target in row[2:]:
+                    if target == source:
+                        continue
+                    if count < STREAM_BYTES:
+                        _memcpy(target + begin, source + begin, n)
+                    else:
+                        _stream(target + begin, source + begin, n)
+            if count >= STREAM_BYTES:
+                _fence()
 
     return compiled("void(int64)")(move)
