@@ -21,7 +21,6 @@ at their first run, when CuPy compiles its kernels.
 
 import ctypes
 import os
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,7 +37,6 @@ from synknumba.comm._base import Communicator, Exchange, Step
 _Call: TypeAlias = Callable[[], object]
 _Part: TypeAlias = tuple[int, int]  # start, stop
 
-_ID_FORMAT = "128b"  # CuPy has the unique id as signed numbers
 _NATIVE = {"int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"}
 _UFUNCS = {"sum": cupy.add, "prod": cupy.multiply, "min": cupy.minimum, "max": cupy.maximum}
 
@@ -65,7 +63,8 @@ def available() -> str | None:
 def make_unique_id() -> bytes:
     """What the ranks of one communicator know each other by. It starts a thread: call it in rank 0 alone, after the fork."""
     _stay_on_this_machine()
-    return struct.pack(_ID_FORMAT, *nccl.get_unique_id())
+    unique_id: bytes = nccl.get_unique_id()
+    return unique_id
 
 
 def _stay_on_this_machine() -> None:
@@ -80,7 +79,7 @@ def _connect(world_size: int, rank: int, unique_id: bytes) -> Any:
     reference more than Python knows of.
     """
     _stay_on_this_machine()
-    communicator = nccl.NcclCommunicator(world_size, struct.unpack(_ID_FORMAT, unique_id), rank)
+    communicator = nccl.NcclCommunicator(world_size, unique_id, rank)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
     return communicator
 
