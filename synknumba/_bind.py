@@ -16,23 +16,29 @@ from synknumba import _partition
 from synknumba._arguments import IndexRange, PerRankValues
 from synknumba._data import Data
 from synknumba._errors import ArgumentError, BatchError, DataError
-from synknumba._partition import Listed, Range, Rows
+from synknumba._partition import Range, Rows
 from synknumba._program import (
     Broadcast,
     Constant,
     Dynamic,
     Filled,
     FunctionStyle,
+    Held,
+    HeldRows,
     HostArray,
     IndexSpan,
     Param,
     PerRank,
     Sharded,
     Tree,
+    Update,
 )
 from synknumba._shm import Segment
+from synknumba._storage import Storage
 from synknumba._tree import flatten, is_nested
-from synknumba._types import Array, Batch, RankConstant
+from synknumba._types import Array, Batch, Op, RankConstant
+from synknumba._variable import Variable
+from synknumba._world import World
 
 RESERVED = ("batch", "local_batch", "num_slices", "output_subset")
 _MISSING = inspect.Parameter.empty
@@ -74,7 +80,12 @@ class Bound:
         segments: that the ranks must have mapped.
         write_back: parameters whose NumPy arrays get rows back, and where from.
         whole: the arguments as they were passed, for output shapes.
-        dry: the call is not to be made, so nothing is copied.
+        own_lengths: rows that each rank has of each sliceable variable.
+        variables: the variables, by the parameter, or leaf of one, that gets them.
+        changed: those of them that ranks may write to.
+        world: that the call is made in; None where it is not to be made, so that nothing is copied.
+        world_size: number of ranks.
+        solo: only the root runs.
     """
 
     parameters: dict[str, Param] = field(default_factory=dict)
@@ -89,7 +100,28 @@ class Bound:
     segments: list[Segment] = field(default_factory=list)
     write_back: list[tuple[str, Array, Data]] = field(default_factory=list)
     whole: dict[str, Any] = field(default_factory=dict)
-    dry: bool = False
+    own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    changed: list[Variable] = field(default_factory=list)
+    world: World | None = None
+    world_size: int = 1
+    solo: bool = False
+
+    @property
+    def dry(self) -> bool:
+        """Whether the call is not to be made."""
+        return self.world is None
+
+    @property
+    def storages(self) -> list[Storage]:
+        """The memory of its variables."""
+        return [] if self.dry else [one.storage() for one in self.variables.values()]
+
+    def written(self) -> tuple[list[str], list[str]]:
+        """The parameters whose rows are written back: of sharded arguments, and of sliceable variables."""
+        leaves = [(name, leaf) for name, param in self.parameters.items() for leaf in _leaves(param)]
+        sharded = [name for name, leaf in leaves if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position]
+        return sharded, [name for name, leaf in leaves if isinstance(leaf, HeldRows) and leaf.writable]
 
     def texts(self) -> tuple[str, ...]:
         """Each argument in a few words."""
@@ -153,6 +185,8 @@ class Binder:
         broadcast: Collection[str],
         inout: Collection[str],
         givens: Mapping[str, Any],
+        sliceable: Collection[str],
+        updates: Mapping[str, tuple[Variable, Op]],
     ) -> None:
         self._name = name
         self._style = style
@@ -161,7 +195,13 @@ class Binder:
         self._broadcast = frozenset(broadcast)
         self._inout = frozenset(inout)
         self._givens = dict(givens)
-        self.passed = [p for p in parameters if p not in self._outputs and p not in self._givens]
+        self._sliceable = frozenset(sliceable)
+        self._updates = dict(updates)
+        self._updated = {id(variable) for variable, _ in updates.values()}
+        self._made = self._outputs | self._updates.keys()  # for the call, and not passed
+        self.passed = [p for p in parameters if p not in self._made and p not in self._givens]
+        given = [leaf for value in self._givens.values() for leaf in flatten(value)[0]]
+        self.fixed = [*(one for one in given if isinstance(one, Variable)), *(variable for variable, _ in updates.values())]
         self._staging: dict[object, Data] = {}
 
     def match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,8 +212,8 @@ class Binder:
         """
         if len(args) > len(self.passed):
             message = f"{self._name} takes {len(self.passed)} arguments ({', '.join(self.passed)}), got {len(args)}"
-            if self._outputs:
-                message += f"; the outputs ({', '.join(sorted(self._outputs))}) are allocated for the call and not passed"
+            if self._made:
+                message += f"; {', '.join(sorted(self._made))} are allocated for the call and not passed"
             raise ArgumentError(message)
         given = dict(zip(self.passed, args, strict=False))
         for name, value in kwargs.items():
@@ -184,11 +224,13 @@ class Binder:
             message = f"{self._name} misses the argument{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
             raise ArgumentError(message)
         given.update(self._givens)
-        return {name: given.get(name, default) for name, default in self._defaults.items() if name not in self._outputs}
+        return {name: given.get(name, default) for name, default in self._defaults.items() if name not in self._made}
 
     def _check_keyword(self, name: str, given: Mapping[str, Any]) -> None:
         if name in self._outputs:
             message = f"{name} is an output of {self._name}: it is allocated for the call and returned. Leave it out."
+        elif name in self._updates:
+            message = f"{name} of {self._name} is bound by updates=: it is allocated for the call. Leave it out."
         elif name in self._givens:
             message = f"{name} of {self._name} is bound by givens=; leave it out"
         elif name not in self._defaults:
@@ -199,12 +241,24 @@ class Binder:
             return
         raise ArgumentError(message)
 
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, dry: bool = False) -> Bound:
-        """Sorts a call's arguments, copying NumPy arrays into shared memory unless the call is not to be made (`dry`)."""
-        bound = Bound(dry=dry)
+    def bind(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], world: World | None, world_size: int, *, solo: bool = False
+    ) -> Bound:
+        """Sorts a call's arguments, copying NumPy arrays into shared memory and placing new variables.
+
+        Args:
+            args: by position.
+            kwargs: by name.
+            world: that the call is made in; None where it is only worked out.
+            world_size: number of ranks.
+            solo: only the root runs.
+        """
+        bound = Bound(world=world, world_size=world_size, solo=solo)
         for name, value in self.match(args, kwargs).items():
             bound.whole[name] = value
             bound.parameters[name] = self._param(bound, name, name, value)
+        for name, (variable, op) in self._updates.items():
+            bound.parameters[name] = self._update(bound, name, variable, op)
         self._check_aliases(bound)
         return bound
 
@@ -225,6 +279,11 @@ class Binder:
 
     def _param(self, bound: Bound, name: str, slot: Any, value: Any) -> Param:
         """What a parameter, or a leaf of a nested one, gets."""
+        if isinstance(value, Variable):
+            return self._variable(bound, name, slot, value)
+        if name in self._sliceable and not is_nested(value):
+            message = f"{name} of {self._name} is in sliceable=, which takes variables; got a {type(value).__name__}"
+            raise ArgumentError(message)
         if isinstance(value, Data):
             return self._array(bound, name, slot, value)
         if isinstance(value, Enum) and not isinstance(value, RankConstant):
@@ -243,6 +302,81 @@ class Binder:
         if hasattr(value, "__array__") and not isinstance(value, tuple):
             return self._numpy(bound, name, slot, np.asarray(value))
         return self._constant(bound, name, value)
+
+    # ---- variables
+
+    def _variable(self, bound: Bound, name: str, slot: Any, variable: Variable) -> Param:
+        """Each rank's own arrays."""
+        path = _path(name, slot)
+        if variable.is_tree and self._style == "kernel":
+            message = f"{path} of {self._name} is a tree of arrays, and a kernel takes arrays; make a variable of each"
+            raise ArgumentError(message)
+        read_only = id(variable) in self._updated
+        if read_only and name not in self._givens:
+            message = (
+                f"{path} of {self._name} is {variable.label}, which the call also assigns (updates=); bind it with givens= to "
+                f"read its old value"
+            )
+            raise ArgumentError(message)
+        self._claim(bound, path, variable)
+        sliceable = name in self._sliceable
+        if bound.solo and variable.sharded:
+            message = (
+                f"{path} of {self._name} is {variable.label}, of which each rank has its own rows; as_serial needs "
+                f"all on the root"
+            )
+            raise ArgumentError(message)
+        number = self._place_variable(bound, variable)
+        if sliceable:
+            self._count_rows(bound, path, variable)
+        params = [
+            HeldRows(number, leaf, name in self._inout) if sliceable else Held(number, leaf, read_only)
+            for leaf in variable.leaves()
+        ]
+        if not (read_only or (sliceable and name not in self._inout)):
+            bound.changed.append(variable)
+        return Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
+
+    def _update(self, bound: Bound, name: str, variable: Variable, op: Op) -> Param:
+        """An accumulator with the shape of a variable."""
+        if variable.is_tree and self._style == "kernel":
+            message = (
+                f"updates[{name!r}] of {self._name} is a tree of arrays, and a kernel takes arrays; make a variable of each"
+            )
+            raise ArgumentError(message)
+        if not any(variable is one for one in bound.variables.values()):
+            self._claim(bound, name, variable)
+        number = self._place_variable(bound, variable)
+        bound.changed.append(variable)
+        shapes = [(shape,) * bound.world_size for shape in variable.root_shapes()] if bound.dry else variable.shapes()
+        params = [Update(number, leaf, op, variable.dtypes()[leaf], shapes[leaf]) for leaf in variable.leaves()]
+        return Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
+
+    def _claim(self, bound: Bound, path: str, variable: Variable) -> None:
+        for other, claimed in bound.variables.items():
+            if claimed is variable:
+                message = f"{path} and {other} of {self._name} are the same variable, {variable.label}; pass it once"
+                raise ArgumentError(message)
+        bound.variables[path] = variable
+
+    @staticmethod
+    def _place_variable(bound: Bound, variable: Variable) -> int:
+        if bound.world is None:
+            bound.key.append(id(variable))
+            return -1
+        number = variable.place(bound.world).number
+        bound.key.append(variable._layout)  # noqa: SLF001  # as that of Data
+        return number
+
+    def _count_rows(self, bound: Bound, path: str, variable: Variable) -> None:
+        shapes = [(shape,) * bound.world_size for shape in variable.root_shapes()] if bound.dry else variable.shapes()
+        for leaf, by_rank in enumerate(shapes):
+            if not by_rank[0]:
+                message = f"{path} of {self._name} is in sliceable=, but {variable.label} is 0-d and has no rows"
+                raise ArgumentError(message)
+            bound.own_lengths[path if not variable.is_tree else f"{path}, array {leaf}"] = tuple(shape[0] for shape in by_rank)
+
+    # ---- arrays and numbers
 
     def _numpy(self, bound: Bound, name: str, slot: Any, array: Array) -> Param:
         if array.ndim == 0 and array.dtype.kind in "biufc":
@@ -362,19 +496,10 @@ class Binder:
                     written[segment] = name
 
 
-def check_writable_rows(rows: Rows | None, bound: Bound) -> None:
-    """Refuses to write the same row twice: which rank's value would stay is not defined."""
-    if not isinstance(rows, Listed):
-        return
-    leaves = ((name, leaf) for name, param in bound.parameters.items() for leaf in _leaves(param))
-    writes = [name for name, leaf in leaves if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position]
-    if writes and len(np.unique(rows.indices)) != rows.count:
-        message = f"batch lists a row twice, and {writes[0]} is in inout=, so its rows are written; list each row once"
-        raise BatchError(message)
-
-
-def _leaves(param: Param) -> tuple[Param, ...]:
-    return param.leaves if isinstance(param, Tree) else (param,)
+def _leaves(param: Param) -> list[Param]:
+    if not isinstance(param, Tree):
+        return [param]
+    return [leaf for one in param.leaves for leaf in _leaves(one)]
 
 
 def _share_memory(a: Array, b: Array) -> bool:
@@ -406,5 +531,7 @@ def describe_value(value: Any) -> str:
     """An argument in a few words: dtype and shape of an array, the value of a number."""
     if isinstance(value, Data | np.ndarray):
         return f"{value.dtype} {value.shape}"
+    if isinstance(value, Variable):
+        return repr(value)
     text = repr(value)
     return text if len(text) <= 40 else f"{type(value).__name__}"

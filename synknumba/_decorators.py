@@ -8,7 +8,7 @@ from synknumba._arguments import Output
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._function import Function
 from synknumba._launch import LaunchConfig
-from synknumba._options import FunctionOptions
+from synknumba._options import FunctionOptions, check_updates
 from synknumba._types import Block, Grid
 
 _MISSING: Any = object()
@@ -42,6 +42,8 @@ def parallel(
     broadcast: Iterable[str] = (),
     inout: Iterable[str] = (),
     givens: Mapping[str, Any] | None = None,
+    updates: Mapping[str, Any] | None = None,
+    sliceable: Iterable[str] = (),
     block: Block = 256,
     grid: Grid = None,
     smem_bytes: int = 0,
@@ -57,7 +59,13 @@ def parallel(
         outputs: parameters that are allocated for the call and returned, each declared with `output`.
         broadcast: array parameters that every rank gets whole.
         inout: sharded parameters whose rows the kernel writes; they are written back.
-        givens: values bound to parameters, which callers then leave out.
+        givens: values or variables bound to parameters, which callers then leave out.
+        updates: {parameter: (variable, op)}: parameters that callers leave out too. Each is an array of the variable's shape,
+            set to the identity of `op` ("sum", "prod", "min" or "max") before the function runs, for it to accumulate into;
+            slices are put together with `op`, and each rank's variable is assigned once, at the end. To read the old value,
+            bind the variable to another parameter with givens=.
+        sliceable: parameters that are variables of rows: each rank gets rows of its own array, those that `local_batch`
+            selects, in `num_slices` parts. They are inputs, unless they are in inout= too.
         block: CUDA threads per block, an int or a tuple of up to three.
         grid: blocks, an int or a tuple; a function of the row count of the launch; None for one thread per row.
         smem_bytes: dynamic shared memory of a block, in bytes.
@@ -86,6 +94,8 @@ def parallel(
             broadcast=_names(broadcast, "broadcast"),
             inout=_names(inout, "inout"),
             givens=dict(givens or {}),
+            sliceable=_names(sliceable, "sliceable"),
+            updates=check_updates(name or str(function.__name__), updates or {}),
             launch=LaunchConfig(block, grid, smem_bytes),
             compile_options=compile_options,
         )
@@ -102,6 +112,8 @@ def function(
     broadcast: Iterable[str] = (),
     inout: Iterable[str] = (),
     givens: Mapping[str, Any] | None = None,
+    updates: Mapping[str, Any] | None = None,
+    sliceable: Iterable[str] = (),
     name: str | None = None,
 ) -> Any:
     """Runs a Python function of device arrays on every rank's rows: NumPy arrays on the CPU, CuPy arrays on GPUs.
@@ -114,7 +126,13 @@ def function(
             function returns something.
         broadcast: parameters that every rank gets whole.
         inout: sharded parameters whose rows the function writes; they are written back.
-        givens: values bound to parameters, which callers then leave out.
+        givens: values or variables bound to parameters, which callers then leave out.
+        updates: {parameter: (variable, op)}: parameters that callers leave out too. Each is an array of the variable's shape,
+            set to the identity of `op` ("sum", "prod", "min" or "max") before the function runs, for it to accumulate into;
+            slices are put together with `op`, and each rank's variable is assigned once, at the end. To read the old value,
+            bind the variable to another parameter with givens=.
+        sliceable: parameters that are variables of rows: each rank gets rows of its own array, those that `local_batch`
+            selects, in `num_slices` parts. They are inputs, unless they are in inout= too.
         name: for messages; default: the function's.
 
     Returns:
@@ -132,6 +150,8 @@ def function(
             broadcast=_names(broadcast, "broadcast"),
             inout=_names(inout, "inout"),
             givens=dict(givens or {}),
+            sliceable=_names(sliceable, "sliceable"),
+            updates=check_updates(name or str(getattr(target, "__name__", "the function")), updates or {}),
             launch=None,
             compile_options={},
         )

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from synknumba import simt
-from synknumba._bind import Binder, Bound, check_writable_rows, signature_names
+from synknumba._bind import Binder, Bound, signature_names
+from synknumba._call_rows import CallRows, RowSelector, check_writable_rows
 from synknumba._control import VALUE_BYTES
 from synknumba._data import Data
 from synknumba._errors import ArgumentError, ReductionError, WorldError
@@ -22,14 +23,13 @@ from synknumba._failure import CallInfo
 from synknumba._messages import Install
 from synknumba._options import CallOptions, FunctionOptions, check_names
 from synknumba._outputs import OutputBuilder
-from synknumba._partition import Listed, Range, Rows
-from synknumba._plan import FunctionPlan, KernelPlan, Plan, next_number
-from synknumba._program import Broadcast, HostArray, Param, Program, RowSource, Sharded
+from synknumba._plan import About, Count, FunctionPlan, KernelPlan, Plan, next_number
+from synknumba._program import Broadcast, Held, HeldRows, Param, Program, Sharded
 from synknumba._report import PlanReport, make_report
 from synknumba._ship import RankSideFunction, make_spec, result_class
-from synknumba._shm import Segment
 from synknumba._tree import is_nested
 from synknumba._types import Batch
+from synknumba._variable import Variable
 from synknumba._world import World, current_world, open_world
 from synknumba._writes import written_parameters
 
@@ -37,6 +37,7 @@ BYTES_KEPT = 256 << 20  # of results in shared memory, per function: a loop over
 PLANS_KEPT = 128  # per function: an epoch's different shapes; the least recently used is dropped beyond
 
 ROW_VALUES = 3  # of a call's values, at most: those that select rows
+OWN_VALUES = 3  # likewise, for each rank: those that select rows of sliceable variables
 
 _ids = counter()
 _functions: "weakref.WeakSet[Function]" = weakref.WeakSet()
@@ -52,8 +53,12 @@ class Function:
     - Python and NumPy scalars go to every rank by value.
     - `synknumba.arange(n)`, `RANK`, `WORLD_SIZE`, `OFFSET`, `per_rank([...])` are filled in on each rank.
 
+    - A `Variable` is each rank's own array, written in place. Those in `sliceable=` are rows.
+
     `batch` selects rows before they are divided: an int (the first rows), a slice, or a list of row numbers. `num_slices` cuts
-    each rank's rows into that many parts, run one after the other. `output_subset` names the outputs wanted, in the order
+    each rank's rows into that many parts, run one after the other. `local_batch` selects among each rank's own rows of
+    sliceable
+    variables: one selection for all ranks, or a list with one for each. `output_subset` names the outputs wanted, in the order
     wanted.
     """
 
@@ -76,12 +81,15 @@ class Function:
             broadcast=options.broadcast,
             inout=options.inout,
             givens=options.givens,
+            sliceable=options.sliceable,
+            updates=options.updates,
         )
+        self._selector = RowSelector(self.name, options.style)
         self._builder = OutputBuilder(self.name, options.outputs)
         self._world: World | None = None
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
-        self._quick: dict[tuple[Any, ...], tuple[Plan, int | None]] = {}
-        self._indices: Segment | None = None
+        self._quick: dict[tuple[Any, ...], tuple[Plan, Count]] = {}
+        self._changes = False  # whether known calls write to variables
         self._written: dict[str, int] | None = None  # parameters that the source stores to, when it has been looked at
         _functions.add(self)
 
@@ -113,10 +121,7 @@ class Function:
                 if known is not None:
                     plan, values, count = known
                     return plan.execute(values, count)
-            if local_batch is not None:
-                message = f"{self.name} got local_batch, which selects rows of sliceable variables, and it has none"
-                raise ArgumentError(message)
-            return self._call(world, args, kwargs, CallOptions(batch, num_slices, output_subset))
+            return self._call(world, args, kwargs, CallOptions(batch, num_slices, output_subset, local_batch=local_batch))
         finally:
             world.end()
 
@@ -124,22 +129,34 @@ class Function:
         """A decorated method is called with its object, which is sent to the ranks by pickle."""
         return self if instance is None else partial(self, instance)
 
-    def as_serial(self, *args: Any, batch: Batch = None, num_slices: int = 1, output_subset: Any = None, **kwargs: Any) -> Any:
-        """Runs the function on the root alone, on all the rows: what the result of a call is compared with."""
+    def as_serial(
+        self,
+        *args: Any,
+        batch: Batch = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        output_subset: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Runs the function on the root alone, on all the rows: what the result of a call is compared with.
+
+        Variables are the root's; they must be replicas, and not divided.
+        """
         world = current_world()
         world.begin()
         try:
-            return self._call(world, args, kwargs, CallOptions(batch, num_slices, output_subset, solo=True))
+            options = CallOptions(batch, num_slices, output_subset, solo=True, local_batch=local_batch)
+            return self._call(world, args, kwargs, options)
         finally:
             world.end()
 
-    def _known_call(self, args: tuple[Any, ...]) -> tuple[Plan, tuple[Any, ...], int | None] | None:
+    def _known_call(self, args: tuple[Any, ...]) -> tuple[Plan, tuple[Any, ...], Count] | None:
         """The plan of a call of the plainest kind that was made before."""
-        key: list[Any] = []
+        key: list[Any] = [variable._layout for variable in self._binder.fixed]  # noqa: SLF001  # as below
         values: list[Any] = []
         for arg in args:
             kind = arg.__class__
-            if kind is Data:
+            if kind is Data or kind is Variable:
                 key.append(arg._layout)  # noqa: SLF001  # the hot path reads it without a call
             elif kind is float:
                 key.append(float)
@@ -150,29 +167,37 @@ class Function:
             else:
                 return None
         found = self._quick.get(tuple(key))
-        return None if found is None else (found[0], tuple(values), found[1])
+        if found is None:
+            return None
+        if self._changes:
+            for variable in (*args, *self._binder.fixed):
+                if type(variable) is Variable:
+                    variable.mark(differs=True)
+        return found[0], tuple(values), found[1]
 
     def _call(self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions) -> Any:
         if world is not self._world:
             self._enter(world)
         options.check(self.name)
-        bound = self._binder.bind(args, kwargs)
-        rows = bound.select(self.name, options.batch)
-        check_writable_rows(rows, bound)
-        count = None if rows is None else rows.count
-        source, kind_key = self._row_source(rows, options.batch, bound)
-        capacity = self._builder.capacity(count, exact=source.kind == "all")
-        key = (tuple(bound.key), kind_key, options.key(), capacity, self._builder.shapes(bound))
+        bound = self._binder.bind(args, kwargs, world, world.world_size, solo=options.solo)
+        rows = self._selector.select(bound, options.batch, options.local_batch, world.world_size, solo=options.solo)
+        check_writable_rows(rows, *bound.written())
+        self._selector.tell(rows, options.batch)
+        bound.segments += rows.segments
+        capacity = self._builder.capacity(rows.total, exact=rows.exact)
+        key = (tuple(bound.key), rows.key, options.key(), capacity, self._builder.shapes(bound))
         plan = self._plans.get(key)
         world.attach(bound.segments)
         if plan is None:
-            plan = self._make_plan(world, bound, source, count, capacity, options)
+            plan = self._make_plan(world, bound, rows, capacity, options)
             self._keep(key, plan)
             if options.is_plain and not kwargs and not self._builder.has_rules:
-                self._remember(args, bound, plan, count)
+                self._remember(args, bound, plan, rows.count)
         else:
             self._plans.move_to_end(key)
-        result = plan.execute((*bound.values, *_row_values(rows, source)), count)
+        for variable in bound.changed:
+            variable.mark(differs=world.world_size > 1)
+        result = plan.execute((*bound.values, *rows.values), rows.count)
         for _, array, staged in bound.write_back:
             np.copyto(array, staged.data)
         return result
@@ -192,31 +217,30 @@ class Function:
         self._plans.clear()
         self._quick.clear()
 
-    def _make_plan(
-        self, world: World, bound: Bound, source: RowSource, count: int | None, capacity: int, options: CallOptions
-    ) -> Plan:
+    def _make_plan(self, world: World, bound: Bound, rows: CallRows, capacity: int, options: CallOptions) -> Plan:
         self._check_per_rank(world, bound)
         self._check_writes(bound)
-        room = VALUE_BYTES // 8 - ROW_VALUES
+        room = VALUE_BYTES // 8 - ROW_VALUES - OWN_VALUES * world.world_size
         if len(bound.values) > room:
             message = f"{self.name} got {len(bound.values)} numbers, and a call takes at most {room}; pass them as an array"
             raise ArgumentError(message)
         info = CallInfo(self.name, bound.lasting_texts())
         if self._options.style == "kernel":
-            return self._make_kernel_plan(world, bound, source, count, capacity, options, info)
+            return self._make_kernel_plan(world, bound, rows, capacity, options, info)
         program = Program(
             number=next_number(),
             function=self._id,
             parameters=tuple(bound.parameters.items()),
-            rows=source,
+            rows=rows.source,
+            own=rows.own_source,
             num_slices=options.num_slices,
-            values=_formats(bound, source),
+            values=_formats(bound, rows),
             solo=options.solo,
             ops=self._subset_ops(options),
             subset=options.subset,
         )
         self._ship(world, program, info)
-        return FunctionPlan(world, program, info, bound.segments, has_ops=self._options.has_ops)
+        return FunctionPlan(world, program, info, About(bound.segments, bound.storages), has_ops=self._options.has_ops)
 
     def _check_writes(self, bound: Bound) -> None:
         """Refuses to lose what a function writes to an input."""
@@ -224,28 +248,32 @@ class Function:
             self._written = written_parameters(self.py_func)
         for name, line in self._written.items():
             param = bound.parameters.get(name)
-            if isinstance(param, Broadcast) or (isinstance(param, Sharded) and not param.writable):
+            is_input = isinstance(param, Broadcast) or (isinstance(param, Sharded | HeldRows) and not param.writable)
+            is_old = isinstance(param, Held) and param.read_only
+            if is_input or is_old:
                 where = f"{self.py_func.__code__.co_filename}:{line}"
                 way_out = f'Pass it in inout=("{name}",) to have its rows written back'
-                message = f"{self.name} ({where}) writes to {name}, which is an input. {way_out}, or write to a copy."
+                if is_old:
+                    way_out = "Accumulate into the parameter that updates= names"
+                what = "the old value of a variable that is updated" if is_old else "an input"
+                message = f"{self.name} ({where}) writes to {name}, which is {what}. {way_out}, or write to a copy."
                 raise ArgumentError(message)
 
     def _make_kernel_plan(
         self,
         world: World,
         bound: Bound,
-        source: RowSource,
-        count: int | None,
+        rows: CallRows,
         capacity: int,
         options: CallOptions,
         info: CallInfo,
     ) -> Plan:
         launch = self._options.launch
         assert launch is not None  # noqa: S101  # every kernel has one
-        launch.resolve(count)  # refuses a grid that cannot be derived before anything is sent
+        launch.resolve(rows.total)  # refuses a grid that cannot be derived before anything is sent
         wanted = self._builder.wanted(options.subset)
-        built = self._builder.build(bound, count, capacity, world.world_size, wanted)
-        self._builder.check_mean(count, wanted)
+        built = self._builder.build(bound, rows.total, capacity, world.world_size, wanted)
+        self._builder.check_mean(rows.total, wanted)
         parameters: list[tuple[str, Param]] = [
             (name, built.results[name] if name in built.results else bound.parameters[name]) for name in self._parameters
         ]
@@ -253,15 +281,16 @@ class Function:
             number=next_number(),
             function=self._id,
             parameters=tuple(parameters),
-            rows=source,
+            rows=rows.source,
+            own=rows.own_source,
             num_slices=options.num_slices,
-            values=_formats(bound, source),
+            values=_formats(bound, rows),
             solo=options.solo,
         )
         world.attach(built.segments)
         self._ship(world, program, info)
         finish = None if len(wanted) < 2 else result_class(self.name, tuple(wanted))
-        return KernelPlan(world, program, info, bound.segments, wanted, finish, built.segments)
+        return KernelPlan(world, program, info, About(bound.segments, bound.storages), wanted, finish, built.segments)
 
     def _ship(self, world: World, program: Program | None, info: CallInfo) -> None:
         """Sends a program, and the function before its first."""
@@ -293,37 +322,16 @@ class Function:
         self._quick = {k: v for k, v in self._quick.items() if v[0] is not old}
         old.forget()
 
-    def _remember(self, args: tuple[Any, ...], bound: Bound, plan: Plan, count: int | None) -> None:
+    def _remember(self, args: tuple[Any, ...], bound: Bound, plan: Plan, count: Count) -> None:
         """Lets a call with arguments like these take the hot path, if they are of the plainest kind."""
         scalars = [arg for arg in args if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)]
-        arrays = [arg for arg in args if type(arg) is Data]
+        arrays = [arg for arg in args if type(arg) is Data or type(arg) is Variable]
         # Values that are bound by givens= or by default are not among the arguments.
         if len(scalars) + len(arrays) == len(args) == len(self._binder.passed) and scalars == bound.values:
-            key = (arg._layout if type(arg) is Data else type(arg) for arg in args)  # noqa: SLF001
-            self._quick[tuple(key)] = (plan, count)
-
-    def _row_source(self, rows: Rows | None, batch: Batch, bound: Bound) -> tuple[RowSource, Any]:
-        """Where the ranks find the selection, and its part of the plan's key."""
-        if rows is None:
-            return RowSource("none"), "none"
-        if isinstance(rows, Range):
-            kind: Any = "all" if batch is None else "range"
-            return RowSource(kind, rows.count if batch is None else 0), kind
-        segment = self._index_segment(rows)
-        bound.segments.append(segment)
-        capacity = segment.size // 8
-        source = RowSource("list", 0, HostArray(segment.id, np.dtype(np.int64), (capacity,)))
-        return source, ("list", segment.id, segment.generation)
-
-    def _index_segment(self, rows: Listed) -> Segment:
-        """Shared memory with the row numbers."""
-        nbytes = rows.count * 8
-        if self._indices is None:
-            self._indices = Segment(nbytes)
-        elif self._indices.size < nbytes:
-            self._indices.grow(nbytes)
-        self._indices.array(np.int64, (rows.count,))[:] = rows.indices
-        return self._indices
+            fixed = (variable._layout for variable in self._binder.fixed)  # noqa: SLF001
+            key = (arg._layout if isinstance(arg, Data | Variable) else type(arg) for arg in args)  # noqa: SLF001
+            self._quick[(*fixed, *key)] = (plan, count)
+            self._changes = self._changes or bool(bound.changed)
 
     def _check_per_rank(self, world: World, bound: Bound) -> None:
         for path, values in bound.per_rank.items():
@@ -366,6 +374,7 @@ class Function:
         self,
         *args: Any,
         batch: Batch = None,
+        local_batch: Any = None,
         num_slices: int = 1,
         output_subset: Any = None,
         world_size: int | None = None,
@@ -378,12 +387,13 @@ class Function:
         Args:
             *args: as for the call.
             batch: as for the call.
+            local_batch: as for the call.
             num_slices: as for the call.
             output_subset: as for the call.
             **kwargs: as for the call.
             world_size: ranks to plan for; default: those of the open world.
         """
-        options = CallOptions(batch, num_slices, output_subset)
+        options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch)
         options.check(self.name)
         world = open_world()
         if world_size is None:
@@ -391,8 +401,8 @@ class Function:
                 message = "plan() needs world_size=… where no world is open"
                 raise WorldError(message)
             world_size = world.world_size
-        bound = self._binder.bind(args, kwargs, dry=True)
-        rows = bound.select(self.name, batch)
+        bound = self._binder.bind(args, kwargs, None, world_size)
+        rows = self._selector.select(bound, batch, local_batch, world_size, solo=False)
         return make_report(self.name, self._options.outputs, self._options.ops, bound, rows, world_size, num_slices)
 
     @property
@@ -405,7 +415,7 @@ class Function:
     @property
     def update_modes(self) -> dict[str, Any]:
         """The op of each updated variable, by parameter."""
-        return {}
+        return {name: op for name, (_, op) in self._options.updates.items()}
 
     def __repr__(self) -> str:
         """Name, style and parameters."""
@@ -423,18 +433,9 @@ def _forget(world: "weakref.ref[World]", function_id: int) -> None:
         alive.forget("function", function_id)
 
 
-def _formats(bound: Bound, source: RowSource) -> str:
-    return "".join(bound.formats) + source.values
-
-
-def _row_values(rows: Rows | None, source: RowSource) -> tuple[int, ...]:
-    if source.kind == "range":
-        assert isinstance(rows, Range)  # noqa: S101
-        return (rows.start, rows.step, rows.count)
-    if source.kind == "list":
-        assert rows is not None  # noqa: S101
-        return (rows.count,)
-    return ()
+def _formats(bound: Bound, rows: CallRows) -> str:
+    own = "" if rows.own_source is None else rows.own_source.values
+    return "".join(bound.formats) + rows.source.values + own
 
 
 def distribute() -> None:

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from synknumba import _reduction
 from synknumba._arguments import Output
 from synknumba._errors import ArgumentError, PartitionError, ReductionError
 from synknumba._launch import LaunchConfig
 from synknumba._program import FunctionStyle
-from synknumba._types import Batch
+from synknumba._types import Batch, Op
+from synknumba._variable import Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class FunctionOptions:
     broadcast: frozenset[str]
     inout: frozenset[str]
     givens: Mapping[str, Any]
+    sliceable: frozenset[str]
+    updates: Mapping[str, tuple[Variable, Op]]
     launch: LaunchConfig | None
     compile_options: Mapping[str, Any]
 
@@ -36,6 +40,7 @@ class CallOptions:
     num_slices: int = 1
     output_subset: Any = None
     solo: bool = False
+    local_batch: Any = None
 
     @property
     def subset(self) -> tuple[str | int, ...] | None:
@@ -51,7 +56,8 @@ class CallOptions:
     @property
     def is_plain(self) -> bool:
         """Whether every option has its default."""
-        return self.batch is None and self.num_slices == 1 and self.output_subset is None and not self.solo
+        selects = self.batch is not None or self.local_batch is not None
+        return not selects and self.num_slices == 1 and self.output_subset is None and not self.solo
 
     def key(self) -> tuple[Any, ...]:
         """The options' part of the plan's key."""
@@ -75,6 +81,29 @@ class CallOptions:
                 raise ReductionError(message)
 
 
+_COMPATIBLE = ({"givens", "broadcast"}, {"givens", "sliceable"}, {"inout", "sliceable"})  # roles that one parameter may have
+
+
+def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Variable, Op]]:
+    """The updates that a decorator was given, checked."""
+    seen: dict[int, str] = {}
+    for parameter, value in updates.items():
+        if not (isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Variable)):
+            message = f"updates[{parameter!r}] of {name} needs (variable, op), got {value!r}"
+            raise ArgumentError(message)
+        variable, op = value
+        if op not in ("sum", "prod", "min", "max"):
+            message = f'updates[{parameter!r}] of {name}: op must be one of "sum", "prod", "min", "max"; got {op!r}'
+            raise ReductionError(message)
+        for dtype in variable.dtypes():
+            _reduction.check_dtype(op, dtype, f"updates[{parameter!r}] of {name}")
+        if id(variable) in seen:
+            message = f"updates= of {name} names {variable.label} for {seen[id(variable)]!r} and {parameter!r}; it can be one"
+            raise ArgumentError(message)
+        seen[id(variable)] = parameter
+    return {parameter: (value[0], value[1]) for parameter, value in updates.items()}
+
+
 def check_names(name: str, parameters: Collection[str], options: FunctionOptions) -> None:
     """Every name a decorator was given must be a parameter, and of one role only."""
     roles = {
@@ -82,6 +111,8 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
         "broadcast": options.broadcast,
         "inout": options.inout,
         "givens": options.givens,
+        "updates": options.updates,
+        "sliceable": options.sliceable,
     }
     owner: dict[str, str] = {}
     for role, names in roles.items():
@@ -92,7 +123,7 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
             if one not in parameters:
                 message = f"{role}= names {one!r}, which is not a parameter of {name}; it has {', '.join(parameters) or 'none'}"
                 raise ArgumentError(message)
-            if one in owner and {role, owner[one]} != {"givens", "broadcast"}:
+            if one in owner and {role, owner[one]} not in _COMPATIBLE:
                 message = f"{one!r} of {name} is in both {owner[one]}= and {role}=; it can be one of them"
                 raise ArgumentError(message)
             owner[one] = role

@@ -12,9 +12,10 @@ from synknumba._bind import Bound
 from synknumba._control import RESULT_BYTES
 from synknumba._data import Data
 from synknumba._errors import ArgumentError, ReductionError
-from synknumba._program import HostArray, Result, Sharded
+from synknumba._program import HeldRows, HostArray, Result, Sharded
 from synknumba._shm import Segment
 from synknumba._types import Shape
+from synknumba._variable import Variable
 
 SMALL_RESULT_BYTES = 16 * 1024  # more than this for one output and it gets a segment of its own
 
@@ -132,6 +133,8 @@ class OutputBuilder:
         if output.like is None:
             return None
         value = bound.whole.get(output.like)
+        if isinstance(value, Variable) and not value.is_tree:
+            return self._like_variable(name, output, bound, value)
         if not isinstance(value, Data | np.ndarray):
             message = f"{name} of {self._name} is like={output.like!r}, which is not an array argument of the call"
             raise ArgumentError(message)
@@ -146,6 +149,19 @@ class OutputBuilder:
             )
             raise ReductionError(message)
         return value.dtype, value.shape
+
+    def _like_variable(self, name: str, output: Output, bound: Bound, value: Variable) -> "tuple[np.dtype[Any], Shape]":
+        sliceable = isinstance(bound.parameters.get(str(output.like)), HeldRows)
+        shape = value.root_shapes()[0]
+        if output.op == "gather" and sliceable:
+            return value.dtype, shape[1:]
+        if output.shape is None and (sliceable or not (bound.dry or value.storage().layout.leaves[0].uniform)):
+            message = (
+                f"{name} of {self._name} is like={output.like!r}, whose shape differs between ranks, so it cannot be combined "
+                f'with {output.op!r}; give shape=…, or use "gather"'
+            )
+            raise ReductionError(message)
+        return value.dtype, shape
 
     def _checked_shape(self, name: str, shape: Any) -> Shape:
         if hasattr(shape, "__index__"):

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -42,39 +42,59 @@ def next_number() -> int:
     return next(_numbers)
 
 
+Count: TypeAlias = int | tuple[int, ...] | None
+"""Rows of a call: in all, or by rank where they are the ranks' own; None where it is not about rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowCount:
     """How many rows a call is about, and how many each participant gets."""
 
-    count: int | None
+    count: Count
     participants: int
+
+    @property
+    def total(self) -> int | None:
+        """Rows in all."""
+        return sum(self.count) if isinstance(self.count, tuple) else self.count
 
     def weights(self) -> Array:
         """Rows of each participant; 1 each where the call is not about rows."""
         if self.count is None:
             return np.ones(self.participants, np.int64)
+        if isinstance(self.count, tuple):
+            return np.array(self.count, np.int64)
         parts = (part(self.count, self.participants, rank) for rank in range(self.participants))
         return np.array([stop - start for start, stop in parts], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The memory that a plan is about; when it goes, the plan is stale."""
+
+    segments: Sequence[Segment]
+    variables: Sequence[Any] = ()  # the memory of variables, which layers above know
 
 
 class Plan(ABC):
     """A program and how to use it."""
 
-    def __init__(self, world: World, program: Program, info: CallInfo, inputs: Sequence[Segment]) -> None:
+    def __init__(self, world: World, program: Program, info: CallInfo, about: "About") -> None:
         self.world = world
         self.program = program
         self.info = info
-        self._inputs = tuple(map(weakref.ref, inputs))
+        self._inputs = tuple(map(weakref.ref, about.segments))
+        self._variables = tuple(map(weakref.ref, about.variables))
         self._number = program.number
         self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
         self._memory = world.control.values.data
 
-    def execute(self, values: tuple[Any, ...], count: int | None) -> Any:
+    def execute(self, values: tuple[Any, ...], count: Count) -> Any:
         """One call. The world is begun.
 
         Args:
             values: in the order of the program's `values` format.
-            count: rows of this call, or None where it is not about rows.
+            count: rows of this call.
         """
         if self._pack is not None:
             self._pack(self._memory, 0, *values)
@@ -85,7 +105,8 @@ class Plan(ABC):
     def stale(self) -> bool:
         """Whether memory that it is about is gone, so that no call will use it again."""
         segments = [segment() for segment in self._inputs]
-        return any(segment is None or segment.closed for segment in segments)
+        gone = any(variable() is None for variable in self._variables)
+        return gone or any(segment is None or segment.closed for segment in segments)
 
     @property
     @abstractmethod
@@ -96,10 +117,10 @@ class Plan(ABC):
         """Takes in what ranks say."""
 
     @abstractmethod
-    def collect(self, count: int | None) -> Any:
+    def collect(self, count: Count) -> Any:
         """Puts the ranks' results together."""
 
-    def rows(self, count: int | None) -> RowCount:
+    def rows(self, count: Count) -> RowCount:
         """Who had how many rows."""
         return RowCount(count, 1 if self.program.solo else self.world.world_size)
 
@@ -110,7 +131,7 @@ class Plan(ABC):
 
 # ---- kernels -------------------------------------------------------------------------------------------------------------
 
-Collector = Callable[[int | None], Any]
+Collector = Callable[[Count], Any]
 
 
 @final
@@ -122,12 +143,12 @@ class KernelPlan(Plan):
         world: World,
         program: Program,
         info: CallInfo,
-        inputs: Sequence[Segment],
+        about: About,
         wanted: Sequence[str],
         finish: Callable[..., Any] | None,
         segments: Sequence[Segment],
     ) -> None:
-        super().__init__(world, program, info, inputs)
+        super().__init__(world, program, info, about)
         self._segments = {segment.id: segment for segment in segments}
         results = {param.name: param for _, param in program.parameters if isinstance(param, Result)}
         self._collectors = [self._collector(results[name]) for name in wanted]
@@ -138,7 +159,7 @@ class KernelPlan(Plan):
     def nbytes(self) -> int:
         return sum(segment.size for segment in self._segments.values())
 
-    def collect(self, count: int | None) -> Any:
+    def collect(self, count: Count) -> Any:
         if self._alone is not None:
             return self._alone(count)
         if self._finish is None:
@@ -149,7 +170,7 @@ class KernelPlan(Plan):
         assert result.parts is not None  # noqa: S101  # only wanted outputs are collected
         if result.op == "gather":
             rows = self._segments[result.parts.segment].array(result.parts.dtype, result.parts.shape)
-            return lambda count: rows[:count].copy()
+            return lambda count: rows[: self.rows(count).total].copy()
         parts = self._parts(result)[: self.rows(None).participants]
         return make_collector(result.op, parts, self.rows)
 
@@ -175,7 +196,7 @@ def control_parts(control: ControlBlock, result: Result) -> Array:
     )
 
 
-def make_collector(op: Op, parts: Array, rows: Callable[[int | None], RowCount]) -> Collector:
+def make_collector(op: Op, parts: Array, rows: Callable[[Count], RowCount]) -> Collector:
     """A function of the row count that combines the parts as they are then. It returns memory of its own."""
     if op is None:
         return lambda _: [value.copy() if isinstance(value, np.ndarray) else value for value in parts]
@@ -204,8 +225,8 @@ def _add(values: list[float]) -> float:
 class FunctionPlan(Plan):
     """A plan for a Python function, whose results say themselves what they are."""
 
-    def __init__(self, world: World, program: Program, info: CallInfo, inputs: Sequence[Segment], *, has_ops: bool) -> None:
-        super().__init__(world, program, info, inputs)
+    def __init__(self, world: World, program: Program, info: CallInfo, about: About, *, has_ops: bool) -> None:
+        super().__init__(world, program, info, about)
         self._has_ops = has_ops
         control = world.control
         self._readers = [ResultReader(control.results[rank]) for rank in range(world.world_size)]
@@ -221,7 +242,7 @@ class FunctionPlan(Plan):
             assert isinstance(item, Returned)  # noqa: S101  # failures were raised by the world
             self._readers[rank].learn(item, descriptors)
 
-    def collect(self, count: int | None) -> Any:
+    def collect(self, count: Count) -> Any:
         numbers = tuple(self._numbers.tolist())
         combiner = self._combiners.get(numbers)
         if combiner is None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from synknumba._arguments import Output
 from synknumba._bind import Bound
-from synknumba._partition import Rows, part
+from synknumba._call_rows import CallRows
+from synknumba._partition import part
 from synknumba._program import Broadcast, Sharded, Tree
 
 
@@ -67,7 +68,7 @@ def make_report(
     outputs: Mapping[str, Output],
     ops: Any,
     bound: Bound,
-    rows: Rows | None,
+    rows: CallRows,
     world_size: int,
     num_slices: int,
 ) -> PlanReport:
@@ -78,15 +79,18 @@ def make_report(
         outputs: of a kernel.
         ops: of a Python function.
         bound: the call's arguments.
-        rows: the rows selected.
+        rows: the rows of the call.
         world_size: ranks to plan for.
         num_slices: slices per rank.
     """
-    count = None if rows is None else rows.count
+    count = rows.total
     per_row, whole = _bytes(bound)
-    ranks = []
+    ranks, at = [], 0
     for rank in range(world_size):
         start, stop = part(count or 0, world_size, rank)
+        if isinstance(rows.count, tuple):
+            start, stop = at, at + rows.count[rank]
+            at = stop
         cuts = [part(stop - start, num_slices, k) for k in range(num_slices)]
         slices = tuple((start + low, start + high) for low, high in cuts if high > low)
         ranks.append(RankReport(rank, (start, stop), slices, per_row * (stop - start) + whole))
@@ -97,10 +101,13 @@ def make_report(
 def _bytes(bound: Bound) -> tuple[int, int]:
     """Bytes that a row of all sharded arguments takes, and bytes of all broadcast arguments."""
     per_row = whole = 0
-    for param in bound.parameters.values():
-        for leaf in param.leaves if isinstance(param, Tree) else (param,):
-            if isinstance(leaf, Sharded):
-                per_row += int(np.prod(leaf.array.shape[1:], dtype=np.int64)) * np.dtype(leaf.array.dtype).itemsize
-            elif isinstance(leaf, Broadcast):
-                whole += int(np.prod(leaf.array.shape, dtype=np.int64)) * np.dtype(leaf.array.dtype).itemsize
+    params = list(bound.parameters.values())
+    while params:
+        match params.pop():
+            case Tree(_, leaves):
+                params += leaves
+            case Sharded(array):
+                per_row += int(np.prod(array.shape[1:], dtype=np.int64)) * np.dtype(array.dtype).itemsize
+            case Broadcast(array):
+                whole += int(np.prod(array.shape, dtype=np.int64)) * np.dtype(array.dtype).itemsize
     return per_row, whole
