@@ -21,7 +21,13 @@ ROWS = (
     pytest.param({"devices": [0, 0, 0], "device": "cuda"}, id="cuda3on1", marks=pytest.mark.gpu),
     pytest.param({"devices": [0, 1], "device": "cuda"}, id="cuda2", marks=_multi),
 )
-_ORDER = [row.values[0] for row in ROWS]
+# What carries the collectives is a driver of its own.
+COLLECTIVE_ROWS = (
+    *(row for row in ROWS if row.id != "cpu5"),
+    pytest.param({"devices": [0, 1], "device": "cuda", "transport": "host"}, id="cuda2host", marks=_multi),
+    pytest.param({"devices": [0, 1, 2, 3], "device": "cuda"}, id="cuda4", marks=_multi),
+)
+_ORDER = [row.values[0] for row in (*ROWS, *COLLECTIVE_ROWS[-2:])]
 
 
 class Keeper:

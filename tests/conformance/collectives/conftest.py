@@ -1,0 +1,17 @@
+"""The rows that collectives are tested on."""
+
+from typing import Any
+
+import pytest
+
+from synknumba.device import probe
+from tests.conformance.conftest import COLLECTIVE_ROWS
+
+
+@pytest.fixture(params=COLLECTIVE_ROWS)
+def row(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The arguments of `fork()`."""
+    needed = len(set(request.param.get("devices", ())))
+    if needed > 2 and probe().count < needed:  # one GPU and two have markers
+        pytest.skip(f"needs {needed} GPUs")
+    return request.param

@@ -1,0 +1,282 @@
+"""What moves arrays and does not compute: broadcast, scatter, gather, all_gather, values of single ranks, lengths, shapes."""
+
+import numpy as np
+import pytest
+
+import synknumba as synk
+from tests.conformance.collectives.cases import (
+    DTYPES,
+    LARGE,
+    SHAPES,
+    assert_held,
+    assert_same,
+    differing,
+    numbers,
+    put,
+    rows_of,
+)
+
+WITH_ROWS = [*(shape for shape in SHAPES if shape), LARGE]
+BATCHES = {
+    "first": 5,
+    "slice": slice(2, 9),
+    "stepped": slice(1, None, 3),
+    "backwards": slice(None, None, -2),
+    "from the end": slice(-3, None),
+    "list": [3, 0, 3, -1],
+    "indices": np.array([7, 7, 1], np.int16),
+    "one": [4],
+}
+with_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(21)
+
+
+def unequal(rng, world, dtype, rest=(), largest=11):
+    """A variable of another length on each rank, the last one's 0 if there are several."""
+    lengths = [(rank * 5 + 3) % largest for rank in range(world.world_size)]
+    if world.world_size > 1:
+        lengths[-1] = 0
+    arrays = [numbers(rng, dtype, (length, *rest)) for length in lengths]
+    v = synk.variable(arrays[0])
+    put(v, arrays)
+    return v, arrays
+
+
+# ---- broadcast
+
+
+@with_dtypes
+def test_broadcast_what_the_root_has(world, dtype, rng):
+    for k, shape in enumerate([*SHAPES, LARGE]):
+        v, arrays = differing(rng, world, dtype, shape)
+        root = k % world.world_size
+        assert synk.broadcast(v, root=root) is v
+        assert_held(v, world, [arrays[root]] * world.world_size)
+
+
+@with_dtypes
+def test_broadcast_values(world, dtype, rng):
+    v = synk.variable(np.zeros(3, dtype))
+    for length in (3, 5, 0, 1, LARGE[0] * 2):
+        value = numbers(rng, dtype, (length,))
+        assert synk.broadcast(v, value) is v
+        assert_held(v, world, [value] * world.world_size)
+
+
+@with_dtypes
+def test_broadcast_the_shape_too(world, dtype, rng):
+    for root in range(world.world_size):
+        v, arrays = unequal(rng, world, dtype, (2,))
+        synk.broadcast(v, root=root)
+        assert_held(v, world, [arrays[root]] * world.world_size)
+
+
+def test_broadcast_of_shards_makes_them_replicas(world):
+    v = synk.variable(np.zeros(1))
+    synk.scatter(v, np.arange(10.0))
+    synk.broadcast(v)
+    assert_held(v, world, [np.arange(10.0)[rows_of(10, world.world_size, 0)]] * world.world_size)
+    assert "replicas equal" in repr(v)
+
+
+# ---- scatter
+
+
+@with_dtypes
+def test_scatter(world, dtype, rng):
+    size = world.world_size
+    for rest in [(), (2,), (3, 2)]:
+        v = synk.variable(np.zeros((1, *rest), dtype))
+        for length in (0, 1, 2, 5, 10, 11):  # fewer rows than ranks, too
+            value = numbers(rng, dtype, (length, *rest))
+            assert synk.scatter(v, value) is v
+            assert_held(v, world, [value[rows_of(length, size, rank)] for rank in range(size)])
+
+
+def test_scatter_much(world, rng):
+    for dtype in ("uint8", "float64"):
+        value = numbers(rng, dtype, LARGE)
+        v = synk.scatter(synk.variable(value[:1]), value)
+        assert_held(v, world, [value[rows_of(len(value), world.world_size, rank)] for rank in range(world.world_size)])
+
+
+def test_scatter_what_the_root_has(world, rng):
+    v, arrays = differing(rng, world, "int32", (11, 2))
+    synk.scatter(v)
+    assert_held(v, world, [arrays[0][rows_of(11, world.world_size, rank)] for rank in range(world.world_size)])
+
+
+def test_rows_of_scatter_are_those_of_calls(world):
+    """5 rows on 2 ranks: 2, 3; on 3: 1, 2, 2; 10 on 4: 2, 3, 2, 3."""
+    v = synk.scatter(synk.variable(np.zeros(1)), np.arange(5.0))
+    assert synk.get_lengths(v) == {1: [5], 2: [2, 3], 3: [1, 2, 2], 4: [1, 1, 1, 2]}[world.world_size]
+    synk.scatter(v, np.arange(10.0))
+    assert synk.get_lengths(v) == {1: [10], 2: [5, 5], 3: [3, 3, 4], 4: [2, 3, 2, 3]}[world.world_size]
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_scatter_a_batch(world, name, rng):
+    batch, size = BATCHES[name], world.world_size
+    value = numbers(rng, "float32", (11, 2))
+    chosen = value[:batch] if isinstance(batch, int) else value[batch]
+    parts = [chosen[rows_of(len(chosen), size, rank)] for rank in range(size)]
+    v = synk.variable(value[:1])
+    synk.scatter(v, value, batch=batch)
+    assert_held(v, world, parts)
+    synk.broadcast(v, value)
+    synk.scatter(v, batch=batch)  # of what the root has
+    assert_held(v, world, parts)
+
+
+# ---- gather
+
+
+@with_dtypes
+def test_gather(world, dtype, rng):
+    for shape in [*SHAPES, LARGE]:
+        v, arrays = differing(rng, world, dtype, shape)
+        assert_same(synk.gather(v), np.stack(arrays))
+        assert_same(synk.gather(v, nd_up=1), np.stack(arrays))
+        if shape:
+            assert_same(synk.gather(v, nd_up=0), np.concatenate(arrays))
+        assert_held(v, world, arrays)
+
+
+@with_dtypes
+def test_gather_unequal_lengths(world, dtype, rng):
+    for rest in [(), (2,), (2, 3)]:
+        v, arrays = unequal(rng, world, dtype, rest)
+        assert_same(synk.gather(v, nd_up=0), np.concatenate(arrays))
+
+
+def test_gather_gives_copies(world):
+    v = synk.variable(np.ones(3))
+    for copied in (synk.gather(v), synk.gather(v, nd_up=0), synk.get_value(0, v), v.get_value(), np.asarray(v)):
+        copied[...] = 7
+        assert_held(v, world, [np.ones(3)] * world.world_size)
+
+
+@with_dtypes
+def test_scattered_and_gathered_is_what_was(world, dtype, rng):
+    v = synk.variable(np.zeros((1, 2), dtype))
+    for length in (0, 1, 7, LARGE[0]):
+        value = numbers(rng, dtype, (length, 2))
+        assert_same(synk.gather(synk.scatter(v, value), nd_up=0), value)
+
+
+# ---- all_gather
+
+
+@with_dtypes
+def test_all_gather(world, dtype, rng):
+    for shape in WITH_ROWS:
+        v, arrays = differing(rng, world, dtype, shape)
+        dest = synk.variable(np.zeros((1,) * len(shape), dtype))
+        whole = [np.concatenate(arrays)] * world.world_size
+        for _ in range(2):  # the second time dest has the shapes already
+            assert synk.all_gather(v, dest=dest) is dest
+            assert_held(dest, world, whole)
+            assert_held(v, world, arrays)
+        assert synk.all_gather(v) is v
+        assert_held(v, world, whole)
+
+
+@with_dtypes
+def test_all_gather_unequal_lengths(world, dtype, rng):
+    for rest in [(), (2,), (2, 3)]:
+        v, arrays = unequal(rng, world, dtype, rest)
+        dest = synk.variable(np.zeros((1, *rest), dtype))
+        whole = [np.concatenate(arrays)] * world.world_size
+        synk.all_gather(v, dest=dest)
+        assert_held(dest, world, whole)
+        synk.all_gather(v)
+        assert_held(v, world, whole)
+
+
+def test_all_gather_much_of_unequal_lengths(world, rng):
+    v, arrays = unequal(rng, world, "float32", (7001,), largest=9)
+    synk.all_gather(v)
+    assert_held(v, world, [np.concatenate(arrays)] * world.world_size)
+
+
+# ---- single ranks
+
+
+@with_dtypes
+def test_set_value_and_get_value(world, dtype, rng):
+    for shape in [*SHAPES, LARGE]:
+        v, arrays = differing(rng, world, dtype, shape)
+        for rank in range(world.world_size):
+            arrays[rank] = numbers(rng, dtype, shape)
+            assert synk.set_value(rank, v, arrays[rank]) is v
+            assert_held(v, world, arrays)
+        v.set_value(arrays[-1])
+        assert_held(v, world, [arrays[-1], *arrays[1:]])
+        assert_same(v.get_value(), arrays[-1])
+        assert_same(v.get_value(world.world_size - 1), arrays[-1])
+
+
+@with_dtypes
+def test_set_value_of_another_shape(world, dtype, rng):
+    v, arrays = differing(rng, world, dtype, (4, 2))
+    for shape in [(7, 2), (0, 2), (1, 0), LARGE, (3, 3)]:
+        rank = world.world_size - 1
+        arrays[rank] = numbers(rng, dtype, shape)
+        synk.set_value(rank, v, arrays[rank])
+        assert_held(v, world, arrays)
+    v.set_value(arrays[-1], rank=0)
+    assert_held(v, world, [arrays[-1], *arrays[1:]])
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_set_value_of_a_batch(world, name, rng):
+    batch = BATCHES[name]
+    value = numbers(rng, "int64", (11, 2))
+    v = synk.variable(value[:1])
+    synk.set_value(world.world_size - 1, v, value, batch=batch)
+    expected = [value[:1]] * world.world_size
+    expected[-1] = value[:batch] if isinstance(batch, int) else value[batch]
+    assert_held(v, world, expected)
+
+
+# ---- what there is
+
+
+def test_lengths_and_shapes(world, rng):
+    v, arrays = unequal(rng, world, "float32", (2,))
+    assert synk.get_lengths(v) == [len(array) for array in arrays]
+    assert synk.get_shapes(v) == [array.shape for array in arrays]
+    assert synk.get_shapes(synk.variable(3.0)) == [()] * world.world_size
+    assert v.shape == arrays[0].shape
+    assert len(v) == len(arrays[0])
+
+
+def test_values_of_every_kind(world):
+    """Arrays, `Data`, variables, Python and NumPy numbers, nested lists, arrays in any order and byte order; casts are safe."""
+    v = synk.variable(np.zeros((2, 3)))
+    plain = np.arange(6.0).reshape(2, 3)
+    stepped = np.zeros((4, 6))
+    stepped[::2, ::-2] = plain
+    values = [
+        synk.data(plain),
+        synk.variable(plain),
+        plain.tolist(),
+        np.asfortranarray(plain),
+        stepped[::2, ::-2],
+        plain.astype(">f8"),
+        plain.astype("int32"),
+    ]
+    for value in values:
+        for give in (synk.broadcast, synk.scatter):
+            synk.broadcast(v, np.zeros((2, 3)))
+            give(v, value)
+            assert_same(synk.gather(v, nd_up=0)[: len(plain)], plain)
+    number = synk.variable(np.float32(0))
+    for value in (2, 2.0, np.float32(2), np.int16(2), np.array(2, "u1"), synk.data(np.float32(2)), True + True):
+        synk.broadcast(number, 0)
+        synk.broadcast(number, value)
+        assert_held(number, world, [np.array(2, "f4")] * world.world_size)
