@@ -9,7 +9,7 @@ from synknumba._bind import Bound
 from synknumba._errors import ArgumentError, BatchError, PartitionError
 from synknumba._own_rows import OwnRows, select_own
 from synknumba._partition import Listed, Range, Rows, part
-from synknumba._plan import Count
+from synknumba._plan import Count, total_rows
 from synknumba._program import FunctionStyle, HostArray, OwnSource, RowSource
 from synknumba._shm import Segment
 from synknumba._types import Array, Batch
@@ -46,8 +46,7 @@ class CallRows:
     @property
     def total(self) -> int | None:
         """Rows in all."""
-        count = self.count
-        return sum(count) if isinstance(count, tuple) else count
+        return total_rows(self.count)
 
     @property
     def exact(self) -> bool:

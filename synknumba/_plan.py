@@ -46,17 +46,17 @@ Count: TypeAlias = int | tuple[int, ...] | None
 """Rows of a call: in all, or by rank where they are the ranks' own; None where it is not about rows."""
 
 
+def total_rows(count: Count) -> int | None:
+    """Rows in all."""
+    return sum(count) if isinstance(count, tuple) else count
+
+
 @dataclass(frozen=True, slots=True)
 class RowCount:
     """How many rows a call is about, and how many each participant gets."""
 
     count: Count
     participants: int
-
-    @property
-    def total(self) -> int | None:
-        """Rows in all."""
-        return sum(self.count) if isinstance(self.count, tuple) else self.count
 
     def weights(self) -> Array:
         """Rows of each participant; 1 each where the call is not about rows."""
@@ -170,7 +170,7 @@ class KernelPlan(Plan):
         assert result.parts is not None  # noqa: S101  # only wanted outputs are collected
         if result.op == "gather":
             rows = self._segments[result.parts.segment].array(result.parts.dtype, result.parts.shape)
-            return lambda count: rows[: self.rows(count).total].copy()
+            return lambda count: rows[: total_rows(count)].copy()  # no reference to the plan: it would keep the memory
         parts = self._parts(result)[: self.rows(None).participants]
         return make_collector(result.op, parts, self.rows)
 
