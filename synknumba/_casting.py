@@ -14,7 +14,7 @@ _NUMBERS = "biufc"
 _WEAK_KINDS: dict[type, str] = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
 
 
-def accept(value: Any, dtype: _DType, ndim: int | None, label: str, *, force_cast: bool = False) -> Array:
+def accept(value: Any, dtype: _DType, ndim: int | None, label: str, *, force_cast: bool | None = False) -> Array:
     """`value` as an array that `fill` can store without failing.
 
     Args:
@@ -22,13 +22,13 @@ def accept(value: Any, dtype: _DType, ndim: int | None, label: str, *, force_cas
         dtype: that it is to be stored as; casts must be safe in NumPy's sense.
         ndim: number of dimensions it must have, if any.
         label: whose value it is, for messages.
-        force_cast: allow casts that change values.
+        force_cast: allow casts that change values; None where the caller has no such option.
 
     Raises:
         DataError: it does not fit.
     """
     try:
-        array = _as_array(value, dtype, force_cast=force_cast)
+        array = _as_array(value, dtype, force_cast=bool(force_cast))
     except (OverflowError, FloatingPointError) as error:
         msg = f"{label} holds {dtype}, and the value does not fit: {error}"
         raise DataError(msg) from error
@@ -47,12 +47,12 @@ def fill(view: Array, source: Array) -> None:
         np.copyto(view, source, casting="unsafe")
 
 
-def _castable(array: Array, dtype: _DType, label: str, *, force_cast: bool) -> Array:
+def _castable(array: Array, dtype: _DType, label: str, *, force_cast: bool | None) -> Array:
     if array.dtype.hasobject:
         msg = f"{label}: the value has dtype {array.dtype}; give a fixed-size dtype: value.astype({dtype})"
         raise DataError(msg)
     if not np.can_cast(array.dtype, dtype, "unsafe" if force_cast else "safe"):
-        out = "convert it first" if force_cast else "convert it first, or pass force_cast=True to let values change"
+        out = "convert it first" + (", or pass force_cast=True to let values change" if force_cast is False else "")
         msg = f"{label} holds {dtype}, but the value has dtype {array.dtype}, which does not cast safely; {out}"
         raise DataError(msg)
     if array.dtype == dtype:

@@ -8,7 +8,7 @@ shape. Everything that can be wrong is found before anything is sent.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from synknumba._layout import VECTOR
 from synknumba._partition import Rows
 from synknumba._storage import Storage
 from synknumba._traffic import Pair, Traffic, Work
-from synknumba._tree import Structure, describe, flatten, unflatten
-from synknumba._types import Array, Batch, CollectiveOp, Shape
+from synknumba._tree import describe, flatten, parts_like, shape_told, unflatten
+from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape
 from synknumba._variable import Variable, check_rank, traffic_of
 from synknumba._world import World, current_world
 
@@ -56,13 +56,13 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
         WorldError: there is no world, or a variable belongs to another.
     """
     if values is None:
-        quick = _run_known(vars, Work("broadcast", None, root))
+        quick = _run_known(vars, "broadcast", None, root)
         if quick is not None:
             return quick
     several = _several(vars, "broadcast")
     accepted = None if values is None else _matched(vars, several, values, "broadcast")
     with _placed(several) as world:
-        check_rank(root, world.world_size)
+        root = check_rank(root, world.world_size)
         if accepted is None:
             _broadcast_from(world, several, root)
         else:
@@ -73,16 +73,16 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
 
 def _broadcast_from(world: World, several: Sequence[Variable], root: int) -> None:
     """Sends the root's arrays, to memory of the root's shapes."""
+    work = Work("broadcast", None, root)
+    if all(leaf.uniform for one in several for leaf in one.storage().layout.leaves):
+        _in_place(world, work, several, differs=False)
+        return
     pairs, targets = [], []
     for one in several:
-        source = one.storage()
-        target = source
-        if not all(leaf.uniform for leaf in source.layout.leaves):
-            shapes = [(shapes[root],) * world.world_size for shapes in one.shapes()]
-            target = Storage(world, one.layout_with(shapes))
-        targets.append(target)
-        pairs += _pairs(one, source, target)
-    traffic_of(world).collective(Work("broadcast", None, root), pairs)()
+        shapes = [(shapes[root],) * world.world_size for shapes in one.shapes()]
+        targets.append(Storage(world, one.layout_with(shapes)))
+        pairs += _pairs(one, one.storage(), targets[-1])
+    traffic_of(world).collective(work, pairs)()
     for one, target in zip(several, targets, strict=True):
         one.replace(target, sharded=False)
 
@@ -145,7 +145,7 @@ def gather(vars: Any, nd_up: int = 1) -> Any:
         ArgumentError, WorldError: as in `broadcast`.
     """
     several = _several(vars, "gather")
-    if isinstance(nd_up, bool) or nd_up not in (0, 1):
+    if type(nd_up) is not int or nd_up not in {0, 1}:
         message = f"nd_up must be 1 (a new axis, one entry a rank) or 0 (rows after one another), got {nd_up!r}"
         raise PartitionError(message)
     with _placed(several) as world:
@@ -219,13 +219,13 @@ def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: 
         ArgumentError, WorldError: as in `broadcast`.
     """
     if in_place:
-        quick = _run_known(vars, Work("reduce", op, root))
+        quick = _run_known(vars, "reduce", op, root)
         if quick is not None:
             return quick
     several = _several(vars, "reduce")
     _check_op(several, op)
     with _placed(several) as world:
-        check_rank(root, world.world_size)
+        root = check_rank(root, world.world_size)
         _check_all_uniform(several, "reduce")
         if in_place:
             _in_place(world, Work("reduce", op, root), several, differs=world.world_size > 1)
@@ -255,7 +255,7 @@ def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:
     Raises:
         ReductionError, PartitionError, ArgumentError, WorldError: as in `reduce`.
     """
-    quick = _run_known(vars, Work("all_reduce", op))
+    quick = _run_known(vars, "all_reduce", op)
     if quick is not None:
         return quick
     several = _several(vars, "all_reduce")
@@ -321,9 +321,9 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
             _check_rows(one, "set_value with batch=")
         accepted = [[_Chosen(array, batch).part(1, 0) for array in arrays] for arrays in accepted]
     with _placed(several) as world:
-        check_rank(rank, world.world_size)
+        rank = check_rank(rank, world.world_size)
         for one, arrays in zip(several, accepted, strict=True):
-            one.assign(world, {int(rank): arrays})
+            one.assign(world, {rank: arrays})
     return vars
 
 
@@ -395,32 +395,12 @@ def _matched(vars: Any, several: Sequence[Variable], values: Any, what: str) -> 
     """The arrays of each variable, from values in the shape of `vars`."""
     if isinstance(vars, Variable):
         return [vars.accept(values)]
-    found: list[Any] = []
-    _walk(flatten(vars)[1], values, found, what)
+    structure = flatten(vars)[1]
+    found = parts_like(structure, values)
+    if found is None:
+        message = f"{what} needs values in the shape of its variables, {describe(structure)}, but got {shape_told(values)}"
+        raise DataError(message)
     return [one.accept(value) for one, value in zip(several, found, strict=True)]
-
-
-def _walk(structure: Structure, values: Any, found: list[Any], what: str) -> None:
-    """Takes values apart as deep as the tree of variables goes; a value may itself be a tree."""
-    match structure:
-        case ("leaf",):
-            found.append(values)
-            return
-        case ("none",):
-            return
-        case ("dict", keys, _, children):
-            if isinstance(values, dict) and set(values) == set(keys):
-                for key, child in zip(keys, children, strict=True):
-                    _walk(child, values[key], found, what)
-                return
-        case (_, *_, children):
-            if isinstance(values, list | tuple) and len(values) == len(children):
-                for child, value in zip(children, values, strict=True):
-                    _walk(child, value, found, what)
-                return
-    got = f"{len(values)} values" if isinstance(values, list | tuple) else f"a {type(values).__name__}"
-    message = f"{what} needs values in the shape of its variables, {describe(structure)}, but got {got}"
-    raise DataError(message)
 
 
 @contextmanager
@@ -452,10 +432,11 @@ def _in_place(world: World, work: Work, several: Sequence[Variable], *, differs:
         traffic.remember((work, several[0]._layout), run, [several[0].storage()])  # noqa: SLF001  # a key, and no more
 
 
-def _run_known(vars: Any, work: Work) -> Any:
+def _run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0) -> Any:
     """Repeats a collective over one variable that was made before; None where there is none."""
-    if type(vars) is not Variable:
-        return None
+    if type(vars) is not Variable or type(root) is not int or not (op is None or type(op) is str):
+        return None  # what is not checked yet may not be hashable, or be True, which equals 1
+    work = Work(kind, cast("CollectiveOp | None", op), root)
     world = current_world()
     world.begin()
     try:
@@ -464,7 +445,7 @@ def _run_known(vars: Any, work: Work) -> Any:
         if run is None:
             return None
         run()
-        vars.mark(differs=work.kind == "reduce")
+        vars.mark(differs=kind == "reduce" and world.world_size > 1, sharded=False)
         return vars
     finally:
         world.end()
@@ -484,7 +465,8 @@ def _into(
     for one, target in zip(several, targets, strict=True):
         shapes = [tuple(shape(given, rank) for rank in range(world.world_size)) for given in one.shapes()]
         storage = target.storage()
-        if one is target or target.shapes() != shapes:
+        # What is given to be combined or joined must not be written over before it is read.
+        if any(target is other for other in several) or target.shapes() != shapes:
             storage = Storage(world, target.layout_with(shapes))
         storages.append(storage)
         pairs += [Pair(one.storage(), storage, leaf) for leaf in one.leaves()]
@@ -527,7 +509,7 @@ def _check_destination(one: Variable, target: Variable, what: str) -> None:
 
 
 def _check_op(several: Sequence[Variable], op: object) -> None:
-    if op not in _OPS:
+    if not isinstance(op, str) or op not in _OPS:
         message = f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}"
         raise ReductionError(message)
     for one in several:

@@ -1,7 +1,7 @@
 """`variable` and `flatten`: what makes a `Variable`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -12,7 +12,7 @@ from synknumba._errors import DataError, WorldError
 from synknumba._tree import Structure
 from synknumba._tree import flatten as take_apart
 from synknumba._types import Array
-from synknumba._variable import Variable, arrays_for_lists, plain_value
+from synknumba._variable import Variable, plain_value
 from synknumba._world import open_world
 
 
@@ -40,7 +40,7 @@ def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = N
         ...     w
         <Variable 'w' float64 (3,), on 2 cpu ranks, replicas equal>
     """
-    leaves, structure = take_apart(arrays_for_lists(value))
+    leaves, structure = take_apart(_told_apart(value))
     return _place_now(_make(leaves, structure, name, dtype, flat=False))
 
 
@@ -58,9 +58,7 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
         DataError: the arrays have different dtypes.
         WorldError: this process is a rank.
     """
-    if isinstance(tree, Variable):
-        tree = tree.get_value()
-    leaves, structure = take_apart(arrays_for_lists(tree))
+    leaves, structure = take_apart(_told_apart(tree))
     made = _make(leaves, structure, name, dtype, flat=True)
     kinds = sorted({str(one) for one in made._dtypes})  # noqa: SLF001  # not yet anybody else's
     if len(kinds) > 1:
@@ -95,17 +93,50 @@ def _place_now(made: Variable) -> Variable:
 
 def _owned(value: Any, dtype: DTypeLike | None, label: str) -> Array:
     """A copy of a first value, in native byte order."""
-    plain = plain_value(value)
+    plain = value.value if isinstance(value, _Numbers) else plain_value(value)
     try:
         wanted = np.asarray(plain).dtype if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError) as error:
-        message = f"{label}: a {type(value).__name__} cannot be read as an array: {error}"
+        message = f"{label}: a {type(plain).__name__} cannot be read as an array: {error}"
         raise DataError(message) from error
+    if wanted.subdtype is not None:
+        message = f"{label}: dtype {wanted} is that of arrays; give the dtype of their items, {wanted.base}"
+        raise DataError(message)
     if wanted.hasobject or wanted.itemsize == 0:
         message = f"{label}: dtype {wanted} cannot live on the ranks; give a dtype of fixed size, such as float64"
         raise DataError(message)
     native = wanted.newbyteorder("=")
-    source = accept(plain, native, None, label)
+    source = accept(plain, native, None, label, force_cast=None)
     copied: Array = np.empty(source.shape, native)
     fill(copied, source)
     return copied
+
+
+@final
+class _Numbers:
+    """A nested list of numbers, which is one array, where lists of arrays are trees."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _told_apart(value: Any) -> Any:
+    """A first value with its nested lists of numbers marked, and its variables read."""
+    if isinstance(value, Variable):
+        return value.get_value()
+    if isinstance(value, dict):
+        return {key: _told_apart(child) for key, child in value.items()}
+    if not isinstance(value, list | tuple):
+        return value
+    if value and _is_numbers(value):
+        return _Numbers(value)
+    children = [_told_apart(child) for child in value]
+    if isinstance(value, list):
+        return children
+    return type(value)(*children) if hasattr(value, "_fields") else tuple(children)
+
+
+def _is_numbers(value: Any) -> bool:
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return all(_is_numbers(child) for child in value)
+    return isinstance(value, bool | int | float | complex | np.generic)

@@ -281,7 +281,7 @@ class End:
     """One array that each rank gives to a collective, or gets from it.
 
     Attributes:
-        variable: the number of its memory; −1 for memory of the host that is not a variable's.
+        variable: the number of its memory.
         leaf: which of its arrays.
         counts: elements on each rank; of records, bytes.
         hosts: by rank, where the arrays are in segments; empty where they are on GPUs.

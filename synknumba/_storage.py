@@ -8,7 +8,7 @@ Its arrays have the dtypes and shapes of its layout for ever; a variable that ge
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 import numpy as np
@@ -23,7 +23,7 @@ from synknumba._world import World
 PART_ALIGNMENT = 4096  # a rank's part starts on a page of its own
 
 _numbers = itertools.count()
-_uses: dict[int, list[Callable[[], None]]] = {}  # what is to be forgotten with the memory of a number
+_uses: dict[int, dict[Any, Callable[[], None]]] = {}  # what is to be forgotten with the memory of a number
 
 
 @final
@@ -62,9 +62,14 @@ class Storage:
         weakref.finalize(self, _release, weakref.ref(world), self.number).atexit = False
         world.command(Hold(self.number, layout, hosts, -1 if carry is None else carry.number))
 
-    def when_gone(self, callback: Callable[[], None]) -> None:
-        """Has something called when the memory goes; it may be in a garbage collection, so it takes no lock."""
-        _uses.setdefault(self.number, []).append(callback)
+    def when_gone(self, key: Any, callback: Callable[[], None]) -> None:
+        """Has something called when the memory goes; it may be in a garbage collection, so it takes no lock.
+
+        Args:
+            key: of what is to be forgotten; of one key, the last callback is called.
+            callback: forgets it.
+        """
+        _uses.setdefault(self.number, {})[key] = callback
 
     def host(self, leaf: int, rank: int) -> HostArray:
         """Where one rank's array lies; on cores."""
@@ -99,8 +104,14 @@ def _starts(layout: StorageLayout, world_size: int) -> tuple[tuple[int, ...], in
     return tuple(starts), at
 
 
+def not_in_use(numbers: Iterable[int], key: Any) -> None:
+    """Notes that something is forgotten, whatever becomes of the memory that it was about."""
+    for number in numbers:
+        _uses.get(number, {}).pop(key, None)
+
+
 def _release(world: "weakref.ref[World]", number: int) -> None:
-    for callback in _uses.pop(number, ()):
+    for callback in list(_uses.pop(number, {}).values()):
         callback()
     alive = world()
     if alive is not None:

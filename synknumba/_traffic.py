@@ -23,7 +23,7 @@ from synknumba._messages import Install
 from synknumba._plan import next_number
 from synknumba._program import Collective, End, Transfer
 from synknumba._shm import Segment
-from synknumba._storage import Storage
+from synknumba._storage import Storage, not_in_use
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._world import World
 from synknumba.comm import Communicator, Exchange, host_communicator, make_step
@@ -67,12 +67,21 @@ class Work:
     root: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What runs a collective or a transfer, the numbers of its programs on the ranks, and of the memory that it is about."""
+
+    run: Run
+    programs: tuple[int, ...]
+    about: frozenset[int]
+
+
 class Traffic(ABC):
     """Carries values and collectives in one world. All methods are for between the world's `begin` and `end`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._plans: OrderedDict[Any, tuple[Run, tuple[int, ...]]] = OrderedDict()
+        self._plans: OrderedDict[Any, _Plan] = OrderedDict()
         self._quick: dict[Any, Run] = {}
         self._alone: Communicator | None = None
 
@@ -94,7 +103,7 @@ class Traffic(ABC):
         known = self._plans.get(key)
         if known is not None:
             self._plans.move_to_end(key)
-            return known[0]
+            return known.run
         run, numbers = self.plan(work, pairs)
         self._keep(key, run, numbers, [storage for pair in pairs for storage in (pair.source, pair.target)])
         return run
@@ -104,7 +113,7 @@ class Traffic(ABC):
         if key not in self._quick:
             self._quick[key] = run
             for storage in about:
-                storage.when_gone(partial(_forget_quick, weakref.ref(self), key))
+                storage.when_gone(key, partial(_forget_quick, weakref.ref(self), key))
 
     def remembered(self, key: Any) -> Run | None:
         """What was noted; None where nothing was, or where it is not kept any more."""
@@ -141,30 +150,41 @@ class Traffic(ABC):
             self._drop(next(iter(self._plans)))
 
     def _keep(self, key: Any, run: Run, numbers: tuple[int, ...], about: Sequence[Storage]) -> None:
-        self._plans[key] = (run, numbers)
-        for storage in set(about):
+        self._plans[key] = _Plan(run, numbers, frozenset(storage.number for storage in about))
+        for storage in about:
             # A plan must go with its memory, at whatever moment that is, and must not keep it.
-            storage.when_gone(partial(_forget, weakref.ref(self), key))
+            storage.when_gone(key, partial(_forget, weakref.ref(self), key))
         while len(self._plans) > PLANS_KEPT:
             self._drop(next(iter(self._plans)))
 
     def _drop(self, key: Any) -> None:
-        known = self._plans.pop(key, None)
         self._quick.clear()  # one of them may be what goes
-        for number in known[1] if known else ():
+        known = self.forget(key)
+        for number in known.programs if known else ():
             self.world.forget("program", number)
+
+    def forget(self, key: Any) -> "_Plan | None":
+        """Lets go of a plan here; the ranks drop its programs with the memory that they are about."""
+        known = self._plans.pop(key, None)
+        if known is not None:
+            not_in_use(known.about, key)
+        return known
+
+    def forget_quick(self, key: Any) -> None:
+        """Lets go of what `remember` noted."""
+        self._quick.pop(key, None)
 
 
 def _forget(traffic: "weakref.ref[Traffic]", key: Any) -> None:
     alive = traffic()
     if alive is not None:
-        alive._plans.pop(key, None)  # noqa: SLF001  # the ranks drop the program with the memory
+        alive.forget(key)
 
 
 def _forget_quick(traffic: "weakref.ref[Traffic]", key: Any) -> None:
     alive = traffic()
     if alive is not None:
-        alive._quick.pop(key, None)  # noqa: SLF001  # as above
+        alive.forget_quick(key)
 
 
 def _nothing_to_learn(_: object) -> None:

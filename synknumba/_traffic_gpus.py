@@ -90,7 +90,7 @@ class GpuTraffic(Traffic):
         known = self._plans.get(key)
         if known is not None:
             self._plans.move_to_end(key)
-            return known[0]
+            return known.run
         run, number = self._install_transfer(arrays, up=up)
         self._keep(key, run, (number,), about)
         return run
@@ -134,10 +134,7 @@ class GpuTraffic(Traffic):
             for pair, given in zip(pairs, gives, strict=True)
         ]
         self._stage(packing)
-        arrays = [
-            self._ends(pair.source.layout.leaf(pair.leaf), given, got)
-            for pair, given, got in zip(pairs, gives, gets, strict=True)
-        ]
+        arrays = [_ends(pair, given, got) for pair, given, got in zip(pairs, gives, gets, strict=True)]
         root_gives = {work.root} if work.kind == "broadcast" else None
         root_gets = {work.root} if work.kind == "reduce" else None
         given_arrays = tuple(
@@ -160,19 +157,20 @@ class GpuTraffic(Traffic):
     def _places(self, packing: Packing, of: LeafLayout) -> tuple[HostArray, ...]:
         return tuple(packing.place(of.dtype, shape, self._staging.id) for shape in of.shapes)
 
-    @staticmethod
-    def _ends(of: LeafLayout, given: Sequence[HostArray], got: Sequence[HostArray]) -> Ends:
-        dtype = line_type(of.dtype, 0)[0]
-        return dtype, _end(given), _end(got)
+
+def _ends(pair: Pair, given: Sequence[HostArray], got: Sequence[HostArray]) -> Ends:
+    """One array of a collective as it is in the staging memory; named by its variable, so that the ranks drop it with that."""
+    dtype = line_type(pair.source.layout.leaf(pair.leaf).dtype, 0)[0]
+    return dtype, _end(pair.source, pair.leaf, given), _end(pair.target, pair.leaf, got)
 
 
-def _end(hosts: Sequence[HostArray]) -> End:
+def _end(storage: Storage, leaf: int, hosts: Sequence[HostArray]) -> End:
     lines = [line_type(host.dtype, int(np.prod(host.shape, dtype=np.int64))) for host in hosts]
     counts = tuple(count for _, count in lines)
     places = tuple(
         HostArray(host.segment, dtype, (count,), host.offset) for host, (dtype, count) in zip(hosts, lines, strict=True)
     )
-    return End(-1, 0, counts, places)
+    return End(storage.number, leaf, counts, places)
 
 
 def _for_ranks(hosts: Sequence[HostArray], ranks: set[int] | None) -> tuple[HostArray | None, ...]:

@@ -96,6 +96,38 @@ def spread(prefix: Any, structure: Structure) -> list[Any] | None:
     return out
 
 
+def parts_like(structure: Structure, value: Any) -> list[Any] | None:
+    """The parts of a value at the leaves of a structure, which may be trees themselves; None if it has another shape.
+
+    The order of a dict's keys does not matter, nor whether it is a list or a tuple.
+
+    >>> parts_like(flatten({"a": 1, "b": (2, 3)})[1], {"b": [[4, 5], 6], "a": 7})
+    [7, [4, 5], 6]
+    >>> parts_like(flatten((1, 2))[1], [3]) is None
+    True
+    """
+    match structure:
+        case ("leaf",):
+            return [value]
+        case ("none",):
+            return [] if value is None else None
+        case ("dict", keys, _, children):
+            if not isinstance(value, dict) or set(value) != set(keys):
+                return None
+            pairs = [(child, value[key]) for key, child in zip(keys, children, strict=True)]
+        case _:
+            if not isinstance(value, list | tuple) or len(value) != len(structure[-1]):
+                return None
+            pairs = list(zip(structure[-1], value, strict=True))
+    out: list[Any] = []
+    for child, part in pairs:
+        below = parts_like(child, part)
+        if below is None:
+            return None
+        out += below
+    return out
+
+
 def count_leaves(structure: Structure) -> int:
     """How many leaves a structure has."""
     if structure == LEAF:
@@ -125,3 +157,13 @@ def describe(structure: Structure) -> str:
         case _:
             inner = ", ".join(map(describe, structure[1]))
             return f"({inner},)" if len(structure[1]) == 1 else f"({inner})"
+
+
+def shape_told(value: Any) -> str:
+    """A value of another shape than wanted, for messages.
+
+    >>> shape_told([1, {"a": 2}]), shape_told(3)
+    ("[*, {'a': *}]", 'int')
+    """
+    structure = flatten(value)[1]
+    return type(value).__name__ if structure == LEAF else describe(structure)

@@ -6,6 +6,7 @@ What a rank does to its array stays there. The coordinator knows the dtype and t
 not the values: it fetches them when asked.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeAlias, final
 
@@ -20,7 +21,7 @@ from synknumba._storage import Storage
 from synknumba._traffic import Delivery, Traffic
 from synknumba._traffic_cores import CoreTraffic
 from synknumba._traffic_gpus import GpuTraffic
-from synknumba._tree import LEAF, Structure, describe, flatten, unflatten
+from synknumba._tree import LEAF, Structure, describe, parts_like, shape_told, unflatten
 from synknumba._types import Array, Shape
 from synknumba._world import World, current_world, open_world
 
@@ -243,14 +244,14 @@ class Variable:
         """
         if not self.is_tree:
             return [self._accept_leaf(value, 0, self.label)]
-        leaves, structure = flatten(arrays_for_lists(value))
-        if structure != self._structure:
-            message = f"{self.label} is a tree {describe(self._structure)}, but the value is {describe(structure)}"
+        leaves = parts_like(self._structure, plain_value(value))
+        if leaves is None:
+            message = f"{self.label} is a tree {describe(self._structure)}, but the value is {shape_told(value)}"
             raise DataError(message)
         return [self._accept_leaf(leaf, i, f"{self.label}, array {i}") for i, leaf in enumerate(leaves)]
 
     def _accept_leaf(self, value: Any, leaf: int, label: str) -> Array:
-        return accept(plain_value(value), self._dtypes[leaf], len(self.root_shapes()[leaf]), label)
+        return accept(plain_value(value), self._dtypes[leaf], len(self.root_shapes()[leaf]), label, force_cast=None)
 
     def place(self, world: World) -> Storage:
         """Puts a new variable on the ranks; between the world's `begin` and `end`.
@@ -364,27 +365,11 @@ def check_rank(rank: Any, world_size: int) -> int:
     Raises:
         PartitionError: there is no such rank.
     """
-    if isinstance(rank, bool) or not hasattr(rank, "__index__") or not 0 <= rank < world_size:
+    try:
+        number = -1 if isinstance(rank, bool) else operator.index(rank)
+    except TypeError:
+        number = -1
+    if not 0 <= number < world_size:
         message = f"rank must be an integer from 0 to {world_size - 1}, got {rank!r}"
         raise PartitionError(message)
-    return int(rank)
-
-
-def arrays_for_lists(value: Any) -> Any:
-    """The value with lists of numbers, which are arrays, told from lists of arrays, which are trees."""
-    if isinstance(value, dict):
-        return {key: arrays_for_lists(child) for key, child in value.items()}
-    if not isinstance(value, list | tuple):
-        return value
-    if value and _is_numbers(value):
-        return np.asarray(value)
-    children = [arrays_for_lists(child) for child in value]
-    if isinstance(value, list):
-        return children
-    return type(value)(*children) if hasattr(value, "_fields") else tuple(children)
-
-
-def _is_numbers(value: Any) -> bool:
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return all(_is_numbers(child) for child in value)
-    return isinstance(value, bool | int | float | complex | np.generic)
+    return number

@@ -5,6 +5,7 @@ after the other in one world. A test that ends its world, or makes worlds of its
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,10 +52,10 @@ class Keeper:
 _keeper = Keeper()
 
 
-@pytest.fixture(scope="package", autouse=True)
-def _close_after() -> Iterator[None]:
-    yield
-    _keeper.close()
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Ends the kept world with the suite, before tests elsewhere start theirs."""
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        _keeper.close()
 
 
 @pytest.fixture(params=ROWS)
