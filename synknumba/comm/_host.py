@@ -11,7 +11,8 @@ Which elements whose: parts end where a cache line of the first target begins, s
 Arrays are mapped at different addresses in different processes, but mappings begin on pages: the place in a line is the same.
 
 Sums and averages of complex numbers are those of their real and imaginary parts. Dtypes that Numba does not have on a CPU
-(float16, long double, another byte order), products of complex numbers and unaligned arrays are left to NumPy's ufuncs.
+(float16, long double, another byte order) and unaligned arrays are left to NumPy's ufuncs. NumPy's product of complex numbers
+may differ in the last bit: it rounds differently in the middle of an array and at its end.
 
 A step over arrays of one dtype is one call of a compiled function with one integer, the address of a table of int64:
 
@@ -43,8 +44,6 @@ STREAM_BYTES = 8 << 20  # from here on targets do not stay in a cache anyway, an
 
 _HEAD = 5  # words of a table before its first piece
 _WORD = 8  # bytes
-_SUM, _PROD, _MIN, _MAX, _AVG = range(5)
-_OPS: dict[CollectiveOp, int] = {"sum": _SUM, "prod": _PROD, "min": _MIN, "max": _MAX, "avg": _AVG}
 
 
 class _Piece(NamedTuple):
@@ -199,7 +198,9 @@ def _simplified(op: CollectiveOp, piece: _Piece) -> _Piece:
 
 def _is_compiled(op: CollectiveOp, dtype: np.dtype[Any]) -> bool:
     """Whether Numba has the op on this dtype, which is a simplified one."""
-    return dtype.isnative and (dtype.char in "fd" or (dtype.kind in "iu" and op != "avg"))
+    if not dtype.isnative:
+        return False
+    return dtype.char in "fd" or (dtype.kind in "iu" and op != "avg") or (dtype.char in "FD" and op == "prod")
 
 
 # ---- steps
@@ -309,21 +310,33 @@ def _stream(target: int, source: int, count: int) -> None:
 
 
 @register_jitable
-def _element(op: int, a: Any, b: Any) -> Any:
-    """Two elements combined. `op` is a constant where this is called, so nothing is left of the branches."""
-    if op == _PROD:
-        return a * b
-    if op == _MIN:
-        return a if a < b or a != a else b  # noqa: PLR0124  # a NaN differs from itself
-    if op == _MAX:
-        return a if a > b or a != a else b  # noqa: PLR0124
+def _sum(a: Any, b: Any) -> Any:
     return a + b
+
+
+@register_jitable
+def _prod(a: Any, b: Any) -> Any:
+    return a * b
+
+
+@register_jitable
+def _min(a: Any, b: Any) -> Any:
+    return a if a < b or a != a else b  # noqa: PLR0124  # a NaN differs from itself
+
+
+@register_jitable
+def _max(a: Any, b: Any) -> Any:
+    return a if a > b or a != a else b  # noqa: PLR0124
+
+
+_ELEMENTS: dict[CollectiveOp, Callable[[Any, Any], Any]] = {"sum": _sum, "prod": _prod, "min": _min, "max": _max, "avg": _sum}
 
 
 @cache
 def _combiner(op: CollectiveOp, dtype: str) -> Any:
-    """Compiles for one op and one dtype. Constants of the closure, and so the op, are part of the key in Numba's cache."""
-    code = _OPS[op]
+    """Compiles for one op and one dtype. What the closure takes from here is part of the key in Numba's cache."""
+    element = _ELEMENTS[op]
+    is_average = op == "avg"
     scalar = np.dtype(dtype).type
     itemsize = np.dtype(dtype).itemsize
 
@@ -342,8 +355,8 @@ def _combiner(op: CollectiveOp, dtype: str) -> Any:
                 x = numba.carray(_pointer(row[1]), count, scalar)
                 y = numba.carray(_pointer(row[2]), count, scalar)
                 for i in range(count):
-                    value = _element(code, x[i], y[i])
-                    if code == _AVG:
+                    value = element(x[i], y[i])
+                    if is_average:
                         value /= divisor
                     x[i] = value
                     y[i] = value
@@ -353,12 +366,12 @@ def _combiner(op: CollectiveOp, dtype: str) -> Any:
                 x = numba.carray(_pointer(row[1] + begin * itemsize), n, scalar)
                 y = numba.carray(_pointer(row[2] + begin * itemsize), n, scalar)
                 for i in range(n):
-                    out[i] = _element(code, x[i], y[i])
+                    out[i] = element(x[i], y[i])
                 for source in range(2, sources):
                     x = numba.carray(_pointer(row[1 + source] + begin * itemsize), n, scalar)
                     for i in range(n):
-                        out[i] = _element(code, out[i], x[i])
-                if code == _AVG:
+                        out[i] = element(out[i], x[i])
+                if is_average:
                     for i in range(n):
                         out[i] /= divisor
                 for target in range(targets):
