@@ -29,7 +29,7 @@ DTYPES_OF_OP = {
 }
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
 
-EQUAL = (0, 1, 1000, 100_003)  # the last is long enough to be combined by parts, and divisible by nothing
+EQUAL = (0, 1, 1000, 140_003)  # the last is long enough to be combined by parts, and divisible by nothing
 
 
 def untouched(dtype: str) -> np.generic:
@@ -158,19 +158,16 @@ class Rank:
             return longer, longer[case.place(array, self.rank)]
         return longer, longer
 
+    def exchange(self, case: Case, array: int, source: Any, target: Any) -> Exchange:
+        sources, targets = (
+            tuple(one if rank == self.rank else None for rank in range(self.world_size)) for one in (source, target)
+        )
+        return Exchange(np.dtype(case.dtype), sources, targets, case.source_counts(array), case.target_counts(array))
+
     def play(self, case: Case) -> list[list[np.ndarray]]:
         """The targets after the first run, and after a second one of the same step with other numbers."""
         pairs = [self.arrays(case, array) for array in range(len(case.counts))]
-        exchanges = [
-            Exchange(
-                np.dtype(case.dtype),
-                tuple(source if rank == self.rank else None for rank in range(self.world_size)),
-                tuple(target if rank == self.rank else None for rank in range(self.world_size)),
-                case.source_counts(array),
-                case.target_counts(array),
-            )
-            for array, (source, target) in enumerate(pairs)
-        ]
+        exchanges = [self.exchange(case, array, *pair) for array, pair in enumerate(pairs)]
         step = self.step(case, exchanges)
         first = self.run(case, step, pairs, 0)
         if case.captured:
@@ -207,23 +204,19 @@ class Rank:
 
     def averages(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """The sum and the average of the same random numbers."""
-        numbers = self.cupy.asarray(np.random.default_rng(self.rank).random(count, np.float32))
-        sums, means = self.cupy.empty_like(numbers), self.cupy.empty_like(numbers)
-        self.stream.synchronize()
-        self.cupy.cuda.Device().synchronize()
-        for op, target in (("sum", sums), ("avg", means)):
-            only = [tuple(one if rank == self.rank else None for rank in range(self.world_size)) for one in (numbers, target)]
-            self.communicator.all_reduce(
-                [Exchange(np.dtype("f4"), *only, (count,) * self.world_size, (count,) * self.world_size)], op
-            )()
-        self.stream.synchronize()
-        return sums.get(), means.get()
+        results = []
+        for op in ("sum", "avg"):
+            case = Case("all_reduce", "float32", ((count,) * self.world_size,), op)
+            source, target = self.arrays(case, 0)
+            with self.stream:
+                source.set(np.random.default_rng(self.rank).random(count, np.float32))
+                self.step(case, [self.exchange(case, 0, source, target)])()
+                results.append(target.get())
+        return results[0], results[1]
 
     def allocations_of_a_step(self, case: Case) -> int:
         """How often a step asks CuPy for memory when it is run again."""
-        source, target = self.arrays(case, 0)
-        sources, targets = ([one if rank == self.rank else None for rank in range(self.world_size)] for one in (source, target))
-        step = self.step(case, [Exchange(np.dtype(case.dtype), tuple(sources), tuple(targets), case.counts[0], case.counts[0])])
+        step = self.step(case, [self.exchange(case, 0, *self.arrays(case, 0))])
         step()
         asked = 0
 
@@ -424,19 +417,19 @@ def test_captured_into_a_graph(many: Ranks, in_place: bool) -> None:
     many.check(Case("all_gather", "int16", unequal_counts(many.world_size), in_place=in_place, captured=True))
 
 
-@pytest.mark.multi_gpu
+@in_place_or_not
+@pytest.mark.parametrize("collective", ["reduce", "all_reduce", "reduce_scatter"])
 @pytest.mark.parametrize(("op", "dtype"), [("sum", "float32"), ("avg", "float16"), ("min", "float64"), ("prod", "complex64")])
-def test_a_step_allocates_nothing(many: Ranks, op: str, dtype: str) -> None:
-    for count in (1000, 100_003):
-        assert (
-            many.ask("allocations_of_a_step", Case("all_reduce", dtype, ((count,) * many.world_size,), op))
-            == [0] * many.world_size
-        )
+@pytest.mark.multi_gpu
+def test_a_step_allocates_nothing(many: Ranks, collective: str, op: str, dtype: str, in_place: bool) -> None:
+    for count in (1000, 140_003):
+        case = Case(collective, dtype, ((count,) * many.world_size,), op, many.world_size - 1, in_place)
+        assert many.ask("allocations_of_a_step", case) == [0] * many.world_size
 
 
 @pytest.mark.multi_gpu
 def test_an_average_is_the_sum_divided(many: Ranks) -> None:
-    for sums, means in many.ask("averages", 100_003):
+    for sums, means in many.ask("averages", 140_003):
         assert_array_equal(means, sums / np.float32(many.world_size))
 
 
