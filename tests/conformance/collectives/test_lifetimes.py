@@ -1,0 +1,163 @@
+"""What a variable is before a world, between calls and after a world, and what is left when it has gone."""
+
+import gc
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import synknumba as synk
+from tests.conformance.collectives.cases import assert_held, assert_same
+from tests.conformance.conftest import COLLECTIVE_ROWS
+
+GPU_ROWS = [row for row in COLLECTIVE_ROWS if row.values[0]["device"] == "cuda"]
+CPU_ROWS = [row for row in COLLECTIVE_ROWS if row.values[0]["device"] == "cpu"]
+
+
+@synk.function(outputs=None)
+def memory_in_use():
+    import cupy
+
+    cupy.get_default_memory_pool().free_all_blocks()
+    return cupy.get_default_memory_pool().used_bytes()
+
+
+def test_made_before_fork(fork_row):
+    v = synk.variable(np.arange(4.0), "early")
+    tree = synk.flatten({"a": [1.0, 2.0]})
+    assert repr(v) == "<Variable 'early' float64 (4,), not on any rank yet>"
+    assert_array_equal(v.get_value(), np.arange(4.0))
+    v.set_value(np.arange(5.0))
+    with fork_row() as world:
+        assert_held(v, world, [np.arange(5.0)] * world.world_size)
+        synk.all_reduce(v, "sum")
+        assert_held(v, world, [np.arange(5.0) * world.world_size] * world.world_size)
+        synk.broadcast(tree, {"a": [3.0, 4.0]})
+        assert_array_equal(tree.get_value(world.world_size - 1)["a"], [3.0, 4.0])
+
+
+def test_after_its_world(fork_row, row):
+    with fork_row() as world:
+        v, other = synk.variable(np.arange(5.0), "w"), synk.variable({"a": np.ones(2)})
+        synk.scatter(v, np.arange(7.0))
+        size = world.world_size
+        parts = [v.get_value(rank) for rank in range(size)]
+    assert repr(v) == f"<Variable 'w' float64 {parts[0].shape}, of a world that is closed>"
+    for _ in range(2):  # without a world, and in another one
+        if row["device"] == "cpu":
+            assert_array_equal(np.concatenate([v.get_value(rank) for rank in range(size)]), np.arange(7.0))
+            assert_array_equal(other.get_value()["a"], np.ones(2))
+            again = synk.variable(v)
+            assert_array_equal(again, parts[0])
+        else:
+            with pytest.raises(synk.WorldError, match="'w' belongs to a world that is closed: its values are lost"):
+                v.get_value()
+        fork_row()
+        for refused in (synk.all_reduce, synk.broadcast, synk.gather, synk.get_shapes, lambda v: v.set_value(np.ones(5))):
+            with pytest.raises(synk.WorldError, match="'w' belongs to a world that is closed"):
+                refused(v)
+        new = synk.variable(np.ones(3))
+        assert_array_equal(synk.all_reduce(new, "sum").get_value(), np.full(3, float(size)))
+        synk.close()
+
+
+def test_what_it_says_of_itself(world):
+    """Where it lives, and whether replicas may differ, after everything that changes it."""
+    several = world.world_size > 1
+    ranks = f"{world.world_size} {world.device} rank{'s' if several else ''}"
+    differ = "may differ" if several else "equal"
+    v = synk.variable(np.zeros((6, 2), "float32"), "w")
+    assert repr(v) == f"<Variable 'w' float32 (6, 2), on {ranks}, replicas equal>"
+    v.set_value(np.ones((6, 2), "float32"))
+    assert repr(v) == f"<Variable 'w' float32 (6, 2), on {ranks}, replicas {differ}>"
+    for _ in range(2):  # the second time is a shorter way
+        synk.all_reduce(v)
+        assert repr(v).endswith("replicas equal>")
+        synk.reduce(v)
+        assert repr(v).endswith(f"replicas {differ}>")
+        synk.broadcast(v)
+        assert repr(v).endswith("replicas equal>")
+    synk.broadcast(v, root=world.world_size - 1)
+    synk.reduce(v, in_place=False)
+    synk.gather(v)
+    assert repr(v).endswith("replicas equal>")
+    synk.scatter(v)
+    assert "shards ((" in repr(v)
+    synk.all_gather(v)
+    assert repr(v).endswith("replicas equal>")
+    synk.reduce_scatter(v, "sum")
+    assert "shards ((" in repr(v)
+    synk.broadcast(v, np.zeros((1, 2), "float32"))
+    assert repr(v) == f"<Variable 'w' float32 (1, 2), on {ranks}, replicas equal>"
+
+
+def test_shards_of_equal_length_are_replicas_after_an_all_reduce(world):
+    """Also where the same was done before, and nothing but that is known of the shards."""
+    v = synk.variable(np.zeros(3), "w")
+    synk.all_reduce(v, "sum")
+    x = np.arange(3.0 * world.world_size)
+    synk.scatter(v, x)
+    assert "shards" in repr(v)
+    synk.all_reduce(v, "sum")
+    assert repr(v).endswith("replicas equal>")
+    assert_held(v, world, [x.reshape(-1, 3).sum(0)] * world.world_size)
+
+
+def test_what_is_known_without_asking_ranks(world):
+    v = synk.variable(np.zeros((6, 2), "float32"))
+    assert (v.dtype, v.shape, v.ndim, v.size, v.nbytes, len(v)) == (np.dtype("float32"), (6, 2), 2, 12, 48, 6)
+    tree = synk.variable({"w": np.zeros((2, 3)), "b": np.int8(1)})
+    assert tree.dtype == {"w": np.dtype("float64"), "b": np.dtype("int8")}
+    assert (tree.shape, tree.ndim, tree.size, tree.nbytes) == ({"w": (2, 3), "b": ()}, {"w": 2, "b": 0}, 7, 49)
+    assert "{'w': *, 'b': *}" in repr(tree)
+    assert "one vector" in repr(synk.flatten({"w": np.zeros(3)}))
+
+
+def test_results_do_not_change_with_the_variable(world):
+    v = synk.variable(np.ones(3))
+    one, all_of_them, array = v.get_value(), synk.gather(v), np.asarray(v)
+    synk.broadcast(v, np.zeros(3))
+    assert_same(one, np.ones(3))
+    assert_same(all_of_them, np.ones((world.world_size, 3)))
+    assert_same(array, np.ones(3))
+
+
+def test_the_value_that_was_given_is_not_the_variable(world):
+    given = np.ones(3)
+    v = synk.variable(given)
+    given[:] = 2
+    assert_held(v, world, [np.ones(3)] * world.world_size)
+    synk.all_reduce(v, "prod")
+    assert_array_equal(given, np.full(3, 2.0))
+
+
+@pytest.mark.parametrize("row", GPU_ROWS, indirect=True)
+def test_dropped_variables_free_the_memory_of_the_device(world):
+    size = 8 << 20
+    synk.all_reduce(synk.variable(np.ones(size // 8)), "sum")
+    gc.collect()
+    before = memory_in_use()
+    v = synk.variable(np.ones(size // 8))
+    synk.all_reduce(v, "sum")
+    synk.reduce(v, "sum", in_place=False)
+    held = memory_in_use()
+    assert all(now >= then + size for now, then in zip(held, before, strict=True))
+    synk.broadcast(v, np.ones(3))  # of another shape: the old memory goes
+    assert all(now < then + size for now, then in zip(memory_in_use(), before, strict=True))
+    synk.broadcast(v, np.ones(size // 8))
+    del v
+    assert all(now < then + size for now, then in zip(memory_in_use(), before, strict=True))
+
+
+@pytest.mark.parametrize("row", CPU_ROWS[:1], indirect=True)
+def test_collectives_leave_no_notes_behind(world):
+    """What is noted about a variable is bounded, however many results it gives."""
+    from synknumba import _storage
+
+    v = synk.variable(np.ones(3))
+    for _ in range(3):
+        synk.reduce(v, "sum", in_place=False)
+    before = len(_storage._uses[v.storage().number])
+    for _ in range(20):
+        synk.reduce(v, "sum", in_place=False)
+    assert len(_storage._uses[v.storage().number]) == before
