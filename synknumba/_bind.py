@@ -4,6 +4,7 @@ Everything that can be wrong with an argument is found here, in the coordinator,
 """
 
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -36,7 +37,7 @@ from synknumba._program import (
 from synknumba._shm import Segment
 from synknumba._storage import Storage
 from synknumba._tree import flatten, is_nested
-from synknumba._types import Array, Batch, Op, RankConstant
+from synknumba._types import Array, Batch, Op, RankConstant, Shape
 from synknumba._variable import Variable
 from synknumba._world import World
 
@@ -155,6 +156,8 @@ class Bound:
                 message = (
                     f"{function} got batch={batch!r}, but none of its arguments is sharded, so there are no rows to select"
                 )
+                if self.own_lengths:
+                    message += "; local_batch selects rows of sliceable variables"
                 raise BatchError(message)
             return None
         length = _partition.common_length(lengths)
@@ -191,17 +194,19 @@ class Binder:
         self._name = name
         self._style = style
         self._defaults = dict(parameters)
-        self._outputs = frozenset(outputs)
+        self._outputs = tuple(outputs)
         self._broadcast = frozenset(broadcast)
         self._inout = frozenset(inout)
         self._givens = dict(givens)
         self._sliceable = frozenset(sliceable)
         self._updates = dict(updates)
         self._updated = {id(variable) for variable, _ in updates.values()}
-        self._made = self._outputs | self._updates.keys()  # for the call, and not passed
+        self._made = {*self._outputs, *self._updates}  # for the call, and not passed
         self.passed = [p for p in parameters if p not in self._made and p not in self._givens]
         given = [leaf for value in self._givens.values() for leaf in flatten(value)[0]]
-        self.fixed = [*(one for one in given if isinstance(one, Variable)), *(variable for variable, _ in updates.values())]
+        # What every call is about besides its arguments.
+        self.fixed: list[Data | Variable] = [one for one in given if isinstance(one, Data | Variable)]
+        self.fixed += (variable for variable, _ in updates.values())
         self._staging: dict[object, Data] = {}
 
     def match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,8 +217,13 @@ class Binder:
         """
         if len(args) > len(self.passed):
             message = f"{self._name} takes {len(self.passed)} arguments ({', '.join(self.passed)}), got {len(args)}"
-            if self._made:
-                message += f"; {', '.join(sorted(self._made))} are allocated for the call and not passed"
+            made = [
+                f"{what} ({', '.join(names)})"
+                for what, names in (("outputs", self._outputs), ("updates", self._updates))
+                if names
+            ]
+            if made:
+                message += f"; {' and '.join(made)} are allocated for the call and not passed"
             raise ArgumentError(message)
         given = dict(zip(self.passed, args, strict=False))
         for name, value in kwargs.items():
@@ -281,7 +291,8 @@ class Binder:
         """What a parameter, or a leaf of a nested one, gets."""
         if isinstance(value, Variable):
             return self._variable(bound, name, slot, value)
-        if name in self._sliceable and not is_nested(value):
+        nested = is_nested(value) and self._style == "function"
+        if name in self._sliceable and not nested:
             message = f"{name} of {self._name} is in sliceable=, which takes variables; got a {type(value).__name__}"
             raise ArgumentError(message)
         if isinstance(value, Data):
@@ -294,7 +305,7 @@ class Binder:
             return self._numpy(bound, name, slot, value)
         if isinstance(value, IndexRange | RankConstant | PerRankValues):
             return self._filled(bound, name, _path(name, slot), value)
-        if is_nested(value) and self._style == "function":
+        if nested:
             leaves, structure = flatten(value)
             bound.key.append(structure)
             params = tuple(self._param(bound, name, (slot, i), leaf) for i, leaf in enumerate(leaves))
@@ -320,12 +331,7 @@ class Binder:
             raise ArgumentError(message)
         self._claim(bound, path, variable)
         sliceable = name in self._sliceable
-        if bound.solo and variable.sharded:
-            message = (
-                f"{path} of {self._name} is {variable.label}, of which each rank has its own rows; as_serial needs "
-                f"all on the root"
-            )
-            raise ArgumentError(message)
+        self._check_whole(bound, path, variable)
         number = self._place_variable(bound, variable)
         if sliceable:
             self._count_rows(bound, path, variable)
@@ -346,11 +352,21 @@ class Binder:
             raise ArgumentError(message)
         if not any(variable is one for one in bound.variables.values()):
             self._claim(bound, name, variable)
+        self._check_whole(bound, name, variable)
         number = self._place_variable(bound, variable)
         bound.changed.append(variable)
-        shapes = [(shape,) * bound.world_size for shape in variable.root_shapes()] if bound.dry else variable.shapes()
+        shapes = _shapes_by_rank(bound, variable)
         params = [Update(number, leaf, op, variable.dtypes()[leaf], shapes[leaf]) for leaf in variable.leaves()]
         return Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
+
+    def _check_whole(self, bound: Bound, path: str, variable: Variable) -> None:
+        """Refuses to run on the root alone with rows that are not there."""
+        if bound.solo and variable.sharded:
+            message = (
+                f"{path} of {self._name} is {variable.label}, of which each rank has its own rows; as_serial needs "
+                f"all on the root"
+            )
+            raise ArgumentError(message)
 
     def _claim(self, bound: Bound, path: str, variable: Variable) -> None:
         for other, claimed in bound.variables.items():
@@ -369,8 +385,7 @@ class Binder:
         return number
 
     def _count_rows(self, bound: Bound, path: str, variable: Variable) -> None:
-        shapes = [(shape,) * bound.world_size for shape in variable.root_shapes()] if bound.dry else variable.shapes()
-        for leaf, by_rank in enumerate(shapes):
+        for leaf, by_rank in enumerate(_shapes_by_rank(bound, variable)):
             if not by_rank[0]:
                 message = f"{path} of {self._name} is in sliceable=, but {variable.label} is 0-d and has no rows"
                 raise ArgumentError(message)
@@ -502,6 +517,21 @@ def _leaves(param: Param) -> list[Param]:
     return [leaf for one in param.leaves for leaf in _leaves(one)]
 
 
+def _shapes_by_rank(bound: Bound, variable: Variable) -> list[tuple[Shape, ...]]:
+    """The shapes of each array on the ranks of the call; where it is only worked out, for as many ranks as it is for."""
+    size = bound.world_size
+    placed = variable._layout[1] >= 0  # noqa: SLF001  # as that of Data
+    if placed and len(variable.shapes()[0]) == size:
+        return variable.shapes()
+    if not variable.sharded:
+        return [(shape,) * size for shape in variable.root_shapes()]
+    out = []
+    for shapes in variable.shapes():  # as if all its rows were scattered over so many
+        edges = _partition.bounds(sum(shape[0] for shape in shapes), size)
+        out.append(tuple((stop - start, *shapes[0][1:]) for start, stop in itertools.pairwise(edges)))
+    return out
+
+
 def _share_memory(a: Array, b: Array) -> bool:
     try:
         return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]  # any int is right
@@ -531,7 +561,7 @@ def describe_value(value: Any) -> str:
     """An argument in a few words: dtype and shape of an array, the value of a number."""
     if isinstance(value, Data | np.ndarray):
         return f"{value.dtype} {value.shape}"
-    if isinstance(value, Variable):
-        return repr(value)
+    if isinstance(value, Variable):  # its repr tells what changes from call to call
+        return "variable, a tree" if value.is_tree else f"variable {value.dtype} {value.shape}"
     text = repr(value)
     return text if len(text) <= 40 else f"{type(value).__name__}"

@@ -7,6 +7,7 @@ f(x, y, 0.5) ──known call──> Plan.execute                       the hot 
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count as counter
 from typing import Any
@@ -43,23 +44,36 @@ _ids = counter()
 _functions: "weakref.WeakSet[Function]" = weakref.WeakSet()
 
 
+@dataclass(frozen=True, slots=True)
+class KnownCall:
+    """A call of the plainest kind that was made before.
+
+    Attributes:
+        plan: that it is made by.
+        count: its rows.
+        changed: the variables that ranks may write to.
+    """
+
+    plan: Plan
+    count: Count
+    changed: "tuple[weakref.ref[Variable], ...]"
+
+
 class Function:
     """A function that runs on all ranks when it is called. Made by the decorators.
 
-    Call it as `f(*args, batch=None, num_slices=1, output_subset=None, **kwargs)`: arguments by position or name, in the order
-    of the wrapped function's parameters, without its outputs.
+    Call it as `f(*args, batch=None, local_batch=None, num_slices=1, output_subset=None, **kwargs)`: arguments by position or
+    name, in the order of the wrapped function's parameters, without its outputs.
 
     - `Data` and NumPy arrays are sharded along axis 0, unless their name is in `broadcast=`; 0-d ones are broadcast.
     - Python and NumPy scalars go to every rank by value.
     - `synknumba.arange(n)`, `RANK`, `WORLD_SIZE`, `OFFSET`, `per_rank([...])` are filled in on each rank.
-
     - A `Variable` is each rank's own array, written in place. Those in `sliceable=` are rows.
 
     `batch` selects rows before they are divided: an int (the first rows), a slice, or a list of row numbers. `num_slices` cuts
     each rank's rows into that many parts, run one after the other. `local_batch` selects among each rank's own rows of
-    sliceable
-    variables: one selection for all ranks, or a list with one for each. `output_subset` names the outputs wanted, in the order
-    wanted.
+    sliceable variables: one selection for all ranks, or a list with one for each. `output_subset` names the outputs wanted, in
+    the order wanted.
     """
 
     def __init__(self, function: Callable[..., Any], options: FunctionOptions, name: str | None) -> None:
@@ -88,8 +102,7 @@ class Function:
         self._builder = OutputBuilder(self.name, options.outputs)
         self._world: World | None = None
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
-        self._quick: dict[tuple[Any, ...], tuple[Plan, Count]] = {}
-        self._changes = False  # whether known calls write to variables
+        self._quick: dict[tuple[Any, ...], KnownCall] = {}
         self._written: dict[str, int] | None = None  # parameters that the source stores to, when it has been looked at
         _functions.add(self)
 
@@ -117,10 +130,11 @@ class Function:
         try:
             plain = batch is None and local_batch is None and num_slices == 1 and output_subset is None and not kwargs
             if plain and world is self._world:
-                known = self._known_call(args)
+                known, values = self._known_call(args)
                 if known is not None:
-                    plan, values, count = known
-                    return plan.execute(values, count)
+                    for variable in known.changed:
+                        self._mark(world, variable())
+                    return known.plan.execute(values, known.count)
             return self._call(world, args, kwargs, CallOptions(batch, num_slices, output_subset, local_batch=local_batch))
         finally:
             world.end()
@@ -150,9 +164,9 @@ class Function:
         finally:
             world.end()
 
-    def _known_call(self, args: tuple[Any, ...]) -> tuple[Plan, tuple[Any, ...], Count] | None:
-        """The plan of a call of the plainest kind that was made before."""
-        key: list[Any] = [variable._layout for variable in self._binder.fixed]  # noqa: SLF001  # as below
+    def _known_call(self, args: tuple[Any, ...]) -> tuple[KnownCall | None, tuple[Any, ...]]:
+        """A call of the plainest kind that was made before, and what it changes from call to call."""
+        key: list[Any] = [one._layout for one in self._binder.fixed]  # noqa: SLF001  # as below
         values: list[Any] = []
         for arg in args:
             kind = arg.__class__
@@ -165,15 +179,14 @@ class Function:
                 key.append(int)
                 values.append(arg)
             else:
-                return None
-        found = self._quick.get(tuple(key))
-        if found is None:
-            return None
-        if self._changes:
-            for variable in (*args, *self._binder.fixed):
-                if type(variable) is Variable:
-                    variable.mark(differs=True)
-        return found[0], tuple(values), found[1]
+                return None, ()
+        return self._quick.get(tuple(key)), tuple(values)
+
+    @staticmethod
+    def _mark(world: World, variable: Variable | None) -> None:
+        """Notes that ranks may have written to a variable, each something else."""
+        if variable is not None:
+            variable.mark(differs=world.world_size > 1)
 
     def _call(self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions) -> Any:
         if world is not self._world:
@@ -192,11 +205,11 @@ class Function:
             plan = self._make_plan(world, bound, rows, capacity, options)
             self._keep(key, plan)
             if options.is_plain and not kwargs and not self._builder.has_rules:
-                self._remember(args, bound, plan, rows.count)
+                self._remember(args, bound, KnownCall(plan, rows.count, tuple(map(weakref.ref, bound.changed))))
         else:
             self._plans.move_to_end(key)
         for variable in bound.changed:
-            variable.mark(differs=world.world_size > 1)
+            self._mark(world, variable)
         result = plan.execute((*bound.values, *rows.values), rows.count)
         for _, array, staged in bound.write_back:
             np.copyto(array, staged.data)
@@ -319,19 +332,20 @@ class Function:
 
     def _drop(self, key: Any) -> None:
         old = self._plans.pop(key)
-        self._quick = {k: v for k, v in self._quick.items() if v[0] is not old}
+        self._quick = {k: v for k, v in self._quick.items() if v.plan is not old}
         old.forget()
 
-    def _remember(self, args: tuple[Any, ...], bound: Bound, plan: Plan, count: Count) -> None:
+    def _remember(self, args: tuple[Any, ...], bound: Bound, known: KnownCall) -> None:
         """Lets a call with arguments like these take the hot path, if they are of the plainest kind."""
         scalars = [arg for arg in args if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)]
         arrays = [arg for arg in args if type(arg) is Data or type(arg) is Variable]
-        # Values that are bound by givens= or by default are not among the arguments.
-        if len(scalars) + len(arrays) == len(args) == len(self._binder.passed) and scalars == bound.values:
-            fixed = (variable._layout for variable in self._binder.fixed)  # noqa: SLF001
+        fixed = self._binder.fixed
+        # Numbers and NumPy arrays that are bound by givens= are not among the arguments: they are packed, or copied into shared
+        # memory, at each call.
+        copied = len(bound.segments) > sum(isinstance(one, Data) for one in (*arrays, *fixed))
+        if len(scalars) + len(arrays) == len(args) == len(self._binder.passed) and scalars == bound.values and not copied:
             key = (arg._layout if isinstance(arg, Data | Variable) else type(arg) for arg in args)  # noqa: SLF001
-            self._quick[(*fixed, *key)] = (plan, count)
-            self._changes = self._changes or bool(bound.changed)
+            self._quick[(*(one._layout for one in fixed), *key)] = known  # noqa: SLF001
 
     def _check_per_rank(self, world: World, bound: Bound) -> None:
         for path, values in bound.per_rank.items():
@@ -403,7 +417,7 @@ class Function:
             world_size = world.world_size
         bound = self._binder.bind(args, kwargs, None, world_size)
         rows = self._selector.select(bound, batch, local_batch, world_size, solo=False)
-        return make_report(self.name, self._options.outputs, self._options.ops, bound, rows, world_size, num_slices)
+        return make_report(self.name, self._options.outputs, self._options.ops, self.update_modes, bound, rows, num_slices)
 
     @property
     def output_modes(self) -> Any:

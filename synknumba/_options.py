@@ -114,7 +114,7 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
         "updates": options.updates,
         "sliceable": options.sliceable,
     }
-    owner: dict[str, str] = {}
+    owners: dict[str, list[str]] = {}
     for role, names in roles.items():
         for one in names:
             if role == "outputs" and one.startswith("_"):
@@ -123,7 +123,8 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
             if one not in parameters:
                 message = f"{role}= names {one!r}, which is not a parameter of {name}; it has {', '.join(parameters) or 'none'}"
                 raise ArgumentError(message)
-            if one in owner and {role, owner[one]} not in _COMPATIBLE:
-                message = f"{one!r} of {name} is in both {owner[one]}= and {role}=; it can be one of them"
-                raise ArgumentError(message)
-            owner[one] = role
+            for other in owners.setdefault(one, []):
+                if {role, other} not in _COMPATIBLE:
+                    message = f"{one!r} of {name} is in both {other}= and {role}=; it can be one of them"
+                    raise ArgumentError(message)
+            owners[one].append(role)

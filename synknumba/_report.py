@@ -20,14 +20,16 @@ class RankReport:
     Attributes:
         rank: which.
         rows: (start, stop), positions among the rows of the call.
+        own_rows: how many it takes of its own rows of sliceable variables; None where there are none.
         slices: (start, stop) of each slice that has rows.
-        input_bytes: of the arguments it reads.
+        input_bytes: of the arrays that it reads from the host; variables are with it already.
     """
 
     rank: int
     rows: tuple[int, int]
     slices: tuple[tuple[int, int], ...]
     input_bytes: int
+    own_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,11 @@ class PlanReport:
     Attributes:
         function: its name.
         arguments: what was passed, one short text each.
-        rows: of the call, after `batch`; None where nothing is sharded.
+        rows: of the call, after `batch`; where sliceable variables alone have rows, theirs; None where nothing has.
         num_slices: that each rank cuts its rows into.
         ranks: each rank's share.
         outputs: (name, op) of each output; for a Python function one entry with its tree of ops.
+        updates: (parameter, op) of each variable that is updated.
     """
 
     function: str
@@ -49,17 +52,20 @@ class PlanReport:
     num_slices: int
     ranks: tuple[RankReport, ...]
     outputs: tuple[tuple[str, Any], ...]
+    updates: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
         """A small table."""
         lines = [f"{self.function}({', '.join(self.arguments)})"]
         lines.append("no sharded argument: every rank runs once" if self.rows is None else f"{self.rows} rows")
         lines += [
-            f"  rank {rank.rank}: rows {rank.rows[0]}..{rank.rows[1]} in {len(rank.slices)} slice(s), "
+            f"  rank {rank.rank}: rows {rank.rows[0]}..{rank.rows[1]}"
+            f"{'' if rank.own_rows is None else f', {rank.own_rows} of its own,'} in {len(rank.slices)} slice(s), "
             f"reads {rank.input_bytes:,} bytes"
             for rank in self.ranks
         ]
         lines += [f"  {name}: {'a list, one value per rank' if op is None else op}" for name, op in self.outputs]
+        lines += [f"  {name}: each rank's variable, {op}" for name, op in self.updates]
         return "\n".join(lines)
 
 
@@ -67,9 +73,9 @@ def make_report(
     name: str,
     outputs: Mapping[str, Output],
     ops: Any,
+    updates: Mapping[str, Any],
     bound: Bound,
     rows: CallRows,
-    world_size: int,
     num_slices: int,
 ) -> PlanReport:
     """Works the report out.
@@ -78,24 +84,33 @@ def make_report(
         name: of the function.
         outputs: of a kernel.
         ops: of a Python function.
+        updates: the op of each updated variable, by parameter.
         bound: the call's arguments.
         rows: the rows of the call.
-        world_size: ranks to plan for.
         num_slices: slices per rank.
     """
-    count = rows.total
     per_row, whole = _bytes(bound)
+    own = None if rows.own is None else rows.own.counts
     ranks, at = [], 0
-    for rank in range(world_size):
-        start, stop = part(count or 0, world_size, rank)
+    for rank in range(bound.world_size):
         if isinstance(rows.count, tuple):
             start, stop = at, at + rows.count[rank]
             at = stop
-        cuts = [part(stop - start, num_slices, k) for k in range(num_slices)]
-        slices = tuple((start + low, start + high) for low, high in cuts if high > low)
-        ranks.append(RankReport(rank, (start, stop), slices, per_row * (stop - start) + whole))
+        else:
+            start, stop = part(rows.count or 0, bound.world_size, rank)
+        mine = None if own is None else own[rank]
+        slices = _slices(start, stop, mine or 0, num_slices)
+        ranks.append(RankReport(rank, (start, stop), slices, per_row * (stop - start) + whole, mine))
     told = tuple((key, output.op) for key, output in outputs.items()) or ((("result", ops),) if ops is not None else ())
-    return PlanReport(name, bound.texts(), count, num_slices, tuple(ranks), told)
+    return PlanReport(name, bound.texts(), rows.total, num_slices, tuple(ranks), told, tuple(updates.items()))
+
+
+def _slices(start: int, stop: int, own: int, num_slices: int) -> tuple[tuple[int, int], ...]:
+    """The parts of some rows that are run: those that have rows, or rows of the rank's own."""
+    cuts = [part(stop - start, num_slices, k) for k in range(num_slices)]
+    own_cuts = [part(own, num_slices, k) for k in range(num_slices)]
+    runs = [cut for cut, (low, high) in zip(cuts, own_cuts, strict=True) if cut[1] > cut[0] or high > low]
+    return tuple((start + low, start + high) for low, high in runs)
 
 
 def _bytes(bound: Bound) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from synknumba import _reduction
 from synknumba._control import RESULT_BYTES
 from synknumba._errors import PartitionError, ReductionError
 from synknumba._messages import News, Returned
-from synknumba._program import Program
+from synknumba._program import Program, Tree
 from synknumba._returned import ResultWriter
 from synknumba._routine import Moves, Place, Routine, SliceRows
 from synknumba._run_update import Updates
@@ -51,9 +51,16 @@ class FunctionRoutine(Routine):
             moves = Moves(updates)
             arguments = {name: self.argument(name, param, rows, values, moves) for name, param in self.program.parameters}
             moves.stores += updates.fold()
-            self._calls.append(SliceCall(partial(self._function, **arguments), moves, rows))
+            self._calls.append(SliceCall(self._call_with(arguments), moves, rows))
         plain = self.place.device.kind == "cpu" and len(self._calls) == 1 and self._calls[0].moves.is_empty and not updates
         self._alone = self._calls[0].call if plain and self.program.subset is None else None
+
+    def _call_with(self, arguments: dict[str, Any]) -> Callable[[], Any]:
+        """A call of the function; dicts and lists are new each time, since the function may put something else into them."""
+        trees = [name for name, param in self.program.parameters if isinstance(param, Tree)]
+        if not trees:
+            return partial(self._function, **arguments)
+        return lambda: self._function(**arguments | {name: _fresh(arguments[name]) for name in trees})
 
     def forget_buffers(self) -> None:
         super().forget_buffers()
@@ -121,9 +128,17 @@ class FunctionRoutine(Routine):
         if ops is None:
             return results[0][0]  # the coordinator sees that the ops do not fit, and says so
         weights = [1 if rows is None else rows.count for _, rows in results]
+        if not any(weights):  # rows of its own alone: what this rank returns has no weight among the ranks
+            weights = [1] * len(results)
         to_host = self.place.device.to_host
         merged = [_merge_leaf(op, [to_host(leaves[i]) for leaves, _ in flat], weights) for i, op in enumerate(ops)]
         return unflatten(structure, merged)
+
+
+def _fresh(tree: Any) -> Any:
+    """The same leaves in dicts, lists and tuples of their own."""
+    leaves, structure = flatten(tree)
+    return unflatten(structure, leaves)
 
 
 def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:

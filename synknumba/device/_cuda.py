@@ -39,6 +39,10 @@ class RecordArray:
         self.shape = shape
         self.nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
 
+    def reshape(self, *shape: int) -> "RecordArray":
+        """The same memory in another shape."""
+        return RecordArray(self.data, self.dtype, shape)
+
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """CUDA Array Interface, version 3."""
