@@ -1,0 +1,167 @@
+"""Values that no variable can hold, and variables that cannot be made: refused, and nothing has changed."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import synknumba as synk
+from synknumba import _rank_state
+from tests.unit.collectives.conftest import ROWS, refused
+
+# ---- which values
+
+
+GIVE = {
+    "broadcast": synk.broadcast,
+    "scatter": synk.scatter,
+    "set_value": lambda v, value: synk.set_value(1, v, value),
+    "method": lambda v, value: v.set_value(value),
+}
+with_all = pytest.mark.parametrize("give", GIVE.values(), ids=GIVE)
+
+
+@with_all
+@pytest.mark.parametrize("value", [np.ones((4, 1)), 3.0, [[1.0]], np.ones((1, 1, 4))], ids=["column", "number", "list", "3-d"])
+def test_a_value_of_another_number_of_dimensions(held, give, value):
+    with refused(synk.DataError, "'v' has 1 dimensions", f"the value has {np.ndim(value)}"):
+        give(held.v, value)
+
+
+@with_all
+@pytest.mark.parametrize("dtype", ["complex64", "longdouble", "M8[s]", "U3", [("a", "f4")]], ids=str)
+def test_a_value_whose_cast_is_not_safe(held, give, dtype):
+    with refused(synk.DataError, "'v' holds float64", str(np.dtype(dtype)), "convert it first") as raised:
+        give(held.v, np.zeros(4, dtype))
+    assert "force_cast" not in str(raised.value)  # there is no such thing here
+
+
+@with_all
+@pytest.mark.parametrize("value", [[1.5, 2.5, 3.5], np.ones(3), [2**70, 0, 0]], ids=["list", "array", "huge"])
+def test_floats_for_integers(held, give, value):
+    with refused(synk.DataError, "'ints'"):
+        give(held.ints, value)
+
+
+@with_all
+@pytest.mark.parametrize("value", [object(), [None], [[1.0], [2.0, 3.0]], {"a": 1.0}, np.array([1, None])], ids=str)
+def test_values_that_are_no_arrays(held, give, value):
+    with refused(synk.DataError, "variable 'v'"):
+        give(held.v, value)
+
+
+@with_all
+@pytest.mark.parametrize("value", [3.0, [np.ones((2, 3))], {"w": np.ones((2, 3))}, {"w": np.ones((2, 3)), "x": np.zeros(3)}])
+def test_a_value_of_another_tree(held, give, value):
+    with refused(synk.DataError, "variable 'tree' is a tree {'w': *, 'b': *}"):
+        give(held.tree, value)
+
+
+@with_all
+def test_one_wrong_array_of_a_tree(held, give):
+    with refused(synk.DataError, "variable 'tree', array 1 holds float32", "float64"):
+        give(held.tree, {"w": np.zeros((2, 3)), "b": np.zeros(3)})
+
+
+@pytest.mark.parametrize("name", ["broadcast", "scatter", "set_value"])
+@pytest.mark.parametrize("values", [ROWS, [ROWS], [ROWS, ROWS, ROWS], {"v": ROWS, "u": ROWS}], ids=["one", "1", "3", "dict"])
+def test_values_that_are_not_one_for_each_variable(held, name, values):
+    with refused(synk.DataError, f"{name} needs values in the shape of its variables, [*, *]"):
+        GIVE[name]([held.v, held.u], values)
+
+
+@pytest.mark.parametrize("name", ["broadcast", "scatter", "set_value"])
+def test_one_wrong_value_of_several(held, name):
+    """None of the variables changes."""
+    with refused(synk.DataError, "'u' holds float64", "complex128"):
+        GIVE[name]([held.v, held.u], [ROWS, ROWS + 1j])
+
+
+@pytest.mark.parametrize("batch", [0, 6, -1, [5], [-6], [], slice(2, 2), [0.5], "x", True, [[0]], np.ones(3, bool)], ids=str)
+def test_a_batch_of_rows_that_are_not_there(held, batch):
+    for call in (
+        lambda: synk.scatter(held.v, ROWS, batch=batch),
+        lambda: synk.scatter([held.u, held.v], [ROWS, ROWS], batch=batch),
+        lambda: synk.set_value(1, held.v, ROWS, batch=batch),
+    ):
+        with refused(synk.BatchError, "batch"):
+            call()
+
+
+# ---- what a variable is made of
+
+
+NO_ARRAYS = {
+    "nothing": (None, "no array in it"),
+    "empty list": ([], "no array in it"),
+    "empty tree": ({"a": [], "b": None}, "no array in it"),
+    "object": (object(), "dtype object cannot live on the ranks"),
+    "array of objects": (np.array([1, None]), "dtype object cannot live on the ranks"),
+    "objects in records": (np.zeros(2, [("a", "O")]), "cannot live on the ranks"),
+    "in a tree": ({"a": np.ones(2), "b": np.array([None])}, "dtype object cannot live on the ranks"),
+    "huge integer": (2**70, "dtype object cannot live on the ranks"),
+    "items of no size": (np.zeros(2, []), "cannot live on the ranks"),
+    "ragged list": ([[1.0], [2.0, 3.0]], "a list cannot be read as an array"),
+    "masked": (np.ma.masked_array([1, 2], [True, False]), "masked items"),
+}
+
+
+@pytest.mark.parametrize("make", [synk.variable, synk.flatten], ids=["variable", "flatten"])
+@pytest.mark.parametrize("name", NO_ARRAYS)
+def test_values_that_no_variable_can_hold(held, make, name):
+    value, part = NO_ARRAYS[name]
+    with refused(synk.DataError, "variable 'w'", part):
+        make(value, "w")
+
+
+def test_dtypes_that_no_variable_can_hold(held):
+    with refused(synk.DataError, "'w' holds int32", "float64", "convert it first"):
+        synk.variable(np.ones(3), "w", dtype="int32")
+    with refused(synk.DataError, "'w'", "wrong"):
+        synk.variable(np.ones(3), "w", dtype="wrong")
+    with refused(synk.DataError, "'w'", "is that of arrays", "float64"):
+        synk.variable(np.ones((3, 2)), "w", dtype=("f8", (2,)))
+    with refused(synk.DataError, "'w': dtype object"):
+        synk.variable(np.ones(3), "w", dtype=object)
+
+
+def test_flatten_different_dtypes(held):
+    with refused(synk.DataError, "flatten needs arrays of one dtype", "float32, float64", "dtype="):
+        synk.flatten([np.ones(2), np.ones(2, "float32")])
+    with refused(synk.DataError, "float64"):
+        synk.flatten([np.ones(2), np.ones(2, "float32")], dtype="float32")
+
+
+def test_variables_are_not_numbers_of_this_process(held):
+    with refused(synk.DataError, "'v' cannot be pickled", "get_value()"):
+        pickle.dumps(held.v)
+    with refused(synk.ArgumentError, "'tree' is a tree", "get_value()"):
+        np.asarray(held.tree)
+    with refused(ValueError, "'v' lives on the ranks", "always a copy"):
+        np.asarray(held.v, copy=False) if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else held.v.__array__(copy=False)
+    with refused(synk.ArgumentError, "'number' has no length", "0-d"):
+        len(held.number)
+    with refused(synk.ArgumentError, "'tree' has no length", "tree"):
+        len(held.tree)
+
+
+# ---- where it is made
+
+
+def test_made_on_a_rank(held, monkeypatch):
+    monkeypatch.setattr(_rank_state._state, "rank", 1)
+    for make in (synk.variable, synk.flatten):
+        with refused(synk.WorldError, "this is rank 1", "only the coordinator makes variables"):
+            make(np.ones(3))
+
+
+def test_called_on_a_rank(held):
+    @synk.function(outputs=None)
+    def try_to(x):
+        try:
+            synk.variable(x)
+        except synk.WorldError as error:
+            return np.array(len(str(error)))
+        return np.array(0)
+
+    assert all(length > 20 for length in try_to(ROWS))
