@@ -52,6 +52,7 @@ class Keeper:
 _keeper = Keeper()
 
 
+@pytest.hookimpl(trylast=True)  # after the last test's fixtures, which may use the world
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
     """Ends the kept world with the suite, before tests elsewhere start theirs."""
     if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
