@@ -188,7 +188,7 @@ def test_a_dest_that_is_none_or_too_many(held, name):
         INTO[name]([held.v, held.ints], [held.u, held.u])
 
 
-def test_a_variable_of_a_closed_world(request):
+def test_a_variable_of_a_closed_world():
     """The last test of the file: it ends the world of the others."""
     synk.close()
     with synk.fork(1, device="cpu"):
