@@ -20,7 +20,7 @@ from synknumba._storage import Storage
 from synknumba._traffic import Pair, Traffic, Work
 from synknumba._tree import describe, flatten, parts_like, shape_told, unflatten
 from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape
-from synknumba._variable import Variable, check_rank, traffic_of
+from synknumba._variable import Values, Variable, check_rank, traffic_of
 from synknumba._world import World, current_world
 
 _OPS: tuple[CollectiveOp, ...] = ("sum", "prod", "min", "max", "avg")
@@ -66,8 +66,8 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
         if accepted is None:
             _broadcast_from(world, several, root)
         else:
-            for one, arrays in zip(several, accepted, strict=True):
-                one.assign(world, dict.fromkeys(range(world.world_size), arrays), sharded=False)
+            ranks = range(world.world_size)
+            _assign(world, several, [dict.fromkeys(ranks, arrays) for arrays in accepted], sharded=False)
     return vars
 
 
@@ -109,8 +109,8 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
     chosen = [[_Chosen(array, batch) for array in arrays] for arrays in accepted]
     with _placed(several) as world:
         size = world.world_size
-        for one, arrays in zip(several, chosen, strict=True):
-            one.assign(world, {rank: [array.part(size, rank) for array in arrays] for rank in range(size)}, sharded=True)
+        parts = [{rank: [array.part(size, rank) for array in arrays] for rank in range(size)} for arrays in chosen]
+        _assign(world, several, parts, sharded=True)
     return vars
 
 
@@ -322,8 +322,7 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
         accepted = [[_Chosen(array, batch).part(1, 0) for array in arrays] for arrays in accepted]
     with _placed(several) as world:
         rank = check_rank(rank, world.world_size)
-        for one, arrays in zip(several, accepted, strict=True):
-            one.assign(world, {rank: arrays})
+        _assign(world, several, [{rank: arrays} for arrays in accepted])
     return vars
 
 
@@ -414,6 +413,13 @@ def _placed(several: Sequence[Variable]) -> Iterator[World]:
         yield world
     finally:
         world.end()
+
+
+def _assign(world: World, several: Sequence[Variable], values: Sequence[Values], *, sharded: bool | None = None) -> None:
+    """Gives variables new values: all of them, or, where there is no memory for all, none."""
+    rooms = [one.room_for(world, new) for one, new in zip(several, values, strict=True)]
+    for one, new, room in zip(several, values, rooms, strict=True):
+        one.assign(world, new, room, sharded=sharded)
 
 
 def _pairs(one: Variable, source: Storage, target: Storage) -> list[Pair]:

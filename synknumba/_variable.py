@@ -26,6 +26,7 @@ from synknumba._types import Array, Shape
 from synknumba._world import World, current_world, open_world
 
 _Values: TypeAlias = list[Array]
+Values: TypeAlias = dict[int, _Values]  # the arrays of a variable, by rank
 
 
 def traffic_of(world: World) -> Traffic:
@@ -181,7 +182,8 @@ class Variable:
         try:
             self.place(world)
             check_rank(rank, world.world_size)
-            self.assign(world, {rank: values})
+            new = {rank: values}
+            self.assign(world, new, self.room_for(world, new))
         finally:
             world.end()
 
@@ -270,13 +272,12 @@ class Variable:
             raise self._lost()
         return self.storage()
 
-    def assign(self, world: World, values: dict[int, _Values], *, sharded: bool | None = None) -> None:
-        """Gives ranks new values, of any shapes; between the world's `begin` and `end`.
+    def room_for(self, world: World, values: Values) -> Storage:
+        """Memory that new values fit into: its own, or, where shapes change, new memory with what is to be kept.
 
         Args:
-            world: that it lives in.
+            world: that it lives in; between its `begin` and `end`.
             values: the arrays by rank; other ranks keep what they have.
-            sharded: whether they are rows of each rank's own from now on; None if that stays as it is.
         """
         old = self.storage()
         ranks = range(world.world_size)
@@ -284,9 +285,20 @@ class Variable:
             tuple(values[rank][i].shape if rank in values else leaf.shapes[rank] for rank in ranks)
             for i, leaf in enumerate(old.layout.leaves)
         ]
-        storage = old
-        if shapes != [leaf.shapes for leaf in old.layout.leaves]:
-            storage = Storage(world, self._layout_of(shapes), carry=old if len(values) < world.world_size else None)
+        if shapes == self.shapes():
+            return old
+        return Storage(world, self._layout_of(shapes), carry=old if len(values) < world.world_size else None)
+
+    def assign(self, world: World, values: Values, storage: Storage, *, sharded: bool | None = None) -> None:
+        """Gives ranks new values.
+
+        Args:
+            world: that it lives in; between its `begin` and `end`.
+            values: the arrays by rank; other ranks keep what they have.
+            storage: the `room_for` them.
+            sharded: whether they are rows of each rank's own from now on; None if that stays as it is.
+        """
+        ranks = range(world.world_size)
         told = [tuple(values[rank][i] if rank in values else None for rank in ranks) for i in self.leaves()]
         self._deliver(world, storage, told)
         same = len(values) == world.world_size and all(all(one is row[0] for one in row) for row in told)

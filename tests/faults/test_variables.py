@@ -1,0 +1,174 @@
+"""Variables of real scripts: what is freed when they go, and ranks that die or do not answer during a collective."""
+
+import pytest
+
+from tests.faults.scripts import await_work
+
+# An array whose segment, with a part of it for each of two ranks, has a size that nothing else has.
+SIZED = """
+SIZE = 3 * 2**20 + 8192
+
+def maps(pid):
+    with open(f"/proc/{pid}/maps") as lines:
+        ranges = [line.split()[0].split("-") for line in lines if "synk-" in line]
+        return sum(int(stop, 16) - int(start, 16) == 2 * SIZE for start, stop in ranges)
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+@synk.function()
+def grow(w):
+    w += 1
+
+@synk.parallel(sliceable=("w",))
+def negate(w):
+    i = cuda.grid(1)
+    if i < w.shape[0]:
+        w[i] = -w[i]
+"""
+USES = {
+    "nothing": "pass",
+    "collectives": "synk.all_reduce(big, 'max'); synk.reduce(big); synk.broadcast(big, root=1); synk.all_reduce(big, 'max')",
+    "reduce to an array": "synk.reduce(big, 'max', in_place=False); synk.reduce(big, 'max', in_place=False)",
+    "in a list": "synk.all_reduce([big, small], 'max')",
+    "into another": "synk.all_gather(big, dest=small); synk.reduce_scatter(big, 'max', dest=small)",
+    "of values": "synk.broadcast(big, np.zeros(SIZE // 8)); synk.set_value(1, big, np.ones(SIZE // 8))",
+    "other shapes": "synk.scatter(big); synk.all_gather(big)",
+    "single ranks": "synk.get_value(1, big), synk.gather(big), big.get_value()",
+    "argument of a function": "grow(big); total(big)",
+    "argument of a kernel": "negate(big)",
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_dropped_variables_free_their_memory_everywhere(start, use):
+    script = start(
+        SIZED
+        + f"""
+with synk.fork(2, device="cpu") as world:
+    total(ROWS)
+    small = synk.variable(np.ones(3))
+    big = synk.variable(np.ones(SIZE // 8))
+    {USES[use]}
+    everybody = (os.getpid(), *world.pids)
+    say("mapped", *(maps(pid) for pid in everybody))
+    del big
+    say("left", *(maps(pid) for pid in everybody))
+    assert total(ROWS) == ROWS.sum()
+"""
+    )
+    script.expect("mapped 1 1 1")
+    script.expect("left .*")
+    assert script.printed[-1] == "left 0 0 0"
+    script.finish()
+
+
+def test_variables_of_a_loop(start):
+    """Of ever new sizes, in every collective: neither mappings nor descriptors nor programs pile up."""
+    script = start(
+        SIZED
+        + """
+def use(k):
+    v = synk.variable(np.ones(1000 + 600 * k))
+    w = synk.scatter(synk.flatten([np.ones(3), np.ones(2)]), [np.arange(5.0), np.arange(4.0 + k)])
+    synk.all_gather(v, dest=synk.variable(np.ones(1)))
+    synk.all_reduce([v, u], "max")
+    synk.reduce(u, "max", in_place=False)
+    synk.all_gather(w)
+    synk.broadcast(u, np.ones(1 + k % 7))
+    return synk.reduce_scatter(v, "sum").get_value()[0]
+
+def held(pid):
+    with open(f"/proc/{pid}/maps") as lines:
+        return sum("/synk-" in line for line in lines), descriptors(pid)
+
+with synk.fork(2, device="cpu") as world:
+    u = synk.variable(np.ones(3))
+    everybody = (os.getpid(), *world.pids)
+    for k in range(150):
+        assert use(k) == 2
+        if k == 50:
+            before = [held(pid) for pid in everybody]
+    assert [held(pid) for pid in everybody] == before, (before, [held(pid) for pid in everybody])
+"""
+    )
+    script.finish()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("call", ["all_reduce(v, 'max')", "broadcast(v)", "all_gather(v, dest=u)", "reduce(v, 'max', False)"])
+def test_rank_killed_during_a_large_collective(start, call, rank):
+    script = start(
+        f"""
+import threading
+numbers = synk.data(ROWS)
+world = synk.fork(2, device="cpu")
+v = synk.variable(np.ones(2_000_000))
+u = synk.variable(np.ones(1))
+total(numbers)
+synk.{call}
+say("ranks", *world.pids)
+killed = 0.0
+
+def kill():
+    global killed
+    hear()
+    killed = time.monotonic()
+    os.kill(world.pids[{rank}], signal.SIGKILL)
+
+thread = threading.Thread(target=kill)
+thread.start()
+try:
+    while True:
+        synk.{call}
+except synk.RankDied as error:
+    say("died", time.monotonic() - killed, error)
+thread.join()
+assert world.closed
+assert np.array_equal(numbers, ROWS)
+say("values", repr(v), v.get_value(1)[0])
+try:
+    synk.all_reduce(v)
+except synk.WorldError as error:
+    say("closed:", error)
+with synk.fork(2, device="cpu"):
+    try:
+        synk.all_reduce(v)
+    except synk.WorldError as error:
+        say("other:", error)
+    w = synk.variable(v)
+    assert synk.all_reduce(w, "sum").get_value()[0] == 2
+    assert total(numbers) == ROWS.sum()
+check_world()
+"""
+    )
+    await_work(script.ranks()[rank])
+    script.tell("kill")
+    told = script.expect(r"died (\S+) (.*)")
+    assert float(told[1]) < 1.0
+    assert f"rank {rank} (pid " in told[2]
+    assert "was killed by SIGKILL" in told[2]
+    script.expect(r"values <Variable float64 \(2000000,\), of a world that is closed> 1.0")
+    script.expect("closed: .*rank . .*fork.*")
+    script.expect("other: the variable belongs to a world that is closed: .*")
+    script.finish()
+
+
+def test_collective_past_its_timeout(start):
+    script = start("""
+        world = synk.fork(2, device="cpu", timeout=1.5)
+        v = synk.variable(np.ones(100_000), "w")
+        synk.all_reduce(v, "sum")
+        os.kill(world.pids[1], signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            synk.all_reduce(v, "sum")
+        except synk.CallTimeout as error:
+            say("timeout", time.monotonic() - began, error)
+        assert world.closed
+        check_world()
+    """)
+    told = script.expect(r"timeout (\S+) (.*)")
+    assert 1.5 <= float(told[1]) < 2.5
+    assert told[2].startswith("all_reduce(float64 (100000,)) took longer than timeout=1.5 s; still at work: rank 1.")
+    script.finish()

@@ -1,0 +1,55 @@
+"""No memory for a variable, or for what a collective makes: an error, nothing has changed, and nothing is left behind."""
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import synknumba as synk
+from synknumba import _shm
+from tests.unit.collectives.conftest import refused
+
+LARGE = np.ones(100_000)
+CALLS = {
+    "variable": lambda v, u: synk.variable(LARGE),
+    "flatten": lambda v, u: synk.flatten([LARGE, LARGE]),
+    "broadcast": lambda v, u: synk.broadcast(v, LARGE),
+    "broadcast two": lambda v, u: synk.broadcast([u, v], [np.zeros(2), LARGE]),
+    "scatter": lambda v, u: synk.scatter(v, LARGE),
+    "scatter two": lambda v, u: synk.scatter([u, v], [np.zeros(9), LARGE]),
+    "set_value": lambda v, u: synk.set_value(1, v, LARGE),
+    "method": lambda v, u: v.set_value(LARGE),
+    "set_value two": lambda v, u: synk.set_value(1, [u, v], [np.zeros(7), LARGE]),
+    "all_gather": lambda v, u: synk.all_gather([u, v]),
+    "reduce": lambda v, u: synk.reduce([u, v], "sum", in_place=False),
+    "reduce_scatter": lambda v, u: synk.reduce_scatter([u, v], "sum"),
+}
+NEED_LARGE = {"all_gather", "reduce", "reduce_scatter"}
+
+
+def mapped(pid):
+    return Path(f"/proc/{pid}/maps").read_text().count("/synk-")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_room(world, monkeypatch, name):
+    value = LARGE if name in NEED_LARGE else np.arange(4.0)
+    v, u = synk.variable(value, "v"), synk.variable(np.arange(3.0), "u")
+    synk.set_value(1, v, value + 1)
+    synk.reduce([v, u], "sum", in_place=False)
+    gc.collect()
+    everybody = ("self", *world.pids)
+    before = [mapped(pid) for pid in everybody]
+    with monkeypatch.context() as patch:
+        patch.setattr(_shm, "_free_bytes", lambda fd: 50_000)
+        with refused(synk.SharedMemoryError, "/dev/shm has 50,000 bytes free"):
+            CALLS[name](v, u)
+    gc.collect()
+    synk.get_shapes(v)
+    assert [mapped(pid) for pid in everybody] == before
+    assert_array_equal(synk.gather(v), [value, value + 1])
+    assert_array_equal(synk.gather(u), [np.arange(3.0)] * 2)
+    CALLS[name](v, u)
+    assert_array_equal(synk.all_reduce(synk.variable(np.ones(2)), "sum").get_value(), [2.0, 2.0])
