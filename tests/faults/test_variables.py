@@ -20,10 +20,9 @@ def descriptors(pid):
 def grow(w):
     w += 1
 
-@synk.parallel(sliceable=("w",))
+@synk.parallel(grid=4)
 def negate(w):
-    i = cuda.grid(1)
-    if i < w.shape[0]:
+    for i in range(cuda.grid(1), w.shape[0], cuda.gridsize(1)):
         w[i] = -w[i]
 """
 USES = {
