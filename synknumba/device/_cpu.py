@@ -105,7 +105,7 @@ class CpuDevice(Device):
 
     def accumulate(self, op: Op, target: Array, source: Array) -> Step:
         assert op is not None  # noqa: S101  # every op that accumulates has a function
-        return partial(UFUNCS[op], target, source, target)
+        return partial(UFUNCS[op], target, source, out=target)  # NumPy 2.4 deprecates a third position of minimum and maximum
 
     def to_host(self, value: Any) -> Array:
         return np.asarray(value)

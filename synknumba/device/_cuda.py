@@ -255,7 +255,7 @@ class CudaDevice(Device):
 
         def step() -> None:
             with self.stream:
-                ufunc(target, source, target)
+                ufunc(target, source, out=target)
 
         return step
 

@@ -217,7 +217,7 @@ def test_known_calls_of_givens_after_other_values_and_shapes(world):
         parts["v"] += 1
         return parts["v"].shape[0]
 
-    x = synk.data(np.ones(3))
+    x = synk.data(np.ones(11))  # no rank is without rows
     for shape in ((4,), (7,), (2,), (4,)):
         synk.broadcast(v, np.ones(shape))
         synk.broadcast(s, np.zeros(shape))
