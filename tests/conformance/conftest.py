@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import synknumba as synk
+from tests.conformance.private_memory import fork_private
 
 _multi = [pytest.mark.gpu, pytest.mark.multi_gpu]
 ROWS = (
@@ -25,10 +26,17 @@ ROWS = (
 # What carries the collectives is a driver of its own.
 COLLECTIVE_ROWS = (
     *(row for row in ROWS if row.id != "cpu5"),
+    pytest.param({"world_size": 1, "device": "private"}, id="private1"),
+    pytest.param({"world_size": 3, "device": "private"}, id="private3"),
     pytest.param({"devices": [0, 1], "device": "cuda", "transport": "host"}, id="cuda2host", marks=_multi),
     pytest.param({"devices": [0, 1, 2, 3], "device": "cuda"}, id="cuda4", marks=_multi),
 )
-_ORDER = [row.values[0] for row in (*ROWS, *COLLECTIVE_ROWS[-2:])]
+_ORDER = [row.values[0] for row in (*ROWS, *COLLECTIVE_ROWS)]
+
+
+def start(row: dict[str, Any]) -> synk.World:
+    """A world of a row."""
+    return fork_private(row["world_size"]) if row["device"] == "private" else synk.fork(**row)
 
 
 class Keeper:
@@ -41,7 +49,7 @@ class Keeper:
     def open(self, row: dict[str, Any]) -> synk.World:
         if self.world is None or self.world.closed or self.row != row:
             synk.close()
-            self.row, self.world = row, synk.fork(**row)
+            self.row, self.world = row, start(row)
         return self.world
 
     def close(self) -> None:
@@ -75,7 +83,7 @@ def world(row: dict[str, Any]) -> synk.World:
 def fork_row(row: dict[str, Any]) -> Iterator[Callable[[], synk.World]]:
     """Starts a world of this row; the one kept for other tests is closed before."""
     _keeper.close()
-    yield lambda: synk.fork(**row)
+    yield lambda: start(row)
     synk.close()
 
 
