@@ -134,31 +134,32 @@ def ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
 @settings(max_examples=400, deadline=None)
 @given(
     what=st.sampled_from(OPS_AND_DTYPES),
-    world_size=world_sizes,
     length=lengths,
     world=worlds,
-    in_place=st.booleans(),
+    in_place=st.lists(st.booleans(), min_size=1, max_size=5),  # of each rank
     seed=seeds,
 )
-@example(what=("sum", "float32"), world_size=2, length=SCRATCH_BYTES, world=World(2, 1, []), in_place=True, seed=0)
-@example(what=("avg", "complex64"), world_size=3, length=SCRATCH_BYTES, world=World(2, 0, []), in_place=False, seed=0)
-@example(what=("max", "float16"), world_size=2, length=50_000, world=World(3, 0, []), in_place=True, seed=0)
-def test_all_reduce(what: tuple[Any, str], world_size: int, length: int, world: World, in_place: bool, seed: int) -> None:
+@example(what=("sum", "float32"), length=SCRATCH_BYTES, world=World(2, 1, []), in_place=[True, True], seed=0)
+@example(what=("prod", "int32"), length=100, world=World(1, 0, []), in_place=[True, False], seed=0)
+@example(what=("prod", "int32"), length=100, world=World(1, 0, []), in_place=[False, True], seed=0)
+@example(what=("avg", "complex64"), length=SCRATCH_BYTES, world=World(2, 0, []), in_place=[False] * 3, seed=0)
+@example(what=("max", "float16"), length=50_000, world=World(3, 0, []), in_place=[True, True], seed=0)
+def test_all_reduce(what: tuple[Any, str], length: int, world: World, in_place: list[bool], seed: int) -> None:
     op, dtype = what
+    ranks = len(in_place)
     rng = np.random.default_rng(seed)
-    sources = tuple(world.array(values(rng, dtype, length)) for _ in range(world_size))
+    sources = tuple(world.array(values(rng, dtype, length)) for _ in in_place)
     originals = [source.copy() for source in sources]
-    targets = sources if in_place else tuple(world.blank(length, dtype) for _ in range(world_size))
-    exchange = Exchange(np.dtype(dtype), sources, targets, (length,) * world_size, (length,) * world_size)
+    targets = tuple(source if same else world.blank(length, dtype) for source, same in zip(sources, in_place, strict=True))
+    exchange = Exchange(np.dtype(dtype), sources, targets, (length,) * ranks, (length,) * ranks)
     world.run(lambda communicator: communicator.all_reduce([exchange], op))
     want = expected(op, originals)
     for target in targets:
         assert_same(target, want)
         if op in {"sum", "prod", "avg"}:
             assert_same_zeros(target, want)
-    if not in_place:
-        for source, original in zip(sources, originals, strict=True):
-            assert source.tobytes() == original.tobytes()
+    for source, original, same in zip(sources, originals, in_place, strict=True):
+        assert same or source.tobytes() == original.tobytes()
 
 
 @settings(max_examples=100, deadline=None)
