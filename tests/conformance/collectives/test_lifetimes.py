@@ -22,6 +22,17 @@ def memory_in_use():
     return cupy.get_default_memory_pool().used_bytes()
 
 
+@synk.function(outputs=None)
+def held_by_rank():
+    """How many programs, variables and segments."""
+    import gc
+
+    from synknumba._rank import Rank
+
+    (rank,) = [one for one in gc.get_objects() if isinstance(one, Rank)]
+    return np.array([len(rank.routines), len(rank.holdings), len(rank.segments)])
+
+
 def test_made_before_fork(fork_row):
     v = synk.variable(np.arange(4.0), "early")
     tree = synk.flatten({"a": [1.0, 2.0]})
@@ -129,6 +140,32 @@ def test_the_value_that_was_given_is_not_the_variable(world):
     assert_held(v, world, [np.ones(3)] * world.world_size)
     synk.all_reduce(v, "prod")
     assert_array_equal(given, np.full(3, 2.0))
+
+
+@pytest.mark.parametrize("length", [3, 30_000], ids=["small", "large"])
+def test_ranks_do_not_pile_up_what_collectives_need(world, length):
+    u = synk.variable(np.ones(length))
+
+    def use(k):
+        v = synk.variable(np.ones(length + k))
+        w = synk.scatter(synk.flatten([np.ones(3), np.ones(2)]), [np.arange(5.0), np.arange(4.0 + k)])
+        synk.all_gather(v, dest=synk.variable(np.ones(1)))
+        synk.all_reduce(v, "max")
+        synk.all_reduce([v, u], "max")
+        synk.reduce(u, "max", in_place=False)
+        synk.all_gather(w)
+        synk.broadcast(u, np.ones(length + k % 3))
+        assert synk.reduce_scatter(v, "sum").get_value(world.world_size - 1)[0] == world.world_size
+
+    for k in range(3):
+        use(k)
+    gc.collect()
+    before = held_by_rank()
+    for k in range(3, 9):
+        use(k)
+    gc.collect()
+    after = held_by_rank()
+    assert_array_equal(after, before)
 
 
 @pytest.mark.parametrize("row", GPU_ROWS, indirect=True)
