@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from synknumba.simt._analysis import NONNEG, Analysis
-from synknumba.simt._ast import call_name, read_names
+from synknumba.simt._ast import call_name, read_names, walk
 from synknumba.simt._operations import AXES, STATE, THREAD
 
 _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -225,6 +225,18 @@ class Guards:
             return type(constant) is int and abs(constant) <= 1 << 32
         value = self._analysis.definition(name)
         return value is not None and self._is_moderate(value)
+
+
+def inner_axis(analysis: Analysis) -> str:
+    """The axis whose neighbouring threads touch neighbouring elements most often: the innermost loop."""
+    guards = Guards(analysis, ast.unparse)
+    votes = dict.fromkeys(AXES, 0)
+    for node in walk(analysis.body):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and node.slice.elts:
+            last = node.slice.elts[-1]
+            for axis in AXES:
+                votes[axis] += guards.offset(last, axis) is not None
+    return max(AXES, key=lambda axis: votes[axis])
 
 
 def with_signs(body: list[ast.stmt], facts: list[ast.expr]) -> list[ast.stmt]:

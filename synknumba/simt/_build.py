@@ -3,6 +3,7 @@
 import ast
 import copy
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -13,10 +14,11 @@ from numba.np.numpy_support import from_dtype
 from synknumba._errors import KernelError
 from synknumba.simt._analysis import Analysis
 from synknumba.simt._ast import assign, assigned_names, load, place, statements, unparse
+from synknumba.simt._block_code import Block, BlockCode, Style
 from synknumba.simt._bounds import Guards
 from synknumba.simt._collect import ACTIVE
 from synknumba.simt._devices import Options, define_function, with_devices
-from synknumba.simt._emit import BlockCode, Style, emit_blocks
+from synknumba.simt._emit import emit_blocks
 from synknumba.simt._flat import flatten
 from synknumba.simt._helpers import HELPERS
 from synknumba.simt._lives import with_own_names
@@ -30,6 +32,7 @@ from synknumba.simt._slots import is_number, no_value_of
 from synknumba.simt._stand_ins import STAND_INS
 from synknumba.simt._storage import MAX_BLOCK as MAX_BLOCK
 from synknumba.simt._storage import SMEM, Storage, local_array_calls, slot_dtype
+from synknumba.simt._swaps import other
 from synknumba.simt._sync import synchronises, waits_for
 from synknumba.simt._team import BLOCKS, THREADS, Team
 from synknumba.simt._types import VariableTypes, infer_types
@@ -68,7 +71,7 @@ class Program:
 
     # ---- the loops over the grid
 
-    def emit(self, argtypes: TypeMap, *, split: bool = True) -> tuple[BlockCode, VariableTypes]:
+    def emit(self, argtypes: TypeMap, block: Block | None = None, *, split: bool = True) -> tuple[BlockCode, VariableTypes]:
         """The loops over the grid, and the types of the variables in them."""
         known = {**argtypes, **self._shared_types()} if argtypes else {}
         body = copy.deepcopy(self.body)
@@ -83,7 +86,11 @@ class Program:
                 if not code.varying_slots:  # a slot array is as long as a block at most
                     return code, variable_types
         analysis = self._analyse(copy.deepcopy(body), variable_types)
-        style = Style(split=split and not self.options.debug, cuts=self.code.needs_block, reverse=self.options.reverse)
+        style = Style(split=split, cuts=self.code.needs_block, reverse=self.options.reverse)
+        if self.options.debug:
+            style = replace(style, split=False)
+        else:
+            style = replace(style, shared=self.code.shared_arrays, block=block)
         return emit_blocks(analysis, self.code.local_arrays, divergence, style), variable_types
 
     def _analyse(self, body: list[ast.stmt], variable_types: VariableTypes) -> Analysis:
@@ -134,17 +141,18 @@ class Program:
 
     # ---- the launch
 
-    def launch_body(self, argtypes: TypeMap) -> list[ast.stmt]:
-        """The whole body of the function that runs a launch."""
-        code, variable_types = self.emit(argtypes)
+    def launch_body(self, argtypes: TypeMap, block: Block | None = None) -> list[ast.stmt]:
+        """The whole body of the function that runs a launch, with this block only if one is given."""
+        code, variable_types = self.emit(argtypes, block)
         kinds = self._slot_types(code, variable_types) if argtypes else dict.fromkeys(code.varying_slots)
         if not self.code.needs_block and not all(kind is None or is_number(kind) for kind in kinds.values()):
             # A view or a tuple would have to be kept for each thread. Not cutting the kernel is simpler than storing it.
-            code, _ = self.emit(argtypes, split=False)
+            code, _ = self.emit(argtypes, block, split=False)
             kinds = dict.fromkeys(code.varying_slots)
         tree = self.code.source.tree
         storage = Storage(code.team, self.namespace, tree)
         storage.shared(self.code.shared_arrays)
+        storage.shared({other(name): self.code.shared_arrays[name] for name in sorted(code.swapped)})
         made = local_array_calls(self.body, self.code.local_arrays)
         for name in code.varying_slots:
             if name in made:
@@ -214,14 +222,14 @@ class Program:
         scope = self.namespace if namespace is None else namespace
         return define_function(name, params, body, scope, source.filename, source.tree, source.function.__module__)
 
-    def compile(self, argtypes: TypeMap, block: tuple[int, ...] | None = None) -> tuple[Any, str]:
+    def compile(self, argtypes: TypeMap, block: Block | None = None) -> tuple[Any, str]:
         """The dispatcher of the launch function, to be compiled for these types, and its source.
 
         Args:
             argtypes: the types of the parameters.
             block: the only block that it will be launched with; any block if it is not given.
         """
-        body = self.launch_body(argtypes)
+        body = self.launch_body(argtypes, block)
         if self.options.debug:
             body = note_places(body)
         if block is not None:

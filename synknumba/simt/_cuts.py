@@ -98,6 +98,17 @@ def _only_computes(statement: ast.stmt, known: Analysis) -> bool:
     return all(known.is_pure_function(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call))
 
 
+def is_silent(statement: ast.stmt, known: Analysis) -> bool:
+    """Whether the statement does nothing but assign local variables."""
+    match statement:
+        case ast.Pass():
+            return True
+        case ast.Assign(targets=[ast.Name()], value=value):
+            may_raise = any(known.may_raise(node) for node in ast.walk(value) if isinstance(node, ast.expr))
+            return not may_raise and _only_computes(statement, known)
+    return False
+
+
 def _is_costly(node: ast.AST, known: Analysis) -> bool:
     """Whether the node takes several times as long as an addition, less in a vector: a division, a function of `math`."""
     if isinstance(node, ast.BinOp):

@@ -13,7 +13,7 @@ Stratton, Stone and Hwu (LCPC 2008) describe this for CUDA C under the name MCUD
 """
 
 import ast
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from synknumba.simt._analysis import Analysis
@@ -30,59 +30,20 @@ from synknumba.simt._ast import (
     read_names,
     statements,
     store,
-    walk,
 )
-from synknumba.simt._bounds import Bounds, Guards
+from synknumba.simt._block_code import BlockCode, Style
+from synknumba.simt._bounds import Bounds, Guards, inner_axis
 from synknumba.simt._collect import collect
+from synknumba.simt._cuts import is_silent
 from synknumba.simt._exits import RUNNING, has_exit
 from synknumba.simt._loops import Loops, StridedLoop
 from synknumba.simt._masks import Divergence, masked_if, masked_loop
 from synknumba.simt._operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
 from synknumba.simt._region import MASK, Active, Regions
 from synknumba.simt._storage import escaping
+from synknumba.simt._swaps import Update, Updates
 from synknumba.simt._sync import barrier_kind, collective_of, synchronises
 from synknumba.simt._team import Team
-
-
-@dataclass(frozen=True, slots=True)
-class BlockCode:
-    """The loops over the grid.
-
-    Attributes:
-        body: the statements.
-        varying_slots: the variables that need an array with one element for each thread.
-        padded: those of them that need margins.
-        undefined: the uniform variables that may be read before they are assigned, as after an `if` that sets them. Python and
-            Numba want a value there, though none that matters.
-        uses_mask: whether there is an array of masks.
-        uses_active: whether there is an array of the threads that take part in a collective.
-        team: the threads that run in step.
-    """
-
-    body: list[ast.stmt]
-    varying_slots: tuple[str, ...]
-    padded: frozenset[str]
-    undefined: tuple[str, ...]
-    uses_mask: bool
-    uses_active: bool
-    team: Team
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """How the code of a kernel is made.
-
-    Attributes:
-        flat: the axes that are run as one block.
-        split: whether loops may be turned inside out. Without it a kernel that has no barriers is a single region.
-        cuts: whether the statements between two barriers may be run as several loops.
-        reverse: whether threads run in the reverse order.
-    """
-
-    flat: frozenset[str] = frozenset()
-    split: bool = True
-    cuts: bool = False
-    reverse: bool = False
 
 
 def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergence, style: Style) -> BlockCode:
@@ -102,22 +63,9 @@ def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergen
         if regions.slots == slots:
             varying = tuple(sorted(slots & analysis.varying))
             undefined = tuple(sorted(regions.undefined - analysis.varying))
-            return BlockCode(
-                body, varying, frozenset(regions.padded), undefined, regions.uses_mask, emitter.uses_active, regions.team
-            )
+            padded, swapped = frozenset(regions.padded), frozenset(emitter.swapped)
+            return BlockCode(body, varying, padded, swapped, undefined, regions.uses_mask, emitter.uses_active, regions.team)
         slots = regions.slots
-
-
-def inner_axis(analysis: Analysis) -> str:
-    """The axis whose neighbouring threads touch neighbouring elements most often: the innermost loop."""
-    guards = Guards(analysis, ast.unparse)
-    votes = dict.fromkeys(AXES, 0)
-    for node in walk(analysis.body):
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and node.slice.elts:
-            last = node.slice.elts[-1]
-            for axis in AXES:
-                votes[axis] += guards.offset(last, axis) is not None
-    return max(AXES, key=lambda axis: votes[axis])
 
 
 class _Emitter:
@@ -138,6 +86,8 @@ class _Emitter:
         self.guards = self.regions.guards
         self.loops = Loops(analysis, self.guards, local_arrays)
         self.planned = Loops(analysis, Guards(analysis, ast.unparse), local_arrays)  # to ask without making slots
+        self.updates = Updates(analysis, style.shared, style.block)
+        self.swapped: set[str] = set()
         self._synchronised = synchronises(analysis.body)
         self._count = 0
 
@@ -146,7 +96,8 @@ class _Emitter:
         at = self.known.body[0] if self.known.body else ast.Pass()
         flat = self.style.flat
         whole = {axis: f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}" if axis in flat else BLOCK_SIZE[axis] for axis in AXES}
-        body = self.statements(self.known.body, Active(Bounds(high={axis: [text] for axis, text in whole.items()})), top=True)
+        self._whole = {axis: [text] for axis, text in whole.items()}
+        body = self.statements(self.known.body, Active(Bounds(high=self._whole)), top=True)
         if self.regions.uses_mask:
             body = statements(f"for _k_t in range({self.regions.team.size}):\n    {MASK}[_k_t] = {RUNNING}", at) + body
         if not self.regions.team.grid:
@@ -162,8 +113,17 @@ class _Emitter:
         """The code of statements that follow each other; `top` if they run once for the block, and nothing behind them."""
         out: list[ast.stmt] = []
         pending: list[ast.stmt] = []
+        done = 0
         for position, statement in enumerate(body):
             behind = body[position + 1 :]
+            if position < done:
+                continue
+            update = self._update(statement, pending, behind, active)
+            if update is not None:
+                out += self.regions.region(update.body, active) + update.swap(statement)
+                self.swapped.update(update.arrays)
+                pending, done = [], position + 1 + update.count
+                continue
             if self._stands_alone(statement, active):
                 out += self.regions.region(pending, active)
                 pending = []
@@ -201,6 +161,14 @@ class _Emitter:
             return False
         leaves_loop = active.loop is None and active.depth > 0 and next(own_exits([statement]), None) is not None
         return leaves_loop or (active.depth == 0 and _ends_in_return(statement))
+
+    def _update(self, statement: ast.stmt, before: list[ast.stmt], behind: list[ast.stmt], active: Active) -> Update | None:
+        """The update of shared arrays around a barrier to which all threads of the block come."""
+        if barrier_kind(statement) != "block" or active.masked or active.loop is not None or self.regions.left:
+            return None
+        if self.regions.team.grid or active.bounds.low != Bounds().low or active.bounds.high != self._whole:
+            return None
+        return self.updates.find(before, behind)
 
     def _alone(self, statement: ast.stmt, active: Active, *, trailing: bool) -> list[ast.stmt]:
         if barrier_kind(statement):
@@ -350,7 +318,7 @@ class _Emitter:
             return None
         # What threads compute before they leave is of no use to anyone, and can be left to those that stay.
         hoisted, kept = self.regions.hoist(pending)
-        silent = all(self._is_silent(other) for other in kept)
+        silent = all(is_silent(other, self.known) for other in kept)
         rest_of_block = behind if leaves else statement.body
         if not silent and not self._has_turned(rest_of_block) and not synchronises(rest_of_block):
             return None
@@ -389,18 +357,6 @@ class _Emitter:
             inner.high[axis] = [high]
         inner.facts += [fact for fact in bounds.facts if self.known.is_settled(fact)]
         return code, inner, empty
-
-    def _is_silent(self, statement: ast.stmt) -> bool:
-        """Whether the statement does nothing but assign local variables."""
-        match statement:
-            case ast.Pass():
-                return True
-            case ast.Assign(targets=[ast.Name()], value=value):
-                calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
-                if any(self.known.may_raise(node) for node in ast.walk(value) if isinstance(node, ast.expr)):
-                    return False
-                return all(self.known.is_pure_function(node.func) for node in calls)
-        return False
 
     def _has_turned(self, body: list[ast.stmt]) -> bool:
         if not self.style.split:

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterable
 
-from synknumba.simt._ast import has_return, own_exits, place, statements
+from synknumba.simt._ast import has_return, is_leave, own_exits, place, statements
 
 LEFT = "_k_left"
 EXIT = "_k_exit"
@@ -16,6 +16,29 @@ def has_exit(body: Iterable[ast.stmt]) -> bool:
     """Whether a thread may leave these statements: for good, or the loop that stands directly around them."""
     body = list(body)
     return has_return(body) or next(own_exits(body), None) is not None
+
+
+def with_conditions(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements of one thread's last turn, with `if c: return` written as `if not c: …` around what follows.
+
+    A condition can become bounds of the loop over threads, which a `return` cannot.
+
+    Args:
+        body: the statements; not changed.
+
+    Returns:
+        the same statements if one of them returns otherwise.
+    """
+    for position, statement in enumerate(body):
+        if not isinstance(statement, ast.If) or statement.orelse or not is_leave(statement.body):
+            continue
+        rest = with_conditions(body[position + 1 :])
+        if has_exit(rest):
+            break
+        test = statement.test
+        stays = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else ast.UnaryOp(ast.Not(), test)
+        return [*body[:position], place(ast.If(stays, rest or [ast.Pass()], []), statement)]
+    return body
 
 
 def lower_returns(body: list[ast.stmt], *, inside: bool = False) -> list[ast.stmt]:

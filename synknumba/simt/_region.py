@@ -15,7 +15,7 @@ from synknumba.simt._ast import assigned_names, call, count_names, expression, h
 from synknumba.simt._atomic_sums import keep_sums_apart
 from synknumba.simt._bounds import Bounds, Guards, with_signs
 from synknumba.simt._cuts import GuardCut, free_cut, guard_cut, scatter_cut
-from synknumba.simt._exits import EXIT, RUNNING, has_exit, lower_exits, lower_returns
+from synknumba.simt._exits import EXIT, RUNNING, has_exit, lower_exits, lower_returns, with_conditions
 from synknumba.simt._operations import AXES, BLOCK, GRID_SIZE, THREAD
 from synknumba.simt._team import Team
 from synknumba.simt._variables import exposed, single_target
@@ -167,6 +167,8 @@ class Regions:
         body = [statement for statement in self._without_kept_arrays(body) if not isinstance(statement, ast.Pass)]
         if not body:
             return hoisted
+        if self.cuts and last:
+            body = with_conditions(body)
         if not self.cuts or has_exit(body):
             return hoisted + self._one_loop(body, active, last=last)
         position = scatter_cut(body, self.known, self.guards) or free_cut(body, self.known, self.guards)

@@ -47,7 +47,7 @@ REFUSED_SYNTAX: dict[type[ast.AST], str] = {
 CALLED_BUILTINS = ("max", "min", "range")
 
 RESERVED_PREFIX = "_k_"
-RESERVED_SUFFIXES = ("__arg", "__b", "__h", "__i", "__n", "__s", "__u")
+RESERVED_SUFFIXES = ("__arg", "__b", "__h", "__i", "__n", "__o", "__s", "__u")
 
 
 @dataclass(frozen=True, slots=True)

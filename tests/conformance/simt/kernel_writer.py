@@ -2,7 +2,8 @@
 
 A statement is written for a *level*: where all threads of a block come (`BLOCK`: barriers may stand there), where all threads
 of a warp come (`WARP`: shuffles and votes may), or where each comes as it likes (`THREAD`). A phase writes one element a thread
-of a shared array, waits, reads another one, and waits.
+of a shared array, waits, reads another one, and waits. An update reads elements of an array with one for each thread, waits,
+writes the thread's own, and waits.
 """
 
 import random
@@ -25,6 +26,8 @@ class Writer:
         block: its threads.
         threads: how many these are.
         size: how many threads there are in all.
+        axes: those along which there is more than one thread, in the order of an array's dimensions.
+        own: the thread's own element of an array that has one for each.
         known_to_simulator: whether it has only words that the simulator knows, and uses as CUDA does.
     """
 
@@ -33,10 +36,12 @@ class Writer:
         self.grid, self.block = self.pick(*SHAPES)
         self.threads = int(np.prod(self.block))
         self.size = int(np.prod(self.grid)) * self.threads
+        self.axes = dict(reversed([(axis, size) for axis, size in zip("xyz", self.block, strict=False) if size > 1]))
         self.leaves = self.chance(0.5)  # threads that have left cannot be asked by shuffles
         self.known_to_simulator = True
         self.counted = False
         self.left = False
+        self.own = f"c[{', '.join(f'cuda.threadIdx.{axis}' for axis in self.axes)}]"
         self.names = 0
         self.functions: list[str] = []
         self.lines: list[str] = []
@@ -95,6 +100,7 @@ class Writer:
         kinds = [self.set_real, self.set_real, self.set_whole, self.use_local, self.count]
         if level == BLOCK:
             kinds += [self.phase, self.phase, self.phase_of_wholes, self.set_uniform, self.vote, self.add_up, self.call]
+            kinds += [self.update, self.update]
         if level <= WARP and not self.leaves:
             kinds += [self.shuffle, self.shuffle]
         if level <= WARP:
@@ -134,6 +140,29 @@ class Writer:
         write = f"s[(t + {self.between(0, self.threads)}) % {self.threads}] = {self.real()}"
         read = f"s[(t * {self.between(1, 5)} + {self.pick('0', '1', *UNIFORM)}) % {self.threads}]"
         self.put(depth, write, "cuda.syncthreads()", f"{self.pick(*REALS)} = {read} * 0.5", "cuda.syncthreads()")
+
+    def update(self, depth: int, *_: Any) -> None:
+        """Elements anew from the old ones: in all threads or in some, with more beside."""
+        v, w, test = self.pick(*REALS), self.pick(*REALS), self.pick("cuda.threadIdx.x >= u1", self.truth(THREAD))
+        step, more = self.between(1, 3), self.pick("0", "1", *UNIFORM)
+        read = f"c[{', '.join(f'(cuda.threadIdx.{axis} * {step} + {more}) % {size}' for axis, size in self.axes.items())}]"
+        first = self.pick(
+            (f"{v} = {self.own} * 0.5 + {read} * 0.5",),
+            (f"{v} = {self.own}", f"if {test}:", f"    {v} = {v} * 0.5 + {read} * 0.25"),
+            (f"if {test}:", f"    {v} = {read}"),
+            (f"{v} = {read} if {test} else {self.own}", f"{w} = {read} - {v} * 0.5"),
+            (f"{v} = 0.0", "for _ in range(2):", f"    {v} += {read} * 0.5"),
+        )
+        second = self.pick(
+            (f"{self.own} = {v}",),
+            (f"{self.own} = {self.own} * 0.5 + {v} * 0.25",),
+            (f"if {test}:", f"    {self.own} -= {v} * 0.5"),
+            (f"if {self.truth(THREAD)}:", f"    {self.own} = {v}", f"    {w} = {self.own} * 0.5"),
+            (f"if {test}:", f"    {self.own} = {v}", "else:", f"    {w} += 0.25"),
+            (f"{w} = {v} * 0.5", f"{self.own} = {w}", f"{v} = {self.own} + 1.0"),
+            (f"s[t] = {v}", f"{self.own} = {w}"),
+        )
+        self.put(depth, *first, "cuda.syncthreads()", *second, "cuda.syncthreads()")
 
     def phase_of_wholes(self, depth: int, *_: Any) -> None:
         write = f"q[t // 2, t % 2] = {self.whole()}"
@@ -300,6 +329,7 @@ class Writer:
         size = self.threads
         self.put(0, "def kernel(x, y, m, total, out, wholes):")
         self.put(1, f"s = cuda.shared.array({size}, float64)")
+        self.put(1, f"c = cuda.shared.array({tuple(self.axes.values())}, float64)")
         self.put(1, f"q = cuda.shared.array(({(size + 1) // 2}, 2), {self.pick('int64', 'int32')})")
         self.put(1, "local = cuda.local.array(3, float64)")
         self.put(1, "t = cuda.threadIdx.x + cuda.blockDim.x * (cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z)")
@@ -311,6 +341,7 @@ class Writer:
         for name in UNIFORM:
             self.put(1, f"{name} = {self.pick('m', 'm + 1', '2', 'cuda.blockIdx.x + 1')}")
         self.put(1, "s[t] = x[i]", "q[t // 2, t % 2] = y[i]", "local[0] = v0", "local[1] = 1.5", "local[2] = x[i]")
+        self.put(1, f"{self.own} = x[i] * 0.5 + 0.25")
         self.put(1, "cuda.syncthreads()")
         depth = self.pick(2, 2, 3)
         for _ in range(self.between(2, 4)):
@@ -319,7 +350,12 @@ class Writer:
         if self.leaves and self.chance(0.3):
             self.put(1, f"if i >= x.size - {self.between(0, 9)}:")
             self.put(2, "return")
-        self.put(1, "out[i] = v0 + 2.0 * v1 + 3.0 * v2 + local[0] + local[2] + u0 + 7 * u1", "wholes[i] = k0 * 100 + k1")
+        self.put(
+            1,
+            "out[i] = v0 + 2.0 * v1 + 3.0 * v2 + local[0] + local[2] + u0 + 7 * u1",
+            f"out[i] += {self.own}",
+            "wholes[i] = k0 * 100 + k1",
+        )
         if self.left and self.counted:
             self.known_to_simulator = False  # its counts keep what threads said that have ended
         head = ["from numba import cuda, float64, int32, int64", "", "", *self.functions]

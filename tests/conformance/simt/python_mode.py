@@ -44,7 +44,7 @@ def launches(
     made = {}
     for reverse in (False, True):
         program.options = replace(program.options, reverse=reverse)
-        body = program.launch_body(kinds)
+        body = program.launch_body(kinds, (*block, 1, 1)[:3] if kernel._splits_block else None)
         made["reverse" if reverse else "forward"] = launch_function(program, [*_unset(body), *body], grid, block, shared)
     return made
 

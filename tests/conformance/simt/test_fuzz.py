@@ -66,6 +66,11 @@ PHASES = st.builds(
     st.integers(0, 7),
     st.integers(1, 3),
 )
+UPDATES = st.builds(
+    "v = c[t] * 0.25 + c[(t * {} + u) % 8] * 0.5\ncuda.syncthreads()\n{}\ncuda.syncthreads()".format,
+    st.integers(1, 3),
+    st.sampled_from(["c[t] = v", "c[t] += v", "if t > u:\n    c[t] = v", "c[t] = v\nk = (k + t) % 5", "s[t] = v\nc[t] -= k"]),
+)
 STATEMENTS = st.sampled_from(["v = v * 0.5 + x[i]", "k = (k + t) % 5", "out[i] += v", "cuda.atomic.add(total, 0, k)"])
 UNIFORM = st.sampled_from(["u = (u + m) % 4", "u = cuda.syncthreads_count(k) % 4"])
 
@@ -94,17 +99,19 @@ def nested(level: int, inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 THREADS = st.recursive(STATEMENTS, lambda inner: nested(THREAD, inner), max_leaves=4)
-BLOCKS = st.recursive(PHASES | UNIFORM | THREADS, lambda inner: nested(BLOCK, inner), max_leaves=8)
+BLOCKS = st.recursive(PHASES | UPDATES | UNIFORM | THREADS, lambda inner: nested(BLOCK, inner), max_leaves=8)
 LEAVES = st.sampled_from(["pass", "if i > 11:\n    return", "if v > 1.2 and t > 2:\n    out[i] = -1.0\n    return"])
 FIRST = """from numba import cuda, float64
 
 
 def kernel(x, y, m, total, out, wholes):
     s = cuda.shared.array(8, float64)
+    c = cuda.shared.array(8, float64)
     t = cuda.threadIdx.x
     i = cuda.grid(1)
     v, k, u = x[i], y[i], m % 3
     s[t] = v
+    c[t] = v + 1.0
     cuda.syncthreads()
 """
 
@@ -112,5 +119,5 @@ def kernel(x, y, m, total, out, wholes):
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(LEAVES, BLOCKS, LEAVES, BLOCKS)
 def test_kernels_of_a_grammar(first: str, one: str, second: str, two: str) -> None:
-    text = FIRST + indented(first, one, second, two, "out[i] += v + u", "wholes[i] = k") + "\n"
+    text = FIRST + indented(first, one, second, two, "out[i] += v + u + c[t]", "wholes[i] = k") + "\n"
     fuzz.check_text(text, (2,), (8,), f"<kernel {hash(text)}>")

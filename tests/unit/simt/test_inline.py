@@ -1,12 +1,13 @@
 """Device functions pasted into a kernel: their variables, and their `return` statements."""
 
 import ast
+import random
 
 import numpy as np
 import pytest
 
 from synknumba.simt._ast import has_return, unparse
-from synknumba.simt._exits import RUNNING, lower_exits, lower_returns
+from synknumba.simt._exits import RUNNING, lower_exits, lower_returns, with_conditions
 from synknumba.simt._inline import ReturnsAssigned, last_return, renamed
 from tests.unit.simt.written import Statements, defined, launch, parsed, thread_code, thread_lines
 
@@ -212,6 +213,33 @@ def test_a_return_goes_on_with_the_next_thread(seeds: range) -> None:
         threads = f"for thread in range(4):\n{around(lowered)}"
         expected = f"def turn():\n{around(text)}\nfor thread in range(4):\n    turn()"
         assert run(threads, seed, "thread") == run(expected, seed, "thread"), text
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("if not c:\n    return\na = 1", "if c:\n    a = 1"),
+        ("b = 1\nif c:\n    return\nif d:\n    return\na = 1", "b = 1\nif not c:\n    if not d:\n        a = 1"),
+        ("if c:\n    return", "if not c:\n    pass"),
+        ("if c:\n    return\nelse:\n    a = 1", None),
+        ("if c:\n    a = 1\n    return\nb = 1", None),
+        ("if c:\n    return\nfor i in x:\n    if d:\n        return", None),
+        ("if c:\n    a = 1", None),
+    ],
+)
+def test_returns_as_conditions(text: str, written: str | None) -> None:
+    assert unparse(with_conditions(parsed(text))) == unparse(parsed(written or text))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_returns_as_conditions_change_nothing(seed: int) -> None:
+    kinds = ["trace.append({})", "if (len(trace) + seed) % {} == 0:\n    return", "if seed % {} == 0:\n    trace.append(-1)"]
+    choose = random.Random(seed)
+    text = "\n".join(choose.choice(kinds).format(choose.randint(2, 5)) for _ in range(8))
+    written = unparse(with_conditions(parsed(text)))
+    assert "return" not in written
+    for start in range(6):
+        assert called(written, start) == called(text, start), text
 
 
 LEFT, ENDED = 5, 6

@@ -11,10 +11,11 @@ from numba.cuda import grid as where
 
 from synknumba.simt._analysis import Analysis
 from synknumba.simt._ast import assigned_names, range_arguments, read_names, unparse
-from synknumba.simt._bounds import Bounds, Guards
+from synknumba.simt._block_code import Style
+from synknumba.simt._bounds import Bounds, Guards, inner_axis
 from synknumba.simt._build import Program
 from synknumba.simt._devices import Options
-from synknumba.simt._emit import Style, emit_blocks, inner_axis
+from synknumba.simt._emit import emit_blocks
 from synknumba.simt._exits import lower_returns
 from synknumba.simt._flat import flatten
 from synknumba.simt._loops import Loops, count_up, return_early

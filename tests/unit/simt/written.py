@@ -71,17 +71,17 @@ def one_thread(function: FunctionType) -> Callable[..., Any]:
     return define_function("kernel", source.params, code.body, {**scope, **code.namespace}, "<thread>", source.tree, __name__)
 
 
-def program_text(function: FunctionType, *kinds: types.Type) -> str:
-    """The generated launch function, for parameters of these types or of any."""
+def program_text(function: FunctionType, *kinds: types.Type, block: tuple[int, int, int] | None = None) -> str:
+    """The generated launch function, for parameters of these types or of any, and for a block or any."""
     made = Program(function, Options())
-    return made.text(made.launch_body(dict(zip(made.params, kinds, strict=True)) if kinds else {}))
+    return made.text(made.launch_body(dict(zip(made.params, kinds, strict=True)) if kinds else {}, block))
 
 
 def launch(function: FunctionType, grid: Any, block: Any, *args: Any, reverse: bool = False, smem: int = 0) -> None:
     """Runs the generated function in plain Python."""
     program = Program(function, Options(reverse=reverse))
-    body = program.launch_body(dict(zip(program.params, map(typeof, args), strict=True)))
     sizes = [size if isinstance(size, tuple) else (size,) for size in (grid, block)]
+    body = program.launch_body(dict(zip(program.params, map(typeof, args), strict=True)), (*sizes[1], 1, 1)[:3])
     launch_function(program, body, *sizes, smem)(*args)
 
 
