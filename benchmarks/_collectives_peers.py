@@ -159,7 +159,7 @@ def part(array: Any, rank: int, ranks: int) -> Any:
 
 @final
 class MpiGroup(Group):
-    """mpi4py, with arrays and in place."""
+    """mpi4py, with arrays; reductions in place, gathers from memory of their own."""
 
     def __init__(self) -> None:
         from mpi4py import MPI
@@ -174,8 +174,8 @@ class MpiGroup(Group):
             case "all_reduce":
                 return Prepared(lambda: self._world.Allreduce(self._in_place, array), array, array)
             case "all_gather":
-                own = part(array, self.rank, self.ranks)
-                return Prepared(lambda: self._world.Allgather(self._in_place, array), own, array)
+                own = part(array, self.rank, self.ranks).copy()
+                return Prepared(lambda: self._world.Allgather(own, array), own, array)
             case "broadcast":
                 return Prepared(lambda: self._world.Bcast(array, 0), array, array)
 
@@ -211,7 +211,7 @@ class TorchGroup(Group):
             case "all_reduce":
                 return Prepared(lambda: self._distributed.all_reduce(array), array, array)
             case "all_gather":
-                own = part(array, self.rank, self.ranks)
+                own = part(array, self.rank, self.ranks).clone()
                 if self.queues:
                     return Prepared(lambda: self._distributed.all_gather_into_tensor(array, own), own, array)
                 parts = list(array.chunk(self.ranks))

@@ -185,6 +185,9 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
         PartitionError: the ranks' row shapes differ.
         ArgumentError, DataError, WorldError: as in `broadcast`.
     """
+    quick = _run_known(vars, "all_gather", None, dest=dest)
+    if quick is not None:
+        return quick
     several = _several(vars, "all_gather")
     for one in several:
         _check_rows(one, "all_gather")
@@ -280,6 +283,9 @@ def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any
     Raises:
         ReductionError, PartitionError, ArgumentError, DataError, WorldError: as in `reduce`.
     """
+    quick = _run_known(vars, "reduce_scatter", op, dest=dest)
+    if quick is not None:
+        return quick
     several = _several(vars, "reduce_scatter")
     _check_op(several, op)
     for one in several:
@@ -435,24 +441,30 @@ def _in_place(world: World, work: Work, several: Sequence[Variable], *, differs:
     for one in several:
         one.mark(differs=differs, sharded=False)
     if len(several) == 1:
-        traffic.remember((work, several[0]._layout), run, [several[0].storage()])  # noqa: SLF001  # a key, and no more
+        layout = several[0]._layout  # noqa: SLF001  # a key, and no more
+        traffic.remember((work, layout, layout), run, [several[0].storage()])
 
 
-def _run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0) -> Any:
-    """Repeats a collective over one variable that was made before; None where there is none."""
-    if type(vars) is not Variable or type(root) is not int or not (op is None or type(op) is str):
+def _run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: Any = None) -> Any:
+    """Repeats a collective over one variable, in place or to one other, that was made before; None where there is none."""
+    changing = kind in ("all_gather", "reduce_scatter")
+    target = dest if changing else vars
+    if type(vars) is not Variable or type(target) is not Variable:
+        return None
+    if type(root) is not int or not (op is None or type(op) is str):
         return None  # what is not checked yet may not be hashable, or be True, which equals 1
     work = Work(kind, cast("CollectiveOp | None", op), root)
     world = current_world()
     world.begin()
     try:
         traffic: Traffic = traffic_of(world)
-        run = traffic.remembered((work, vars._layout))  # noqa: SLF001  # a key, and no more
+        run = traffic.remembered((work, vars._layout, target._layout))  # noqa: SLF001  # a key, and no more
         if run is None:
             return None
         run()
-        vars.mark(differs=kind == "reduce" and world.world_size > 1, sharded=False)
-        return vars
+        sharded = kind == "reduce_scatter"
+        target.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)
+        return target
     finally:
         world.end()
 
@@ -476,9 +488,14 @@ def _into(
             storage = Storage(world, target.layout_with(shapes))
         storages.append(storage)
         pairs += [Pair(one.storage(), storage, leaf) for leaf in one.leaves()]
-    traffic_of(world).collective(work, pairs)()
+    traffic = traffic_of(world)
+    run = traffic.collective(work, pairs)
+    run()
     for target, storage in zip(targets, storages, strict=True):
         target.replace(storage, sharded=sharded)
+    if len(several) == 1 and targets[0] is not several[0]:
+        key = (work, several[0]._layout, targets[0]._layout)  # noqa: SLF001  # as in `_in_place`
+        traffic.remember(key, run, [several[0].storage(), targets[0].storage()])
 
 
 def _destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -> Sequence[Variable]:

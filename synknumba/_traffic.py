@@ -28,7 +28,7 @@ from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._world import World
 from synknumba.comm import Communicator, Exchange, host_communicator, make_step
 
-DIRECT_BYTES = 128 << 10  # read and written: what one core does in the time of a round
+DIRECT_BYTES = 2 << 20  # read and written: what one core does in the time of a round
 PLANS_KEPT = 256
 
 Run: TypeAlias = Callable[[], object]
