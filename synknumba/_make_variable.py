@@ -6,13 +6,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from synknumba import _rank_state
 from synknumba._casting import accept, fill
-from synknumba._errors import DataError, WorldError
+from synknumba._errors import DataError
 from synknumba._tree import Structure
 from synknumba._tree import flatten as take_apart
 from synknumba._types import Array
-from synknumba._variable import Variable, plain_value
+from synknumba._variable import Variable, plain_value, refuse_on_rank
 from synknumba._world import open_world
 
 
@@ -68,10 +67,7 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
 
 
 def _make(leaves: Sequence[Any], structure: Structure, name: str | None, dtype: DTypeLike | None, *, flat: bool) -> Variable:
-    rank = _rank_state.current_rank()
-    if rank is not None:
-        message = f"this is rank {rank}, and only the coordinator makes variables"
-        raise WorldError(message)
+    refuse_on_rank("variables are made")
     label = "the variable" if name is None else f"variable {name!r}"
     if not leaves:
         message = f"{label} has no array in it; give at least one"

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeAlias, final
 import numpy as np
 from numpy.typing import DTypeLike
 
+from synknumba import _rank_state
 from synknumba._casting import accept
 from synknumba._data import Data
 from synknumba._errors import ArgumentError, DataError, PartitionError, WorldError
@@ -172,6 +173,7 @@ class Variable:
             PartitionError: there is no such rank.
             WorldError: the world is closed.
         """
+        refuse_on_rank("variables are set")
         values = self.accept(value)
         if self._storage is None and open_world() is None:
             check_rank(rank, 1)
@@ -322,6 +324,7 @@ class Variable:
 
     def fetch(self, ranks: Sequence[int]) -> list[_Values]:
         """Copies of the arrays of some ranks."""
+        refuse_on_rank("variables are read")
         storage = self._storage
         if storage is None:
             world = open_world()
@@ -362,6 +365,18 @@ class Variable:
             else "its values are lost; make a new one"
         )
         return WorldError(f"{self.label} belongs to a world that is closed: {way_out}")
+
+
+def refuse_on_rank(what: str) -> None:
+    """Refuses in a rank, which may have inherited a variable with what it was at the fork.
+
+    Raises:
+        WorldError: this process is a rank.
+    """
+    rank = _rank_state.current_rank()
+    if rank is not None:
+        message = f"this is rank {rank}, and {what} in the coordinator alone; pass the variable to the function as an argument"
+        raise WorldError(message)
 
 
 def plain_value(value: Any) -> Any:

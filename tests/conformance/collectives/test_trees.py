@@ -235,6 +235,21 @@ def test_flatten_arrays_of_different_dtypes_to_one(world):
     assert_same(v.get_value()[1], np.array([0.0, 1.0]))
 
 
+def test_flatten_records_and_what_is_empty(world, rng):
+    records = [numbers(rng, RECORD, (3,)), numbers(rng, RECORD, ()), numbers(rng, RECORD, (0, 2))]
+    v = synk.flatten(records)
+    changed = [numbers(rng, RECORD, array.shape) for array in records]
+    v.set_value(changed, world.world_size - 1)
+    synk.broadcast(v, root=world.world_size - 1)
+    for rank in range(world.world_size):
+        for found, wanted in zip(v.get_value(rank), changed, strict=True):
+            assert_same(found, wanted)
+    nothing = synk.flatten([np.zeros((0, 3)), np.zeros(0)])
+    synk.all_reduce(nothing, "sum")
+    synk.broadcast(nothing)
+    assert_same(nothing.get_value()[0], np.zeros((0, 3)))
+
+
 # ---- lists and numbers
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba import _rank_state
+from synknumba import _rank_state, _world
 from tests.unit.collectives.conftest import ROWS, refused
 
 # ---- which values
@@ -151,11 +151,42 @@ def test_variables_are_not_numbers_of_this_process(held):
 def test_made_on_a_rank(held, monkeypatch):
     monkeypatch.setattr(_rank_state._state, "rank", 1)
     for make in (synk.variable, synk.flatten):
-        with refused(synk.WorldError, "this is rank 1", "only the coordinator makes variables"):
+        with refused(synk.WorldError, "this is rank 1", "variables are made in the coordinator alone"):
             make(np.ones(3))
 
 
-def test_called_on_a_rank(held):
+def test_used_on_a_rank(held):
+    """A rank inherits what a module had at the fork, and must not take it for what it has."""
+    early = synk.variable(np.ones(3), "early")
+    uses = [
+        lambda: synk.variable(np.ones(3)),
+        lambda: held_here.get_value(0),
+        lambda: np.asarray(held_here),
+        lambda: held_here.set_value(np.zeros(3)),
+        lambda: synk.all_reduce(held_here),
+        lambda: synk.gather(held_here),
+        lambda: synk.get_value(0, held_here),
+    ]
+
+    def try_all():
+        told = []
+        for use in uses:
+            try:
+                told.append(f"did {use()}")
+            except synk.WorldError as error:
+                told.append(str(error))
+        return told
+
+    with pytest.MonkeyPatch.context() as patch:  # as it is on a rank that was forked just now
+        patch.setattr(_rank_state._state, "rank", 1)
+        patch.setattr(_world, "_open", [])
+        held_here = synk.Variable([np.ones(3)], ("leaf",), "inherited")
+        told = try_all()
+    assert all(one.startswith("this is rank 1") for one in told), told
+    assert early.get_value().tolist() == [1, 1, 1]
+
+
+def test_made_by_a_function(held):
     @synk.function(outputs=None)
     def try_to(x):
         try:

@@ -9,6 +9,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba import _shm
+from tests.conformance.private_memory import PrivateDevice, fork_private
 from tests.unit.collectives.conftest import refused
 
 LARGE = np.ones(100_000)
@@ -33,6 +34,14 @@ def mapped(pid):
     return Path(f"/proc/{pid}/maps").read_text().count("/synk-")
 
 
+@synk.function(outputs=None)
+def holdings():
+    from synknumba._rank import Rank
+
+    (rank,) = [one for one in gc.get_objects() if isinstance(one, Rank)]
+    return np.array(len(rank.holdings))
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_no_room(world, monkeypatch, name):
     value = LARGE if name in NEED_LARGE else np.arange(4.0)
@@ -53,3 +62,22 @@ def test_no_room(world, monkeypatch, name):
     assert_array_equal(synk.gather(u), [np.arange(3.0)] * 2)
     CALLS[name](v, u)
     assert_array_equal(synk.all_reduce(synk.variable(np.ones(2)), "sum").get_value(), [2.0, 2.0])
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in {"reduce", "reduce_scatter"}])
+def test_no_room_on_a_device(no_world, monkeypatch, name):
+    """The rank whose GPU is full says so; the others give back what they have taken."""
+    value = np.ones(60_000) if name == "all_gather" else np.arange(4.0)
+    monkeypatch.setattr(PrivateDevice, "most", 490_000 if name == "all_gather" else 390_000)
+    with fork_private(2) as world:
+        v, u = synk.variable(value, "v"), synk.variable(np.arange(3.0), "u")
+        synk.set_value(1, v, value + 1)
+        before = holdings()
+        with pytest.raises(synk.RankError, match="out of memory"):
+            CALLS[name](v, u)
+        gc.collect()
+        assert holdings() == before
+        assert not world.closed
+        assert_array_equal(synk.gather(v), [value, value + 1])
+        assert_array_equal(synk.gather(u), [np.arange(3.0)] * 2)
+        assert_array_equal(synk.all_reduce(u, "sum").get_value(), 2 * np.arange(3.0))
