@@ -200,13 +200,13 @@ class Function:
         capacity = self._builder.capacity(rows.total, exact=rows.exact)
         key = (tuple(bound.key), rows.key, options.key(), capacity, self._builder.shapes(bound))
         plan = self._plans.get(key)
-        world.attach(bound.segments)
         if plan is None:
             plan = self._make_plan(world, bound, rows, capacity, options)
             self._keep(key, plan)
             if options.is_plain and not kwargs and not self._builder.has_rules:
                 self._remember(args, bound, KnownCall(plan, rows.count, tuple(map(weakref.ref, bound.changed))))
         else:
+            world.attach(bound.segments)
             self._plans.move_to_end(key)
         for variable in bound.changed:
             self._mark(world, variable)
@@ -252,6 +252,7 @@ class Function:
             ops=self._subset_ops(options),
             subset=options.subset,
         )
+        world.attach(bound.segments)
         self._ship(world, program, info)
         return FunctionPlan(world, program, info, About(bound.segments, bound.storages), has_ops=self._options.has_ops)
 
@@ -300,7 +301,7 @@ class Function:
             values=_formats(bound, rows),
             solo=options.solo,
         )
-        world.attach(built.segments)
+        world.attach([*bound.segments, *built.segments])
         self._ship(world, program, info)
         finish = None if len(wanted) < 2 else result_class(self.name, tuple(wanted))
         return KernelPlan(world, program, info, About(bound.segments, bound.storages), wanted, finish, built.segments)
