@@ -6,33 +6,32 @@
 shape. Everything that can be wrong is found before anything is sent.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from synknumba import _partition
-from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError
-from synknumba._layout import VECTOR
+from synknumba._collective_checks import (
+    check_all_uniform,
+    check_op,
+    check_row_shapes,
+    check_rows,
+    check_uniform,
+    destinations,
+    like,
+    matched,
+    several_of,
+)
+from synknumba._collective_runs import give_values, pairs_of, placed, run_in_place, run_into, run_known
+from synknumba._errors import PartitionError
 from synknumba._partition import Rows
 from synknumba._storage import Storage
-from synknumba._traffic import Pair, Traffic, Work
-from synknumba._tree import describe, flatten, parts_like, shape_told, unflatten
-from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape
-from synknumba._variable import Values, Variable, check_rank, traffic_of
-from synknumba._world import World, current_world
-
-_OPS: tuple[CollectiveOp, ...] = ("sum", "prod", "min", "max", "avg")
-_ORDER = "complex numbers have no order: reduce the real part or the absolute value"
-_REFUSED = {  # op: {dtype kind: way out}
-    "sum": {"b": "make it an integer variable to count, or use 'max' for any"},
-    "prod": {"b": "make it an integer variable, or use 'min' for all"},
-    "min": {"c": _ORDER},
-    "max": {"c": _ORDER},
-    "avg": dict.fromkeys("biu", "an average of integers is seldom one: use 'sum' and divide, or make it a float variable"),
-}
-
+from synknumba._traffic import Work
+from synknumba._tree import unflatten
+from synknumba._types import Array, Batch, CollectiveOp, Shape
+from synknumba._variable import Variable, check_rank, traffic_of
+from synknumba._world import World
 
 # ---- collectives ---------------------------------------------------------------------------------------------------------
 
@@ -56,18 +55,18 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
         WorldError: there is no world, or a variable belongs to another.
     """
     if values is None:
-        quick = _run_known(vars, "broadcast", None, root)
+        quick = run_known(vars, "broadcast", None, root)
         if quick is not None:
             return quick
-    several = _several(vars, "broadcast")
-    accepted = None if values is None else _matched(vars, several, values, "broadcast")
-    with _placed(several) as world:
+    several = several_of(vars, "broadcast")
+    accepted = None if values is None else matched(vars, several, values, "broadcast")
+    with placed(several) as world:
         root = check_rank(root, world.world_size)
         if accepted is None:
             _broadcast_from(world, several, root)
         else:
             ranks = range(world.world_size)
-            _assign(world, several, [dict.fromkeys(ranks, arrays) for arrays in accepted], sharded=False)
+            give_values(world, several, [dict.fromkeys(ranks, arrays) for arrays in accepted], sharded=False)
     return vars
 
 
@@ -75,13 +74,13 @@ def _broadcast_from(world: World, several: Sequence[Variable], root: int) -> Non
     """Sends the root's arrays, to memory of the root's shapes."""
     work = Work("broadcast", None, root)
     if all(leaf.uniform for one in several for leaf in one.storage().layout.leaves):
-        _in_place(world, work, several, differs=False)
+        run_in_place(world, work, several, differs=False)
         return
     pairs, targets = [], []
     for one in several:
         shapes = [(shapes[root],) * world.world_size for shapes in one.shapes()]
         targets.append(Storage(world, one.layout_with(shapes)))
-        pairs += _pairs(one, one.storage(), targets[-1])
+        pairs += pairs_of(one, one.storage(), targets[-1])
     traffic_of(world).collective(work, pairs)()
     for one, target in zip(several, targets, strict=True):
         one.replace(target, sharded=False)
@@ -102,15 +101,15 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
         BatchError: the batch selects rows that do not exist, or none.
         ArgumentError, DataError, WorldError: as in `broadcast`.
     """
-    several = _several(vars, "scatter")
+    several = several_of(vars, "scatter")
     for one in several:
-        _check_rows(one, "scatter")
-    accepted = [one.fetch([0])[0] for one in several] if values is None else _matched(vars, several, values, "scatter")
+        check_rows(one, "scatter")
+    accepted = [one.fetch([0])[0] for one in several] if values is None else matched(vars, several, values, "scatter")
     chosen = [[_Chosen(array, batch) for array in arrays] for arrays in accepted]
-    with _placed(several) as world:
+    with placed(several) as world:
         size = world.world_size
         parts = [{rank: [array.part(size, rank) for array in arrays] for rank in range(size)} for arrays in chosen]
-        _assign(world, several, parts, sharded=True)
+        give_values(world, several, parts, sharded=True)
     return vars
 
 
@@ -144,24 +143,24 @@ def gather(vars: Any, nd_up: int = 1) -> Any:
         PartitionError: the ranks' shapes do not allow it, or `nd_up` is neither 0 nor 1.
         ArgumentError, WorldError: as in `broadcast`.
     """
-    several = _several(vars, "gather")
+    several = several_of(vars, "gather")
     if type(nd_up) is not int or nd_up not in {0, 1}:
         message = f"nd_up must be 1 (a new axis, one entry a rank) or 0 (rows after one another), got {nd_up!r}"
         raise PartitionError(message)
-    with _placed(several) as world:
+    with placed(several) as world:
         for one in several:
             if nd_up:
-                _check_uniform(one, "gather with nd_up=1", "use nd_up=0 to put rows after one another")
+                check_uniform(one, "gather with nd_up=1", "use nd_up=0 to put rows after one another")
             else:
-                _check_rows(one, "gather with nd_up=0")
-                _check_row_shapes(one, "gather")
+                check_rows(one, "gather with nd_up=0")
+                check_row_shapes(one, "gather")
         found = [_fetch_all(world, one) for one in several]
     join: Callable[[Sequence[Array]], Array] = np.stack if nd_up else np.concatenate
     results = [
         unflatten(one.structure(), [join([arrays[leaf] for arrays in by_rank]) for leaf in one.leaves()])
         for one, by_rank in zip(several, found, strict=True)
     ]
-    return _like(vars, results)
+    return like(vars, results)
 
 
 def _fetch_all(world: World, one: Variable) -> list[list[Array]]:
@@ -185,21 +184,21 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
         PartitionError: the ranks' row shapes differ.
         ArgumentError, DataError, WorldError: as in `broadcast`.
     """
-    quick = _run_known(vars, "all_gather", None, dest=dest)
+    quick = run_known(vars, "all_gather", None, dest=dest)
     if quick is not None:
         return quick
-    several = _several(vars, "all_gather")
+    several = several_of(vars, "all_gather")
     for one in several:
-        _check_rows(one, "all_gather")
-    targets = _destinations(vars, several, dest, "all_gather")
-    with _placed([*several, *(one for one in targets if one not in several)]) as world:
+        check_rows(one, "all_gather")
+    targets = destinations(vars, several, dest, "all_gather")
+    with placed([*several, *(one for one in targets if one not in several)]) as world:
         for one in several:
-            _check_row_shapes(one, "all_gather")
+            check_row_shapes(one, "all_gather")
 
         def shape(shapes: tuple[Shape, ...], _: int) -> Shape:
             return (sum(one[0] for one in shapes), *shapes[0][1:])
 
-        _into(world, Work("all_gather"), several, targets, shape, sharded=False)
+        run_into(world, Work("all_gather"), several, targets, shape, sharded=False)
     return vars if dest is None else dest
 
 
@@ -222,26 +221,26 @@ def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: 
         ArgumentError, WorldError: as in `broadcast`.
     """
     if in_place:
-        quick = _run_known(vars, "reduce", op, root)
+        quick = run_known(vars, "reduce", op, root)
         if quick is not None:
             return quick
-    several = _several(vars, "reduce")
-    _check_op(several, op)
-    with _placed(several) as world:
+    several = several_of(vars, "reduce")
+    check_op(several, op)
+    with placed(several) as world:
         root = check_rank(root, world.world_size)
-        _check_all_uniform(several, "reduce")
+        check_all_uniform(several, "reduce")
         if in_place:
-            _in_place(world, Work("reduce", op, root), several, differs=world.world_size > 1)
+            run_in_place(world, Work("reduce", op, root), several, differs=world.world_size > 1)
             return vars
         results = [_reduced(world, one, op, root) for one in several]
-    return _like(vars, results)
+    return like(vars, results)
 
 
 def _reduced(world: World, one: Variable, op: CollectiveOp, root: int) -> Any:
     """The arrays combined into memory of their own, which goes afterwards."""
     storage = Storage(world, one.storage().layout)
     traffic = traffic_of(world)
-    traffic.collective(Work("reduce", op, root), _pairs(one, one.storage(), storage))()
+    traffic.collective(Work("reduce", op, root), pairs_of(one, one.storage(), storage))()
     return unflatten(one.structure(), traffic.fetch(storage, [(leaf, root) for leaf in one.leaves()]))
 
 
@@ -258,14 +257,14 @@ def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:
     Raises:
         ReductionError, PartitionError, ArgumentError, WorldError: as in `reduce`.
     """
-    quick = _run_known(vars, "all_reduce", op)
+    quick = run_known(vars, "all_reduce", op)
     if quick is not None:
         return quick
-    several = _several(vars, "all_reduce")
-    _check_op(several, op)
-    with _placed(several) as world:
-        _check_all_uniform(several, "all_reduce")
-        _in_place(world, Work("all_reduce", op), several, differs=False)
+    several = several_of(vars, "all_reduce")
+    check_op(several, op)
+    with placed(several) as world:
+        check_all_uniform(several, "all_reduce")
+        run_in_place(world, Work("all_reduce", op), several, differs=False)
     return vars
 
 
@@ -283,22 +282,22 @@ def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any
     Raises:
         ReductionError, PartitionError, ArgumentError, DataError, WorldError: as in `reduce`.
     """
-    quick = _run_known(vars, "reduce_scatter", op, dest=dest)
+    quick = run_known(vars, "reduce_scatter", op, dest=dest)
     if quick is not None:
         return quick
-    several = _several(vars, "reduce_scatter")
-    _check_op(several, op)
+    several = several_of(vars, "reduce_scatter")
+    check_op(several, op)
     for one in several:
-        _check_rows(one, "reduce_scatter")
-    targets = _destinations(vars, several, dest, "reduce_scatter")
-    with _placed([*several, *(one for one in targets if one not in several)]) as world:
-        _check_all_uniform(several, "reduce_scatter")
+        check_rows(one, "reduce_scatter")
+    targets = destinations(vars, several, dest, "reduce_scatter")
+    with placed([*several, *(one for one in targets if one not in several)]) as world:
+        check_all_uniform(several, "reduce_scatter")
 
         def shape(shapes: tuple[Shape, ...], rank: int) -> Shape:
             start, stop = _partition.part(shapes[0][0], world.world_size, rank)
             return (stop - start, *shapes[0][1:])
 
-        _into(world, Work("reduce_scatter", op), several, targets, shape, sharded=True)
+        run_into(world, Work("reduce_scatter", op), several, targets, shape, sharded=True)
     return vars if dest is None else dest
 
 
@@ -320,15 +319,15 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
     Raises:
         ArgumentError, DataError, BatchError, PartitionError, WorldError: as in `scatter`.
     """
-    several = _several(vars, "set_value")
-    accepted = _matched(vars, several, values, "set_value")
+    several = several_of(vars, "set_value")
+    accepted = matched(vars, several, values, "set_value")
     if batch is not None:
         for one in several:
-            _check_rows(one, "set_value with batch=")
+            check_rows(one, "set_value with batch=")
         accepted = [[_Chosen(array, batch).part(1, 0) for array in arrays] for arrays in accepted]
-    with _placed(several) as world:
+    with placed(several) as world:
         rank = check_rank(rank, world.world_size)
-        _assign(world, several, [{rank: arrays} for arrays in accepted])
+        give_values(world, several, [{rank: arrays} for arrays in accepted])
     return vars
 
 
@@ -338,7 +337,7 @@ def get_value(rank: int, vars: Any) -> Any:
     Raises:
         ArgumentError, PartitionError, WorldError: as in `broadcast`.
     """
-    return _like(vars, [one.get_value(rank) for one in _several(vars, "get_value")])
+    return like(vars, [one.get_value(rank) for one in several_of(vars, "get_value")])
 
 
 def get_lengths(vars: Any) -> Any:
@@ -347,9 +346,9 @@ def get_lengths(vars: Any) -> Any:
     Raises:
         ArgumentError, WorldError: as in `broadcast`.
     """
-    several = _several(vars, "get_lengths")
+    several = several_of(vars, "get_lengths")
     for one in several:
-        _check_rows(one, "get_lengths")
+        check_rows(one, "get_lengths")
     return _of_ranks(vars, several, lambda shape: shape[0])
 
 
@@ -359,218 +358,12 @@ def get_shapes(vars: Any) -> Any:
     Raises:
         ArgumentError, WorldError: as in `broadcast`.
     """
-    return _of_ranks(vars, _several(vars, "get_shapes"), lambda shape: shape)
+    return _of_ranks(vars, several_of(vars, "get_shapes"), lambda shape: shape)
 
 
 def _of_ranks(vars: Any, several: Sequence[Variable], told: Callable[[Shape], Any]) -> Any:
-    with _placed(several):
+    with placed(several):
         results = [
             unflatten(one.structure(), [[told(shape) for shape in shapes] for shapes in one.shapes()]) for one in several
         ]
-    return _like(vars, results)
-
-
-# ---- what they have in common --------------------------------------------------------------------------------------------
-
-
-def _several(vars: Any, what: str) -> list[Variable]:
-    """The variables, each once."""
-    if isinstance(vars, Variable):
-        return [vars]
-    found, _ = flatten(vars)
-    for one in found:
-        if not isinstance(one, Variable):
-            message = f"{what} needs a Variable, or a dict, list or tuple of them; got a {type(one).__name__}"
-            raise ArgumentError(message)
-    if not found:
-        message = f"{what} got no variable at all"
-        raise ArgumentError(message)
-    for position, one in enumerate(found):
-        if any(one is other for other in found[:position]):
-            message = f"{what} got {one.label} twice; give each variable once"
-            raise ArgumentError(message)
-    return found
-
-
-def _like(vars: Any, results: Sequence[Any]) -> Any:
-    return results[0] if isinstance(vars, Variable) else unflatten(flatten(vars)[1], results)
-
-
-def _matched(vars: Any, several: Sequence[Variable], values: Any, what: str) -> list[list[Array]]:
-    """The arrays of each variable, from values in the shape of `vars`."""
-    if isinstance(vars, Variable):
-        return [vars.accept(values)]
-    structure = flatten(vars)[1]
-    found = parts_like(structure, values)
-    if found is None:
-        message = f"{what} needs values in the shape of its variables, {describe(structure)}, but got {shape_told(values)}"
-        raise DataError(message)
-    return [one.accept(value) for one, value in zip(several, found, strict=True)]
-
-
-@contextmanager
-def _placed(several: Sequence[Variable]) -> Iterator[World]:
-    """The open world, begun, with the variables in it."""
-    world = current_world()
-    world.begin()
-    try:
-        for one in several:
-            one.place(world)
-        yield world
-    finally:
-        world.end()
-
-
-def _assign(world: World, several: Sequence[Variable], values: Sequence[Values], *, sharded: bool | None = None) -> None:
-    """Gives variables new values: all of them, or, where there is no memory for all, none."""
-    rooms = [one.room_for(world, new) for one, new in zip(several, values, strict=True)]
-    for one, new, room in zip(several, values, rooms, strict=True):
-        one.assign(world, new, room, sharded=sharded)
-
-
-def _pairs(one: Variable, source: Storage, target: Storage) -> list[Pair]:
-    """The arrays of a variable; one vector where it is flat."""
-    return [Pair(source, target, leaf) for leaf in ((VECTOR,) if one.flat else one.leaves())]
-
-
-def _in_place(world: World, work: Work, several: Sequence[Variable], *, differs: bool) -> None:
-    traffic = traffic_of(world)
-    pairs = [pair for one in several for pair in _pairs(one, one.storage(), one.storage())]
-    run = traffic.collective(work, pairs)
-    run()
-    for one in several:
-        one.mark(differs=differs, sharded=False)
-    if len(several) == 1:
-        layout = several[0]._layout  # noqa: SLF001  # a key, and no more
-        traffic.remember((work, layout, layout), run, [several[0].storage()])
-
-
-def _run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: Any = None) -> Any:
-    """Repeats a collective over one variable, in place or to one other, that was made before; None where there is none."""
-    changing = kind in ("all_gather", "reduce_scatter")
-    target = dest if changing else vars
-    if type(vars) is not Variable or type(target) is not Variable:
-        return None
-    if type(root) is not int or not (op is None or type(op) is str):
-        return None  # what is not checked yet may not be hashable, or be True, which equals 1
-    work = Work(kind, cast("CollectiveOp | None", op), root)
-    world = current_world()
-    world.begin()
-    try:
-        traffic: Traffic = traffic_of(world)
-        run = traffic.remembered((work, vars._layout, target._layout))  # noqa: SLF001  # a key, and no more
-        if run is None:
-            return None
-        run()
-        sharded = kind == "reduce_scatter"
-        target.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)
-        return target
-    finally:
-        world.end()
-
-
-def _into(
-    world: World,
-    work: Work,
-    several: Sequence[Variable],
-    targets: Sequence[Variable],
-    shape: Callable[[tuple[Shape, ...], int], Shape],
-    *,
-    sharded: bool,
-) -> None:
-    """A collective whose result has other shapes than what is given."""
-    pairs, storages = [], []
-    for one, target in zip(several, targets, strict=True):
-        shapes = [tuple(shape(given, rank) for rank in range(world.world_size)) for given in one.shapes()]
-        storage = target.storage()
-        # What is given to be combined or joined must not be written over before it is read.
-        if any(target is other for other in several) or target.shapes() != shapes:
-            storage = Storage(world, target.layout_with(shapes))
-        storages.append(storage)
-        pairs += [Pair(one.storage(), storage, leaf) for leaf in one.leaves()]
-    traffic = traffic_of(world)
-    run = traffic.collective(work, pairs)
-    run()
-    for target, storage in zip(targets, storages, strict=True):
-        target.replace(storage, sharded=sharded)
-    if len(several) == 1 and targets[0] is not several[0]:
-        key = (work, several[0]._layout, targets[0]._layout)  # noqa: SLF001  # as in `_in_place`
-        traffic.remember(key, run, [several[0].storage(), targets[0].storage()])
-
-
-def _destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -> Sequence[Variable]:
-    """The variables that get the result, checked against those that give it."""
-    if dest is None:
-        return several
-    targets = _several(dest, what)
-    if not isinstance(vars, Variable) and flatten(vars)[1] != flatten(dest)[1]:
-        message = f"{what} needs dest= in the shape of its variables, {describe(flatten(vars)[1])}"
-        raise ArgumentError(message)
-    if len(targets) != len(several):
-        message = f"{what} needs one variable in dest= for each that it is given: {len(several)}, got {len(targets)}"
-        raise ArgumentError(message)
-    for one, target in zip(several, targets, strict=True):
-        _check_destination(one, target, what)
-    return targets
-
-
-def _check_destination(one: Variable, target: Variable, what: str) -> None:
-    if one.structure() != target.structure():
-        message = f"{what}: {target.label} in dest= is not a tree of the same shape as {one.label}"
-        raise ArgumentError(message)
-    shapes = zip(one.root_shapes(), target.root_shapes(), strict=True)
-    for (mine, theirs), gives, gets in zip(shapes, one.dtypes(), target.dtypes(), strict=True):
-        if gives != gets or len(mine) != len(theirs):
-            message = (
-                f"{what}: {target.label} in dest= holds {gets} of {len(theirs)} dimensions, but {one.label} gives {gives} of "
-                f"{len(mine)}; make it of the same dtype and number of dimensions"
-            )
-            raise DataError(message)
-
-
-# ---- checks --------------------------------------------------------------------------------------------------------------
-
-
-def _check_op(several: Sequence[Variable], op: object) -> None:
-    if not isinstance(op, str) or op not in _OPS:
-        message = f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}"
-        raise ReductionError(message)
-    for one in several:
-        for dtype in one.dtypes():
-            way_out = _REFUSED[str(op)].get(dtype.kind)
-            if dtype.kind not in "biufc":
-                way_out = "gather it and combine it yourself, or use a variable for each numeric field"
-            if way_out is not None:
-                message = f"{one.label}: op {op!r} is not defined for dtype {dtype}; {way_out}"
-                raise ReductionError(message)
-
-
-def _check_rows(one: Variable, what: str) -> None:
-    """Refuses numbers, which have no rows."""
-    if any(not shape for shape in one.root_shapes()):
-        message = f"{what} divides or joins rows, but {one.label} is 0-d; give it at least one dimension"
-        raise PartitionError(message)
-
-
-def _check_all_uniform(several: Sequence[Variable], what: str) -> None:
-    for one in several:
-        _check_uniform(one, what, "all_gather or gather take arrays of different lengths")
-
-
-def _check_uniform(one: Variable, what: str, way_out: str) -> None:
-    """Refuses shapes that differ between ranks."""
-    for shapes in one.shapes():
-        if len(set(shapes)) > 1:
-            message = f"{what} needs one shape on all ranks, but {one.label} has {_told(shapes)}; {way_out}"
-            raise PartitionError(message)
-
-
-def _check_row_shapes(one: Variable, what: str) -> None:
-    for shapes in one.shapes():
-        if len({shape[1:] for shape in shapes}) > 1:
-            message = f"{what} puts rows after one another, but those of {one.label} differ in shape: {_told(shapes)}"
-            raise PartitionError(message)
-
-
-def _told(shapes: Sequence[Shape]) -> str:
-    return ", ".join(f"{shape} on rank {rank}" for rank, shape in enumerate(shapes))
+    return like(vars, results)

@@ -156,7 +156,7 @@ check_world()
 def test_collective_past_its_timeout(start):
     script = start("""
         world = synk.fork(2, device="cpu", timeout=1.5)
-        v = synk.variable(np.ones(100_000), "w")
+        v = synk.variable(np.ones(1_000_000), "w")
         synk.all_reduce(v, "sum")
         os.kill(world.pids[1], signal.SIGSTOP)
         began = time.monotonic()
@@ -169,5 +169,5 @@ def test_collective_past_its_timeout(start):
     """)
     told = script.expect(r"timeout (\S+) (.*)")
     assert 1.5 <= float(told[1]) < 2.5
-    assert told[2].startswith("all_reduce(float64 (100000,)) took longer than timeout=1.5 s; still at work: rank 1.")
+    assert told[2].startswith("all_reduce(float64 (1000000,)) took longer than timeout=1.5 s; still at work: rank 1.")
     script.finish()

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from synknumba import _traffic, _traffic_cores
 from synknumba.device import probe
 from tests.conformance.conftest import COLLECTIVE_ROWS
 
@@ -15,3 +16,10 @@ def row(request: pytest.FixtureRequest) -> dict[str, Any]:
     if needed > 2 and probe().count < needed:  # one GPU and two have markers
         pytest.skip(f"needs {needed} GPUs")
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def _little_done_by_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that arrays that the ranks work on need not be very large."""
+    for module in (_traffic, _traffic_cores):
+        monkeypatch.setattr(module, "DIRECT_BYTES", 128 << 10)

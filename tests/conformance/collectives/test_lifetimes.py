@@ -98,6 +98,16 @@ def test_what_it_says_of_itself(world):
     assert repr(v).endswith("replicas equal>")
     synk.reduce_scatter(v, "sum")
     assert "shards ((" in repr(v)
+    dest = synk.variable(np.zeros((1, 2), "float32"))
+    for _ in range(2):
+        synk.all_gather(v, dest=dest)
+        assert repr(dest).endswith("replicas equal>")
+        synk.set_value(0, dest, np.ones((6, 2), "float32"))
+    again = synk.variable(np.zeros((6, 2), "float32"))
+    for _ in range(2):
+        synk.reduce_scatter(again, "sum", dest=dest)
+        assert "shards ((" in repr(dest)
+        assert repr(again).endswith("replicas equal>")
     synk.broadcast(v, np.zeros((1, 2), "float32"))
     assert repr(v) == f"<Variable 'w' float32 (1, 2), on {ranks}, replicas equal>"
 
