@@ -97,8 +97,11 @@ def _select(rank: int, selection: Any, length: int) -> Rows:
         return Range(found.start, found.step, len(found)) if found else Range(0, 1, 0)
     if isinstance(selection, list | tuple | range | np.ndarray) and np.size(np.asarray(selection)) == 0:
         return Listed(np.empty(0, np.int64))
-    if selection is None and length == 0:
-        return Range(0, 1, 0)
+    if length == 0:
+        if selection is None:
+            return Range(0, 1, 0)
+        message = f"local_batch on rank {rank}, which has no rows: {selection!r} selects some; give [] or None for that rank"
+        raise BatchError(message)
     try:
         return select(selection, length)
     except BatchError as error:

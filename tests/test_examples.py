@@ -20,6 +20,9 @@ RUNS = [
     ("pi.py", "--points 200003 --device cpu --ranks 3", r"pi = 3\.1"),
     ("saxpy.py", "--rows 10007 --device cpu --ranks 3", "all results equal NumPy's"),
     ("intro.py", "--rows 100 101 2 --device cpu --ranks 3", r"parallel \d\.\d+, in slices"),
+    ("variables.py", "--device cpu", r"(?s)\[\[3.0, 3.0\], \[7.0, 7.0\]\].*all results are the manual's"),
+    ("variables.py", "--device cpu --ranks 3", "agree with the serial ones"),
+    ("variables.py", "--device cpu --ranks 1", "agree with the serial ones"),
 ]
 
 
@@ -65,6 +68,7 @@ def test_energy_reads_a_file(tmp_path, dtype):
         ("pi.py", "--points 1000003 --device cuda"),
         ("saxpy.py", "--rows 100003 --device cuda"),
         ("intro.py", "--rows 100 101 --device cuda"),
+        ("variables.py", "--ranks 1 --device cuda"),
     ],
 )
 def test_example_on_gpus(name, args):

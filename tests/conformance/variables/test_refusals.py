@@ -233,6 +233,17 @@ def test_a_local_batch_out_of_a_ranks_range(rows, world):
             functions.python_of_own_rows(rows, local_batch=[*fine, wrong if isinstance(wrong, int) else list(wrong), *[]])
 
 
+def test_a_local_batch_of_a_rank_without_rows(world):
+    one = synk.scatter(synk.variable(np.zeros(1)), np.ones(1))  # the last rank has it
+    if world.world_size > 1:
+        for wrong in ([0], 1, [-1]):
+            with refused(synk.BatchError, "local_batch on rank 0, which has no rows", "give [] or None for that rank"):
+                functions.of_own_rows(one, local_batch=wrong)
+    right: list[object] = [[]] * (world.world_size - 1)
+    assert functions.of_own_rows(one, local_batch=[*right, [0]]).total == 1
+    assert functions.of_own_rows(one, local_batch=slice(1)).total == 1
+
+
 def test_a_local_batch_that_is_none(rows, world):
     for wrong in ("text", 1.5, {"a": 1}, True, [0.5], slice("a", None), slice(0, 2, 0), object()):
         with refused(synk.BatchError, "local_batch on rank 0"):
