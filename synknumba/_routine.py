@@ -202,9 +202,9 @@ class Routine(Repeated):
         out: list[SliceRows | None] = []
         for k in range(parts):
             low, high = part(stop - start, parts, k)
-            of_own = None if own is None else own.part(parts, k)
+            of_own = None if own is None else _part(own, parts, k)
             if high > low or (of_own is not None and of_own.count):
-                out.append(SliceRows(shard.part(parts, k), start + low, start + high, of_own))
+                out.append(SliceRows(_part(shard, parts, k), start + low, start + high, of_own))
         return out
 
     def _own_slices(self, own: Rows, before: int) -> list[SliceRows | None]:
@@ -272,6 +272,12 @@ class Routine(Repeated):
                 return 1 if self.program.solo else self.place.world_size
             case RankConstant.OFFSET:
                 return _index_bounds(rows)[0]
+
+
+def _part(rows: Rows, parts: int, index: int) -> Rows:
+    """One part of some rows; nothing is gathered where there are none."""
+    found = rows.part(parts, index)
+    return found if found.count else Range(0, 1, 0)
 
 
 def scalar_value(param: Dynamic, values: tuple[Any, ...]) -> Any:

@@ -2,7 +2,7 @@
 
 Inputs are read-only: on the CPU they are the caller's own memory, and on a GPU what is written to a copy of them is lost. The
 CPU's compiler refuses every such store. This look at the source refuses the plain ones for every device, before anything is
-sent: `x[...] = …`, `x[...] += …` and `cuda.atomic.…(x, …)` where x is a parameter.
+sent: `x[...] = …`, `x[...] += …`, `x += …` and `cuda.atomic.…(x, …)` where x is a parameter.
 """
 
 import ast
@@ -28,7 +28,9 @@ def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
     for node in nodes:
         for name in _stored(node) & names:
             found.setdefault(name, first + node.lineno - 1)  # type: ignore[attr-defined]  # statements and calls have lines
-    rebound = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}  # arrays are, where they lie
+    stores = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    rebound = {node.id for node in stores if id(node) not in added_to}
     return {name: line for name, line in found.items() if name not in rebound}
 
 
@@ -45,6 +47,8 @@ def _stored(node: ast.AST) -> set[str]:
     match node:
         case ast.Assign(targets=targets):
             return {name for target in targets for name in _elements(target)}
+        case ast.AugAssign(target=ast.Name(id=name)):
+            return {name}
         case ast.AugAssign(target=target):
             return set(_elements(target))
         case ast.Call(

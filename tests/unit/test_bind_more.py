@@ -169,6 +169,28 @@ def test_writes_of_the_function_itself_are_found():
     assert written_parameters(rebinds) == {}
 
 
+def test_an_array_that_is_added_to_is_written():
+    def adds(x, y, z):
+        x += 1
+        y = y + 1
+        y += 1
+        z.total += 1
+        return y
+
+    assert list(written_parameters(adds)) == ["x"]
+
+    @synk.function(outputs="sum")
+    def doubled(x, k):
+        k += 1  # a number is the function's own
+        x *= k
+        return x.sum()
+
+    x = synk.data(np.ones(4))
+    with synk.fork(1, device="cpu"), pytest.raises(synk.ArgumentError, match=r"writes to x, which is an input.*inout="):
+        doubled(x, 1)
+    assert x.data.sum() == 4
+
+
 def test_a_name_that_an_inner_function_rebinds_is_still_written():
     def outer(x):
         def inner():

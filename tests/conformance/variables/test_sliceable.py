@@ -263,6 +263,17 @@ def test_functions_take_inputs_and_variables_of_different_lengths(world):
                 assert_array_equal(rows, value)
 
 
+def test_selected_rows_of_inputs_and_variables_of_different_lengths(world):
+    x, value = np.arange(9.0), np.arange(3.0 * world.world_size)
+    v = synk.scatter(synk.variable(value[:1]), value)
+    own = [[0, 0]] + [[]] * (world.world_size - 1)
+    for num_slices in (1, 2):
+        lengths, own_lengths, rows = functions.lengths_of(x, v, batch=[8, 8], local_batch=own, num_slices=num_slices)
+        pairs = [(len(part), 2 * (rank == 0)) for rank, part in enumerate(shards(x[[8, 8]], world))]
+        assert list(zip(lengths, own_lengths, strict=True)) == [pair for pair in pairs if any(pair)]
+        assert_array_equal(rows, [0.0, 0.0])
+
+
 def test_slices_of_inputs_and_variables_of_different_lengths(world):
     @synk.function(outputs=None, sliceable=("v",))
     def slices(x, v):
