@@ -4,40 +4,33 @@ Everything that can be wrong with an argument is found here, in the coordinator,
 """
 
 import inspect
-import itertools
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import cloudpickle
 import numpy as np
 
-from synknumba import _partition
 from synknumba._arguments import IndexRange, PerRankValues
+from synknumba._bind_variables import VariableBinder
+from synknumba._bound import Bound, leaves_of
 from synknumba._data import Data
-from synknumba._errors import ArgumentError, BatchError, DataError
-from synknumba._partition import Range, Rows
+from synknumba._errors import ArgumentError, DataError
 from synknumba._program import (
     Broadcast,
     Constant,
     Dynamic,
     Filled,
     FunctionStyle,
-    Held,
-    HeldRows,
     HostArray,
     IndexSpan,
     Param,
     PerRank,
     Sharded,
     Tree,
-    Update,
 )
-from synknumba._shm import Segment
-from synknumba._storage import Storage
 from synknumba._tree import flatten, is_nested
-from synknumba._types import Array, Batch, Op, RankConstant, Shape
+from synknumba._types import Array, Op, RankConstant
 from synknumba._variable import Variable
 from synknumba._world import World
 
@@ -65,116 +58,6 @@ def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
     return names
 
 
-@dataclass(slots=True)
-class Bound:
-    """One call's arguments.
-
-    Attributes:
-        parameters: what each parameter gets.
-        key: equal for calls that differ in nothing but values.
-        values, formats: what changes from call to call, and how it is packed.
-        lengths: rows of each sharded argument.
-        minibatches: rows of each minibatch argument.
-        empties: arrays without rows inside nested arguments, which need not agree with those that have rows.
-        per_rank: number of values of each per-rank argument.
-        contiguous: arguments that are index ranges or offsets, and so need rows in one piece.
-        segments: that the ranks must have mapped.
-        write_back: parameters whose NumPy arrays get rows back, and where from.
-        whole: the arguments as they were passed, for output shapes.
-        own_lengths: rows that each rank has of each sliceable variable.
-        variables: the variables, by the parameter, or leaf of one, that gets them.
-        changed: those of them that ranks may write to.
-        world: that the call is made in; None where it is not to be made, so that nothing is copied.
-        world_size: number of ranks.
-        solo: only the root runs.
-    """
-
-    parameters: dict[str, Param] = field(default_factory=dict)
-    key: list[Any] = field(default_factory=list)
-    values: list[Any] = field(default_factory=list)
-    formats: list[str] = field(default_factory=list)
-    lengths: dict[str, int] = field(default_factory=dict)
-    minibatches: dict[str, int] = field(default_factory=dict)
-    empties: dict[str, int] = field(default_factory=dict)
-    per_rank: dict[str, int] = field(default_factory=dict)
-    contiguous: list[str] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
-    write_back: list[tuple[str, Array, Data]] = field(default_factory=list)
-    whole: dict[str, Any] = field(default_factory=dict)
-    own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    variables: dict[str, Variable] = field(default_factory=dict)
-    changed: list[Variable] = field(default_factory=list)
-    world: World | None = None
-    world_size: int = 1
-    solo: bool = False
-
-    @property
-    def dry(self) -> bool:
-        """Whether the call is not to be made."""
-        return self.world is None
-
-    @property
-    def storages(self) -> list[Storage]:
-        """The memory of its variables."""
-        return [] if self.dry else [one.storage() for one in self.variables.values()]
-
-    def written(self) -> tuple[list[str], list[str]]:
-        """The parameters whose rows are written back: of sharded arguments, and of sliceable variables."""
-        leaves = [(name, leaf) for name, param in self.parameters.items() for leaf in _leaves(param)]
-        sharded = [name for name, leaf in leaves if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position]
-        return sharded, [name for name, leaf in leaves if isinstance(leaf, HeldRows) and leaf.writable]
-
-    def texts(self) -> tuple[str, ...]:
-        """Each argument in a few words."""
-        return tuple(f"{name}: {describe_value(value)}" for name, value in self.whole.items())
-
-    def lasting_texts(self) -> tuple[str, ...]:
-        """The same, but of what changes from call to call the type alone: true of every call of one plan."""
-        changing = {name for name, param in self.parameters.items() if isinstance(param, Dynamic | Tree)}
-        told = (
-            (name, type(value).__name__ if name in changing else describe_value(value)) for name, value in self.whole.items()
-        )
-        return tuple(f"{name}: {text}" for name, text in told)
-
-    def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
-        """Notes a scalar that comes with each call."""
-        param = Dynamic(len(self.values), dtype)
-        self.values.append(value)
-        self.formats.append(fmt)
-        return param
-
-    def select(self, function: str, batch: Batch) -> Rows | None:
-        """The rows of the call; None where nothing is sharded.
-
-        Raises:
-            PartitionError: lengths disagree.
-            BatchError: the batch selects what does not exist.
-        """
-        lengths = self.lengths or self.minibatches or self.empties
-        if not lengths:
-            if batch is not None:
-                message = (
-                    f"{function} got batch={batch!r}, but none of its arguments is sharded, so there are no rows to select"
-                )
-                if self.own_lengths:
-                    message += "; local_batch selects rows of sliceable variables"
-                raise BatchError(message)
-            return None
-        length = _partition.common_length(lengths)
-        rows = _partition.select(batch, length)
-        for name, available in self.minibatches.items():
-            _partition.minibatch_rows(rows, available, name)
-        in_one_piece = isinstance(rows, Range) and (rows.step == 1 or rows.count == 0)
-        if self.contiguous and not in_one_piece:
-            message = (
-                f"batch must select neighbouring rows in order (an int, or a slice with step 1) because "
-                f"{self.contiguous[0]} is an index "
-                "range or synk.OFFSET; pass the indices themselves as an array to select others"
-            )
-            raise BatchError(message)
-        return rows
-
-
 class Binder:
     """Binds the arguments of one function."""
 
@@ -200,7 +83,7 @@ class Binder:
         self._givens = dict(givens)
         self._sliceable = frozenset(sliceable)
         self._updates = dict(updates)
-        self._updated = {id(variable) for variable, _ in updates.values()}
+        self._variables = VariableBinder(name, style, inout=inout, givens=givens, sliceable=sliceable, updates=updates)
         self._made = {*self._outputs, *self._updates}  # for the call, and not passed
         self.passed = [p for p in parameters if p not in self._made and p not in self._givens]
         given = [leaf for value in self._givens.values() for leaf in flatten(value)[0]]
@@ -268,7 +151,7 @@ class Binder:
             bound.whole[name] = value
             bound.parameters[name] = self._param(bound, name, name, value)
         for name, (variable, op) in self._updates.items():
-            bound.parameters[name] = self._update(bound, name, variable, op)
+            bound.parameters[name] = self._variables.update(bound, name, variable, op)
         self._check_aliases(bound)
         return bound
 
@@ -290,7 +173,7 @@ class Binder:
     def _param(self, bound: Bound, name: str, slot: Any, value: Any) -> Param:
         """What a parameter, or a leaf of a nested one, gets."""
         if isinstance(value, Variable):
-            return self._variable(bound, name, slot, value)
+            return self._variables.param(bound, name, _path(name, slot), value)
         nested = is_nested(value) and self._style == "function"
         if name in self._sliceable and not nested:
             message = f"{name} of {self._name} is in sliceable=, which takes variables; got a {type(value).__name__}"
@@ -313,83 +196,6 @@ class Binder:
         if hasattr(value, "__array__") and not isinstance(value, tuple):
             return self._numpy(bound, name, slot, np.asarray(value))
         return self._constant(bound, name, value)
-
-    # ---- variables
-
-    def _variable(self, bound: Bound, name: str, slot: Any, variable: Variable) -> Param:
-        """Each rank's own arrays."""
-        path = _path(name, slot)
-        if variable.is_tree and self._style == "kernel":
-            message = f"{path} of {self._name} is a tree of arrays, and a kernel takes arrays; make a variable of each"
-            raise ArgumentError(message)
-        read_only = id(variable) in self._updated
-        if read_only and name not in self._givens:
-            message = (
-                f"{path} of {self._name} is {variable.label}, which the call also assigns (updates=); bind it with givens= to "
-                f"read its old value"
-            )
-            raise ArgumentError(message)
-        self._claim(bound, path, variable)
-        sliceable = name in self._sliceable
-        self._check_whole(bound, path, variable)
-        number = self._place_variable(bound, variable)
-        if sliceable:
-            self._count_rows(bound, path, variable)
-        params = [
-            HeldRows(number, leaf, name in self._inout) if sliceable else Held(number, leaf, read_only)
-            for leaf in variable.leaves()
-        ]
-        if not (read_only or (sliceable and name not in self._inout)):
-            bound.changed.append(variable)
-        return Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
-
-    def _update(self, bound: Bound, name: str, variable: Variable, op: Op) -> Param:
-        """An accumulator with the shape of a variable."""
-        if variable.is_tree and self._style == "kernel":
-            message = (
-                f"updates[{name!r}] of {self._name} is a tree of arrays, and a kernel takes arrays; make a variable of each"
-            )
-            raise ArgumentError(message)
-        if not any(variable is one for one in bound.variables.values()):
-            self._claim(bound, name, variable)
-        self._check_whole(bound, name, variable)
-        number = self._place_variable(bound, variable)
-        bound.changed.append(variable)
-        shapes = _shapes_by_rank(bound, variable)
-        params = [Update(number, leaf, op, variable.dtypes()[leaf], shapes[leaf]) for leaf in variable.leaves()]
-        return Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
-
-    def _check_whole(self, bound: Bound, path: str, variable: Variable) -> None:
-        """Refuses to run on the root alone with rows that are not there."""
-        if bound.solo and variable.sharded:
-            message = (
-                f"{path} of {self._name} is {variable.label}, of which each rank has its own rows; as_serial needs "
-                f"all on the root"
-            )
-            raise ArgumentError(message)
-
-    def _claim(self, bound: Bound, path: str, variable: Variable) -> None:
-        for other, claimed in bound.variables.items():
-            if claimed is variable:
-                message = f"{path} and {other} of {self._name} are the same variable, {variable.label}; pass it once"
-                raise ArgumentError(message)
-        bound.variables[path] = variable
-
-    @staticmethod
-    def _place_variable(bound: Bound, variable: Variable) -> int:
-        if bound.world is None:
-            bound.key.append(id(variable))
-            return -1
-        number = variable.place(bound.world).number
-        bound.key.append(variable._layout)  # noqa: SLF001  # as that of Data
-        return number
-
-    def _count_rows(self, bound: Bound, path: str, variable: Variable) -> None:
-        for leaf, by_rank in enumerate(_shapes_by_rank(bound, variable)):
-            if not by_rank[0]:
-                message = f"{path} of {self._name} is in sliceable=, but {variable.label} is 0-d and has no rows"
-                raise ArgumentError(message)
-            bound.own_lengths[path if not variable.is_tree else f"{path}, array {leaf}"] = tuple(shape[0] for shape in by_rank)
 
     # ---- arrays and numbers
 
@@ -493,7 +299,7 @@ class Binder:
         owners: dict[int, str] = {}
         written: dict[int, str] = {}
         for name, param in bound.parameters.items():
-            for leaf in _leaves(param):
+            for leaf in leaves_of(param):
                 if not isinstance(leaf, Sharded | Broadcast) or bound.dry:
                     continue
                 segment = leaf.array.segment
@@ -509,27 +315,6 @@ class Binder:
                 owners[segment] = name
                 if writable:
                     written[segment] = name
-
-
-def _leaves(param: Param) -> list[Param]:
-    if not isinstance(param, Tree):
-        return [param]
-    return [leaf for one in param.leaves for leaf in _leaves(one)]
-
-
-def _shapes_by_rank(bound: Bound, variable: Variable) -> list[tuple[Shape, ...]]:
-    """The shapes of each array on the ranks of the call; where it is only worked out, for as many ranks as it is for."""
-    size = bound.world_size
-    placed = variable._layout[1] >= 0  # noqa: SLF001  # as that of Data
-    if placed and len(variable.shapes()[0]) == size:
-        return variable.shapes()
-    if not variable.sharded:
-        return [(shape,) * size for shape in variable.root_shapes()]
-    out = []
-    for shapes in variable.shapes():  # as if all its rows were scattered over so many
-        edges = _partition.bounds(sum(shape[0] for shape in shapes), size)
-        out.append(tuple((stop - start, *shapes[0][1:]) for start, stop in itertools.pairwise(edges)))
-    return out
 
 
 def _share_memory(a: Array, b: Array) -> bool:
@@ -555,13 +340,3 @@ def _python_kind(value: Any) -> str:
     if isinstance(value, int):
         return "i"
     return "f" if isinstance(value, float) else "c"
-
-
-def describe_value(value: Any) -> str:
-    """An argument in a few words: dtype and shape of an array, the value of a number."""
-    if isinstance(value, Data | np.ndarray):
-        return f"{value.dtype} {value.shape}"
-    if isinstance(value, Variable):  # its repr tells what changes from call to call
-        return "variable, a tree" if value.is_tree else f"variable {value.dtype} {value.shape}"
-    text = repr(value)
-    return text if len(text) <= 40 else f"{type(value).__name__}"

@@ -5,7 +5,7 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._bind import Bound
+from synknumba._bound import Bound
 from synknumba._errors import ArgumentError, BatchError, PartitionError
 from synknumba._own_rows import OwnRows, select_own
 from synknumba._partition import Listed, Range, Rows, part

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from synknumba import simt
-from synknumba._bind import Binder, Bound, signature_names
+from synknumba._bind import Binder, signature_names
+from synknumba._bound import Bound
 from synknumba._call_rows import CallRows, RowSelector, check_writable_rows
 from synknumba._control import VALUE_BYTES
 from synknumba._data import Data

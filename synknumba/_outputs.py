@@ -8,7 +8,7 @@ import numpy as np
 
 from synknumba import _reduction
 from synknumba._arguments import Output
-from synknumba._bind import Bound
+from synknumba._bound import Bound
 from synknumba._control import RESULT_BYTES
 from synknumba._data import Data
 from synknumba._errors import ArgumentError, ReductionError

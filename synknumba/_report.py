@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from synknumba._arguments import Output
-from synknumba._bind import Bound
+from synknumba._bound import Bound
 from synknumba._call_rows import CallRows
 from synknumba._partition import part
 from synknumba._program import Broadcast, Sharded, Tree
