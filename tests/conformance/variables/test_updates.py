@@ -199,9 +199,9 @@ def test_the_old_value_that_is_returned(world):
         return old
 
     x = np.ones((world.world_size, 2))
-    for _ in range(3):
-        assert_array_equal(call(x), np.ones((world.world_size, 2)))
-        assert_held(s, world, np.ones(2))
+    for k in range(1, 4):
+        assert_array_equal(call(k * x), np.full((world.world_size, 2), max(k - 1, 1)))
+        assert_held(s, world, np.full(2, k))
 
 
 def test_shapes_that_differ_between_ranks(world):
