@@ -26,7 +26,6 @@ ROWS = (
 # What carries the collectives is a driver of its own.
 COLLECTIVE_ROWS = (
     *(row for row in ROWS if row.id != "cpu5"),
-    pytest.param({"world_size": 1, "device": "private"}, id="private1"),
     pytest.param({"world_size": 3, "device": "private"}, id="private3"),
     pytest.param({"devices": [0, 1], "device": "cuda", "transport": "host"}, id="cuda2host", marks=_multi),
     pytest.param({"devices": [0, 1, 2, 3], "device": "cuda"}, id="cuda4", marks=_multi),

@@ -26,7 +26,7 @@ OPS = {  # op: the dtypes that have it, and how NumPy does it; "avg" is divided 
 }
 OPS_AND_DTYPES = [(op, dtype) for op, (dtypes, _) in OPS.items() for dtype in dtypes]
 SHAPES = [(), (1,), (0,), (7,), (3, 2), (2, 0), (2, 3, 2)]
-LARGE = (40_009, 2)  # more than the coordinator does itself, in every dtype, on two ranks
+LARGE = (20_011, 2)  # more than the coordinator does itself, in every dtype, on two ranks
 
 
 def numbers(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Any:
