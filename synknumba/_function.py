@@ -5,9 +5,7 @@ f(x, y, 0.5) ──known call──> Plan.execute                       the hot 
 """
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count as counter
 from typing import Any
@@ -22,10 +20,11 @@ from synknumba._control import VALUE_BYTES
 from synknumba._data import Data
 from synknumba._errors import ArgumentError, ReductionError, WorldError
 from synknumba._failure import CallInfo
+from synknumba._kept_plans import KeptPlans
 from synknumba._messages import Install
 from synknumba._options import CallOptions, FunctionOptions, check_names
 from synknumba._outputs import OutputBuilder
-from synknumba._plan import About, Count, FunctionPlan, KernelPlan, Plan, next_number
+from synknumba._plan import About, FunctionPlan, KernelPlan, Plan, next_number
 from synknumba._program import Broadcast, Held, HeldRows, Param, Program, Sharded
 from synknumba._report import PlanReport, make_report
 from synknumba._ship import RankSideFunction, make_spec, result_class
@@ -35,29 +34,11 @@ from synknumba._variable import Variable
 from synknumba._world import World, current_world, open_world
 from synknumba._writes import written_parameters
 
-BYTES_KEPT = 256 << 20  # of results in shared memory, per function: a loop over ever new lengths must not fill /dev/shm
-PLANS_KEPT = 128  # per function: an epoch's different shapes; the least recently used is dropped beyond
-
 ROW_VALUES = 3  # of a call's values, at most: those that select rows
 OWN_VALUES = 3  # likewise, for each rank: those that select rows of sliceable variables
 
 _ids = counter()
 _functions: "weakref.WeakSet[Function]" = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True)
-class KnownCall:
-    """A call of the plainest kind that was made before.
-
-    Attributes:
-        plan: that it is made by.
-        count: its rows.
-        changed: the variables that ranks may write to.
-    """
-
-    plan: Plan
-    count: Count
-    changed: "tuple[weakref.ref[Variable], ...]"
 
 
 class Function:
@@ -102,8 +83,7 @@ class Function:
         self._selector = RowSelector(self.name, options.style)
         self._builder = OutputBuilder(self.name, options.outputs)
         self._world: World | None = None
-        self._plans: OrderedDict[Any, Plan] = OrderedDict()
-        self._quick: dict[tuple[Any, ...], KnownCall] = {}
+        self._plans = KeptPlans(self._binder)
         self._written: dict[str, int] | None = None  # parameters that the source stores to, when it has been looked at
         _functions.add(self)
 
@@ -131,7 +111,7 @@ class Function:
         try:
             plain = batch is None and local_batch is None and num_slices == 1 and output_subset is None and not kwargs
             if plain and world is self._world:
-                known, values = self._known_call(args)
+                known, values = self._plans.known(args)
                 if known is not None:
                     for variable in known.changed:
                         self._mark(world, variable())
@@ -165,24 +145,6 @@ class Function:
         finally:
             world.end()
 
-    def _known_call(self, args: tuple[Any, ...]) -> tuple[KnownCall | None, tuple[Any, ...]]:
-        """A call of the plainest kind that was made before, and what it changes from call to call."""
-        key: list[Any] = [one._layout for one in self._binder.fixed]  # noqa: SLF001  # as below
-        values: list[Any] = []
-        for arg in args:
-            kind = arg.__class__
-            if kind is Data or kind is Variable:
-                key.append(arg._layout)  # noqa: SLF001  # the hot path reads it without a call
-            elif kind is float:
-                key.append(float)
-                values.append(arg)
-            elif kind is int and -(2**63) <= arg < 2**63:
-                key.append(int)
-                values.append(arg)
-            else:
-                return None, ()
-        return self._quick.get(tuple(key)), tuple(values)
-
     @staticmethod
     def _mark(world: World, variable: Variable | None) -> None:
         """Notes that ranks may have written to a variable, each something else."""
@@ -203,12 +165,11 @@ class Function:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._make_plan(world, bound, rows, capacity, options)
-            self._keep(key, plan)
+            self._plans.keep(key, plan)
             if options.is_plain and not kwargs and not self._builder.has_rules:
-                self._remember(args, bound, KnownCall(plan, rows.count, tuple(map(weakref.ref, bound.changed))))
+                self._plans.remember(args, bound, plan, rows.count)
         else:
             world.attach(bound.segments)
-            self._plans.move_to_end(key)
         for variable in bound.changed:
             self._mark(world, variable)
         result = plan.execute((*bound.values, *rows.values), rows.count)
@@ -229,7 +190,6 @@ class Function:
         """Lets go of the plans, and of the memory of their results."""
         self._world = None
         self._plans.clear()
-        self._quick.clear()
 
     def _make_plan(self, world: World, bound: Bound, rows: CallRows, capacity: int, options: CallOptions) -> Plan:
         self._check_per_rank(world, bound)
@@ -317,37 +277,6 @@ class Function:
         world.command(Install(spec, program), info=info)
         if spec is not None:
             world.shipped.add(self._id)
-
-    def _keep(self, key: Any, plan: Plan) -> None:
-        """Keeps a plan, and lets go of stale ones and of those used least recently, if there are too many or too large."""
-        for one in [k for k, old in self._plans.items() if old.stale]:
-            self._drop(one)
-        self._plans[key] = plan
-        while len(self._plans) > PLANS_KEPT:
-            self._drop(next(iter(self._plans)))
-        held = sum(one.nbytes for one in self._plans.values())
-        for one in [k for k, old in self._plans.items() if old.nbytes and old is not plan]:
-            if held <= BYTES_KEPT:
-                break
-            held -= self._plans[one].nbytes
-            self._drop(one)
-
-    def _drop(self, key: Any) -> None:
-        old = self._plans.pop(key)
-        self._quick = {k: v for k, v in self._quick.items() if v.plan is not old}
-        old.forget()
-
-    def _remember(self, args: tuple[Any, ...], bound: Bound, known: KnownCall) -> None:
-        """Lets a call with arguments like these take the hot path, if they are of the plainest kind."""
-        scalars = [arg for arg in args if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)]
-        arrays = [arg for arg in args if type(arg) is Data or type(arg) is Variable]
-        fixed = self._binder.fixed
-        # Numbers and NumPy arrays that are bound by givens= are not among the arguments: they are packed, or copied into shared
-        # memory, at each call.
-        copied = len(bound.segments) > sum(isinstance(one, Data) for one in (*arrays, *fixed))
-        if len(scalars) + len(arrays) == len(args) == len(self._binder.passed) and scalars == bound.values and not copied:
-            key = (arg._layout if isinstance(arg, Data | Variable) else type(arg) for arg in args)  # noqa: SLF001
-            self._quick[(*(one._layout for one in fixed), *key)] = known  # noqa: SLF001
 
     def _check_per_rank(self, world: World, bound: Bound) -> None:
         for path, values in bound.per_rank.items():
