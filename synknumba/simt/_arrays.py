@@ -1,6 +1,7 @@
 """`cuda.shared.array` and `cuda.local.array`: their shapes and dtypes, which are known before the kernel runs."""
 
 import ast
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,10 @@ from synknumba.simt._ast import read_names
 from synknumba.simt._scope import MISSING, Scope
 
 ARRAY_PATHS = frozenset({"shared.array", "local.array"})
+
+# CUDA's own limits, in the CUDA C++ Programming Guide's table of technical specifications; here they keep arrays on the stack.
+LOCAL_BYTES = 512 << 10  # local memory of a thread
+STATIC_SHARED_BYTES = 48 << 10  # shared memory of a block whose size the kernel states
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,29 @@ def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
         return tuple(int(dim) for dim in dims)
     construct = "an array shape that is not made of positive integer constants"
     raise scope.source.refusal(node, construct, "use constants, or a dynamic shared array, of shape 0")
+
+
+def check_size(path: str, shape: tuple[int, ...], dtype: Any, made: ast.AST, scope: Scope) -> None:
+    """Refuses an array that is larger than CUDA allows.
+
+    Args:
+        path: "shared.array" or "local.array".
+        shape: its dimensions.
+        dtype: its dtype; None where Numba alone knows it, and then its elements are taken for bytes.
+        made: where it is made.
+        scope: of the kernel.
+
+    Raises:
+        KernelError: it is too large.
+    """
+    itemsize = 1 if dtype is None else dtype.itemsize if isinstance(dtype, np.dtype) else as_dtype(dtype).itemsize
+    nbytes = math.prod(shape) * itemsize
+    if path == "local.array" and nbytes > LOCAL_BYTES:
+        construct = f"a local array of {nbytes} bytes, where CUDA gives a thread {LOCAL_BYTES}"
+        raise scope.source.refusal(made, construct, "pass an array with a row for each thread")
+    if path == "shared.array" and nbytes > STATIC_SHARED_BYTES:
+        construct = f"a static shared array of {nbytes} bytes, where CUDA allows {STATIC_SHARED_BYTES}"
+        raise scope.source.refusal(made, construct, "use a dynamic shared array, of shape 0, and launch with as many bytes")
 
 
 def known_dtype(node: ast.expr, scope: Scope) -> types.Type | np.dtype[Any] | None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from numba.core import types
 
 from synknumba._errors import KernelError
-from synknumba.simt._arrays import ARRAY_PATHS, SharedArray, array_arguments, constant, known_dtype, shape_of
+from synknumba.simt._arrays import ARRAY_PATHS, SharedArray, array_arguments, check_size, constant, known_dtype, shape_of
 from synknumba.simt._ast import assign, expression, load, place, read_names, walk
 from synknumba.simt._declared import Conversions
 from synknumba.simt._exchange import arguments_of, exchange
@@ -184,6 +184,7 @@ class _Translator(Hoister):
         """Makes the array that a variable stands for; nothing else may be assigned to it."""
         shape_node, dtype_node = array_arguments(path, made, self.scope)
         shape, dtype = shape_of(shape_node, self.scope, dynamic=path == "shared.array"), self._dtype(dtype_node)
+        check_size(path, shape, known_dtype(dtype_node, self.scope), made, self.scope)
         if path == "shared.array":
             self.variables.check_known_at_launch(dtype, made)
             self.code.needs_block = True

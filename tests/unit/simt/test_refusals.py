@@ -36,6 +36,16 @@ def odd_grid(x):
     x[0] = cuda.grid(4)
 
 
+def huge_local(x):
+    c = cuda.local.array(65_537, np.float64)
+    x[0] = c[0]
+
+
+def huge_shared(x):
+    s = cuda.shared.array((6145, 1), np.float64)
+    x[0] = s[0, 0]
+
+
 def local_of_variable_size(x):
     c = cuda.local.array(x.size, np.float64)
     x[0] = c[0]
@@ -295,6 +305,8 @@ REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
     (grid_as_argument, 3, ("the group of all threads", "sync()")),
     (blocks_as_groups, 1, ("cuda.cg.this_block", "this_grid().sync()")),
     (shared_of_variable_size, 1, ("shape", "positive integer constants", "dynamic shared array")),
+    (huge_local, 1, ("a local array of 524296 bytes", "524288", "a row for each thread")),
+    (huge_shared, 1, ("a static shared array of 49160 bytes", "49152", "of shape 0")),
     (shared_of_no_size, 1, ("shape", "positive integer constants")),
     (shared_of_bad_constant, 1, ("ZeroDivisionError", "plain number")),
     (shared_of_bad_dtype, 1, ("dtype", "'number'", "a type of numba or NumPy")),
@@ -333,6 +345,20 @@ def test_message_names_the_place(function: Any, line: int, words: tuple[str, ...
 def test_message_names_the_device_function(function: Any, where: Any) -> None:
     with pytest.raises(KernelError, match=f"^{where.__name__} "):
         simt.jit(function).check()
+
+
+def test_the_largest_arrays_that_cuda_allows() -> None:
+    @simt.jit
+    def kernel(x):
+        c = cuda.local.array(65_536, np.float64)
+        s = cuda.shared.array(6144, np.float64)
+        c[65_535] = x[0]
+        s[6143] = c[65_535] + 1
+        x[0] = s[6143]
+
+    x = np.ones(1)
+    kernel[1, 1](x)
+    assert x[0] == 2
 
 
 def test_a_launch_refuses_too() -> None:
