@@ -171,3 +171,58 @@ def test_collective_past_its_timeout(start):
     assert 1.5 <= float(told[1]) < 2.5
     assert told[2].startswith("all_reduce(float64 (1000000,)) took longer than timeout=1.5 s; still at work: rank 1.")
     script.finish()
+
+
+def test_interrupted_collectives(start):
+    """Ctrl-C at any moment: the world is closed, or works as if nothing had been; and nothing is left behind."""
+    script = start(
+        SIZED
+        + """
+import gc, itertools
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+rows = np.arange(70_000.0)
+
+def collectives(v, u):
+    for k in itertools.count():
+        synk.all_reduce(v, "max")
+        synk.all_gather(v, dest=u)
+        synk.broadcast(u, np.ones(1 + k % 5))
+        synk.reduce([u, v], "max", in_place=False)
+        synk.gather(synk.scatter(synk.variable(rows[:9]), rows), nd_up=0)
+        synk.set_value(1, v, rows)
+
+def try_one(seconds):
+    with synk.fork(2, device="cpu") as world:
+        v, u = synk.variable(rows), synk.variable(np.ones(1))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            collectives(v, u)
+        except KeyboardInterrupt:
+            pass
+        if world.closed:
+            return "closed"
+        assert np.array_equal(synk.all_reduce(v, "max").get_value(1), rows)
+        assert np.array_equal(synk.gather(v), [rows, rows])
+        assert np.array_equal(synk.all_gather(v, dest=u).get_value(1), np.concatenate([rows, rows]))
+        assert synk.all_reduce(synk.broadcast(u, np.ones(2)), "sum").get_value(0)[1] == 2
+        return "open"
+
+def held():
+    gc.collect()
+    with open("/proc/self/maps") as lines:
+        return sum("/synk-" in line for line in lines), descriptors("self")
+
+try_one(0.01)
+before = held()
+ends = [try_one(0.002 + 0.0007 * k) for k in range(25)]
+say("ends", *sorted(set(ends)))
+assert held() == before, (before, held())
+check_world()
+"""
+    )
+    script.expect("ends (closed|open|closed open)")
+    script.finish()
