@@ -59,13 +59,14 @@ def parallel(
         outputs: parameters that are allocated for the call and returned, each declared with `output`.
         broadcast: array parameters that every rank gets whole.
         inout: sharded parameters whose rows the kernel writes; they are written back.
-        givens: values or variables bound to parameters, which callers then leave out.
+        givens: values or variables bound to parameters, which callers then leave out. Arrays are read at each call.
         updates: {parameter: (variable, op)}: parameters that callers leave out too. Each is an array of the variable's shape,
             set to the identity of `op` ("sum", "prod", "min" or "max") before the function runs, for it to accumulate into;
             slices are put together with `op`, and each rank's variable is assigned once, at the end. To read the old value,
-            bind the variable to another parameter with givens=.
+            bind the variable to another parameter with givens=. After an error on a rank its values are undefined.
         sliceable: parameters that are variables of rows: each rank gets rows of its own array, those that `local_batch`
-            selects, in `num_slices` parts. They are inputs, unless they are in inout= too.
+            selects, in `num_slices` parts. They are inputs, unless they are in inout= too. On each rank there must be as many
+            as of the sharded arguments.
         block: CUDA threads per block, an int or a tuple of up to three.
         grid: blocks, an int or a tuple; a function of the row count of the launch; None for one thread per row.
         smem_bytes: dynamic shared memory of a block, in bytes.
@@ -126,13 +127,15 @@ def function(
             function returns something.
         broadcast: parameters that every rank gets whole.
         inout: sharded parameters whose rows the function writes; they are written back.
-        givens: values or variables bound to parameters, which callers then leave out.
+        givens: values or variables bound to parameters, which callers then leave out. Arrays are read at each call.
         updates: {parameter: (variable, op)}: parameters that callers leave out too. Each is an array of the variable's shape,
             set to the identity of `op` ("sum", "prod", "min" or "max") before the function runs, for it to accumulate into;
             slices are put together with `op`, and each rank's variable is assigned once, at the end. To read the old value,
-            bind the variable to another parameter with givens=.
+            bind the variable to another parameter with givens=. After an error on a rank its values are undefined.
         sliceable: parameters that are variables of rows: each rank gets rows of its own array, those that `local_batch`
-            selects, in `num_slices` parts. They are inputs, unless they are in inout= too.
+            selects, in `num_slices` parts. They are inputs, unless they are in inout= too. Sharded arguments may have other
+            numbers of rows: each is cut by the same rule, a slice runs where either has rows, and "mean" is weighted by the
+            rows of the sharded arguments.
         name: for messages; default: the function's.
 
     Returns:
