@@ -120,7 +120,9 @@ thread.start()
 try:
     while True:
         synk.{call}
-except synk.RankDied as error:
+except synk.WorldError as error:
+    # Between calls, when memory of a result is let go, nobody is there to be told: the next call says it.
+    assert isinstance(error, synk.RankDied) or "during drop()" in str(error), error
     say("died", time.monotonic() - killed, error)
 thread.join()
 assert world.closed
