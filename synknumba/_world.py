@@ -45,6 +45,7 @@ _log = logging.getLogger("synknumba")
 RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, what it says, descriptors
 
 _open: "list[World]" = []  # the open world, if any
+_untold: list[SynkError] = []  # how it ended, if no call has said so
 _last_end: list[str] = []  # why the last one was closed, if it was not the script that closed it
 
 
@@ -101,6 +102,7 @@ class World:
         except BaseException:
             self._kill()
             raise
+        _untold.clear()
         _open.append(self)
 
     def _await_ranks(self) -> None:
@@ -325,8 +327,9 @@ class World:
                 kind, number = self._unwanted.popleft()
                 numbers[kind].append(number)
             self.command(Drop(*(tuple(numbers[kind]) for kind in ("segment", "program", "function", "variable"))))
-        except SynkError:
-            pass  # the world has ended; the next call says so
+        except SynkError as error:
+            if self._closed:
+                _untold[:] = [error]  # nobody is there to hear it: the next call says it
         finally:
             self._lock.release()
 
@@ -468,6 +471,8 @@ def current_world() -> World:
     if rank is not None:
         message = f"this is rank {rank}, and only the coordinator makes calls. Call the plain function here (f.py_func)."
         raise WorldError(message)
+    if _untold:
+        raise _untold.pop()
     if _last_end:
         message = f"there is no world any more: {_last_end[0]}. Call synknumba.fork() to start a new one."
     else:
