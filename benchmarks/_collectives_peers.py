@@ -71,7 +71,10 @@ class Group(ABC):
         """The root's number."""
 
     def wait(self) -> None:
-        """Until what was called has happened."""
+        """Until what was called has happened on this rank."""
+
+    def meet(self) -> None:
+        """Until everybody is here; where a broadcast may be over on the root before the others have it."""
 
     def to_host(self, array: Any) -> Any:
         return np.asarray(array)
@@ -84,9 +87,11 @@ def measure(group: Group, settings: Settings) -> Iterator[Row]:
             prepared = group.prepare(collective, elements(size, group.ranks))
             check(group, collective, prepared)
 
-            def waited(call: Call = prepared.call) -> None:
+            def waited(call: Call = prepared.call, everywhere: bool = collective == "broadcast") -> None:
                 call()
                 group.wait()
+                if everywhere:
+                    group.meet()
 
             yield Row(collective, size, "waited", time_rounds(group, waited, settings.seconds))
             if group.queues:
@@ -202,6 +207,8 @@ class TorchGroup(Group):
             options["device_id"] = self._device
         else:
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // self.ranks))
+        self._places = np.memmap(os.environ["MEETING_PAGE"], np.int64, "r+", shape=(self.ranks, 8))  # a cache line each
+        self._met = 0
         meeting = "file://" + os.environ["MEETING_FILE"]
         torch.distributed.init_process_group(backend, meeting, rank=self.rank, world_size=self.ranks, **options)
 
@@ -227,6 +234,12 @@ class TorchGroup(Group):
     def wait(self) -> None:
         if self.queues:
             self._torch.cuda.synchronize()
+
+    def meet(self) -> None:
+        self._met += 1
+        self._places[self.rank, 0] = self._met
+        while self._places[:, 0].min() < self._met:
+            pass
 
     def to_host(self, array: Any) -> Any:
         return array.cpu().numpy()

@@ -280,6 +280,8 @@ def measure_torch(python: str, backend: str, ranks: int, settings: Settings) -> 
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "WORLD_SIZE": str(ranks)}
         environment["MEETING_FILE"] = str(Path(folder) / "meeting")
+        environment["MEETING_PAGE"] = str(Path(folder) / "page")
+        (Path(folder) / "page").write_bytes(bytes(64 * ranks))
         command = [python, str(PEERS), backend, json.dumps(asdict(settings))]
         files = [(Path(folder) / f"{rank}.out", Path(folder) / f"{rank}.err") for rank in range(ranks)]
         processes = []

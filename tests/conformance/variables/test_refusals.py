@@ -1,5 +1,6 @@
 """Bad input about variables: refused before anything is sent, in words that say what to do, and nothing has changed."""
 
+import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,12 +23,17 @@ def refused(error: type[Exception], *parts: str) -> Iterator[None]:
     def refuse(*args, **kwargs):
         pytest.fail("something was sent to the ranks")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_channel, "send", refuse)
-        patch.setattr(synk.World, "run", refuse)
-        patch.setattr(synk.World, "command", refuse)
-        with pytest.raises(error, match="(?s)" + ".*".join(map(re.escape, parts))):
-            yield
+    gc.collect()  # what a garbage collection lets go of is dropped on the ranks, whenever it comes
+    gc.disable()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_channel, "send", refuse)
+            patch.setattr(synk.World, "run", refuse)
+            patch.setattr(synk.World, "command", refuse)
+            with pytest.raises(error, match="(?s)" + ".*".join(map(re.escape, parts))):
+                yield
+    finally:
+        gc.enable()
 
 
 @pytest.fixture
