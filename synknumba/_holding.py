@@ -16,6 +16,7 @@ class Holding:
 
     def __init__(self, layout: StorageLayout, rank: int, memory: Any, device: Device) -> None:
         self.layout = layout
+        self._offsets = [*layout.place(rank)[0], 0]  # the last is that of `VECTOR`, which is −1
         self._rank = rank
         self._memory = memory
         self._device = device
@@ -23,13 +24,13 @@ class Holding:
     def array(self, leaf: int) -> Any:
         """One array, writable, as kernels and Python functions take it; of a flat variable also `VECTOR`."""
         of = self.layout.leaf(leaf)
-        return self._device.view(self._memory, self.layout.offset(leaf, self._rank), of.dtype, of.shapes[self._rank])
+        return self._device.view(self._memory, self._offsets[leaf], of.dtype, of.shapes[self._rank])
 
     def line(self, leaf: int) -> Any:
         """One array as a one-dimensional one of numbers; of bytes where its dtype is not a number's."""
         of = self.layout.leaf(leaf)
         dtype, count = line_type(of.dtype, of.size(self._rank))
-        return self._device.view(self._memory, self.layout.offset(leaf, self._rank), dtype, (count,))
+        return self._device.view(self._memory, self._offsets[leaf], dtype, (count,))
 
     def carry_over(self, old: "Holding") -> list[Step]:
         """Steps that copy the arrays of older memory which have the same shape here."""

@@ -72,10 +72,6 @@ class StorageLayout:
         ranks = range(len(self.leaves[0].shapes))
         return LeafLayout(self.leaves[0].dtype, tuple((sum(leaf.size(rank) for leaf in self.leaves),) for rank in ranks))
 
-    def offset(self, index: int, rank: int) -> int:
-        """Where an array starts in the rank's memory."""
-        return 0 if index == VECTOR else self.place(rank)[0][index]
-
 
 def line_type(dtype: Any, count: int) -> tuple[Any, int]:
     """Dtype and length of an array of `count` items as collectives see it.

@@ -8,7 +8,7 @@ Its arrays have the dtypes and shapes of its layout for ever; a variable that ge
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -49,15 +49,17 @@ class Storage:
         self.layout = layout
         self.world = world
         self.segment: Segment | None = None
-        self._starts: tuple[int, ...] = ()
+        self._starts: list[list[int]] = []  # of each rank's arrays in the segment; the last is that of `VECTOR`, which is −1
         hosts: tuple[HostArray, ...] = ()
         if world.device == "cpu":
-            self._starts, size = _starts(layout, world.world_size)
+            places = [layout.place(rank) for rank in range(world.world_size)]
+            *parts, size = _parts([nbytes for _, nbytes in places])
             self.segment = Segment(size)
             world.attach([self.segment])
+            self._starts = [[*(part + at for at in offsets), part] for part, (offsets, _) in zip(parts, places, strict=True)]
             hosts = tuple(
-                HostArray(self.segment.id, np.dtype(np.uint8), (layout.place(rank)[1],), start)
-                for rank, start in enumerate(self._starts)
+                HostArray(self.segment.id, np.dtype(np.uint8), (nbytes,), part)
+                for part, (_, nbytes) in zip(parts, places, strict=True)
             )
         weakref.finalize(self, _release, weakref.ref(world), self.number).atexit = False
         world.command(Hold(self.number, layout, hosts, -1 if carry is None else carry.number))
@@ -75,7 +77,7 @@ class Storage:
         """Where one rank's array lies; on cores."""
         assert self.segment is not None  # noqa: S101  # on GPUs nobody asks
         of = self.layout.leaf(leaf)
-        return HostArray(self.segment.id, of.dtype, of.shapes[rank], self._starts[rank] + self.layout.offset(leaf, rank))
+        return HostArray(self.segment.id, of.dtype, of.shapes[rank], self._starts[rank][leaf])
 
     def array(self, leaf: int, rank: int) -> Array:
         """One rank's array itself; on cores."""
@@ -95,13 +97,9 @@ class Storage:
         return dtype, End(self.number, leaf, counts, hosts)
 
 
-def _starts(layout: StorageLayout, world_size: int) -> tuple[tuple[int, ...], int]:
+def _parts(sizes: Sequence[int]) -> list[int]:
     """Where each rank's part of a segment starts, and the bytes of all."""
-    starts, at = [], 0
-    for rank in range(world_size):
-        starts.append(at)
-        at += -(-layout.place(rank)[1] // PART_ALIGNMENT) * PART_ALIGNMENT
-    return tuple(starts), at
+    return list(itertools.accumulate((-(-size // PART_ALIGNMENT) * PART_ALIGNMENT for size in sizes), initial=0))
 
 
 def not_in_use(numbers: Iterable[int], key: Any) -> None:

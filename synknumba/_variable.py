@@ -246,16 +246,17 @@ class Variable:
         Raises:
             DataError: the value does not fit.
         """
+        ndims = [len(shape) for shape in self.root_shapes()]
         if not self.is_tree:
-            return [self._accept_leaf(value, 0, self.label)]
+            return [accept(plain_value(value), self._dtypes[0], ndims[0], self.label, force_cast=None)]
         leaves = parts_like(self._structure, plain_value(value))
         if leaves is None:
             message = f"{self.label} is a tree {describe(self._structure)}, but the value is {shape_told(value)}"
             raise DataError(message)
-        return [self._accept_leaf(leaf, i, f"{self.label}, array {i}") for i, leaf in enumerate(leaves)]
-
-    def _accept_leaf(self, value: Any, leaf: int, label: str) -> Array:
-        return accept(plain_value(value), self._dtypes[leaf], len(self.root_shapes()[leaf]), label, force_cast=None)
+        return [
+            accept(plain_value(leaf), self._dtypes[i], ndims[i], f"{self.label}, array {i}", force_cast=None)
+            for i, leaf in enumerate(leaves)
+        ]
 
     def place(self, world: World) -> Storage:
         """Puts a new variable on the ranks; between the world's `begin` and `end`.
