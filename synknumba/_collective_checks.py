@@ -31,10 +31,12 @@ def several_of(vars: Any, what: str) -> list[Variable]:
     if not found:
         message = f"{what} got no variable at all"
         raise ArgumentError(message)
-    for position, one in enumerate(found):
-        if any(one is other for other in found[:position]):
+    seen: set[int] = set()
+    for one in found:
+        if id(one) in seen:
             message = f"{what} got {one.label} twice; give each variable once"
             raise ArgumentError(message)
+        seen.add(id(one))
     return found
 
 

@@ -191,7 +191,7 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
     for one in several:
         check_rows(one, "all_gather")
     targets = destinations(vars, several, dest, "all_gather")
-    with placed([*several, *(one for one in targets if one not in several)]) as world:
+    with placed([*several, *targets]) as world:
         for one in several:
             check_row_shapes(one, "all_gather")
 
@@ -290,7 +290,7 @@ def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any
     for one in several:
         check_rows(one, "reduce_scatter")
     targets = destinations(vars, several, dest, "reduce_scatter")
-    with placed([*several, *(one for one in targets if one not in several)]) as world:
+    with placed([*several, *targets]) as world:
         check_all_uniform(several, "reduce_scatter")
 
         def shape(shapes: tuple[Shape, ...], rank: int) -> Shape:

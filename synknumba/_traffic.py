@@ -29,7 +29,7 @@ from synknumba._world import World
 from synknumba.comm import Communicator, Exchange, host_communicator, make_step
 
 DIRECT_BYTES = 2 << 20  # read and written: what one core does in the time of a round
-PLANS_KEPT = 256
+PLANS_KEPT = 4096  # a few KiB each; a model of some thousand arrays that are not flattened has one for each
 
 Run: TypeAlias = Callable[[], object]
 Ends: TypeAlias = tuple[Any, End, End]  # dtype, what is given, what is got

@@ -7,6 +7,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
+from synknumba import _traffic_cores
+from synknumba._layout import StorageLayout
 from tests.conformance.collectives.cases import assert_held, assert_same
 from tests.conformance.conftest import COLLECTIVE_ROWS
 
@@ -208,3 +210,30 @@ def test_collectives_leave_no_notes_behind(world):
     for _ in range(20):
         synk.reduce(v, "sum", in_place=False)
     assert len(_storage._uses[v.storage().number]) == before
+
+
+@pytest.mark.parametrize("row", CPU_ROWS[1:2], indirect=True)
+def test_the_places_of_many_arrays_are_worked_out_once(world, monkeypatch):
+    """Not for each of them, which would take the square of their number."""
+    asked = []
+
+    def place(layout, rank, place=StorageLayout.place):
+        asked.append(rank)
+        return place(layout, rank)
+
+    monkeypatch.setattr(StorageLayout, "place", place)
+    v = synk.variable([np.full(2, k) for k in range(50)])
+    synk.all_reduce(v, "sum")
+    assert_array_equal(v.get_value(1), [np.full(2, k * world.world_size) for k in range(50)])
+    assert len(asked) <= world.world_size
+
+
+@pytest.mark.parametrize("row", CPU_ROWS[1:2], indirect=True)
+def test_collectives_over_each_of_many_variables_are_worked_out_once(world, monkeypatch):
+    made = [synk.variable(np.full(2, k)) for k in range(300)]
+    for v in made:
+        synk.all_reduce(v, "max")
+    monkeypatch.setattr(_traffic_cores.CoreTraffic, "plan", None)
+    for k, v in enumerate(made):
+        assert synk.all_reduce(v, "max") is v
+        assert_array_equal(v.get_value(1), np.full(2, k))
