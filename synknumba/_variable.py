@@ -334,7 +334,7 @@ class Variable:
             return [[value.copy() for value in self._pending or ()] for _ in ranks]
         for rank in ranks:
             check_rank(rank, storage.world.world_size)
-        if storage.world.closed:
+        if storage.world is not open_world():  # it is closed, or that of the process that this one was forked from
             if storage.segment is None:
                 raise self._lost()
             return [[storage.array(leaf, rank).copy() for leaf in self.leaves()] for rank in ranks]
@@ -359,13 +359,14 @@ class Variable:
         self._layout = ("variable", storage.number)
 
     def _lost(self) -> WorldError:
-        kept = self._storage is not None and self._storage.segment is not None
-        way_out = (
-            "its last value is get_value(); make a new one of it with synknumba.variable"
-            if kept
-            else "its values are lost; make a new one"
-        )
-        return WorldError(f"{self.label} belongs to a world that is closed: {way_out}")
+        storage = self.storage()
+        is_closed = storage.world.closed
+        if storage.segment is not None:
+            way_out = "its last value is get_value(); make a new one of it with synknumba.variable"
+        else:
+            way_out = "its values are lost; make a new one" if is_closed else "read it there, and pass the value on"
+        whose = "that is closed" if is_closed else "of the process that this one was forked from"
+        return WorldError(f"{self.label} belongs to a world {whose}: {way_out}")
 
 
 def refuse_on_rank(what: str) -> None:

@@ -1,6 +1,7 @@
 """What a variable is before a world, between calls and after a world, and what is left when it has gone."""
 
 import gc
+import os
 
 import numpy as np
 import pytest
@@ -72,6 +73,24 @@ def test_after_its_world(fork_row, row):
         new = synk.variable(np.ones(3))
         assert_array_equal(synk.all_reduce(new, "sum").get_value(), np.full(3, float(size)))
         synk.close()
+
+
+def test_a_process_that_the_script_forks_reads_what_it_shares(world):
+    """It has no ranks: asking those of the script would leave them and the script waiting for each other."""
+    v = synk.variable(np.arange(3.0), "w")
+    synk.all_reduce(v, "sum")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if v.get_value(world.world_size - 1)[1] == world.world_size else 1
+        except synk.WorldError as error:
+            code = 2 if "world of the process that this one was forked from: read it there" in str(error) else 1
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == (0 if world.device == "cpu" else 2)
+    assert_held(v, world, [np.arange(3.0) * world.world_size] * world.world_size)
 
 
 def test_what_it_says_of_itself(world):
