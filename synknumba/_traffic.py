@@ -94,6 +94,10 @@ class Traffic(ABC):
         """Copies of arrays: of each (leaf, rank)."""
 
     @abstractmethod
+    def reduced(self, work: Work, storage: Storage) -> list[Array]:
+        """What a `reduce` would give the root: an array for each, of the coordinator's own. Nothing that ranks have changes."""
+
+    @abstractmethod
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         """Works a collective out, for as often as it is wanted; with the numbers of its programs."""
 
@@ -112,8 +116,9 @@ class Traffic(ABC):
         """Notes what the plainest repeat of a call runs."""
         if key not in self._quick:
             self._quick[key] = run
+            callback = partial(_forget_quick, weakref.ref(self), key, [storage.number for storage in about])
             for storage in about:
-                storage.when_gone(key, partial(_forget_quick, weakref.ref(self), key))
+                storage.when_gone(key, callback)
 
     def remembered(self, key: Any) -> Run | None:
         """What was noted; None where nothing was, or where it is not kept any more."""
@@ -134,10 +139,14 @@ class Traffic(ABC):
             What runs it, and the number of its program, if any.
         """
         if _bytes(arrays) <= DIRECT_BYTES or self.world.world_size == 1:
-            self._alone = self._alone or host_communicator(0, 1)
-            return _direct(work, arrays, segments, self._alone), None
+            return _direct(work, arrays, segments, self.alone()), None
         program = Collective(next_number(), work.kind, tuple(arrays), work.op, work.root, host=True)
         return self.install(program, info), program.number
+
+    def alone(self) -> Communicator:
+        """What the coordinator does collectives with by itself."""
+        self._alone = self._alone or host_communicator(0, 1)
+        return self._alone
 
     def install(self, program: Collective | Transfer, info: CallInfo) -> Run:
         """Has the ranks prepare something; what runs it."""
@@ -181,7 +190,8 @@ def _forget(traffic: "weakref.ref[Traffic]", key: Any) -> None:
         alive.forget(key)
 
 
-def _forget_quick(traffic: "weakref.ref[Traffic]", key: Any) -> None:
+def _forget_quick(traffic: "weakref.ref[Traffic]", key: Any, about: Sequence[int]) -> None:
+    not_in_use(about, key)
     alive = traffic()
     if alive is not None:
         alive.forget_quick(key)
