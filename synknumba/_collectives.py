@@ -232,16 +232,9 @@ def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: 
         if in_place:
             run_in_place(world, Work("reduce", op, root), several, differs=world.world_size > 1)
             return vars
-        results = [_reduced(world, one, op, root) for one in several]
+        traffic = traffic_of(world)
+        results = [unflatten(one.structure(), traffic.reduced(Work("reduce", op, root), one.storage())) for one in several]
     return like(vars, results)
-
-
-def _reduced(world: World, one: Variable, op: CollectiveOp, root: int) -> Any:
-    """The arrays combined into memory of their own, which goes afterwards."""
-    storage = Storage(world, one.storage().layout)
-    traffic = traffic_of(world)
-    traffic.collective(Work("reduce", op, root), pairs_of(one, one.storage(), storage))()
-    return unflatten(one.structure(), traffic.fetch(storage, [(leaf, root) for leaf in one.leaves()]))
 
 
 def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:

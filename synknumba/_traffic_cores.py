@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from typing import final
 
+import numpy as np
+
 from synknumba._casting import fill
 from synknumba._storage import Storage
 from synknumba._traffic import DIRECT_BYTES, Delivery, Pair, Run, Traffic, Work, describe
 from synknumba._types import Array
+from synknumba.comm import Exchange
 
 
 @final
@@ -32,6 +35,19 @@ class CoreTraffic(Traffic):
 
     def fetch(self, storage: Storage, places: Sequence[tuple[int, int]]) -> list[Array]:
         return [storage.array(leaf, rank).copy() for leaf, rank in places]
+
+    def reduced(self, work: Work, storage: Storage) -> list[Array]:
+        # The coordinator alone: for the ranks to help it, the result would have to be in new shared memory first.
+        assert work.op is not None  # noqa: S101  # it reduces
+        leaves = range(len(storage.layout.leaves))
+        results = [np.empty(storage.layout.leaf(leaf).shapes[0], storage.layout.leaf(leaf).dtype) for leaf in leaves]
+        exchanges = []
+        for leaf, result in zip(leaves, results, strict=True):
+            sources = tuple(storage.array(leaf, rank).reshape(-1) for rank in range(self.world.world_size))
+            counts = tuple(map(len, sources))
+            exchanges.append(Exchange(result.dtype, sources, (result.reshape(-1),), counts, counts[:1]))
+        self.alone().reduce(exchanges, work.op, 0)()
+        return results
 
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         arrays = [(*pair.source.end(pair.leaf), pair.target.end(pair.leaf)[1]) for pair in pairs]

@@ -12,7 +12,7 @@ import numpy as np
 
 from synknumba._casting import fill
 from synknumba._failure import CallInfo
-from synknumba._layout import LeafLayout, line_type
+from synknumba._layout import VECTOR, LeafLayout, StorageLayout, line_type
 from synknumba._plan import next_number
 from synknumba._program import Collective, End, HostArray, Transfer
 from synknumba._shm import Segment
@@ -118,6 +118,12 @@ class GpuTraffic(Traffic):
 
     # ---- collectives
 
+    def reduced(self, work: Work, storage: Storage) -> list[Array]:
+        layout, leaves = storage.layout, range(len(storage.layout.leaves))
+        target = Storage(self.world, StorageLayout(tuple(_on_root(leaf, work.root) for leaf in layout.leaves), layout.flat))
+        self.collective(work, [Pair(storage, target, leaf) for leaf in ((VECTOR,) if layout.flat else leaves)])()
+        return self.fetch(target, [(leaf, work.root) for leaf in leaves])
+
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         self.world.join()
         if self.world.transport == "nccl":
@@ -156,6 +162,14 @@ class GpuTraffic(Traffic):
 
     def _places(self, packing: Packing, of: LeafLayout) -> tuple[HostArray, ...]:
         return tuple(packing.place(of.dtype, shape, self._staging.id) for shape in of.shapes)
+
+
+def _on_root(leaf: LeafLayout, root: int) -> LeafLayout:
+    """The same array on the root, and none on the others; a number takes no room."""
+    empty = ((0,) * len(shape) for shape in leaf.shapes)
+    return LeafLayout(
+        leaf.dtype, tuple(s if rank == root else e for rank, (s, e) in enumerate(zip(leaf.shapes, empty, strict=True)))
+    )
 
 
 def _ends(pair: Pair, given: Sequence[HostArray], got: Sequence[HostArray]) -> Ends:

@@ -24,10 +24,9 @@ CALLS = {
     "method": lambda v, u: v.set_value(LARGE),
     "set_value two": lambda v, u: synk.set_value(1, [u, v], [np.zeros(7), LARGE]),
     "all_gather": lambda v, u: synk.all_gather([u, v]),
-    "reduce": lambda v, u: synk.reduce([u, v], "sum", in_place=False),
     "reduce_scatter": lambda v, u: synk.reduce_scatter([u, v], "sum"),
 }
-NEED_LARGE = {"all_gather", "reduce", "reduce_scatter"}
+NEED_LARGE = {"all_gather", "reduce_scatter"}
 
 
 def mapped(pid):
@@ -64,7 +63,18 @@ def test_no_room(world, monkeypatch, name):
     assert_array_equal(synk.all_reduce(synk.variable(np.ones(2)), "sum").get_value(), [2.0, 2.0])
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if name not in {"reduce", "reduce_scatter"}])
+def test_what_is_reduced_to_an_array_takes_no_shared_memory(world, monkeypatch):
+    v, u = synk.variable(LARGE), synk.flatten([LARGE.reshape(-1, 2), np.float64(3.0)])
+    monkeypatch.setattr(_shm, "_free_bytes", lambda fd: 0)
+    found, (matrix, number) = synk.reduce([v, u], "sum", in_place=False, root=1)
+    assert_array_equal(found, 2 * LARGE)
+    assert_array_equal(matrix, 2 * LARGE.reshape(-1, 2))
+    assert_array_equal(number, 6.0)
+    found[:] = 0
+    assert_array_equal(synk.gather(v), [LARGE, LARGE])
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "reduce_scatter"])
 def test_no_room_on_a_device(no_world, monkeypatch, name):
     """The rank whose GPU is full says so; the others give back what they have taken."""
     value = np.ones(60_000) if name == "all_gather" else np.arange(4.0)
