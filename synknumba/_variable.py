@@ -199,6 +199,15 @@ class Variable:
             raise ArgumentError(message)
         return np.asarray(self.get_value(), dtype=dtype)
 
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self))
+
+    def __int__(self) -> int:
+        return int(np.asarray(self))
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))
+
     def __reduce__(self) -> NoReturn:
         """Refuses: a copy in another process would not be the variable."""
         message = (

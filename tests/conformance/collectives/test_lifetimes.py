@@ -155,6 +155,17 @@ def test_what_is_known_without_asking_ranks(world):
     assert "one vector" in repr(synk.flatten({"w": np.zeros(3)}))
 
 
+def test_numbers(world):
+    """As NumPy's arrays of one item, whether they have dimensions or not; others are neither true nor false."""
+    loss = synk.all_reduce(synk.variable(1.5), "sum")
+    assert (float(loss), int(loss), bool(loss)) == (1.5 * world.world_size, int(1.5 * world.world_size), True)
+    assert not synk.variable(0)
+    with pytest.raises(ValueError, match="more than one element"):
+        bool(synk.variable(np.ones(2)))
+    with pytest.raises(synk.ArgumentError, match="is a tree"):
+        bool(synk.variable({"a": 1.0}))
+
+
 def test_results_do_not_change_with_the_variable(world):
     v = synk.variable(np.ones(3))
     one, all_of_them, array = v.get_value(), synk.gather(v), np.asarray(v)
