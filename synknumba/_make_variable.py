@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from synknumba._casting import accept, fill
-from synknumba._errors import DataError
+from synknumba._errors import ArgumentError, DataError
 from synknumba._tree import Structure
 from synknumba._tree import flatten as take_apart
 from synknumba._types import Array
@@ -29,6 +29,7 @@ def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = N
 
     Raises:
         DataError: the value cannot be held.
+        ArgumentError: the name is not a text.
         WorldError: this process is a rank.
 
     Example:
@@ -55,6 +56,7 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
 
     Raises:
         DataError: the arrays have different dtypes.
+        ArgumentError: as in `variable`.
         WorldError: this process is a rank.
     """
     leaves, structure = take_apart(_told_apart(tree))
@@ -68,6 +70,9 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
 
 def _make(leaves: Sequence[Any], structure: Structure, name: str | None, dtype: DTypeLike | None, *, flat: bool) -> Variable:
     refuse_on_rank("variables are made")
+    if name is not None and not isinstance(name, str):
+        message = f"a variable's name is a text, got {name!r}; the dtype is given by name: dtype=…"
+        raise ArgumentError(message)
     label = "the variable" if name is None else f"variable {name!r}"
     if not leaves:
         message = f"{label} has no array in it; give at least one"

@@ -28,6 +28,14 @@ def test_a_value_of_another_number_of_dimensions(held, give, value):
         give(held.v, value)
 
 
+@pytest.mark.parametrize("make", [synk.variable, synk.flatten])
+@pytest.mark.parametrize("name", [np.float32, b"float32", 1, ("a", "b")], ids=str)
+def test_a_name_that_is_no_text(held, make, name):
+    """The dtype stands there in NumPy's functions."""
+    with refused(synk.ArgumentError, "name is a text", "dtype="):
+        make([np.ones(3)], name)
+
+
 @with_all
 @pytest.mark.parametrize("dtype", ["complex64", "longdouble", "M8[s]", "U3", [("a", "f4")]], ids=str)
 def test_a_value_whose_cast_is_not_safe(held, give, dtype):
