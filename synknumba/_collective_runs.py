@@ -9,12 +9,15 @@ from synknumba._storage import Storage
 from synknumba._traffic import Pair, Traffic, Work
 from synknumba._types import CollectiveKind, CollectiveOp, Shape
 from synknumba._variable import Values, Variable, traffic_of
-from synknumba._world import World, current_world
+from synknumba._world import World, current_world, open_world, raise_untold
 
 
 @contextmanager
 def placed(several: Sequence[Variable]) -> Iterator[World]:
     """The open world, begun, with the variables in it."""
+    raise_untold()
+    for one in several:
+        one.check_open()
     world = current_world()
     world.begin()
     try:
@@ -59,7 +62,9 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
     if type(root) is not int or not (op is None or type(op) is str):
         return None  # what is not checked yet may not be hashable, or be True, which equals 1
     work = Work(kind, cast("CollectiveOp | None", op), root)
-    world = current_world()
+    world = open_world()
+    if world is None:
+        return None  # and the longer way says why there is none
     world.begin()
     try:
         traffic: Traffic = traffic_of(world)

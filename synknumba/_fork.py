@@ -66,7 +66,7 @@ def fork(
 
 
 def _check_transport(transport: str) -> None:
-    if transport not in {"auto", "nccl", "host"}:
+    if transport not in ("auto", "nccl", "host"):
         message = f'transport must be "auto", "nccl" or "host", got {transport!r}'
         raise PartitionError(message)
 

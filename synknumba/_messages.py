@@ -44,7 +44,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Rank 0: make an id for the transport between the GPUs, and answer with `Invitation`."""
+    """Say whether the transport between the GPUs can be set up; rank 0 makes an id for it. The answer is an `Invitation`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,8 @@ class Rank:
                 return
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
                 news = describe_failure(error)
+                with suppress(Exception):  # copies under way must not land in memory that the script writes to next
+                    self.device.synchronize()
             if news is None:
                 number = _spin.arrive(base, world_size, rank, sequence, 0, RANK_SPINS)
             else:
@@ -173,7 +175,7 @@ class Rank:
             case Invite():
                 return self._invite()
             case Join(unique_id):
-                self._join(unique_id)
+                self._transports[False] = self._gpu_transport(unique_id)
             case Drop():
                 self._drop(command)
             case Stop():
@@ -231,19 +233,18 @@ class Rank:
 
     def _transport(self, *, host: bool) -> Communicator:
         """This rank's end of a transport."""
-        if host and host not in self._transports:
-            self._transports[host] = host_communicator(self.config.rank, self.config.world_size)
+        rank, world_size = self.config.rank, self.config.world_size
+        if host not in self._transports and (host or world_size == 1):  # alone there is nobody to join
+            self._transports[host] = host_communicator(rank, world_size) if host else self._gpu_transport(b"")
         return self._transports[host]
 
-    def _invite(self) -> Invitation | None:
-        if self.config.rank != 0:
-            return None
+    def _invite(self) -> Invitation:
         problem = nccl_problem()
-        return Invitation(b"" if problem else nccl_unique_id(), problem)
+        makes_it = problem is None and self.config.rank == 0
+        return Invitation(nccl_unique_id() if makes_it else b"", problem)
 
-    def _join(self, unique_id: bytes) -> None:
-        config = self.config
-        self._transports[False] = nccl_communicator(config.world_size, config.rank, unique_id, self.device.stream)
+    def _gpu_transport(self, unique_id: bytes) -> Communicator:
+        return nccl_communicator(self.config.world_size, self.config.rank, unique_id, self.device.stream)
 
     # ---- functions
 

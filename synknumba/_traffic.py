@@ -26,7 +26,7 @@ from synknumba._shm import Segment
 from synknumba._storage import Storage, not_in_use
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._world import World
-from synknumba.comm import Communicator, Exchange, host_communicator, make_step
+from synknumba.comm import Communicator, Exchange, host_communicator, make_step, prepare
 
 DIRECT_BYTES = 2 << 20  # read and written: what one core does in the time of a round
 PLANS_KEPT = 4096  # a few KiB each; a model of some thousand arrays that are not flattened has one for each
@@ -140,6 +140,8 @@ class Traffic(ABC):
         """
         if _bytes(arrays) <= DIRECT_BYTES or self.world.world_size == 1:
             return _direct(work, arrays, segments, self.alone()), None
+        for dtype in {dtype for dtype, _, _ in arrays}:
+            prepare(work.op, dtype)  # here, once, rather than on all ranks at the same time
         program = Collective(next_number(), work.kind, tuple(arrays), work.op, work.root, host=True)
         return self.install(program, info), program.number
 

@@ -68,7 +68,7 @@ class GpuTraffic(Traffic):
             for one in deliveries
         )
         self._transfer(arrays, up=True, about=[one.storage for one in deliveries])()
-        self._let_go()
+        self._let_go(packing)
 
     def fetch(self, storage: Storage, places: Sequence[tuple[int, int]]) -> list[Array]:
         packing, hosts = Packing(), []
@@ -79,7 +79,7 @@ class GpuTraffic(Traffic):
         arrays = tuple((storage.number, leaf, self._only(rank, host)) for (leaf, rank), host in zip(places, hosts, strict=True))
         self._transfer(arrays, up=False, about=[storage])()
         copies = [self._host(host).copy() for host in hosts]
-        self._let_go()
+        self._let_go(packing)
         return copies
 
     def _only(self, rank: int, host: HostArray) -> tuple[HostArray | None, ...]:
@@ -109,9 +109,9 @@ class GpuTraffic(Traffic):
     def _host(self, host: HostArray) -> Array:
         return self._staging.array(host.dtype, host.shape, host.offset)
 
-    def _let_go(self) -> None:
+    def _let_go(self, packing: Packing) -> None:
         """Gives much staging memory back. What was planned with it goes too: the ranks drop it with the segment."""
-        if self._staging.size > BYTES_KEPT:
+        if packing.nbytes > BYTES_KEPT:
             self._staging.close()
             self._staging = Segment(1)
             self.forget_all()

@@ -179,6 +179,7 @@ class Variable:
             check_rank(rank, 1)
             self._pending = [np.array(one, dtype) for one, dtype in zip(values, self._dtypes, strict=True)]
             return
+        self.check_open()
         world = current_world()
         world.begin()
         try:
@@ -275,6 +276,7 @@ class Variable:
         """
         if self._storage is None:
             values = self._pending or []
+            self._check_device(world)
             layout = self._layout_of([(value.shape,) * world.world_size for value in values])
             storage = Storage(world, layout)
             self._deliver(world, storage, [(value,) * world.world_size for value in values])
@@ -283,6 +285,18 @@ class Variable:
         if self.storage().world is not world:
             raise self._lost()
         return self.storage()
+
+    def check_open(self) -> None:
+        """Refuses a variable of a world that is closed."""
+        if self._storage is not None and self._storage.world.closed:
+            raise self._lost()
+
+    def _check_device(self, world: World) -> None:
+        """Refuses what no GPU computes with."""
+        for dtype in self._dtypes if world.device == "cuda" else ():
+            if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
+                message = f"{self.label} has dtype {dtype}, which GPUs do not have; make it of float64 or complex128"
+                raise DataError(message)
 
     def room_for(self, world: World, values: Values) -> Storage:
         """Memory that new values fit into: its own, or, where shapes change, new memory with what is to be kept.
@@ -369,13 +383,14 @@ class Variable:
 
     def _lost(self) -> WorldError:
         storage = self.storage()
-        is_closed = storage.world.closed
+        world = storage.world
+        whose = "that is closed" if world.closed else "of the process that this one was forked from"
+        reason = f"{world.end_reason}; " if world.end_reason else ""
         if storage.segment is not None:
-            way_out = "its last value is get_value(); make a new one of it with synknumba.variable"
+            way_out = "its last value is get_value(); call fork() and make a new one of it with synknumba.variable"
         else:
-            way_out = "its values are lost; make a new one" if is_closed else "read it there, and pass the value on"
-        whose = "that is closed" if is_closed else "of the process that this one was forked from"
-        return WorldError(f"{self.label} belongs to a world {whose}: {way_out}")
+            way_out = "its values are lost; make a new one" if world.closed else "read it there, and pass the value on"
+        return WorldError(f"{self.label} belongs to a world {whose}: {reason}{way_out}")
 
 
 def refuse_on_rank(what: str) -> None:

@@ -339,7 +339,7 @@ class World:
         Raises:
             DeviceError: "nccl" was asked for and cannot be set up.
         """
-        if self._joined or self.transport != "nccl":
+        if self._joined or self.transport != "nccl" or self.world_size == 1:
             return
         problem = self._join_nccl()
         if problem is None:
@@ -352,15 +352,23 @@ class World:
         _log.warning("collectives go over the host: NCCL cannot be set up: %s", problem)
 
     def _join_nccl(self) -> str | None:
-        """Sets NCCL up on all ranks; says why not."""
+        """Sets NCCL up on all ranks; says why not.
+
+        Raises:
+            CallTimeout: the ranks wait for each other for ever, as they do where it fails on one of them alone.
+        """
         info = CallInfo("setting up NCCL")
+        allowed, self.timeout = self.timeout, self.timeout or START_SECONDS
         try:
-            invitation = next(item for _, item, _ in self.command(Invite(), info=info) if isinstance(item, Invitation))
-            if invitation.problem is None:
-                self.command(Join(invitation.unique_id), info=info)
+            told = [item for _, item, _ in self.command(Invite(), info=info) if isinstance(item, Invitation)]
+            problems = [one.problem for one in told if one.problem is not None]
+            if not problems:
+                self.command(Join(next(one.unique_id for one in told if one.unique_id)), info=info)
         except RankError as error:
             return error.failures[0].message
-        return invitation.problem
+        finally:
+            self.timeout = allowed
+        return problems[0] if problems else None
 
     # ---- looking after the ranks
 
@@ -436,6 +444,11 @@ class World:
         """The process ids of the ranks."""
         return tuple(self._processes.pids)
 
+    @property
+    def end_reason(self) -> str | None:
+        """What ended it, if it was not the script."""
+        return self._died
+
     def closed_error(self) -> WorldError:
         """Why nothing can be run."""
         reason = f": {self._died}" if self._died else ""
@@ -471,13 +484,18 @@ def current_world() -> World:
     if rank is not None:
         message = f"this is rank {rank}, and only the coordinator makes calls. Call the plain function here (f.py_func)."
         raise WorldError(message)
-    if _untold:
-        raise _untold.pop()
+    raise_untold()
     if _last_end:
         message = f"there is no world any more: {_last_end[0]}. Call synknumba.fork() to start a new one."
     else:
         message = "there is no world: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
     raise WorldError(message)
+
+
+def raise_untold() -> None:
+    """Raises what ended the last world, if no call has done so yet."""
+    if _untold:
+        raise _untold.pop()
 
 
 def open_world() -> World | None:
