@@ -36,7 +36,7 @@ from synknumba._routine import Place, Repeated, Routine
 from synknumba._run_collective import CollectiveRoutine, TransferRoutine
 from synknumba._run_function import FunctionRoutine
 from synknumba._run_kernel import KernelRoutine
-from synknumba._shm import Segment, release_inherited
+from synknumba._shm import Segment, allow_descriptors, release_inherited
 from synknumba._types import DeviceKind
 from synknumba.comm import Communicator, host_communicator, nccl_communicator, nccl_problem, nccl_unique_id
 from synknumba.device import Device, DeviceKernel, open_device
@@ -337,6 +337,7 @@ def _settle(config: RankConfig) -> None:
         os._exit(1)
     _rank_state.enter(config.rank, config.world_size)
     release_inherited(keep=(config.control.segment,))  # or dropped Data would live on in the ranks
+    allow_descriptors()  # as many as the coordinator may come to have
     limit_threads(config.threads)
     # Ranks that share one random state would draw the same "random" numbers.
     np.random.seed([config.rank, *np.random.randint(0, 2**32, 4, np.uint32)])  # noqa: NPY002  # the global generator is what users' code may use

@@ -19,13 +19,15 @@ import itertools
 import mmap
 import os
 import re
+import resource
 import secrets
 import sys
 import time
 import weakref
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Self, final
+from functools import partial
+from typing import Self, TypeVar, final
 
 import numpy as np
 import posix_ipc
@@ -42,6 +44,8 @@ _DELETED = re.compile(r"/synk-[0-9a-f]{24} \(deleted\)$")  # how /proc shows the
 
 _PREFIX = "/synk-"
 _STALE_SECONDS = 10.0  # a name lasts microseconds
+
+_T = TypeVar("_T")
 
 _ids = itertools.count(1)
 _tokens = itertools.count(1)
@@ -98,13 +102,7 @@ class Segment:
             SharedMemoryError: `/dev/shm` or the memory has no such space, or the process has no descriptor left.
         """
         size = _round_to_pages(nbytes)
-        fd = _open_nameless(nbytes)
-        try:
-            _reserve(fd, 0, size, nbytes)
-            mapping = _map(fd, size, populate=True)
-        except BaseException:
-            os.close(fd)
-            raise
+        fd, mapping = _with_descriptors(partial(_make, size, nbytes))
         self._adopt(next(_ids), size, mapping, fd)
 
     @classmethod
@@ -160,7 +158,7 @@ class Segment:
             return
         try:
             _reserve(self.fd, self.size, size, nbytes)
-            mapping = _map(self.fd, size, populate=True)
+            mapping = _with_descriptors(partial(_map, self.fd, size, populate=True))
         except BaseException:
             os.ftruncate(self.fd, self.size)  # gives back what was reserved of it
             raise
@@ -258,6 +256,42 @@ def sweep_names() -> None:
                 os.unlink(path)
 
 
+def allow_descriptors() -> bool:
+    """Raises the limit of open files of this process to the most that it may have; whether that is more than before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # where the kernel's own limit is lower
+        return False
+    return True
+
+
+class _NoDescriptorError(SharedMemoryError):
+    """The process has as many open files as it may."""
+
+
+def _with_descriptors(make: Callable[[], _T]) -> _T:
+    """Makes something that takes descriptors; where there are too few, with more of them."""
+    try:
+        return make()
+    except _NoDescriptorError:
+        if not allow_descriptors():
+            raise
+        return make()
+
+
+def _make(size: int, nbytes: int) -> tuple[int, mmap.mmap]:
+    fd = _open_nameless(nbytes)
+    try:
+        _reserve(fd, 0, size, nbytes)
+        return fd, _map(fd, size, populate=True)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
 def _open_nameless(nbytes: int) -> int:
     # 96 random bits: the name is nobody else's, so it may be unlinked even where Ctrl-C hides whether it was made.
     name = f"{_PREFIX}{secrets.token_hex(12)}"
@@ -345,8 +379,8 @@ def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:
 def _cannot_have(nbytes: int, error: Exception) -> SharedMemoryError:
     # posix_ipc raises an OSError without a number when descriptors run out.
     if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE} or "files" in str(error):
-        return SharedMemoryError(
-            f"{nbytes:,} bytes of shared memory were asked for, but the process has no file descriptor left. Every Data takes "
-            f"one or two: drop some, or raise the limit with ulimit -n."
+        return _NoDescriptorError(
+            f"{nbytes:,} bytes of shared memory were asked for, but the process has no file descriptor left. Every Data and "
+            f"every Variable takes one or two: drop some, or raise the limit with ulimit -Hn."
         )
     return SharedMemoryError(f"{nbytes:,} bytes of shared memory were asked for, but could not be had: {error}.")

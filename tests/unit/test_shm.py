@@ -381,16 +381,36 @@ def _assert_untouched(segment: Segment) -> None:
 @pytest.mark.parametrize("spare", [0, 1])  # none for shm_open; none for the duplicate that mmap keeps before Python 3.13
 def test_no_descriptor_left_is_an_error_that_teaches(spare: int) -> None:
     def check(_: socket.socket) -> bool:
-        last = 0
-        while last < max(int(name) for name in os.listdir("/proc/self/fd")) - 1:  # listdir's own is the highest at last
-            last = os.dup(0)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1 + spare, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        last = take_descriptors()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1 + spare, last + 1 + spare))
         try:
             Segment(1)
         except SharedMemoryError as error:
             leaked = spare == 1 and os.dup(0) != last + 1
-            return "ulimit -n" in str(error) and not leaked
+            return "ulimit -Hn" in str(error) and not leaked
         return spare == 1 and sys.version_info >= (3, 13)
 
     with forked(check):
         pass
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_a_low_soft_limit_of_descriptors_is_raised(spare: int) -> None:
+    def check(_: socket.socket) -> bool:
+        last = take_descriptors()
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1 + spare, hard))
+        many = [Segment(1) for _ in range(100)]
+        many[0].grow(3 * PAGE)
+        return resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+
+    with forked(check):
+        pass
+
+
+def take_descriptors() -> int:
+    """Opens files until there are no gaps; the number of the last."""
+    last = 0
+    while last < max(int(name) for name in os.listdir("/proc/self/fd")) - 1:  # listdir's own is the highest at last
+        last = os.dup(0)
+    return last
