@@ -2,6 +2,7 @@
 
 import gc
 import os
+import time
 import weakref
 from pathlib import Path
 
@@ -182,3 +183,20 @@ def test_large_results_of_many_shapes_take_few_descriptors(world):
         got = kernels.repeated(x, times)
         assert got.shape == (2, times)
     assert open_descriptors() - before <= 12 * world.world_size
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_idle_ranks_leave_their_cores_alone(world):
+    """They wait for the next call by spinning for some milliseconds, and then sleep."""
+    for _ in range(100):
+        kernels.total_of(np.ones(10))
+    time.sleep(0.2)
+    before = [cpu_seconds(pid) for pid in world.pids]
+    time.sleep(1.0)
+    used = [cpu_seconds(pid) - then for pid, then in zip(world.pids, before, strict=True)]
+    assert max(used) <= 0.03  # of one second; a rank that spins uses all of it
