@@ -227,7 +227,11 @@ class Binder:
         segment = data._segment  # noqa: SLF001  # Data's layout is for this module
         bound.key.append(data._layout)  # noqa: SLF001
         bound.segments.append(segment)
-        return self._place(bound, name, slot, HostArray(segment.id, data.dtype, data.shape), by_position=data.minibatch)
+        if data.frozen and name in self._inout:
+            message = f"{name} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() before"
+            raise ArgumentError(message)
+        array = HostArray(segment.id, data.dtype, data.shape, version=data.version)
+        return self._place(bound, name, slot, array, by_position=data.minibatch)
 
     def _place(self, bound: Bound, name: str, slot: Any, array: HostArray, *, by_position: bool) -> Param:
         """Sharded or whole."""

@@ -6,6 +6,7 @@ A value is judged before anything changes, so that a refused call leaves shape a
 when the new shape fits, and grown in place when it does not.
 """
 
+import itertools
 import math
 import operator
 from collections.abc import Iterator
@@ -21,8 +22,10 @@ from synknumba._shm import Segment
 from synknumba._types import Array, Shape
 
 _DType: TypeAlias = np.dtype[Any]
-# (segment id, segment generation, shape, dtype, minibatch): all that a plan depends on
-_Layout: TypeAlias = tuple[int, int, Shape, "str | _DType", bool]
+# (segment id, segment generation, shape, dtype, version, minibatch): all that a plan depends on
+_Layout: TypeAlias = tuple[int, int, Shape, "str | _DType", int, bool]
+
+_versions = itertools.count(1)
 
 
 @final
@@ -55,7 +58,18 @@ class Data(NDArrayOperatorsMixin):
         np.True_
     """
 
-    __slots__ = ("__weakref__", "_alloc_size", "_dtype", "_layout", "_minibatch", "_segment", "_used", "_view", "name")
+    __slots__ = (
+        "__weakref__",
+        "_alloc_size",
+        "_dtype",
+        "_layout",
+        "_minibatch",
+        "_segment",
+        "_used",
+        "_version",
+        "_view",
+        "name",
+    )
 
     _layout: _Layout
     _used: int
@@ -74,6 +88,7 @@ class Data(NDArrayOperatorsMixin):
     ) -> None:
         self.name = name
         self._minibatch = bool(minibatch)
+        self._version = 0  # of contents that stay as they are; 0 where they may change
         _check_oversize(oversize)
         if value is None:
             self._dtype, new_shape = self._declared(dtype, shape, ndim)
@@ -154,6 +169,34 @@ class Data(NDArrayOperatorsMixin):
         self._minibatch = bool(value)
         self._set_layout()
 
+    @property
+    def frozen(self) -> bool:
+        """Whether the contents stay as they are, so that ranks need not be sent them again."""
+        return self._version != 0
+
+    @property
+    def version(self) -> int:
+        """The number of the contents while they are frozen, never used again; 0 where they may change."""
+        return self._version
+
+    def freeze(self) -> None:
+        """Promises that the contents stay as they are until `thaw`.
+
+        A function that was called with this and is called with the same rows again then uses what its ranks have: on GPUs
+        nothing is copied. Writing is refused meanwhile, by `set_value`, by indexing, and by calls that have it in `inout=`.
+        Views that were made before (`np.asarray(d)`, `d[2:5]`) can still be written to, which ranks may not see.
+        """
+        self._check_usable()
+        self._version = next(_versions)
+        self._view.flags.writeable = False
+        self._set_layout()
+
+    def thaw(self) -> None:
+        """Lets the contents be changed again; every call sends them, as at first."""
+        self._check_usable()
+        self._version = 0
+        self._show(self.shape)
+
     # ---- changing it
 
     def set_value(self, value: ArrayLike, *, force_cast: bool = False, oversize: float = 1.0) -> None:
@@ -172,6 +215,7 @@ class Data(NDArrayOperatorsMixin):
             DataError: wrong ndim, a dtype that needs `force_cast`, or a bad `oversize`. Nothing has changed.
             SharedMemoryError: `/dev/shm` is full. Nothing has changed.
         """
+        self._check_thawed()
         _check_oversize(oversize)
         source = self._detached(self._accept(value, self.ndim, force_cast=force_cast))
         self._reshape(source.shape, oversize)
@@ -189,6 +233,7 @@ class Data(NDArrayOperatorsMixin):
             DataError: wrong ndim, a negative size, or a bad `oversize`. Nothing has changed.
             SharedMemoryError: `/dev/shm` is full. Nothing has changed.
         """
+        self._check_thawed()
         _check_oversize(oversize)
         dims = self._checked_shape(shape)
         if len(dims) != self.ndim:
@@ -213,6 +258,7 @@ class Data(NDArrayOperatorsMixin):
 
         A 0-d `Data` always has its one item: it becomes zero, and keeps its page.
         """
+        self._check_thawed()
         if self.ndim == 0:
             self.data[...] = np.zeros((), self._dtype)
             return
@@ -257,6 +303,7 @@ class Data(NDArrayOperatorsMixin):
         return self.data[_unwrap(index)]
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        self._check_thawed()
         value = _unwrap(value)
         if isinstance(value, np.ndarray) and self._segment.generation > 0:
             value = self._detached(value)
@@ -313,6 +360,11 @@ class Data(NDArrayOperatorsMixin):
             )
             raise DataError(msg)
 
+    def _check_thawed(self) -> None:
+        if self._version:
+            msg = f"{self._label()} is frozen, so that ranks need not be sent it again; call thaw() before changing it"
+            raise DataError(msg)
+
     def _open(self, shape: Shape, oversize: float) -> None:
         size = math.prod(shape)
         self._alloc_size = _oversized(size, oversize)
@@ -336,7 +388,7 @@ class Data(NDArrayOperatorsMixin):
     def _set_layout(self) -> None:
         # A plain attribute: calls use it as a dict key on their shortest path. The str of a structured dtype lacks its fields.
         dtype = self._dtype.str if self._dtype.names is None else self._dtype
-        self._layout = (self._segment.id, self._segment.generation, self.shape, dtype, self._minibatch)
+        self._layout = (self._segment.id, self._segment.generation, self.shape, dtype, self._version, self._minibatch)
 
     def _detached(self, array: Array) -> Array:
         """`array`, or a copy of it where it shows this memory: NumPy does not see that two mappings overlap."""

@@ -36,12 +36,21 @@ class FunctionSpec:
 
 @dataclass(frozen=True, slots=True)
 class HostArray:
-    """An array in a segment: where it is and how to read it."""
+    """An array in a segment: where it is and how to read it.
+
+    Attributes:
+        segment: its id.
+        dtype: of the array.
+        shape: of the array.
+        offset: in the segment, in bytes.
+        version: of contents that do not change; 0 where they may, between any two calls.
+    """
 
     segment: int
     dtype: Any
     shape: Shape
     offset: int = 0
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,7 @@ class Routine(Repeated):
         layout = struct.Struct("<" + program.values)
         self._unpack = layout.unpack
         self._packed_values = place.control.values.data[: layout.size]
+        self._loaded: dict[object, tuple[Any, object]] = {}  # slot → what its memory holds, where that is known, and the memory
         self._packed: bytes | None = None  # not the values: 0.0 equals −0.0, and NaN not itself
         # Scalars come first in the values, then what selects rows.
         fields = len(program.rows.values) + (0 if program.own is None else len(program.own.values))
@@ -154,6 +155,7 @@ class Routine(Repeated):
 
     def forget_buffers(self) -> None:
         self._packed = None
+        self._loaded.clear()
 
     def close(self) -> None:
         super().close()
@@ -225,11 +227,11 @@ class Routine(Repeated):
                 assert rows.data is not None  # noqa: S101
                 selection = Range(rows.start, 1, rows.count) if by_position else rows.data
                 buffer = self.workspace.rows(slot, self.place.host(array), selection, writable=writable)
-                moves.add(buffer.load, buffer.store)
+                moves.add(self._load_once(slot, array, selection, buffer.load), buffer.store)
                 return buffer.array
             case Broadcast(array):
                 buffer = self.workspace.whole(slot, self.place.host(array))
-                moves.add(buffer.load, None)
+                moves.add(self._load_once(slot, array, None, buffer.load), None)
                 return buffer.array
             case Held(number, leaf, read_only):
                 array = self.held(number, leaf)
@@ -259,6 +261,21 @@ class Routine(Repeated):
                 parts = [self.argument((slot, i), leaf, rows, values, moves) for i, leaf in enumerate(leaves)]
                 return unflatten(structure, parts)
         raise AssertionError(param)
+
+    def _load_once(self, slot: object, array: HostArray, rows: Rows | None, load: Step | None) -> Step | None:
+        """The load, left out where the slot's memory has these very rows of frozen contents."""
+        if load is None or not array.version or isinstance(rows, Listed):  # the list itself may change
+            return load
+        contents, memory = (array.version, rows), self.workspace.storage(slot)
+
+        def load_once() -> None:
+            found = self._loaded.get(slot)
+            if found is None or found[0] != contents or found[1] is not memory:
+                self._loaded.pop(slot, None)  # until it has succeeded
+                load()
+                self._loaded[slot] = (contents, memory)
+
+        return load_once
 
     def held(self, number: int, leaf: int) -> Any:
         """The rank's array of a variable, as the function gets it."""

@@ -71,6 +71,10 @@ class Workspace(ABC):
         """An array with no counterpart on the host, uninitialised."""
 
     @abstractmethod
+    def storage(self, slot: object) -> object:
+        """What is behind the arrays of a slot now, to be told from what was there before; None if there is nothing."""
+
+    @abstractmethod
     def close(self) -> None:
         """Frees the storage."""
 

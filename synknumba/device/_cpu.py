@@ -58,6 +58,9 @@ class CpuWorkspace(Workspace):
             storage = self._storage[slot] = np.empty(max(nbytes, 1), np.uint8)
         return storage[:nbytes].view(dtype).reshape(shape)
 
+    def storage(self, slot: object) -> object:
+        return self._storage.get(slot)
+
     def close(self) -> None:
         self._storage.clear()
 

@@ -125,6 +125,9 @@ class CudaWorkspace(Workspace):
             memory = self._storage[slot] = cupy.cuda.alloc(max(nbytes, 1))
         return _typed(memory, dtype, shape)
 
+    def storage(self, slot: object) -> object:
+        return self._storage.get(slot)
+
     def close(self) -> None:
         self._storage.clear()
         self._staging.clear()

@@ -91,7 +91,7 @@ def test_any_history_is_that_of_a_numpy_array(first: np.ndarray, history: list[t
             assert d.alloc_size == allocated
         else:
             assert model.size <= d.alloc_size <= math.ceil(model.size * oversize)
-        assert d._layout == (d._segment.id, d._segment.generation, model.shape, "<i4", False)
+        assert d._layout == (d._segment.id, d._segment.generation, model.shape, "<i4", 0, False)
         assert d._segment.size >= d.alloc_size * d.itemsize
 
 
