@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from synknumba._layout import VECTOR
 from synknumba._storage import Storage
 from synknumba._traffic import Pair, Traffic, Work
 from synknumba._types import CollectiveKind, CollectiveOp, Shape
@@ -37,7 +36,7 @@ def give_values(world: World, several: Sequence[Variable], values: Sequence[Valu
 
 def pairs_of(one: Variable, source: Storage, target: Storage) -> list[Pair]:
     """The arrays of a variable; one vector where it is flat."""
-    return [Pair(source, target, leaf) for leaf in ((VECTOR,) if one.flat else one.leaves())]
+    return [Pair(source, target, leaf) for leaf in source.layout.pieces()]
 
 
 def run_in_place(world: World, work: Work, several: Sequence[Variable], *, differs: bool) -> None:

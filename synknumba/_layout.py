@@ -7,6 +7,7 @@ Shapes may differ between ranks, and are never changed: a variable of other shap
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,10 @@ class StorageLayout:
             nbytes = leaf.nbytes(rank)
             at += nbytes if self.flat else -(-nbytes // ALIGNMENT) * ALIGNMENT
         return offsets, at
+
+    def pieces(self) -> Sequence[int]:
+        """What is moved as one: each array, or the vector that they are."""
+        return (VECTOR,) if self.flat else range(len(self.leaves))
 
     def leaf(self, index: int) -> LeafLayout:
         """One array; for `VECTOR` all of them as one."""

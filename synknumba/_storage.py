@@ -85,14 +85,20 @@ class Storage:
         host = self.host(leaf, rank)
         return self.segment.array(host.dtype, host.shape, host.offset)
 
-    def end(self, leaf: int) -> tuple[Any, End]:
-        """One array as a collective sees it: its dtype there, and where it is on each rank."""
+    def end(self, leaf: int, places: Sequence[HostArray] = ()) -> tuple[Any, End]:
+        """One array as a collective sees it: its dtype there, and where it is on each rank.
+
+        Args:
+            leaf: which array, or `VECTOR`.
+            places: of each rank's copy in other memory that all have mapped, if it is about those.
+        """
         of, ranks = self.layout.leaf(leaf), range(self.world.world_size)
         dtype = line_type(of.dtype, 0)[0]
         counts = tuple(line_type(of.dtype, of.size(rank))[1] for rank in ranks)
-        if self.segment is None:
+        if self.segment is not None:
+            places = [self.host(leaf, rank) for rank in ranks]
+        elif not places:
             return dtype, End(self.number, leaf, counts)
-        places = [self.host(leaf, rank) for rank in ranks]
         hosts = tuple(HostArray(p.segment, dtype, (n,), p.offset) for p, n in zip(places, counts, strict=True))
         return dtype, End(self.number, leaf, counts, hosts)
 

@@ -21,7 +21,7 @@ import numpy as np
 from synknumba._failure import CallInfo
 from synknumba._messages import Install
 from synknumba._plan import next_number
-from synknumba._program import Collective, End, Transfer
+from synknumba._program import Collective, End, HostArray, Transfer
 from synknumba._shm import Segment
 from synknumba._storage import Storage, not_in_use
 from synknumba._types import Array, CollectiveKind, CollectiveOp
@@ -56,6 +56,10 @@ class Pair:
     def in_place(self) -> bool:
         """Whether ranks get it where they gave it."""
         return self.source is self.target
+
+    def ends(self, given: Sequence[HostArray] = (), got: Sequence[HostArray] = ()) -> Ends:
+        """As a collective sees it; `given` and `got` are places of copies, as in `Storage.end`."""
+        return (*self.source.end(self.leaf, given), self.target.end(self.leaf, got)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +108,9 @@ class Traffic(ABC):
     def collective(self, work: Work, pairs: Sequence[Pair]) -> Run:
         """A collective, ready to be run; the plan of the last time if it was wanted before."""
         key = (work, *((pair.source.number, pair.target.number, pair.leaf) for pair in pairs))
-        known = self._plans.get(key)
+        known = self._known(key)
         if known is not None:
-            self._plans.move_to_end(key)
-            return known.run
+            return known
         run, numbers = self.plan(work, pairs)
         self._keep(key, run, numbers, [storage for pair in pairs for storage in (pair.source, pair.target)])
         return run
@@ -159,6 +162,14 @@ class Traffic(ABC):
         """Lets go of every plan."""
         while self._plans:
             self._drop(next(iter(self._plans)))
+
+    def _known(self, key: Any) -> Run | None:
+        """What runs a plan that is kept, which is then the last to be dropped."""
+        known = self._plans.get(key)
+        if known is None:
+            return None
+        self._plans.move_to_end(key)
+        return known.run
 
     def _keep(self, key: Any, run: Run, numbers: tuple[int, ...], about: Sequence[Storage]) -> None:
         self._plans[key] = _Plan(run, numbers, frozenset(storage.number for storage in about))

@@ -50,7 +50,7 @@ class CoreTraffic(Traffic):
         return results
 
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
-        arrays = [(*pair.source.end(pair.leaf), pair.target.end(pair.leaf)[1]) for pair in pairs]
+        arrays = [pair.ends() for pair in pairs]
         segments = [storage.segment for pair in pairs for storage in (pair.source, pair.target) if storage.segment]
         run, number = self.over_host(work, arrays, segments, describe(work, pairs))
         return run, () if number is None else (number,)

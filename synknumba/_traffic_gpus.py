@@ -12,12 +12,12 @@ import numpy as np
 
 from synknumba._casting import fill
 from synknumba._failure import CallInfo
-from synknumba._layout import VECTOR, LeafLayout, StorageLayout, line_type
+from synknumba._layout import LeafLayout, StorageLayout
 from synknumba._plan import next_number
-from synknumba._program import Collective, End, HostArray, Transfer
+from synknumba._program import Collective, HostArray, Transfer
 from synknumba._shm import Segment
 from synknumba._storage import Storage
-from synknumba._traffic import Delivery, Ends, Pair, Run, Traffic, Work, describe
+from synknumba._traffic import Delivery, Pair, Run, Traffic, Work, describe
 from synknumba._types import Array
 from synknumba._world import World
 
@@ -87,10 +87,9 @@ class GpuTraffic(Traffic):
 
     def _transfer(self, arrays: _Arrays, *, up: bool, about: Sequence[Storage]) -> Run:
         key = ("transfer", up, arrays)
-        known = self._plans.get(key)
+        known = self._known(key)
         if known is not None:
-            self._plans.move_to_end(key)
-            return known.run
+            return known
         run, number = self._install_transfer(arrays, up=up)
         self._keep(key, run, (number,), about)
         return run
@@ -119,15 +118,15 @@ class GpuTraffic(Traffic):
     # ---- collectives
 
     def reduced(self, work: Work, storage: Storage) -> list[Array]:
-        layout, leaves = storage.layout, range(len(storage.layout.leaves))
+        layout = storage.layout
         target = Storage(self.world, StorageLayout(tuple(_on_root(leaf, work.root) for leaf in layout.leaves), layout.flat))
-        self.collective(work, [Pair(storage, target, leaf) for leaf in ((VECTOR,) if layout.flat else leaves)])()
-        return self.fetch(target, [(leaf, work.root) for leaf in leaves])
+        self.collective(work, [Pair(storage, target, leaf) for leaf in layout.pieces()])()
+        return self.fetch(target, [(leaf, work.root) for leaf in range(len(layout.leaves))])
 
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         self.world.join()
         if self.world.transport == "nccl":
-            arrays = tuple((*pair.source.end(pair.leaf), pair.target.end(pair.leaf)[1]) for pair in pairs)
+            arrays = tuple(pair.ends() for pair in pairs)
             program = Collective(next_number(), work.kind, arrays, work.op, work.root, host=False)
             return self.install(program, describe(work, pairs)), (program.number,)
         return self._staged(work, pairs)
@@ -140,7 +139,7 @@ class GpuTraffic(Traffic):
             for pair, given in zip(pairs, gives, strict=True)
         ]
         self._stage(packing)
-        arrays = [_ends(pair, given, got) for pair, given, got in zip(pairs, gives, gets, strict=True)]
+        arrays = [pair.ends(given, got) for pair, given, got in zip(pairs, gives, gets, strict=True)]
         root_gives = {work.root} if work.kind == "broadcast" else None
         root_gets = {work.root} if work.kind == "reduce" else None
         given_arrays = tuple(
@@ -170,21 +169,6 @@ def _on_root(leaf: LeafLayout, root: int) -> LeafLayout:
     return LeafLayout(
         leaf.dtype, tuple(s if rank == root else e for rank, (s, e) in enumerate(zip(leaf.shapes, empty, strict=True)))
     )
-
-
-def _ends(pair: Pair, given: Sequence[HostArray], got: Sequence[HostArray]) -> Ends:
-    """One array of a collective as it is in the staging memory; named by its variable, so that the ranks drop it with that."""
-    dtype = line_type(pair.source.layout.leaf(pair.leaf).dtype, 0)[0]
-    return dtype, _end(pair.source, pair.leaf, given), _end(pair.target, pair.leaf, got)
-
-
-def _end(storage: Storage, leaf: int, hosts: Sequence[HostArray]) -> End:
-    lines = [line_type(host.dtype, int(np.prod(host.shape, dtype=np.int64))) for host in hosts]
-    counts = tuple(count for _, count in lines)
-    places = tuple(
-        HostArray(host.segment, dtype, (count,), host.offset) for host, (dtype, count) in zip(hosts, lines, strict=True)
-    )
-    return End(storage.number, leaf, counts, places)
 
 
 def _for_ranks(hosts: Sequence[HostArray], ranks: set[int] | None) -> tuple[HostArray | None, ...]:

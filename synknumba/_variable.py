@@ -232,11 +232,6 @@ class Variable:
         return self._structure
 
     @property
-    def flat(self) -> bool:
-        """Whether its arrays are views of one vector."""
-        return self._flat
-
-    @property
     def sharded(self) -> bool:
         """Whether each rank has rows of its own."""
         return self._sharded
