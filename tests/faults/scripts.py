@@ -28,6 +28,23 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 40.0  # seconds until a test gives up on a step; on an idle machine none takes a tenth of that
 MARK = "SYNKNUMBA_FAULT_TEST"
 
+# A rank's death in the middle of what the script does.
+KILLER = """
+import threading
+
+class Killer(threading.Thread):  # kills a process when the test says so, at the time `at`
+    def __init__(self, pid):
+        super().__init__()
+        self.pid, self.at = pid, 0.0
+        self.start()
+
+    def run(self):
+        hear()
+        self.at = time.monotonic()
+        os.kill(self.pid, signal.SIGKILL)
+
+"""
+
 # What every script starts with. `forever` is Python code that never returns, `burn` a kernel that takes as long as asked.
 HEADER = """
 import os, signal, sys, time

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.faults.scripts import await_work
+from tests.faults.scripts import KILLER, await_work
 
 AFTERWARDS = """
 assert world.closed
@@ -58,28 +58,19 @@ except synk.RankDied as error:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_rank_killed_at_work(start, call, rank):
     script = start(
-        f"""
-import threading
+        KILLER
+        + f"""
 numbers = synk.data(ROWS)
 world = synk.fork(2, device="cpu")
 burn(numbers, 1)
 say("ranks", *world.pids)
-killed = 0.0
-
-def kill():
-    global killed
-    hear()
-    killed = time.monotonic()
-    os.kill(world.pids[{rank}], signal.SIGKILL)
-
-thread = threading.Thread(target=kill)
-thread.start()
+killer = Killer(world.pids[{rank}])
 pid = world.pids[{rank}]
 try:
     {call}
 except synk.RankDied as error:
-    say("died", time.monotonic() - killed, pid, error)
-thread.join()
+    say("died", time.monotonic() - killer.at, pid, error)
+killer.join()
 """
         + AFTERWARDS
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults.scripts import await_work
+from tests.faults.scripts import KILLER, await_work
 
 # An array whose segment, with a part of it for each of two ranks, has a size that nothing else has.
 SIZED = """
@@ -98,8 +98,8 @@ with synk.fork(2, device="cpu") as world:
 @pytest.mark.parametrize("call", ["all_reduce(v, 'max')", "broadcast(v)", "all_gather(v, dest=u)", "reduce(v, 'max')"])
 def test_rank_killed_during_a_large_collective(start, call, rank):
     script = start(
-        f"""
-import threading
+        KILLER
+        + f"""
 numbers = synk.data(ROWS)
 world = synk.fork(2, device="cpu")
 v = synk.variable(np.ones(2_000_000))
@@ -107,22 +107,13 @@ u = synk.variable(np.ones(1))
 total(numbers)
 synk.{call}
 say("ranks", *world.pids)
-killed = 0.0
-
-def kill():
-    global killed
-    hear()
-    killed = time.monotonic()
-    os.kill(world.pids[{rank}], signal.SIGKILL)
-
-thread = threading.Thread(target=kill)
-thread.start()
+killer = Killer(world.pids[{rank}])
 try:
     while True:
         synk.{call}
 except synk.RankDied as error:  # also where it is seen between calls, when memory of a result is let go
-    say("died", time.monotonic() - killed, error)
-thread.join()
+    say("died", time.monotonic() - killer.at, error)
+killer.join()
 assert world.closed
 assert np.array_equal(numbers, ROWS)
 say("values", repr(v), v.get_value(1)[0])
