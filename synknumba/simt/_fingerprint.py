@@ -104,7 +104,6 @@ class Fingerprint:
     def __init__(self, *parts: Any, inside: tuple[FunctionType, ...] = ()) -> None:
         self._hash = hashlib.sha256()
         self._inside = inside
-        self._calls_itself = False
         for part in parts:
             self.value(part, "an option")
 
@@ -124,16 +123,14 @@ class Fingerprint:
 
     def function(self, function: FunctionType) -> None:
         """Adds a function with all that it reads, and the functions that it calls."""
-        if function in self._inside:
-            self._text("call of itself", self._inside.index(function))
-            self._calls_itself = True
-            return
+        if function in self._inside:  # what it was when it was compiled could not be told from what it is
+            message = f"{function.__qualname__} is recursive"
+            raise NotComparableError(message)
         within = Fingerprint(inside=(*self._inside, function))
         within._read(function)
         digest = within.hexdigest()
-        self._calls_itself |= within._calls_itself
         # What a kernel calls is compiled once in a process; a global it read then is what it is from then on.
-        if self._inside and not self._calls_itself and _first_digests.setdefault(function, digest) != digest:
+        if self._inside and _first_digests.setdefault(function, digest) != digest:
             message = f"{function.__qualname__} reads a value that has changed since it was compiled"
             raise NotComparableError(message)
         self._text("function", digest)
@@ -142,11 +139,17 @@ class Fingerprint:
         self._text("name", f"{function.__module__} {function.__qualname__}")
         self._text("source", _source(function))
         self._code(function.__code__)
+        closure = dict(_closure(function))
+        problems = []
+        for chain in sorted(set(_names_read(function.__code__, closure))):
+            try:
+                self._name(chain, closure, function.__globals__)
+            except NotComparableError as error:  # raised when all that is called has been seen: it is compiled all the same
+                problems.append(error)
+        if problems:
+            raise problems[0]
         self.value(function.__defaults__, f"the defaults of {function.__qualname__}")
         self.value(function.__kwdefaults__, f"the defaults of {function.__qualname__}")
-        closure = dict(_closure(function))
-        for chain in sorted(set(_names_read(function.__code__, closure))):
-            self._name(chain, closure, function.__globals__)
 
     def _code(self, code: CodeType) -> None:
         for field in ("co_name", "co_qualname", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags"):
@@ -359,11 +362,12 @@ def _is_numbas(value: Any) -> bool:
 def environment() -> tuple[object, ...]:
     """Versions, processor and settings: what a compiled kernel depends on besides itself."""
     settings = [(name, str(getattr(config, name, None))) for name in _NUMBA_SETTINGS]
-    return (*_versions(), *cpu_target.target_context.codegen().magic_tuple(), *settings)
+    return (*versions(), *cpu_target.target_context.codegen().magic_tuple(), *settings)
 
 
 @cache
-def _versions() -> tuple[object, ...]:
+def versions() -> tuple[object, ...]:
+    """Python, the packages, and the files of this compiler."""
     cuda = sys.modules.get("numba_cuda")
     simulated = os.environ.get("NUMBA_ENABLE_CUDASIM", "0")
     packages = (numba.__version__, llvmlite.__version__, np.__version__, getattr(cuda, "__version__", None), simulated)
