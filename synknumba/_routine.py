@@ -36,7 +36,7 @@ from synknumba._program import (
 from synknumba._shm import Segment
 from synknumba._tree import unflatten
 from synknumba._types import Array, RankConstant, Span
-from synknumba.device import Device, Step
+from synknumba.device import Device, SliceSteps, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Routine(Repeated):
         self.program = program
         self.function = program.function
         self.place = place
-        self.workspace = place.device.workspace()
+        self.workspace = place.device.workspace(sliced=program.num_slices > 1)
         self.segments = program.segments()
         self.variables = program.variables()
         layout = struct.Struct("<" + program.values)
@@ -226,12 +226,14 @@ class Routine(Repeated):
                 assert rows is not None  # noqa: S101  # sharded arguments make rows
                 assert rows.data is not None  # noqa: S101
                 selection = Range(rows.start, 1, rows.count) if by_position else rows.data
-                buffer = self.workspace.rows(slot, self.place.host(array), selection, writable=writable)
-                moves.add(self._load_once(slot, array, selection, buffer.load), buffer.store)
+                buffer = self.workspace.rows((slot, moves.turn), self.place.host(array), selection, writable=writable)
+                self._bring((slot, moves.turn), array, selection, buffer.load, moves)
+                moves.stores += [] if buffer.store is None else [buffer.store]
                 return buffer.array
             case Broadcast(array):
                 buffer = self.workspace.whole(slot, self.place.host(array))
-                moves.add(self._load_once(slot, array, None, buffer.load), None)
+                if moves.number == 0:  # the other slices find it there
+                    self._bring(slot, array, None, buffer.load, moves)
                 return buffer.array
             case Held(number, leaf, read_only):
                 array = self.held(number, leaf)
@@ -244,7 +246,8 @@ class Routine(Repeated):
                 assert rows.own is not None  # noqa: S101
                 array = self.place.holdings[number].array(leaf)
                 buffer = self.workspace.held_rows(slot, array, rows.own, writable=writable)
-                moves.add(buffer.load, buffer.store)
+                moves.before += [] if buffer.load is None else [buffer.load]
+                moves.after += [] if buffer.store is None else [buffer.store]
                 return buffer.array
             case Dynamic():
                 return scalar_value(param, values)
@@ -262,10 +265,14 @@ class Routine(Repeated):
                 return unflatten(structure, parts)
         raise AssertionError(param)
 
-    def _load_once(self, slot: object, array: HostArray, rows: Rows | None, load: Step | None) -> Step | None:
-        """The load, left out where the slot's memory has these very rows of frozen contents."""
-        if load is None or not array.version or isinstance(rows, Listed):  # the list itself may change
-            return load
+    def _bring(self, slot: object, array: HostArray, rows: Rows | None, load: Step | None, moves: "Moves") -> None:
+        """Adds a load; it is left out at each call where the slot's memory has these very rows of frozen contents."""
+        if load is None:
+            return
+        # A list of rows may change, and slices replace each other's.
+        if not array.version or isinstance(rows, Listed) or self.program.num_slices > 1:
+            moves.loads.append(load)
+            return
         contents, memory = (array.version, rows), self.workspace.storage(slot)
 
         def load_once() -> None:
@@ -275,7 +282,7 @@ class Routine(Repeated):
                 load()
                 self._loaded[slot] = (contents, memory)
 
-        return load_once
+        moves.checks.append(load_once)
 
     def held(self, number: int, leaf: int) -> Any:
         """The rank's array of a variable, as the function gets it."""
@@ -321,27 +328,34 @@ class UpdateArrays(Protocol):
 
 
 class Moves:
-    """The copies of one slice, in order.
+    """What goes on around one slice's work.
 
     Attributes:
+        number: of the slice.
+        turn: which of its arguments' buffers it uses.
         updates: of the variables that the program updates, if any.
-        loads: before the function runs.
-        stores: after it.
+        checks: loads that are left out where nothing has changed; they come before everything else of the call.
+        loads: from the host.
+        before: on the device, before the work.
+        after: on the device, after it.
+        stores: to the host.
     """
 
-    def __init__(self, updates: "UpdateArrays | None" = None) -> None:
+    def __init__(self, number: int, turns: int, updates: "UpdateArrays | None" = None) -> None:
+        self.number = number
+        self.turn = number % turns
         self.updates = updates
+        self.checks: list[Step] = []
         self.loads: list[Step] = []
+        self.before: list[Step] = []
+        self.after: list[Step] = []
         self.stores: list[Step] = []
-
-    def add(self, load: Step | None, store: Step | None) -> None:
-        """Appends what there is."""
-        if load is not None:
-            self.loads.append(load)
-        if store is not None:
-            self.stores.append(store)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to copy."""
-        return not self.loads and not self.stores
+        """Whether there is nothing but the work."""
+        return not (self.checks or self.loads or self.before or self.after or self.stores)
+
+    def around(self, *work: Step) -> SliceSteps:
+        """The slice's steps but for the checks."""
+        return SliceSteps(self.loads, [*self.before, *work, *self.after], self.stores)

@@ -1,7 +1,6 @@
 """How a rank runs a Python function: called once a slice, what it returns merged over slices and packed for the coordinator."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
 
@@ -20,15 +19,6 @@ from synknumba._types import Array
 from synknumba.device import Step
 
 
-@dataclass(frozen=True, slots=True)
-class SliceCall:
-    """One call of a Python function: with its arguments, between its copies."""
-
-    call: Callable[[], Any]
-    moves: Moves
-    rows: SliceRows | None
-
-
 @final
 class FunctionRoutine(Routine):
     """A Python function of device arrays: called once a slice, results in what it returns."""
@@ -37,23 +27,31 @@ class FunctionRoutine(Routine):
         super().__init__(program, place)
         self._function = function
         self._writer = ResultWriter(place.control.results[place.rank], RESULT_BYTES)
-        self._calls: list[SliceCall] = []
-        self._before: list[Step] = []  # of updates: before the first slice, and after the last
-        self._after: list[Step] = []
+        self._steps: list[Step] = []  # up to the last slice
+        self._after: list[Step] = []  # of updates
+        self._results: list[tuple[Any, SliceRows | None]] = []
         self._alone: Callable[[], Any] | None = None  # the one call, where it needs nothing around it
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
-        self._calls = []
         slices = self.slices(values)
         updates = Updates(self, slices, lift=False)
-        self._before, self._after = updates.before(), updates.after()
-        for rows in slices:
-            moves = Moves(updates)
+        calls, parts, checks = [], [], []
+        for number, rows in enumerate(slices):
+            moves = Moves(number, self.workspace.turns, updates)
             arguments = {name: self.argument(name, param, rows, values, moves) for name, param in self.program.parameters}
-            moves.stores += updates.fold()
-            self._calls.append(SliceCall(self._call_with(arguments), moves, rows))
-        plain = self.place.device.kind == "cpu" and len(self._calls) == 1 and self._calls[0].moves.is_empty and not updates
-        self._alone = self._calls[0].call if plain and self.program.subset is None else None
+            moves.after += updates.fold()
+            call = self._call_with(arguments)
+            parts.append(moves.around(partial(self._call_slice, call, rows, alone=len(slices) == 1)))
+            checks += moves.checks
+            calls.append((call, moves.is_empty))
+        self._steps = [*checks, *updates.before(), *self.workspace.in_order(parts)]
+        self._after = updates.after()
+        plain = self.place.device.kind == "cpu" and len(calls) == 1 and calls[0][1] and not updates
+        self._alone = calls[0][0] if plain and self.program.subset is None else None
+
+    def _call_slice(self, call: Callable[[], Any], rows: SliceRows | None, *, alone: bool) -> None:
+        result = self._subset(call())
+        self._results.append((result if alone else self._keep(result), rows))
 
     def _call_with(self, arguments: dict[str, Any]) -> Callable[[], Any]:
         """A call of the function; dicts and lists are new each time, since the function may put something else into them."""
@@ -64,27 +62,20 @@ class FunctionRoutine(Routine):
 
     def forget_buffers(self) -> None:
         super().forget_buffers()
-        self._calls = []
-        self._before = []
+        self._steps = []
         self._after = []
         self._alone = None
 
     def run(self) -> News | None:
         if self._alone is not None:
             return self._writer.write(self._alone(), np.asarray)
-        results = []
+        self._results.clear()  # of a call that failed
         with self.place.device.scope():
-            for step in self._before:
+            for step in self._steps:
                 step()
-            for one in self._calls:
-                for load in one.moves.loads:
-                    load()
-                result = self._subset(one.call())
-                results.append((result if len(self._calls) == 1 else self._keep(result), one.rows))
-                for store in one.moves.stores:
-                    store()
             self.place.device.synchronize()
-            news = self._answer(results)  # before variables change that a result may be a view of
+            news = self._answer(self._results)  # before variables change that a result may be a view of
+            self._results.clear()
             for step in self._after:
                 step()
             if self._after:

@@ -5,7 +5,6 @@ loads → fill outputs with the identity → launch → stores → fold into the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -16,19 +15,40 @@ from synknumba._program import Dynamic, Program, Result
 from synknumba._routine import Moves, Place, Routine, SliceRows, scalar_value
 from synknumba._run_update import Updates
 from synknumba._types import Array
-from synknumba.device import DeviceKernel, Step
+from synknumba.device import DeviceKernel, Replay, SliceSteps, Step
 
 BINDINGS_KEPT = 64  # selections of rows whose buffers are kept: an epoch of minibatches, for most
 
 
 @dataclass(slots=True)
 class Binding:
-    """The steps for one selection of rows, and the arguments of their launches as they are for one set of scalars."""
+    """What one selection of rows takes, with the launches' arguments as they are for one set of scalars.
+
+    Attributes:
+        values: of the call.
+        scalars: those of them that do not select rows, as they were packed.
+        checks: loads that are left out where nothing has changed.
+        steps: all else.
+        launches: the arguments of each launch.
+        now: what a call runs.
+        runs: how often it was run, up to 2.
+        replay: the steps as recorded, if they are.
+    """
 
     values: tuple[Any, ...]
     scalars: bytes
+    checks: list[Step] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     launches: list[list[Any]] = field(default_factory=list)
+    now: list[Step] = field(default_factory=list)
+    runs: int = 0
+    replay: Replay | None = None
+
+    def close(self) -> None:
+        """Frees what was recorded."""
+        if self.replay is not None:
+            self.replay.close()
+            self.replay = None
 
 
 @final
@@ -39,38 +59,63 @@ class KernelRoutine(Routine):
         super().__init__(program, place)
         self._kernel = kernel
         self._launch = launch
-        self._steps: list[Step] = []
+        self._binding: Binding | None = None
         self._kept: dict[tuple[Any, ...], Binding] = {}
-        self._dynamic = [
-            (position, param) for position, (_, param) in enumerate(program.parameters) if isinstance(param, Dynamic)
-        ]
+        self._dynamic = {
+            position: param for position, (_, param) in enumerate(program.parameters) if isinstance(param, Dynamic)
+        }
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         rows = values[self._row_values :]
         binding = self._kept.get(rows)
         if binding is None:
             if len(self._kept) >= BINDINGS_KEPT:
-                self._kept.clear()
+                self._let_go()
             binding = self._kept[rows] = self._make_binding(values, scalars)
         elif binding.scalars != scalars:
             self._change_scalars(binding, values)
             binding.scalars = scalars
-        self._steps = binding.steps
+        self._binding = binding
 
     def run(self) -> None:
-        for step in self._steps:
+        binding = self._binding
+        assert binding is not None  # noqa: S101  # bound before
+        if binding.runs == 1:  # the run before has compiled what is to be compiled
+            binding.runs = 2
+            binding.replay = self.place.device.record(binding.steps)
+            self._choose(binding)
+        for step in binding.now:
             step()
+        if binding.runs == 0:
+            binding.runs = 1
 
     def forget_buffers(self) -> None:
         super().forget_buffers()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for binding in self._kept.values():
+            binding.close()
         self._kept.clear()
-        self._steps = []
+        self._binding = None
+
+    def _choose(self, binding: Binding) -> None:
+        """What a call runs: what was recorded, or else the steps."""
+        if binding.replay is not None:
+            binding.now = [*binding.checks, binding.replay]
+            return
+        binding.now = [*binding.checks, *binding.steps]
+        if self.place.device.kind != "cpu":
+            binding.now.append(self.place.device.synchronize)
 
     def _change_scalars(self, binding: Binding, values: tuple[Any, ...]) -> None:
         for args in binding.launches:
-            for position, param in self._dynamic:
+            for position, param in self._dynamic.items():
                 args[position] = scalar_value(param, values)
         binding.values = values
+        if binding.replay is not None and not binding.replay.renew():
+            binding.close()
+            self._choose(binding)
 
     def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> Binding:
         slices = self.slices(values)
@@ -79,22 +124,17 @@ class KernelRoutine(Routine):
         }
         updates = Updates(self, slices, lift=True)
         binding = Binding(values, scalars)
-        for output in outputs.values():
-            binding.steps += output.before()
-        binding.steps += updates.before()
-        for rows in slices:
-            self._add_slice(binding, rows, outputs, updates)
-        for output in outputs.values():
-            binding.steps += output.after()
-        binding.steps += updates.after()
-        if self.place.device.kind != "cpu":
-            binding.steps.append(self.place.device.synchronize)
+        before = [step for output in outputs.values() for step in output.before()] + updates.before()
+        parts = [self._slice_steps(binding, number, rows, outputs, updates) for number, rows in enumerate(slices)]
+        after = [step for output in outputs.values() for step in output.after()] + updates.after()
+        binding.steps = [*before, *self.workspace.in_order(parts), *after]
+        self._choose(binding)
         return binding
 
-    def _add_slice(
-        self, binding: Binding, rows: SliceRows | None, outputs: "Mapping[str, Accumulator]", updates: Updates
-    ) -> None:
-        moves = Moves(updates)
+    def _slice_steps(
+        self, binding: Binding, number: int, rows: SliceRows | None, outputs: "Mapping[str, Accumulator]", updates: Updates
+    ) -> SliceSteps:
+        moves = Moves(number, self.workspace.turns, updates)
         args = []
         for name, param in self.program.parameters:
             if name in outputs:
@@ -102,31 +142,25 @@ class KernelRoutine(Routine):
             else:
                 arg = self.argument(name, param, rows, binding.values, moves)
             args.append(self._kernel.convert(arg))
-        binding.steps += moves.loads
-        binding.steps.append(self._launch_step(args, rows))
-        binding.launches.append(args)
-        binding.steps += moves.stores
         for output in outputs.values():
-            binding.steps += output.fold(rows)
-        binding.steps += updates.fold()
+            moves.after += output.fold(rows)
+        moves.after += updates.fold()
+        binding.launches.append(args)
+        binding.checks += moves.checks
+        grid, block = self._launch.resolve(None if rows is None else rows.count)
+        return moves.around(self._kernel.bind(grid, block, self._launch.smem_bytes, args, tuple(self._dynamic)))
 
     def held(self, number: int, leaf: int) -> Any:
         """Kernels see a 0-d array as one of shape (1,), which they can index."""
         array = super().held(number, leaf)
         return array if array.shape else array.reshape(1)
 
-    def _launch_step(self, args: list[Any], rows: SliceRows | None) -> Step:
-        """A step that launches with what is in the list when it runs."""
-        grid, block = self._launch.resolve(None if rows is None else rows.count)
-        launch = self._kernel.bind(grid, block, self._launch.smem_bytes, tuple(args))
-        return (lambda: launch(*args)) if self._dynamic else partial(launch, *args)
-
 
 class Accumulator:
     """One output of a kernel on one rank: its buffer for each slice, and how slices are put together.
 
-    Where there is one slice the kernel writes into the rank's part directly. With several, each writes into scratch memory that
-    starts at the op's identity, and is folded into the part on the host.
+    Where there is one slice the kernel writes into what is stored as the rank's part. With several, each writes into scratch
+    memory that starts at the op's identity, and is folded into it.
     """
 
     def __init__(self, routine: KernelRoutine, name: str, param: Result, slices: Sequence[SliceRows | None]) -> None:
@@ -139,6 +173,8 @@ class Accumulator:
         self._part = self._find_part()
         final_dtype = _reduction.result_dtype(param.op, np.dtype(param.dtype))
         self._direct = len(slices) == 1 and final_dtype == np.dtype(param.dtype)
+        folded = self._part is not None and param.op != "gather" and not self._direct
+        self._total = routine.workspace.output((name, "total"), self._part) if folded and self._part is not None else None
         self._scratch: Any = None
 
     def _find_part(self) -> Array | None:
@@ -157,50 +193,41 @@ class Accumulator:
 
     def before(self) -> list[Step]:
         """Steps before the first slice."""
-        if self._part is None or self._param.op == "gather" or self._direct:
+        if self._total is None:
             return []
-        op = self._param.op
-        return [_fill(self._part, _reduction.identity("sum" if op == "mean" else op, self._part.dtype))]
+        op, array = self._param.op, self._total.array
+        return [self._device.fill(array, _reduction.identity("sum" if op == "mean" else op, array.dtype))]
 
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
         """What the kernel writes into for one slice."""
         op, workspace = self._param.op, self._routine.workspace
         dtype = np.dtype(self._param.dtype)
+        shape, slot, target = self._param.shape or (1,), (self._name, moves.turn), None
         if op == "gather":
             assert rows is not None  # noqa: S101  # the coordinator refuses to gather where there are no rows
             shape = (rows.count, *self._param.shape)
-        else:
-            shape = self._param.shape or (1,)
-        target = None
-        if op == "gather" and self._part is not None:
-            assert rows is not None  # noqa: S101
-            target = self._part[rows.start : rows.stop]
+            target = None if self._part is None else self._part[rows.start : rows.stop]
         elif self._direct:
             target = self._part
         if target is None:
-            array = self._scratch = workspace.scratch(self._name, dtype, shape)
+            array = self._scratch = workspace.scratch(slot, dtype, shape)
         else:
-            buffer = workspace.output(self._name, target)
+            buffer = workspace.output(slot, target)
             array = buffer.array
-            moves.add(None, buffer.store)
-        moves.loads.append(self._device.fill(array, _reduction.identity(op, dtype)))
+            moves.stores += [] if buffer.store is None else [buffer.store]
+        moves.before.append(self._device.fill(array, _reduction.identity(op, dtype)))
         return array
 
     def fold(self, rows: SliceRows | None) -> list[Step]:
         """Steps after a slice."""
-        if self._part is None or self._param.op == "gather" or self._direct:
+        if self._total is None:
             return []
-        op, part_, scratch, device = self._param.op, self._part, self._scratch, self._device
-        weight = 1 if rows is None else rows.count
-        return [lambda: _reduction.accumulate(op, part_, device.to_host(scratch), weight)]
+        return [self._device.accumulate(self._param.op, self._total.array, self._scratch, 1 if rows is None else rows.count)]
 
     def after(self) -> list[Step]:
-        """Steps after the last slice: a mean's weighted sum becomes the rank's mean."""
-        if self._part is None or self._direct or self._param.op != "mean" or not self._slices:
+        """Steps after the last slice: a mean's weighted sum becomes the rank's mean, and the total is stored."""
+        if self._total is None:
             return []
-        part_, weight = self._part, self._rows or 1
-        return [lambda: np.divide(part_, weight, out=part_)]
-
-
-def _fill(array: Array, value: Any) -> Step:
-    return lambda: array.fill(value)
+        divides = self._param.op == "mean" and self._slices
+        steps = [self._device.divide(self._total.array, self._rows or 1)] if divides else []
+        return steps if self._total.store is None else [*steps, self._total.store]

@@ -51,7 +51,7 @@ class UpdateRun:
     def array(self, moves: Moves) -> Any:
         """What the function accumulates into for one slice."""
         self._part = self._scratch("part") if self._several else self._total
-        moves.loads.append(self._device.fill(self._part, self._identity))
+        moves.before.append(self._device.fill(self._part, self._identity))
         return self._part
 
     def fold(self) -> list[Step]:

@@ -102,6 +102,17 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
+@compiled("int64(int64, int64, int64)")
+def await_word(address: int, eager: int, spins: int) -> int:
+    """Spins until the int64 at an address is not zero, the first `eager` times without giving way to others; 1 if it is."""
+    for i in range(eager + spins):
+        if load_acquire(address, 0) != 0:
+            return 1
+        if i >= eager:
+            _sched_yield()
+    return 0
+
+
 # Words of the control block (see `_control.ControlBlock`); each on a cache line of its own, 8 words apart.
 DOORBELL = 0
 COMMAND = 8

@@ -4,6 +4,8 @@ from synknumba._types import DeviceKind
 from synknumba.device._base import Buffer as Buffer
 from synknumba.device._base import Device as Device
 from synknumba.device._base import DeviceKernel as DeviceKernel
+from synknumba.device._base import Replay as Replay
+from synknumba.device._base import SliceSteps as SliceSteps
 from synknumba.device._base import Step as Step
 from synknumba.device._base import Three as Three
 from synknumba.device._base import Workspace as Workspace

@@ -11,9 +11,9 @@ Drivers are final, override the abstract methods only, and document nothing that
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from synknumba._partition import Rows
@@ -39,8 +39,33 @@ class Buffer:
     store: Step | None = None
 
 
+@dataclass(slots=True)
+class SliceSteps:
+    """What one slice takes, in three parts that a device may run beside those of other slices.
+
+    Attributes:
+        loads: bring in what the work reads.
+        work: on this device alone.
+        stores: bring out what the work has written.
+    """
+
+    loads: list[Step] = field(default_factory=list)
+    work: list[Step] = field(default_factory=list)
+    stores: list[Step] = field(default_factory=list)
+
+
 class Workspace(ABC):
-    """The device memory of one program, by slot."""
+    """The device memory of one program, by slot.
+
+    Attributes:
+        turns: how many buffers an argument should have whose slices follow one another: slice k uses that of k % turns.
+    """
+
+    turns: int = 1
+
+    def in_order(self, slices: Sequence[SliceSteps]) -> list[Step]:
+        """The steps of all slices as they are to be run. By default one slice after the other."""
+        return [step for one in slices for step in (*one.loads, *one.work, *one.stores)]
 
     @abstractmethod
     def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
@@ -83,15 +108,36 @@ class DeviceKernel(ABC):
     """A kernel made ready for a device; compiled for each new signature at `bind`."""
 
     @abstractmethod
-    def bind(self, grid: Three, block: Three, smem_bytes: int, args: tuple[Any, ...]) -> Callable[..., object]:
-        """A function that launches with the arguments it is called with: any of the same types as `args`.
+    def bind(self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
+        """A step that launches; it need not wait for the launch to end.
 
-        It need not wait for the launch to end. The arguments are `convert`ed ones.
+        Args:
+            grid: blocks along each axis.
+            block: threads of a block along each axis.
+            smem_bytes: dynamic smem of a block.
+            args: `convert`ed arguments. The step launches with what is in the list when it is run.
+            changing: positions of scalars that may be replaced by others of the same types.
         """
 
     def convert(self, arg: Any) -> Any:
         """An argument as the launch takes it fastest. By default the argument itself."""
         return arg
+
+
+class Replay(ABC):
+    """Steps that were recorded, to be repeated as one."""
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Repeats the steps and waits for their end."""
+
+    @abstractmethod
+    def renew(self) -> bool:
+        """Has launches use the scalars that are in their argument lists now; whether that can be done."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees what was recorded; idempotent."""
 
 
 class Device(ABC):
@@ -101,8 +147,12 @@ class Device(ABC):
     stream: Any = None  # what steps are put on, where there is such a thing
 
     @abstractmethod
-    def workspace(self) -> Workspace:
-        """Memory for one program."""
+    def workspace(self, *, sliced: bool = False) -> Workspace:
+        """Memory for one program; `sliced` where its slices may run beside each other."""
+
+    def record(self, steps: Sequence[Step]) -> Replay | None:
+        """Steps that were run before, recorded without being run; None where that is not possible, or of no use."""
+        return None
 
     @abstractmethod
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
@@ -137,8 +187,15 @@ class Device(ABC):
         """A step that copies an array of the device to one of the host, both C-contiguous; `synchronize` waits for it."""
 
     @abstractmethod
-    def accumulate(self, op: Op, target: Any, source: Any) -> Step:
-        """A step that puts one array of the device into another: target ← target op source."""
+    def accumulate(self, op: Op, target: Any, source: Any, weight: int = 1) -> Step:
+        """A step that puts one array of the device into another: target ← target op source.
+
+        As `_reduction.accumulate`, so a None accumulates as "sum", and "mean" as target + weight · source.
+        """
+
+    @abstractmethod
+    def divide(self, target: Any, divisor: int) -> Step:
+        """A step that divides an array of floating-point or complex numbers."""
 
     @abstractmethod
     def to_host(self, value: Any) -> Array:

@@ -1,6 +1,6 @@
 """The CPU device: one core, whose memory is the host's. Ranks work on views of the segments; nothing is copied."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, final
@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from synknumba._partition import Range, Rows
-from synknumba._reduction import UFUNCS
+from synknumba._reduction import accumulate
 from synknumba._types import Array, Op, Shape
 from synknumba.device._base import Buffer, Device, DeviceKernel, Step, Three, Workspace
 from synknumba.simt import jit
@@ -70,16 +70,16 @@ class CpuKernel(DeviceKernel):
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
 
-    def bind(self, grid: Three, block: Three, smem_bytes: int, args: tuple[Any, ...]) -> Callable[..., object]:
-        launch: Callable[..., object] = self._kernel.bind(grid, block, args, smem_bytes)
-        return launch
+    def bind(self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
+        launch: Callable[..., object] = self._kernel.bind(grid, block, tuple(args), smem_bytes)
+        return (lambda: launch(*args)) if changing else partial(launch, *args)
 
 
 @final
 class CpuDevice(Device):
     kind = "cpu"
 
-    def workspace(self) -> Workspace:
+    def workspace(self, *, sliced: bool = False) -> Workspace:
         return CpuWorkspace()
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
@@ -106,9 +106,11 @@ class CpuDevice(Device):
     def download(self, host: Array, source: Array) -> Step:
         return partial(np.copyto, host, source)
 
-    def accumulate(self, op: Op, target: Array, source: Array) -> Step:
-        assert op is not None  # noqa: S101  # every op that accumulates has a function
-        return partial(UFUNCS[op], target, source, out=target)  # NumPy 2.4 deprecates a third position of minimum and maximum
+    def accumulate(self, op: Op, target: Array, source: Array, weight: int = 1) -> Step:
+        return partial(accumulate, op, target, source, weight)
+
+    def divide(self, target: Array, divisor: int) -> Step:
+        return partial(np.divide, target, divisor, out=target)
 
     def to_host(self, value: Any) -> Array:
         return np.asarray(value)

@@ -1,0 +1,318 @@
+"""Steps recorded as a CUDA graph: one launch instead of one for every copy and kernel.
+
+    steps ──capture──> graph ──instantiate──> executable ──launch──> wait for the flag, or for the stream
+
+Small results are not copied by copies, which take the copy engine 7 µs, but by one kernel at the end of the graph, which writes
+them to page-locked memory and raises a flag there, on which the host spins.
+
+Scalars of a kernel are parameters of its node. Other ones are written into the node: 1 µs, where a launch by Numba takes 12 to
+46. Which of the node's parameters a scalar has become is found out by capturing a launch with another scalar and comparing: so
+it does not matter how a compiler lays out its kernels' parameters. What is not found there is not replaced, and the
+steps are run one by one.
+"""
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NoReturn, final
+
+import numpy as np
+from cupy.cuda import runtime
+
+from synknumba import _spin
+from synknumba.device._base import Replay, Step
+from synknumba.device._cuda_code import Flag, publish
+from synknumba.device._cuda_launch import Launch, make_launch
+from synknumba.device._cuda_steps import CopyOut, Store, all_on_stream
+
+MOST_STEPS = 5000  # what more take is not the launches
+PUBLISHED_BYTES = 64 << 10  # one block copies them; more go by copies
+
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed: other streams' work is none of the capture's business
+_EAGER, _SPINS = 2000, 2000  # of one look at the flag: some 10 µs without, then a millisecond with giving way to others
+
+_LETTERS = {8: "dqQ", 4: "fiI", 2: "ehH", 1: "?bB"}  # of the struct module, by a parameter's bytes
+
+
+class _NodeParams(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h."""
+
+    _fields_ = (
+        ("func", ctypes.c_void_p),
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "smem")),
+        ("params", ctypes.POINTER(ctypes.c_void_p)),
+        ("extra", ctypes.c_void_p),
+        ("kern", ctypes.c_void_p),
+        ("ctx", ctypes.c_void_p),
+    )
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.cuGraphExecKernelNodeSetParams_v2.argtypes = [ctypes.c_void_p] * 3
+    return driver
+
+
+class _UnknownError(Exception):
+    """Something about a graph's node cannot be found out, or not be changed."""
+
+
+def _give_up(*what: object) -> NoReturn:
+    raise _UnknownError(*what)
+
+
+def _ask(function: str, *args: Any) -> None:
+    try:
+        code = getattr(_driver(), function)(*args)
+    except AttributeError:  # an older driver
+        _give_up(function)
+    if code != 0:
+        _give_up(function, code)
+
+
+def record(steps: Sequence[Step], stream: Any, flag: Flag) -> Replay | None:
+    """Steps that were run before as one replay; None if they do anything but put work on streams that join this one."""
+    if not steps or len(steps) > MOST_STEPS or not all_on_stream(steps):
+        return None
+    head, copies = _split(steps)
+    if copies:
+        head = [*head, publish(copies, flag.address, stream)]
+    try:
+        graph, nodes = _capture(head, stream)
+    except runtime.CUDARuntimeError:  # a kernel's launch does what cannot be recorded
+        return None
+    try:
+        executable = runtime.graphInstantiate(graph)
+    except runtime.CUDARuntimeError:
+        runtime.graphDestroy(graph)
+        return None
+    return _GraphReplay(graph, executable, stream, flag if copies else None, steps, nodes)
+
+
+def _split(steps: Sequence[Step]) -> tuple[list[Step], list[tuple[int, int, int]]]:
+    """The steps without the copies of small results at their end, and what these copy, if nothing else goes to the host."""
+    head, copies = list(steps), []
+    while head and isinstance(last := head[-1], CopyOut):
+        copies.append(last.args[:3])
+        head.pop()
+    if any(isinstance(step, Store) for step in head) or sum(nbytes for _, _, nbytes in copies) > PUBLISHED_BYTES:
+        return list(steps), []
+    return head, copies[::-1]
+
+
+def _capture(steps: Sequence[Step], stream: Any) -> tuple[int, dict[int, int]]:
+    """A graph of the steps, and the node of each launch, by the step's position."""
+    nodes: dict[int, int] = {}
+    runtime.streamBeginCapture(stream.ptr, _RELAXED)
+    try:
+        for position, step in enumerate(steps):
+            step()
+            if isinstance(step, Launch) and step.changing:
+                with suppress(_UnknownError):
+                    nodes[position] = _last_node(stream)
+    except BaseException:
+        with suppress(runtime.CUDARuntimeError):
+            graph = runtime.streamEndCapture(stream.ptr)
+            if graph:
+                runtime.graphDestroy(graph)
+        raise
+    return runtime.streamEndCapture(stream.ptr), nodes
+
+
+def _last_node(stream: Any) -> int:
+    """The node that was captured last on a stream."""
+    status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
+    nodes, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_size_t()
+    told = (ctypes.byref(one) for one in (status, number, graph, nodes, count))
+    _ask("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream.ptr), *told)
+    if count.value != 1:
+        _give_up("node")
+    return nodes[0] or 0
+
+
+@final
+class _GraphReplay(Replay):
+    def __init__(
+        self, graph: int, executable: int, stream: Any, flag: Flag | None, steps: Sequence[Step], nodes: dict[int, int]
+    ) -> None:
+        self._graph, self._executable = graph, executable
+        self._stream, self._pointer = stream, stream.ptr
+        self._flag = flag
+        self._steps = steps  # what has the addresses
+        self._nodes = nodes
+        self._kernels: list[_KernelNode] | None = None
+
+    def __call__(self) -> None:
+        flag = self._flag
+        if flag is None:
+            runtime.graphLaunch(self._executable, self._pointer)
+            runtime.streamSynchronize(self._pointer)
+            return
+        flag.word[0] = 0
+        runtime.graphLaunch(self._executable, self._pointer)
+        while not _spin.await_word(flag.address, _EAGER, _SPINS):
+            if self._stream.done:  # which raises what has gone wrong, and then the flag stays down
+                runtime.streamSynchronize(self._pointer)
+                return
+
+    def renew(self) -> bool:
+        try:
+            if self._kernels is None:
+                self._kernels = self._find_kernels()
+            for kernel in self._kernels:
+                kernel.renew(self._executable)
+        except (_UnknownError, struct.error):
+            return False
+        return True
+
+    def _find_kernels(self) -> "list[_KernelNode]":
+        launches = [(i, step) for i, step in enumerate(self._steps) if isinstance(step, Launch) and step.changing]
+        if len(self._nodes) != len(launches):
+            _give_up("nodes")
+        if not launches:
+            return []
+        places = _find_scalars(launches[0][1], self._stream)  # one kernel, so its parameters are the same in all launches
+        return [_KernelNode(self._nodes[i], step.arguments, places) for i, step in launches]
+
+    def close(self) -> None:
+        if self._executable:
+            with suppress(runtime.CUDARuntimeError):
+                self._stream.synchronize()
+                runtime.graphExecDestroy(self._executable)
+                runtime.graphDestroy(self._graph)
+            self._executable = 0
+            self._steps = ()
+
+
+# ---- scalars -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where one scalar is among a kernel's parameters: one for each part of the number, and how it is packed there."""
+
+    position: int  # among the arguments
+    parts: tuple[tuple[int, str, Callable[[Any], Any]], ...]  # parameter, letter, what of the value
+
+
+def _find_scalars(launch: Launch, stream: Any) -> list[_Place]:
+    """Where the scalars that may change are, found by launches that are captured and not run."""
+    usual = _captured_params(launch.arguments, launch, stream)
+    places = []
+    for position in launch.changing:
+        value = launch.arguments[position]
+        other = _other(value)
+        changed = _captured_params([*launch.arguments[:position], other, *launch.arguments[position + 1 :]], launch, stream)
+        found = [i for i, (one, two) in enumerate(zip(usual, changed, strict=True)) if one != two]
+        getters = (_real, _imaginary) if isinstance(value, complex | np.complexfloating) else (_itself,)
+        if len(found) != len(getters):
+            _give_up("scalar", position)
+        parts = []
+        for i, get in zip(found, getters, strict=True):
+            seen = ((get(value), usual[i]), (get(other), changed[i]))
+            letter = next((one for one in _LETTERS.get(len(usual[i]), "") if all(_fits(one, *pair) for pair in seen)), None)
+            if letter is None:
+                _give_up("scalar", position)
+            parts.append((i, letter, get))
+        places.append(_Place(position, tuple(parts)))
+    return places
+
+
+def _other(value: Any) -> Any:
+    """Another value of the same type, all parts of which differ."""
+    if isinstance(value, bool | np.bool_):
+        return type(value)(not value)
+    is_complex = isinstance(value, complex | np.complexfloating)
+    others = map(type(value), (1 + 2j, 3 + 4j, 5 + 6j) if is_complex else (1, 2))
+    return next(one for one in others if one.real != value.real and (one.imag != value.imag or not is_complex))
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _real(value: Any) -> Any:
+    return value.real
+
+
+def _imaginary(value: Any) -> Any:
+    return value.imag
+
+
+def _fits(letter: str, value: Any, parameter: bytes) -> bool:
+    """Whether a value is packed like that."""
+    try:
+        return struct.pack("<" + letter, value) == parameter
+    except (struct.error, TypeError):
+        return False
+
+
+def _captured_params(arguments: list[Any], launch: Launch, stream: Any) -> list[bytes]:
+    """The parameters of a kernel that is launched with these arguments."""
+    one = make_launch(launch.args[0], arguments, (0,))
+    graph, nodes = _capture([one], stream)
+    try:
+        if not nodes:
+            _give_up("node")
+        return [ctypes.string_at(address, nbytes) for address, nbytes in _read_node(nodes[0])[1]]
+    finally:
+        runtime.graphDestroy(graph)
+
+
+def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
+    """What a kernel node launches, and where each parameter is and its bytes."""
+    told = _NodeParams()
+    _ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(told))
+    if not told.params or told.extra:
+        _give_up("parameters")
+    function = ctypes.c_void_p(told.func)
+    if not told.func:
+        _ask("cuKernelGetFunction", ctypes.byref(function), ctypes.c_void_p(told.kern))
+    parameters: list[tuple[int, int]] = []
+    offset, nbytes = ctypes.c_size_t(), ctypes.c_size_t()
+    ask = getattr(_driver(), "cuFuncGetParamInfo", None)
+    if ask is None:
+        _give_up("cuFuncGetParamInfo")
+    while ask(function, ctypes.c_size_t(len(parameters)), ctypes.byref(offset), ctypes.byref(nbytes)) == 0:
+        parameters.append((told.params[len(parameters)] or 0, nbytes.value))
+    return told, parameters
+
+
+class _KernelNode:
+    """One launch of a graph, with its parameters in memory of our own.
+
+    Args:
+        node: of the graph.
+        arguments: of the launch; read again by `renew`.
+        places: where the scalars are.
+    """
+
+    def __init__(self, node: int, arguments: list[Any], places: Sequence[_Place]) -> None:
+        self._node, self._arguments = node, arguments
+        self._told, parameters = _read_node(node)
+        starts = np.cumsum([0] + [-(-nbytes // 16) * 16 for _, nbytes in parameters]).tolist()
+        self._memory = ctypes.create_string_buffer(starts[-1])
+        base = ctypes.addressof(self._memory)
+        self._pointers = (ctypes.c_void_p * len(parameters))(*(base + start for start in starts[:-1]))
+        for (address, nbytes), start in zip(parameters, starts[:-1], strict=True):
+            ctypes.memmove(base + start, address, nbytes)
+        self._told.params = ctypes.cast(self._pointers, ctypes.POINTER(ctypes.c_void_p))
+        self._address = ctypes.addressof(self._told)
+        self._packs = [
+            (place.position, struct.Struct("<" + letter).pack_into, starts[i], get)
+            for place in places
+            for i, letter, get in place.parts
+        ]
+        self._set = _driver().cuGraphExecKernelNodeSetParams_v2
+
+    def renew(self, executable: int) -> None:
+        """Puts the arguments' scalars into the graph."""
+        for position, pack, start, get in self._packs:
+            pack(self._memory, start, get(self._arguments[position]))
+        code = self._set(executable, self._node, self._address)
+        if code != 0:
+            _give_up("cuGraphExecKernelNodeSetParams", code)

@@ -1,0 +1,68 @@
+"""Kernels as Numba compiles and launches them."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from numba import cuda
+
+from synknumba.device._base import DeviceKernel, Step, Three
+from synknumba.device._cuda_memory import RecordArray
+from synknumba.device._cuda_steps import OnStream
+
+
+class Launch(OnStream):
+    """Launches with what is in a list of arguments when it is run."""
+
+    arguments: list[Any]
+    changing: Sequence[int]  # positions of scalars that may be replaced
+
+
+def make_launch(launcher: Any, arguments: list[Any], changing: Sequence[int]) -> Launch:
+    """A step that calls the launcher with the arguments in the list."""
+    step = Launch(_launch, launcher, arguments)
+    step.arguments, step.changing = arguments, changing
+    return step
+
+
+def _launch(launcher: Any, arguments: list[Any]) -> None:
+    launcher(*arguments)
+
+
+@final
+class CudaKernel(DeviceKernel):
+    """A kernel of `cuda.jit`.
+
+    Args:
+        dispatcher: what `cuda.jit` made.
+        stream: Numba's, for launches.
+        debug: whether the kernel was compiled with debug=True.
+    """
+
+    def __init__(self, dispatcher: Any, stream: Any, *, debug: bool) -> None:
+        self._dispatcher = dispatcher
+        self._stream = stream
+        self._debug = debug
+
+    def bind(self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
+        if not self._debug:
+            return make_launch(self._dispatcher[grid, block, self._stream, smem_bytes], args, changing)
+        # Numba reads a debugged kernel's exception in the default stream, which does not wait for ours.
+        debugged = self._dispatcher[grid, block, 0, smem_bytes]
+
+        def launch() -> None:
+            self._stream.synchronize()
+            debugged(*args)
+
+        return launch
+
+    def convert(self, arg: Any) -> Any:
+        return as_numba(arg)
+
+
+def as_numba(arg: Any) -> Any:
+    """A device array as Numba launches it fastest; 12 µs a launch instead of 49 µs with CuPy arrays."""
+    if isinstance(arg, RecordArray):  # Numba reads the size of a record from the interface, but not its fields
+        return cuda.as_cuda_array(arg, sync=False).view(arg.dtype)
+    if hasattr(arg, "__cuda_array_interface__"):
+        return cuda.as_cuda_array(arg, sync=False)  # our steps are on one stream already
+    return arg

@@ -1,0 +1,254 @@
+"""Device memory of one program, and the copies that fill and empty it.
+
+    host rows that lie together   ──copy──────────> array ──kernel──> array ──copy──────────> host rows
+    rows that lie apart           ──rows kernel──>                         ──rows kernel──>
+    the same, not page-locked     ──NumPy──> staging memory ──copy──>      …and back
+
+Where a program has slices, copies have streams of their own, and arguments have two buffers each:
+
+    load    copy 0 │ copy 1 │ copy 2 │ copy 3 …        copy k waits until slice k − 2 is done with its buffers
+    work           │ work 0 │ work 1 │ work 2 …        work k waits for copy k
+    store                   │ out 0  │ out 1  …        out k waits for work k
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from synknumba._partition import Listed, Range, Rows
+from synknumba._types import Array, Shape
+from synknumba.device._base import Buffer, SliceSteps, Step, Workspace
+from synknumba.device._cuda_code import lock, move_rows
+from synknumba.device._cuda_steps import OnStream, copy_in, copy_out, keeping
+
+
+class RecordArray:
+    """Device memory with a structured dtype, which CuPy does not have; Numba takes it by its interface."""
+
+    def __init__(self, memory: Any, dtype: "np.dtype[Any]", shape: Shape) -> None:
+        self.data = memory
+        self.dtype = dtype
+        self.shape = shape
+        self.nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+
+    def reshape(self, *shape: int) -> "RecordArray":
+        """The same memory in another shape."""
+        return RecordArray(self.data, self.dtype, shape)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """CUDA Array Interface, version 3."""
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "descr": self.dtype.descr,
+            "data": (self.data.ptr, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+def typed(memory: Any, dtype: Any, shape: Shape) -> Any:
+    """An array at a pointer to device memory."""
+    dtype = np.dtype(dtype)
+    if dtype.names is not None or dtype.kind not in "biufc":
+        return RecordArray(memory, dtype, shape)
+    return cupy.ndarray(shape, dtype, memory)
+
+
+class LockedMemory:
+    """The segments that are page-locked in this process.
+
+    Where memory may not be locked (a container's limit), copies still work from pageable memory, five times slower.
+    """
+
+    def __init__(self) -> None:
+        self._ranges: dict[int, tuple[int, int]] = {}  # segment id → address, bytes
+
+    def add(self, segment_id: int, memory: Array) -> None:
+        """Locks the memory of a segment, if that is allowed."""
+        if lock(memory.ctypes.data, memory.nbytes):
+            self._ranges[segment_id] = (memory.ctypes.data, memory.nbytes)
+
+    def remove(self, segment_id: int) -> None:
+        """Unlocks a segment; nothing uses it any more."""
+        found = self._ranges.pop(segment_id, None)
+        if found is not None:
+            runtime.hostUnregister(found[0])
+
+    def covers(self, array: Array) -> bool:
+        """Whether the device can read and write the array where it lies."""
+        address = array.ctypes.data
+        return any(start <= address < start + size for start, size in self._ranges.values())
+
+    def clear(self) -> None:
+        """Unlocks all."""
+        for segment_id in tuple(self._ranges):
+            self.remove(segment_id)
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams of one device: for work and, where slices overlap, for copies beside it."""
+
+    work: Any
+
+    @cached_property
+    def load(self) -> Any:
+        """For copies to the device."""
+        return cupy.cuda.Stream(non_blocking=True)
+
+    @cached_property
+    def store(self) -> Any:
+        """For copies from the device."""
+        return cupy.cuda.Stream(non_blocking=True)
+
+
+@final
+class CudaWorkspace(Workspace):
+    def __init__(self, streams: Streams, locked: LockedMemory, *, sliced: bool) -> None:
+        self.turns = 2 if sliced else 1
+        self._streams = streams
+        self._load = streams.load if sliced else streams.work
+        self._store = streams.store if sliced else streams.work
+        self._locked = locked
+        self._storage: dict[object, Any] = {}
+        self._staging: dict[object, Array] = {}
+
+    def in_order(self, slices: Sequence[SliceSteps]) -> list[Step]:
+        return _side_by_side(slices, self._streams) if self.turns > 1 and slices else super().in_order(slices)
+
+    def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
+        array = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))
+        if isinstance(rows, Range) and rows.step == 1:
+            return self._straight(array, host[rows.as_slice()], writable=writable)
+        if not self._locked.covers(host) or not (isinstance(rows, Range) or self._locked.covers(rows.indices)):
+            return self._staged(slot, array, host, rows, writable=writable)
+        return self._apart(array, host.ctypes.data, rows, host, (self._load, self._store), writable=writable)
+
+    def held_rows(self, slot: object, array: Any, rows: Rows, *, writable: bool) -> Buffer:
+        shape = (rows.count, *array.shape[1:])
+        if isinstance(rows, Range) and rows.step == 1:
+            row_bytes = array.nbytes // max(array.shape[0], 1)
+            return Buffer(typed(array.data + rows.start * row_bytes, array.dtype, shape))
+        buffer = self.scratch(slot, array.dtype, shape)
+        if isinstance(rows, Range) or self._locked.covers(rows.indices):
+            return self._apart(buffer, array.data.ptr, rows, array, (self._streams.work,) * 2, writable=writable)
+        # The list as the device can read it.
+        staging = self._staging_buffer(slot, rows.indices.dtype, rows.indices.shape)
+        moved = self._apart(buffer, array.data.ptr, Listed(staging), array, (self._streams.work,) * 2, writable=writable)
+
+        def load() -> None:
+            self._streams.work.synchronize()  # the rows before may still be under way
+            staging[...] = rows.indices
+            assert moved.load is not None  # noqa: S101  # rows that lie apart are moved
+            moved.load()
+
+        return Buffer(buffer, load, moved.store)
+
+    def whole(self, slot: object, host: Array) -> Buffer:
+        return self._straight(self.scratch(slot, host.dtype, host.shape), host, writable=False)
+
+    def output(self, slot: object, host: Array) -> Buffer:
+        array = self.scratch(slot, host.dtype, host.shape)
+        return Buffer(array, None, copy_out(host.ctypes.data, array, self._store))
+
+    def scratch(self, slot: object, dtype: Any, shape: Shape) -> Any:
+        dtype = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        memory = self._storage.get(slot)
+        if memory is None or memory.mem.size < nbytes:
+            memory = self._storage[slot] = cupy.cuda.alloc(max(nbytes, 1))
+        return typed(memory, dtype, shape)
+
+    def storage(self, slot: object) -> object:
+        return self._storage.get(slot)
+
+    def close(self) -> None:
+        self._storage.clear()
+        self._staging.clear()
+
+    def _straight(self, array: Any, view: Array, *, writable: bool) -> Buffer:
+        """Rows that lie together: one copy each way."""
+        load = copy_in(array, view.ctypes.data, self._load)
+        return Buffer(array, load, copy_out(view.ctypes.data, array, self._store) if writable else None)
+
+    def _apart(self, buffer: Any, table: int, rows: Rows, source: Any, streams: tuple[Any, Any], *, writable: bool) -> Buffer:
+        """Rows that lie apart, from a table that the device can reach; there and back on these streams."""
+        row_bytes = buffer.nbytes // rows.count
+        load = move_rows(table, row_bytes, rows, buffer, streams[0], back=False, keeps=source)
+        if not writable:
+            return Buffer(buffer, load)
+        return Buffer(buffer, load, move_rows(table, row_bytes, rows, buffer, streams[1], back=True, keeps=source))
+
+    def _staged(self, slot: object, array: Any, host: Array, rows: Rows, *, writable: bool) -> Buffer:
+        """Rows that lie apart and that the device cannot reach: gathered into page-locked memory, and copied from there."""
+        staging = self._staging_buffer(slot, host.dtype, array.shape)
+        up = copy_in(array, staging.ctypes.data, self._load)
+        down = copy_out(staging.ctypes.data, array, self._store)
+        where: Any = rows.as_slice() if isinstance(rows, Range) else rows.indices
+
+        def load() -> None:
+            self._load.synchronize()  # the copy before may still read the staging buffer
+            staging[...] = host[where]
+            up()
+
+        def store() -> None:
+            down()
+            self._store.synchronize()
+            host[where] = staging
+
+        return Buffer(array, load, store if writable else None)
+
+    def _staging_buffer(self, slot: object, dtype: "np.dtype[Any]", shape: Shape) -> Array:
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        storage = self._staging.get(slot)
+        if storage is None or storage.nbytes < nbytes:
+            memory = cupy.cuda.alloc_pinned_memory(max(nbytes, 1))
+            storage = self._staging[slot] = np.frombuffer(memory, np.uint8)
+        return storage[:nbytes].view(dtype).reshape(shape)
+
+
+class _Mark:
+    """A point in one stream that another waits for; made again at every slice that takes the same turn."""
+
+    def __init__(self) -> None:
+        self._event = cupy.cuda.Event(disable_timing=True)
+
+    def set(self, stream: Any) -> Step:
+        return keeping(OnStream(runtime.eventRecord, self._event.ptr, stream.ptr), self._event)
+
+    def awaited_by(self, stream: Any) -> Step:
+        return keeping(OnStream(runtime.streamWaitEvent, stream.ptr, self._event.ptr, 0), self._event)
+
+
+def _side_by_side(slices: Sequence[SliceSteps], streams: Streams) -> list[Step]:
+    """The steps of all slices, with marks; those of the next copy come before work, which may be Python that blocks."""
+    work, load, store = streams.work, streams.load, streams.store
+    turns = min(2, len(slices))
+    start = _Mark()
+    loaded, worked, stored = ([_Mark() for _ in range(turns)] for _ in range(3))
+    free = [start] * turns
+    steps = [start.set(work)]
+
+    def bring(k: int) -> None:
+        steps.extend((free[k % turns].awaited_by(load), *slices[k].loads, loaded[k % turns].set(load)))
+
+    for k in range(turns):
+        bring(k)
+    for k, one in enumerate(slices):
+        turn = k % turns
+        steps.extend((loaded[turn].awaited_by(work), *one.work, worked[turn].set(work)))
+        free[turn] = worked[turn]
+        if one.stores:
+            steps.extend((worked[turn].awaited_by(store), *one.stores, stored[turn].set(store)))
+            free[turn] = stored[turn]
+        if k + turns < len(slices):
+            bring(k + turns)
+    last = max((k for k, one in enumerate(slices) if one.stores), default=None)
+    return steps if last is None else [*steps, stored[last % turns].awaited_by(work)]

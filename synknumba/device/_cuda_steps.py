@@ -1,0 +1,67 @@
+"""What the steps of the CUDA device are made of: calls that put work on a stream and return at once."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from cupy.cuda import runtime
+
+HOST_TO_DEVICE = runtime.memcpyHostToDevice
+DEVICE_TO_HOST = runtime.memcpyDeviceToHost
+DEVICE_TO_DEVICE = runtime.memcpyDeviceToDevice
+
+
+class OnStream(partial[Any]):
+    """A step that puts work on a stream and does nothing else: no look at the host's memory, no wait.
+
+    Only such steps can be recorded: of any other the graph would repeat nothing.
+    """
+
+    keeps: tuple[Any, ...] = ()  # whose addresses it has
+
+
+class Store(OnStream):
+    """One that writes to the host's memory."""
+
+
+class CopyOut(Store):
+    """One that copies bytes to the host's memory: its arguments are target, source, bytes, direction, stream."""
+
+
+def keeping(step: OnStream, *arrays: Any) -> OnStream:
+    """The step; the arrays live as long as it."""
+    step.keeps = arrays
+    return step
+
+
+def address_of(array: Any) -> int:
+    """Where a device array starts."""
+    address: int = array.data.ptr
+    return address
+
+
+def copy_in(array: Any, host: int, stream: Any) -> OnStream:
+    """Copies to an array from an address of the host's memory."""
+    step = OnStream(runtime.memcpyAsync, address_of(array), host, array.nbytes, HOST_TO_DEVICE, stream.ptr)
+    return keeping(step, array)
+
+
+def copy_out(host: int, array: Any, stream: Any) -> OnStream:
+    """Copies an array to an address of the host's memory."""
+    step = CopyOut(runtime.memcpyAsync, host, address_of(array), array.nbytes, DEVICE_TO_HOST, stream.ptr)
+    return keeping(step, array)
+
+
+def under(stream: Any, function: Any, *args: Any, **kwargs: Any) -> OnStream:
+    """Calls a function of CuPy with the stream as the current one."""
+    return OnStream(_under, stream, function, *args, **kwargs)
+
+
+def _under(stream: Any, function: Any, *args: Any, **kwargs: Any) -> None:
+    with stream:
+        function(*args, **kwargs)
+
+
+def all_on_stream(steps: Iterable[object]) -> bool:
+    """Whether all of them can be recorded."""
+    return all(isinstance(step, OnStream) for step in steps)
