@@ -19,7 +19,11 @@ RUNS = [
     ("collectives.py", "--ranks 1 3 --bytes 1 --seconds 0.01 --no-peers", {"synknumba", "synknumba: host transport alone"}),
     ("expectation.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"cpu"}),
     ("expcos.py", "--rows 7 10007 --seconds 0.01", {"synknumba: simt kernel", "numba: njit loop", "numpy"}),
+    ("minibatch.py", "--ranks 3 --rows 100 --columns 5 --batches 1 40 --seconds 0.01", {"synknumba", "numpy"}),
+    ("scatter.py", "--ranks 1 3 --gib 1e-8 1e-4 --seconds 0.01 --no-peers", {"synknumba"}),
+    ("scatter.py", "--ranks 2 --gib 1e-4 --seconds 0.01", {"synknumba"}),
     ("simt.py", "--kernels saxpy --seconds 0.01", {"saxpy"}),
+    ("stream.py", "--ranks 1 3 --gib 1e-4 --slices 5 --compute 0 20 --seconds 0.01", {"synknumba"}),
 ]
 
 
