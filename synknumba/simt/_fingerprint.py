@@ -12,7 +12,7 @@ What comes with Python, NumPy and Numba counts by its name, as their versions ar
 compared by value from one process to the next (a plain Python object, a pointer) makes the kernel one that is not kept on disk.
 
 Not seen: the body of an `@overload` that somebody gives to a function of NumPy or `math`; and that an njit function was
-compiled, by a call of the script's own, before a global that it reads was changed.
+compiled for the processor, by a call of the script's own, before a global that it reads was changed.
 """
 
 import builtins
@@ -245,6 +245,9 @@ class Fingerprint:
         elif _is_named(value):
             self._text("named", _full_name(value))
         elif is_device_function(value) or is_njit_function(value):
+            if _compiled_unseen(value):
+                message = f"{name} was compiled before it was looked at, perhaps with other values"
+                raise NotComparableError(message)
             self._text("compiled", type(value).__name__)
             self.value(getattr(value, "targetoptions", None), name)
             self.value([(one.args, one.result) for one in declared_signatures(value)], name)
@@ -335,6 +338,13 @@ def _is_named(value: Any) -> bool:
     else:
         return False
     return isinstance(module, str) and any(module == name or module.startswith(f"{name}.") for name in NAMED_PACKAGES)
+
+
+def _compiled_unseen(value: Any) -> bool:
+    """Whether a device function or an njit function was compiled for a GPU by somebody else, such as a program on a rank."""
+    # numba-cuda has a device function of its own for an njit function, and keeps it there.
+    on_gpu = value if type(value).__name__ == "CUDADispatcher" else getattr(value, "_CUDATypingContext__dispatcher", None)
+    return bool(getattr(on_gpu, "overloads", None)) and value.py_func not in _first_digests
 
 
 def _full_name(value: Any) -> str:

@@ -224,6 +224,15 @@ class TestDeviceFunctions:
         space["SCALE"] = 2.0
         assert "plus reads a value that has changed" in str(compiled(space["two"])[1].not_kept)
 
+    def test_compiled_by_somebody_else(self) -> None:
+        """A program on a rank may launch kernels of its own, which call the same device function, and change a global then."""
+        space: dict[str, Any] = {"SCALE": 1.0}
+        exec("def plus(x): return x + SCALE", space)
+        space["plus"] = CUDADispatcher(space["plus"])
+        space["plus"].compile(KINDS)
+        exec("def one(x, n): x[n] = plus(n)", space)
+        assert "plus was compiled before it was looked at" in str(compiled(space["one"])[1].not_kept)
+
     def test_recursive(self) -> None:
         space: dict[str, Any] = {"SCALE": 1.0}
         exec("def count(x): return count(x - 1) if x > 0 else SCALE", space)

@@ -140,6 +140,22 @@ def test_what_a_debugged_kernel_raises_is_known() -> None:
     assert raised[1][:2] == (ValueError, ("below zero",))
 
 
+@pytest.mark.parametrize("decorate", [njit, cuda.jit(device=True)])
+def test_device_functions_that_somebody_else_has_compiled_are_known(decorate: Any) -> None:
+    @decorate
+    def plus(x: Any) -> Any:
+        return x + 1
+
+    def kernel(x: Any, out: Any) -> None:
+        out[0] = plus(x[0, 0])
+
+    def another(x: Any, out: Any) -> None:
+        out[1] = plus(x[0, 0])
+
+    cuda.jit(kernel).compile(MATRIX)
+    assert "was compiled before it was looked at" in str(compiled(another)[1].info.not_kept)
+
+
 def test_what_is_linked_with_a_source_file_is_not_kept() -> None:
     for _ in range(2):
         kept = compiled(reshaping)[1]
