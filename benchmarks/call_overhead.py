@@ -2,11 +2,14 @@
 
     python benchmarks/call_overhead.py
     python benchmarks/call_overhead.py --device cuda --ranks 1 2 4
-    python benchmarks/call_overhead.py --json benchmarks/results/cpu-2core-call_overhead.json
+    python benchmarks/call_overhead.py --peer-python ~/torch/bin/python --json benchmarks/results/cpu-2core-call_overhead.json
 
 "empty": every worker is told to do nothing, and all have answered. "sum": every worker adds up its half of 100 numbers that it
-has already, and the sum of the sums is back in the script. Peers are measured in the same run, with as many workers as the
-first of --ranks; those that are not installed are left out and named.
+has already, and the sum of the sums is back in the script.
+
+Peers are measured in the same run; those that are not installed are left out and named. For every number of ranks, on either
+device: torch in lockstep, JAX, and a hand-made loop, which is the floor. On CPUs also, for the first number of ranks,
+multiprocessing, joblib, mpi4py and Numba's threads, which have nothing on GPUs.
 """
 
 import json
@@ -23,6 +26,7 @@ from pathlib import Path
 import numba
 import numpy as np
 from _common import Timing, arguments, print_table, save, time_calls
+from _gpu_call_peers import Peer, Settings, peer_rows
 from numba import cuda
 
 import synknumba as synk
@@ -210,6 +214,14 @@ def peers() -> Iterator[Callable[[int, float], Iterator[Result]]]:
     yield measure_prange
 
 
+def measure_lockstep(device: str, ranks: list[int], seconds: float, python: str) -> Iterator[Result]:
+    """Those in processes of their own, which compute the same sum for every number of ranks. The loop needs what this needs."""
+    peers: dict[Peer, str] = {"loop": sys.executable, "torch": python, "jax": python}
+    for peer, interpreter in peers.items():
+        for row in peer_rows(peer, Settings("sum", device, tuple(ranks), (ROWS,), seconds), interpreter):
+            yield Result(row.library, row.what, "sum", row.ranks, row.timing)
+
+
 # ---- all of it -----------------------------------------------------------------------------------------------------------
 
 
@@ -231,11 +243,14 @@ def main() -> None:
     """Measures, prints, and saves where asked to."""
     parser = arguments(__doc__)
     parser.add_argument("--no-peers", action="store_true", help="measure this library only")
+    parser.add_argument("--peer-python", metavar="PATH", default=sys.executable, help="a Python that has torch and JAX")
     args = parser.parse_args()
     ranks = args.ranks or ([2] if args.device == "cpu" else [1])
 
     results = [result for size in ranks for result in measure_here(size, args.device, args.seconds)]
     if not args.no_peers:
+        results += measure_lockstep(args.device, ranks, args.seconds, args.peer_python)
+    if not args.no_peers and args.device == "cpu":
         results += [result for peer in peers() for result in peer(ranks[0], args.seconds)]
     results = with_ratios(results)
 

@@ -13,7 +13,7 @@ BENCHMARKS = ROOT / "benchmarks"
 
 # Script, arguments, names of what must be among the results.
 RUNS = [
-    ("call_overhead.py", "--ranks 2 --seconds 0.01", {"synknumba", "multiprocessing", "numba"}),
+    ("call_overhead.py", "--ranks 2 --seconds 0.01", {"synknumba", "hand-made loop", "multiprocessing", "numba"}),
     ("call_overhead.py", "--ranks 1 3 --seconds 0.01 --no-peers", {"synknumba"}),
     ("collectives.py", "--ranks 2 --bytes 1000 100000 --seconds 0.01", {"synknumba", "synknumba: host transport alone"}),
     ("collectives.py", "--ranks 1 3 --bytes 1 --seconds 0.01 --no-peers", {"synknumba", "synknumba: host transport alone"}),
