@@ -4,6 +4,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from synknumba._copying import copy_into
 from synknumba._errors import DataError
 from synknumba._types import Array
 
@@ -44,7 +45,7 @@ def accept(value: Any, dtype: _DType, ndim: int | None, label: str, *, force_cas
 def fill(view: Array, source: Array) -> None:
     """Stores an accepted value."""
     with np.errstate(all="ignore"):  # the value was accepted, or its cast was forced
-        np.copyto(view, source, casting="unsafe")
+        copy_into(view, source, "unsafe")
 
 
 def _castable(array: Array, dtype: _DType, label: str, *, force_cast: bool | None) -> Array:

@@ -17,6 +17,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
 from synknumba._casting import accept, fill
+from synknumba._copying import private_copy
 from synknumba._errors import DataError
 from synknumba._shm import Segment
 from synknumba._types import Array, Shape
@@ -99,8 +100,9 @@ class Data(NDArrayOperatorsMixin):
                 f"{self._label()}: value and shape were both given; give value alone, or shape with dtype and set_value() later"
             )
             raise DataError(msg)
-        self._dtype = self._checked_dtype(_dtype_of(value) if dtype is None else dtype)
-        source = self._accept(value, ndim, force_cast=force_cast)
+        given: Any = _with_dtype(value) if dtype is None else value
+        self._dtype = self._checked_dtype(given.dtype if dtype is None else dtype)
+        source = self._accept(given, ndim, force_cast=force_cast)
         self._open(source.shape, oversize)
         fill(self._view, source)
 
@@ -392,7 +394,7 @@ class Data(NDArrayOperatorsMixin):
 
     def _detached(self, array: Array) -> Array:
         """`array`, or a copy of it where it shows this memory: NumPy does not see that two mappings overlap."""
-        return array.copy() if self._segment.overlaps(array) else array
+        return private_copy(array) if self._segment.overlaps(array) else array
 
     def _checked_dtype(self, dtype: DTypeLike) -> _DType:
         try:
@@ -497,11 +499,12 @@ def _oversized(size: int, oversize: float) -> int:
     return size if oversize == 1 else max(size, round(size * float(oversize)))  # 20000 × 1.1 is 22000.000000000004
 
 
-def _dtype_of(value: Any) -> _DType:
-    if isinstance(value, Data):
-        return value.dtype
+def _with_dtype(value: Any) -> Any:
+    """`value` where it tells its dtype, else read as an array, once: that may be from a file, or of a long list."""
+    if isinstance(value, Data | np.ndarray | np.generic):
+        return value
     try:
-        return np.asarray(value).dtype
+        return np.asarray(value)
     except (TypeError, ValueError) as error:
         msg = f"a {type(value).__name__} cannot be read as an array: {error}"
         raise DataError(msg) from error

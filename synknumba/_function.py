@@ -10,13 +10,12 @@ from functools import partial
 from itertools import count as counter
 from typing import Any
 
-import numpy as np
-
 from synknumba import simt
 from synknumba._bind import Binder, signature_names
 from synknumba._bound import Bound
 from synknumba._call_rows import CallRows, RowSelector, check_writable_rows
 from synknumba._control import VALUE_BYTES
+from synknumba._copying import copy_into
 from synknumba._data import Data
 from synknumba._errors import ArgumentError, ReductionError, WorldError
 from synknumba._failure import CallInfo
@@ -174,7 +173,7 @@ class Function:
             self._mark(world, variable)
         result = plan.execute((*bound.values, *rows.values), rows.count)
         for _, array, staged in bound.write_back:
-            np.copyto(array, staged.data)
+            copy_into(array, staged.data)
         return result
 
     # ---- plans

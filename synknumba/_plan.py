@@ -21,6 +21,7 @@ import numpy as np
 
 from synknumba import _reduction
 from synknumba._control import RESULT_BYTES, ControlBlock
+from synknumba._copying import private_copy
 from synknumba._errors import ReductionError
 from synknumba._failure import CallInfo
 from synknumba._messages import Returned
@@ -170,7 +171,7 @@ class KernelPlan(Plan):
         assert result.parts is not None  # noqa: S101  # only wanted outputs are collected
         if result.op == "gather":
             rows = self._segments[result.parts.segment].array(result.parts.dtype, result.parts.shape)
-            return lambda count: rows[: total_rows(count)].copy()  # no reference to the plan: it would keep the memory
+            return lambda count: private_copy(rows[: total_rows(count)])  # no reference to the plan: it would keep the memory
         parts = self._parts(result)[: self.rows(None).participants]
         return make_collector(result.op, parts, self.rows)
 
@@ -199,11 +200,11 @@ def control_parts(control: ControlBlock, result: Result) -> Array:
 def make_collector(op: Op, parts: Array, rows: Callable[[Count], RowCount]) -> Collector:
     """A function of the row count that combines the parts as they are then. It returns memory of its own."""
     if op is None:
-        return lambda _: [value.copy() if isinstance(value, np.ndarray) else value for value in parts]
+        return lambda _: [private_copy(value) if isinstance(value, np.ndarray) else value for value in parts]
     if op == "mean":
         return lambda count: _reduction.combine("mean", parts, rows(count).weights())
     if len(parts) == 1:
-        return (lambda _: parts[0]) if parts.ndim == 1 else (lambda _: parts[0].copy())
+        return (lambda _: parts[0]) if parts.ndim == 1 else (lambda _: private_copy(parts[0]))
     if op == "sum" and parts.ndim == 1 and parts.dtype == np.float64 and len(parts) < SEQUENTIAL_SUM:
         return lambda _: np.float64(_add(parts.tolist()))
     reduce = partial(_reduction.UFUNCS[op].reduce, parts, 0, parts.dtype)

@@ -5,6 +5,7 @@ import gc
 import math
 import os
 import pickle
+import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -482,6 +483,49 @@ def test_a_file_goes_straight_into_shared_memory(tmp_path: Path, dtype: str, mon
     ((to, source),) = copies  # one copy, from the file's pages into the segment's
     assert d._segment.overlaps(to)
     assert np.shares_memory(source, loaded)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (np.ones((1000, 500), "f4"), "f4"),
+        (np.ones((1000, 500), "f4"), "f8"),
+        (np.ones((1000, 500), ">f4"), "f4"),
+        (np.ones((1000, 500), "f8"), "i2"),
+        (np.ones((1000, 500), "c16"), "f8"),
+        (np.ones((500, 1000), "f4").T, "f8"),
+        (np.ones((2000, 500), "f4")[::-2], "f4"),
+    ],
+    ids=["as it is", "wider", "byte order", "narrower", "real part", "transposed", "every other row"],
+)
+def test_nothing_is_copied_but_into_shared_memory(value: np.ndarray, dtype: str) -> None:
+    d = data(dtype=dtype, ndim=2)
+    tracemalloc.start()
+    try:
+        d.set_value(value, force_cast=True)  # grows
+        d.set_value(value, force_cast=True, oversize=2)  # fits
+        d = data(value, dtype=dtype, force_cast=True)
+        d.set_length(3000, oversize=1.5)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    same(d[:1000], value.real.astype(dtype))
+    assert peak < value.nbytes / 5
+
+
+def test_what_is_no_array_is_read_once() -> None:
+    class File:
+        reads = 0
+
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+            self.reads += 1
+            return np.array([1.0, 2.0], dtype)
+
+    file = File()
+    same(data(file), np.array([1.0, 2.0]))
+    assert file.reads == 1
+    same(data(file, dtype="f4", force_cast=True), np.array([1.0, 2.0], "f4"))
+    assert file.reads == 2
 
 
 # ---- as NumPy sees it
