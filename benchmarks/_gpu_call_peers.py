@@ -36,7 +36,7 @@ BLOCK = 1 << 20  # random pairs, which are repeated to make more: random numbers
 LINE = 8  # words of a cache line
 PAGE_BYTES = 1 << 16
 LOOKS = 10  # at a word before the core is offered to others: a microsecond
-START_SECONDS = 100.0  # that processes may take beside what they measure: imports, contexts, NCCL, compiling
+START_SECONDS = 90.0  # that processes may take beside what they measure: imports, contexts, NCCL, compiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,8 @@ class Row:
 
 def peer_rows(peer: Peer, settings: Settings, python: str = sys.executable) -> list[Row]:
     """Starts a peer, waits for it, and ends it if it takes too long; what it could not measure is named."""
-    limit = START_SECONDS + 4 * settings.seconds * len(settings.ranks) * len(settings.rows)
+    # A few variants each; of the numbers of rows, only the largest take all of their time.
+    limit = START_SECONDS + 4 * settings.seconds * (len(settings.ranks) + len(settings.rows))
     with tempfile.TemporaryDirectory() as folder:
         processes = _start(peer, settings, python, Path(folder))
         try:

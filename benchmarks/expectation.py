@@ -1,21 +1,31 @@
-"""An expectation value over more and more rows: here on 1, 2, … ranks, and in a plain @njit loop in the script.
+"""An expectation value over more and more rows: on 1, 2, … ranks, and beside what else computes it.
 
     python benchmarks/expectation.py
     python benchmarks/expectation.py --ranks 1 2 4 8 --rows 1000000 100000000
-    python benchmarks/expectation.py --json benchmarks/results/cpu-2core-expectation.json
+    python benchmarks/expectation.py --device cuda --ranks 1 2 4 --json benchmarks/results/h200x4-expectation.json
+    python benchmarks/expectation.py --pairs --peer-python ~/torch/bin/python
 
-The mean of exp(−0.5·x²) over float64 rows that lie in memory already, and on the CPU are read where they lie. The call and the
-loop are timed in turns, so that whatever else the machine does is in both. "ratio" is the loop's median over the call's.
+On CPUs: the mean of exp(−0.5·x²) over float64 rows that are read where they lie in memory, beside a plain @njit loop. The call
+and the loop are timed in turns, so that whatever else the machine does is in both. "ratio" is the median of the loop over that
+of the call.
+
+On GPUs, and with --pairs: the mean of y·exp(−x²) over float32 pairs that lie on the ranks already, as frozen Data or scattered
+variables, beside JAX and torch in processes of their own. "GB/s each": what each rank reads; "of copy": over the bandwidth of
+copies on as many devices at once, read and written; "scaling": the time on the smallest world over this one; "ratio": the
+median over that of the call with frozen Data, for as many rows and ranks.
 """
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import _pairs
 import numpy as np
 from _common import Timing, arguments, print_table, save, summarise
+from _gpu_call_peers import Settings, peer_rows
 from numba import cuda, njit
 
 import synknumba as synk
@@ -87,11 +97,32 @@ def measure(args: argparse.Namespace) -> Iterator[Result]:
                 yield Result(rows, ranks, args.device, call, loop, loop.median / call.median)
 
 
+def measure_pairs(args: argparse.Namespace) -> list[_pairs.Result]:
+    """The same for pairs, and then the peers."""
+    worlds, rows = args.ranks or [1, 2], args.rows or _pairs.ROWS[args.device]
+    results = list(_pairs.measure(args.device, worlds, rows, args.seconds))
+    if not args.no_peers:
+        settings = Settings("pairs", args.device, tuple(worlds), tuple(rows), args.seconds)
+        for peer in ("torch", "jax"):
+            results += [_pairs.of_row(row, args.device) for row in peer_rows(peer, settings, args.peer_python)]
+    return sorted(_pairs.compared(results), key=lambda result: (result.what != "copy", result.rows, result.ranks))
+
+
 def main() -> None:
     """Measures, prints, and saves where asked to."""
     parser = arguments(__doc__)
-    parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="default: 10⁴ … 5·10⁷")
+    parser.add_argument("--rows", type=int, nargs="+", help="default: 10⁴ … 5·10⁷; pairs: 2¹² … 2³⁰ on GPUs, 2²¹ on CPUs")
+    parser.add_argument("--pairs", action="store_true", help="float32 pairs on CPUs too")
+    parser.add_argument("--no-peers", action="store_true", help="measure this library only")
+    parser.add_argument("--peer-python", metavar="PATH", default=sys.executable, help="a Python that has torch and JAX")
     args = parser.parse_args()
+    if args.pairs or args.device == "cuda":
+        pairs = measure_pairs(args)
+        print(f"mean of y·exp(-x²) over float32 pairs on the ranks, {args.device}")
+        print_table(_pairs.HEAD, [_pairs.cells(result) for result in pairs])
+        save(args.json, "expectation", pairs, {"device": args.device, "seconds": args.seconds, "dtype": "float32"})
+        return
+    args.rows = args.rows or ROWS
     results = list(measure(args))
 
     def cells(result: Result) -> list[str]:

@@ -18,6 +18,7 @@ RUNS = [
     ("collectives.py", "--ranks 2 --bytes 1000 100000 --seconds 0.01", {"synknumba", "synknumba: host transport alone"}),
     ("collectives.py", "--ranks 1 3 --bytes 1 --seconds 0.01 --no-peers", {"synknumba", "synknumba: host transport alone"}),
     ("expectation.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"cpu"}),
+    ("expectation.py", "--pairs --ranks 1 3 --rows 7 10007 --seconds 0.01", {"synknumba", "device memory"}),
     ("expcos.py", "--rows 7 10007 --seconds 0.01", {"synknumba: simt kernel", "numba: njit loop", "numpy"}),
     ("minibatch.py", "--ranks 3 --rows 100 --columns 5 --batches 1 40 --seconds 0.01", {"synknumba", "numpy"}),
     ("scatter.py", "--ranks 1 3 --gib 1e-8 1e-4 --seconds 0.01 --no-peers", {"synknumba"}),
