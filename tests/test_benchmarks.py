@@ -25,6 +25,7 @@ RUNS = [
     ("scatter.py", "--ranks 2 --gib 1e-4 --seconds 0.01", {"synknumba"}),
     ("simt.py", "--kernels saxpy --seconds 0.01", {"saxpy"}),
     ("stream.py", "--ranks 1 3 --gib 1e-4 --slices 5 --compute 0 20 --seconds 0.01", {"synknumba"}),
+    ("startup.py", "--ranks 1 2 --repeats 1", {"cpu"}),
 ]
 
 
