@@ -36,6 +36,7 @@ BLOCK = 1 << 20  # random pairs, which are repeated to make more: random numbers
 LINE = 8  # words of a cache line
 PAGE_BYTES = 1 << 16
 LOOKS = 10  # at a word before the core is offered to others: a microsecond
+LEFT_OUT = "left out: "  # begins a line in which a peer says what it could not do
 START_SECONDS = 90.0  # that processes may take beside what they measure: imports, contexts, NCCL, compiling
 
 
@@ -76,6 +77,9 @@ def peer_rows(peer: Peer, settings: Settings, python: str = sys.executable) -> l
             for process in processes:
                 _end(process)
         output = (Path(folder) / "0.out").read_text()
+        said = (Path(folder) / "0.err").read_text().splitlines()
+        for line in dict.fromkeys(line for line in said if line.startswith(LEFT_OUT)):
+            print(f"{peer}: {line}", file=sys.stderr)
         if problem is not None:
             print(f"{peer} left out after {len(output.splitlines())} rows: {problem}", file=sys.stderr)
     rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
