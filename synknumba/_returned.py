@@ -8,7 +8,7 @@ for the control block go into a segment that the rank makes and keeps for the pr
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,6 +20,7 @@ from synknumba._messages import Returned
 from synknumba._shm import Segment
 from synknumba._tree import Structure, flatten
 from synknumba._types import Array, Shape
+from synknumba.device import Device
 
 FIRST_LEAF = 64
 LEAF_ALIGNMENT = 16
@@ -54,9 +55,16 @@ class _Spec:
 
 
 class ResultWriter:
-    """Packs the results of one program on a rank."""
+    """Packs the results of one program on a rank.
 
-    def __init__(self, memory: Array, capacity: int) -> None:
+    Args:
+        memory: of the rank's small results.
+        capacity: bytes of it that may be used.
+        device: that functions return arrays of.
+    """
+
+    def __init__(self, memory: Array, capacity: int, device: Device) -> None:
+        self._device = device
         self._number: Array = memory[:8].view(np.int64)
         self._memory: Array = memory[FIRST_LEAF:]
         self._capacity = capacity - FIRST_LEAF
@@ -69,8 +77,8 @@ class ResultWriter:
         """Says that this rank did not run."""
         self._number[0] = 0
 
-    def write(self, result: Any, to_host: Callable[[Any], Array]) -> Returned | None:
-        """Packs one result; returns its spec when it is new."""
+    def write(self, result: Any) -> Returned | None:
+        """Packs one result; returns its spec when it is new. It is there when the device has been waited for."""
         spec = self._plain.get(type(result))
         if spec is not None:
             with suppress(OverflowError):  # an int that needs another dtype than those before
@@ -79,7 +87,7 @@ class ResultWriter:
                 self._number[0] = spec.number
                 return None
         leaves, structure = flatten(result)
-        arrays = [_checked(to_host(leaf)) for leaf in leaves]
+        arrays = [_checked(self._device.leaf(leaf)) for leaf in leaves]
         types = tuple((array.dtype, array.shape) for array in arrays)
         spec = self._specs.get((structure, types))
         news = None
@@ -88,7 +96,7 @@ class ResultWriter:
             if result is None or isinstance(result, float | int | np.number | np.bool_):
                 self._plain[type(result)] = spec
         for view, array in zip(spec.views, arrays, strict=True):
-            view[...] = array
+            self._device.put(view, array)
         self._number[0] = spec.number
         return news
 
@@ -107,9 +115,12 @@ class ResultWriter:
     def _own_memory(self, nbytes: int) -> tuple[Array, tuple[int, int]]:
         if self._segment is None:
             self._segment = Segment(nbytes)
+            self._device.attach(self._segment)
         elif self._segment.size < nbytes:
+            self._device.detach(self._segment)
             # By half at least: a mapping for each of ever larger results would take the coordinator's descriptors.
             self._segment.grow(max(nbytes, self._segment.size * 3 // 2))
+            self._device.attach(self._segment)
         return self._segment.array(np.uint8, (nbytes,)), (self._segment.id, self._segment.size)
 
     @property
@@ -120,10 +131,11 @@ class ResultWriter:
     def close(self) -> None:
         """Frees the program's own segment."""
         if self._segment is not None:
+            self._device.detach(self._segment)
             self._segment.close()
 
 
-def _checked(array: Array) -> Array:
+def _checked(array: Any) -> Any:
     if array.dtype.hasobject:
         kind = type(array.item() if array.ndim == 0 else array).__name__
         message = (

@@ -326,6 +326,9 @@ class UpdateArrays(Protocol):
     def array(self, slot: object, moves: "Moves") -> Any:
         """The accumulator of one parameter; what prepares it is added to the moves."""
 
+    def fold(self) -> list[Step]:
+        """Steps after a slice."""
+
 
 class Moves:
     """What goes on around one slice's work.

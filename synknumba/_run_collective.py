@@ -1,4 +1,4 @@
-"""How a rank carries out collectives and transfers: its arrays found once, steps prepared once, run at every call."""
+"""How a rank carries out collectives and transfers: its arrays found once, steps made once, run at every call."""
 
 from abc import abstractmethod
 from typing import Any, final
@@ -6,6 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from synknumba._program import Collective, End, Transfer
+from synknumba._repetition import Repetition
 from synknumba._routine import Place, Repeated
 from synknumba.comm import Communicator, Exchange, make_step
 from synknumba.device import Step
@@ -20,7 +21,7 @@ class Steps(Repeated):
         self.place = place
         self.segments = told.segments()
         self.variables = told.variables()
-        self._steps: list[Step] = []
+        self._run: Repetition | None = None
 
     @abstractmethod
     def make(self) -> list[Step]:
@@ -28,15 +29,14 @@ class Steps(Repeated):
 
     def __call__(self) -> None:
         """One run."""
-        if not self._steps:
-            self._steps = self.make()
-            if self.place.device.kind != "cpu":
-                self._steps.append(self.place.device.synchronize)
-        for step in self._steps:
-            step()
+        if self._run is None:
+            self._run = Repetition(self.place.device, self.make())
+        self._run()
 
     def forget_buffers(self) -> None:
-        self._steps = []
+        if self._run is not None:
+            self._run.close()
+            self._run = None
 
 
 @final
@@ -51,7 +51,8 @@ class CollectiveRoutine(Steps):
     def make(self) -> list[Step]:
         told = self._told
         exchanges = [self._exchange(*array) for array in told.arrays]
-        return [make_step(self._communicator, told.kind, told.op, told.root, exchanges)]
+        step = make_step(self._communicator, told.kind, told.op, told.root, exchanges)
+        return [self.place.device.on_stream(step) if self._communicator.on_stream else step]
 
     def _exchange(self, dtype: Any, source: End, target: End) -> Exchange:
         return Exchange(dtype, self._lines(dtype, source), self._lines(dtype, target), source.counts, target.counts)

@@ -26,7 +26,7 @@ class FunctionRoutine(Routine):
     def __init__(self, program: Program, place: Place, function: Callable[..., Any]) -> None:
         super().__init__(program, place)
         self._function = function
-        self._writer = ResultWriter(place.control.results[place.rank], RESULT_BYTES)
+        self._writer = ResultWriter(place.control.results[place.rank], RESULT_BYTES, place.device)
         self._steps: list[Step] = []  # up to the last slice
         self._after: list[Step] = []  # of updates
         self._results: list[tuple[Any, SliceRows | None]] = []
@@ -68,18 +68,16 @@ class FunctionRoutine(Routine):
 
     def run(self) -> News | None:
         if self._alone is not None:
-            return self._writer.write(self._alone(), np.asarray)
+            return self._writer.write(self._alone())
         self._results.clear()  # of a call that failed
         with self.place.device.scope():
             for step in self._steps:
                 step()
-            self.place.device.synchronize()
             news = self._answer(self._results)  # before variables change that a result may be a view of
             self._results.clear()
             for step in self._after:
                 step()
-            if self._after:
-                self.place.device.synchronize()
+            self.place.device.synchronize()
             return news
 
     def descriptors(self, news: News) -> list[int]:
@@ -94,8 +92,8 @@ class FunctionRoutine(Routine):
             self._writer.write_nothing()
             return None
         if len(results) == 1:
-            return self._writer.write(results[0][0], self.place.device.to_host)
-        return self._writer.write(self._merge(results), self.place.device.to_host)
+            return self._writer.write(results[0][0])
+        return self._writer.write(self._merge(results))
 
     def _subset(self, result: Any) -> Any:
         subset = self.program.subset

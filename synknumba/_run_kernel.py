@@ -4,7 +4,7 @@ loads → fill outputs with the identity → launch → stores → fold into the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -12,10 +12,11 @@ import numpy as np
 from synknumba import _reduction
 from synknumba._launch import LaunchConfig
 from synknumba._program import Dynamic, Program, Result
+from synknumba._repetition import Repetition
 from synknumba._routine import Moves, Place, Routine, SliceRows, scalar_value
 from synknumba._run_update import Updates
 from synknumba._types import Array
-from synknumba.device import DeviceKernel, Replay, SliceSteps, Step
+from synknumba.device import DeviceKernel, Step
 
 BINDINGS_KEPT = 64  # selections of rows whose buffers are kept: an epoch of minibatches, for most
 
@@ -25,30 +26,14 @@ class Binding:
     """What one selection of rows takes, with the launches' arguments as they are for one set of scalars.
 
     Attributes:
-        values: of the call.
-        scalars: those of them that do not select rows, as they were packed.
-        checks: loads that are left out where nothing has changed.
-        steps: all else.
+        scalars: of the call, as they were packed.
         launches: the arguments of each launch.
-        now: what a call runs.
-        runs: how often it was run, up to 2.
-        replay: the steps as recorded, if they are.
+        run: all steps.
     """
 
-    values: tuple[Any, ...]
     scalars: bytes
-    checks: list[Step] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    launches: list[list[Any]] = field(default_factory=list)
-    now: list[Step] = field(default_factory=list)
-    runs: int = 0
-    replay: Replay | None = None
-
-    def close(self) -> None:
-        """Frees what was recorded."""
-        if self.replay is not None:
-            self.replay.close()
-            self.replay = None
+    launches: list[list[Any]]
+    run: Repetition
 
 
 @final
@@ -59,7 +44,7 @@ class KernelRoutine(Routine):
         super().__init__(program, place)
         self._kernel = kernel
         self._launch = launch
-        self._binding: Binding | None = None
+        self._run: Repetition | None = None
         self._kept: dict[tuple[Any, ...], Binding] = {}
         self._dynamic = {
             position: param for position, (_, param) in enumerate(program.parameters) if isinstance(param, Dynamic)
@@ -75,19 +60,11 @@ class KernelRoutine(Routine):
         elif binding.scalars != scalars:
             self._change_scalars(binding, values)
             binding.scalars = scalars
-        self._binding = binding
+        self._run = binding.run
 
     def run(self) -> None:
-        binding = self._binding
-        assert binding is not None  # noqa: S101  # bound before
-        if binding.runs == 1:  # the run before has compiled what is to be compiled
-            binding.runs = 2
-            binding.replay = self.place.device.record(binding.steps)
-            self._choose(binding)
-        for step in binding.now:
-            step()
-        if binding.runs == 0:
-            binding.runs = 1
+        assert self._run is not None  # noqa: S101  # bound before
+        self._run()
 
     def forget_buffers(self) -> None:
         super().forget_buffers()
@@ -95,27 +72,15 @@ class KernelRoutine(Routine):
 
     def _let_go(self) -> None:
         for binding in self._kept.values():
-            binding.close()
+            binding.run.close()
         self._kept.clear()
-        self._binding = None
-
-    def _choose(self, binding: Binding) -> None:
-        """What a call runs: what was recorded, or else the steps."""
-        if binding.replay is not None:
-            binding.now = [*binding.checks, binding.replay]
-            return
-        binding.now = [*binding.checks, *binding.steps]
-        if self.place.device.kind != "cpu":
-            binding.now.append(self.place.device.synchronize)
+        self._run = None
 
     def _change_scalars(self, binding: Binding, values: tuple[Any, ...]) -> None:
         for args in binding.launches:
             for position, param in self._dynamic.items():
                 args[position] = scalar_value(param, values)
-        binding.values = values
-        if binding.replay is not None and not binding.replay.renew():
-            binding.close()
-            self._choose(binding)
+        binding.run.renew()
 
     def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> Binding:
         slices = self.slices(values)
@@ -123,32 +88,37 @@ class KernelRoutine(Routine):
             name: Accumulator(self, name, param, slices) for name, param in self.program.parameters if isinstance(param, Result)
         }
         updates = Updates(self, slices, lift=True)
-        binding = Binding(values, scalars)
+        launches: list[list[Any]] = []
+        checks: list[Step] = []
+        parts = []
+        for number, rows in enumerate(slices):
+            moves = Moves(number, self.workspace.turns, updates)
+            launches.append(self._arguments(values, rows, outputs, moves))
+            parts.append(moves.around(self._launch_step(launches[-1], rows)))
+            checks += moves.checks
         before = [step for output in outputs.values() for step in output.before()] + updates.before()
-        parts = [self._slice_steps(binding, number, rows, outputs, updates) for number, rows in enumerate(slices)]
         after = [step for output in outputs.values() for step in output.after()] + updates.after()
-        binding.steps = [*before, *self.workspace.in_order(parts), *after]
-        self._choose(binding)
-        return binding
+        steps = [*before, *self.workspace.in_order(parts), *after]
+        return Binding(scalars, launches, Repetition(self.place.device, steps, checks))
 
-    def _slice_steps(
-        self, binding: Binding, number: int, rows: SliceRows | None, outputs: "Mapping[str, Accumulator]", updates: Updates
-    ) -> SliceSteps:
-        moves = Moves(number, self.workspace.turns, updates)
+    def _arguments(
+        self, values: tuple[Any, ...], rows: SliceRows | None, outputs: "Mapping[str, Accumulator]", moves: Moves
+    ) -> list[Any]:
+        """What a slice's launch gets; what goes on around it is added to the moves."""
         args = []
         for name, param in self.program.parameters:
-            if name in outputs:
-                arg = outputs[name].array(rows, moves)
-            else:
-                arg = self.argument(name, param, rows, binding.values, moves)
+            is_output = name in outputs
+            arg = outputs[name].array(rows, moves) if is_output else self.argument(name, param, rows, values, moves)
             args.append(self._kernel.convert(arg))
         for output in outputs.values():
             moves.after += output.fold(rows)
-        moves.after += updates.fold()
-        binding.launches.append(args)
-        binding.checks += moves.checks
+        if moves.updates is not None:
+            moves.after += moves.updates.fold()
+        return args
+
+    def _launch_step(self, args: list[Any], rows: SliceRows | None) -> Step:
         grid, block = self._launch.resolve(None if rows is None else rows.count)
-        return moves.around(self._kernel.bind(grid, block, self._launch.smem_bytes, args, tuple(self._dynamic)))
+        return self._kernel.bind(grid, block, self._launch.smem_bytes, args, tuple(self._dynamic))
 
     def held(self, number: int, leaf: int) -> Any:
         """Kernels see a 0-d array as one of shape (1,), which they can index."""
@@ -173,8 +143,12 @@ class Accumulator:
         self._part = self._find_part()
         final_dtype = _reduction.result_dtype(param.op, np.dtype(param.dtype))
         self._direct = len(slices) == 1 and final_dtype == np.dtype(param.dtype)
-        folded = self._part is not None and param.op != "gather" and not self._direct
-        self._total = routine.workspace.output((name, "total"), self._part) if folded and self._part is not None else None
+        self._total: Any = None
+        self._stores: list[Step] = []  # of the total
+        if self._part is not None and param.op != "gather" and not self._direct:
+            buffer = routine.workspace.output((name, "total"), self._part)
+            self._total = buffer.array
+            self._stores = [] if buffer.store is None else [self._device.download(self._part, buffer.array)]
         self._scratch: Any = None
 
     def _find_part(self) -> Array | None:
@@ -195,8 +169,8 @@ class Accumulator:
         """Steps before the first slice."""
         if self._total is None:
             return []
-        op, array = self._param.op, self._total.array
-        return [self._device.fill(array, _reduction.identity("sum" if op == "mean" else op, array.dtype))]
+        op, total = self._param.op, self._total
+        return [self._device.fill(total, _reduction.identity("sum" if op == "mean" else op, total.dtype))]
 
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
         """What the kernel writes into for one slice."""
@@ -222,12 +196,12 @@ class Accumulator:
         """Steps after a slice."""
         if self._total is None:
             return []
-        return [self._device.accumulate(self._param.op, self._total.array, self._scratch, 1 if rows is None else rows.count)]
+        return [self._device.accumulate(self._param.op, self._total, self._scratch, 1 if rows is None else rows.count)]
 
     def after(self) -> list[Step]:
         """Steps after the last slice: a mean's weighted sum becomes the rank's mean, and the total is stored."""
         if self._total is None:
             return []
         divides = self._param.op == "mean" and self._slices
-        steps = [self._device.divide(self._total.array, self._rows or 1)] if divides else []
-        return steps if self._total.store is None else [*steps, self._total.store]
+        steps = [self._device.divide(self._total, self._rows or 1)] if divides else []
+        return steps + self._stores

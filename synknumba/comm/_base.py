@@ -59,7 +59,12 @@ class Communicator(ABC):
     """One rank's end of a transport. The steps of all ranks must be run in the same order, and may wait for each other.
 
     A step need not wait for its own end where the device has a stream: what follows on the stream comes after it.
+
+    Attributes:
+        on_stream: whether steps do nothing but put work on the stream, so that they can be recorded.
     """
+
+    on_stream: bool = False
 
     @abstractmethod
     def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Step:

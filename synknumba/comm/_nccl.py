@@ -140,6 +140,8 @@ class NcclCommunicator(Communicator):
         stream: CuPy's; steps put everything there.
     """
 
+    on_stream = True
+
     def __init__(self, world_size: int, rank: int, unique_id: bytes, stream: Any) -> None:
         self._world_size = world_size
         self._rank = rank

@@ -150,6 +150,10 @@ class Device(ABC):
     def workspace(self, *, sliced: bool = False) -> Workspace:
         """Memory for one program; `sliced` where its slices may run beside each other."""
 
+    def on_stream(self, step: Step) -> Step:
+        """A step of somebody else's that does nothing but put work on the device's stream, as one that can be recorded."""
+        return step
+
     def record(self, steps: Sequence[Step]) -> Replay | None:
         """Steps that were run before, recorded without being run; None where that is not possible, or of no use."""
         return None
@@ -200,6 +204,14 @@ class Device(ABC):
     @abstractmethod
     def to_host(self, value: Any) -> Array:
         """A NumPy array or scalar array of what a kernel or a function made; waits for it."""
+
+    def leaf(self, value: Any) -> Any:
+        """What a function returned as an array that tells its dtype and shape; for `put`. By default as `to_host`."""
+        return self.to_host(value)
+
+    def put(self, host: Array, leaf: Any) -> None:
+        """Copies a leaf to an array of the host, which has it when the device has been waited for."""
+        host[...] = leaf
 
     @abstractmethod
     def scope(self) -> AbstractContextManager[object]:

@@ -20,12 +20,22 @@ from numba import cuda
 from synknumba._errors import DeviceError
 from synknumba._shm import Segment
 from synknumba._types import Array, Op, Shape
+from synknumba.device import _cuda_cache
 from synknumba.device._base import Device, DeviceKernel, Replay, Step, Workspace
 from synknumba.device._cuda_code import Flag, add_weighted, divide
 from synknumba.device._cuda_graph import record
 from synknumba.device._cuda_launch import CudaKernel, as_numba
 from synknumba.device._cuda_memory import CudaWorkspace, LockedMemory, RecordArray, Streams, typed
-from synknumba.device._cuda_steps import DEVICE_TO_DEVICE, OnStream, address_of, copy_in, copy_out, keeping, under
+from synknumba.device._cuda_steps import (
+    DEVICE_TO_DEVICE,
+    DEVICE_TO_HOST,
+    OnStream,
+    address_of,
+    copy_in,
+    copy_out,
+    keeping,
+    under,
+)
 from synknumba.device._probe import import_problem
 
 _UFUNCS: dict[Op, Any] = {None: cupy.add, "sum": cupy.add, "prod": cupy.multiply, "min": cupy.minimum, "max": cupy.maximum}
@@ -52,11 +62,16 @@ class CudaDevice(Device):
     def workspace(self, *, sliced: bool = False) -> Workspace:
         return CudaWorkspace(self._streams, self._locked, sliced=sliced)
 
+    def on_stream(self, step: Step) -> Step:
+        return OnStream(step)
+
     def record(self, steps: Sequence[Step]) -> Replay | None:
         return record(steps, self.stream, self._flag)
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
-        return CudaKernel(cuda.jit(**options)(function), self._numba_stream, debug=bool(options.get("debug")))
+        dispatcher = cuda.jit(**options)(function)
+        _cuda_cache.attach(dispatcher)
+        return CudaKernel(dispatcher, self._numba_stream, debug=bool(options.get("debug")))
 
     def fill(self, array: Any, value: Any) -> Step:
         if not any(np.asarray(value).tobytes()) or isinstance(array, RecordArray):
@@ -99,6 +114,16 @@ class CudaDevice(Device):
             return copied
         return np.asarray(value)
 
+    def leaf(self, value: Any) -> Any:
+        return value if isinstance(value, cupy.ndarray) else self.to_host(value)
+
+    def put(self, host: Array, leaf: Any) -> None:
+        if isinstance(leaf, np.ndarray):
+            host[...] = leaf
+        elif leaf.nbytes:
+            packed = cupy.ascontiguousarray(leaf)  # freed memory is used again by what comes later on the same stream
+            runtime.memcpyAsync(host.ctypes.data, address_of(packed), packed.nbytes, DEVICE_TO_HOST, self.stream.ptr)
+
     def scope(self) -> AbstractContextManager[object]:
         stream: AbstractContextManager[object] = self.stream
         return stream
@@ -107,11 +132,11 @@ class CudaDevice(Device):
         self.stream.synchronize()
 
     def attach(self, segment: Segment) -> None:
-        self._locked.add(segment.id, segment.array(np.uint8, (segment.size,)))
+        self._locked.add(segment.array(np.uint8, (segment.size,)))
 
     def detach(self, segment: Segment) -> None:
         self.stream.synchronize()
-        self._locked.remove(segment.id)
+        self._locked.remove(segment.array(np.uint8, (segment.size,)))
 
     def close(self) -> None:
         with contextlib.suppress(runtime.CUDARuntimeError):

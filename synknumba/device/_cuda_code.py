@@ -13,7 +13,6 @@ from typing import Any
 
 import cupy
 import numpy as np
-from cupy.cuda import runtime
 
 from synknumba._partition import Range, Rows
 from synknumba.device._cuda_steps import OnStream, Store, keeping
@@ -156,12 +155,3 @@ class Flag:
         self.word = np.frombuffer(self._memory, np.int64, 1)
         self.word[0] = 0
         self.address: int = self.word.ctypes.data
-
-
-def lock(address: int, nbytes: int) -> bool:
-    """Page-locks memory of the host; whether that could be done, and the device can read it at its own address."""
-    try:
-        runtime.hostRegister(address, nbytes, 0)
-    except runtime.CUDARuntimeError:
-        return False
-    return True

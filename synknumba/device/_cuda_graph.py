@@ -34,7 +34,7 @@ PUBLISHED_BYTES = 64 << 10  # one block copies them; more go by copies
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed: other streams' work is none of the capture's business
 _EAGER, _SPINS = 2000, 2000  # of one look at the flag: some 10 µs without, then a millisecond with giving way to others
 
-_LETTERS = {8: "dqQ", 4: "fiI", 2: "ehH", 1: "?bB"}  # of the struct module, by a parameter's bytes
+_LETTERS = {"b": "?", "i": "qihbQIHBdf", "u": "QIHBqihbdf", "f": "dfe", "c": "df"}  # of the struct module, by a number's kind
 
 
 class _NodeParams(ctypes.Structure):
@@ -90,7 +90,7 @@ def record(steps: Sequence[Step], stream: Any, flag: Flag) -> Replay | None:
     except runtime.CUDARuntimeError:
         runtime.graphDestroy(graph)
         return None
-    return _GraphReplay(graph, executable, stream, flag if copies else None, steps, nodes)
+    return _GraphReplay(graph, executable, stream, flag if copies else None, head, nodes)
 
 
 def _split(steps: Sequence[Step]) -> tuple[list[Step], list[tuple[int, int, int]]]:
@@ -208,13 +208,14 @@ def _find_scalars(launch: Launch, stream: Any) -> list[_Place]:
         other = _other(value)
         changed = _captured_params([*launch.arguments[:position], other, *launch.arguments[position + 1 :]], launch, stream)
         found = [i for i, (one, two) in enumerate(zip(usual, changed, strict=True)) if one != two]
-        getters = (_real, _imaginary) if isinstance(value, complex | np.complexfloating) else (_itself,)
+        kind = np.asarray(value).dtype.kind
+        getters = (_real, _imaginary) if kind == "c" else (_itself,)
         if len(found) != len(getters):
             _give_up("scalar", position)
         parts = []
         for i, get in zip(found, getters, strict=True):
             seen = ((get(value), usual[i]), (get(other), changed[i]))
-            letter = next((one for one in _LETTERS.get(len(usual[i]), "") if all(_fits(one, *pair) for pair in seen)), None)
+            letter = next((one for one in _LETTERS.get(kind, "") if all(_fits(one, *pair) for pair in seen)), None)
             if letter is None:
                 _give_up("scalar", position)
             parts.append((i, letter, get))

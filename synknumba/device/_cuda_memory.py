@@ -12,6 +12,7 @@ Where a program has slices, copies have streams of their own, and arguments have
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -23,7 +24,7 @@ from cupy.cuda import runtime
 from synknumba._partition import Listed, Range, Rows
 from synknumba._types import Array, Shape
 from synknumba.device._base import Buffer, SliceSteps, Step, Workspace
-from synknumba.device._cuda_code import lock, move_rows
+from synknumba.device._cuda_code import move_rows
 from synknumba.device._cuda_steps import OnStream, copy_in, copy_out, keeping
 
 
@@ -62,34 +63,35 @@ def typed(memory: Any, dtype: Any, shape: Shape) -> Any:
 
 
 class LockedMemory:
-    """The segments that are page-locked in this process.
+    """The host's memory that is page-locked by this process.
 
     Where memory may not be locked (a container's limit), copies still work from pageable memory, five times slower.
     """
 
     def __init__(self) -> None:
-        self._ranges: dict[int, tuple[int, int]] = {}  # segment id → address, bytes
+        self._sizes: dict[int, int] = {}  # by address
 
-    def add(self, segment_id: int, memory: Array) -> None:
-        """Locks the memory of a segment, if that is allowed."""
-        if lock(memory.ctypes.data, memory.nbytes):
-            self._ranges[segment_id] = (memory.ctypes.data, memory.nbytes)
+    def add(self, memory: Array) -> None:
+        """Locks memory, if that is allowed."""
+        with suppress(runtime.CUDARuntimeError):
+            runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
+            self._sizes[memory.ctypes.data] = memory.nbytes
 
-    def remove(self, segment_id: int) -> None:
-        """Unlocks a segment; nothing uses it any more."""
-        found = self._ranges.pop(segment_id, None)
-        if found is not None:
-            runtime.hostUnregister(found[0])
+    def remove(self, memory: Array) -> None:
+        """Unlocks memory that was added; nothing uses it any more."""
+        if self._sizes.pop(memory.ctypes.data, None) is not None:
+            runtime.hostUnregister(memory.ctypes.data)
 
     def covers(self, array: Array) -> bool:
         """Whether the device can read and write the array where it lies."""
         address = array.ctypes.data
-        return any(start <= address < start + size for start, size in self._ranges.values())
+        return any(start <= address < start + size for start, size in self._sizes.items())
 
     def clear(self) -> None:
         """Unlocks all."""
-        for segment_id in tuple(self._ranges):
-            self.remove(segment_id)
+        for address in self._sizes:
+            runtime.hostUnregister(address)
+        self._sizes.clear()
 
 
 @dataclass(frozen=True)

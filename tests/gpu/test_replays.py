@@ -1,0 +1,155 @@
+"""What is repeated is replayed from the third call on, whatever it is; that results are right is in tests/conformance."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from numba import cuda
+from numpy.testing import assert_array_equal
+
+import synknumba as synk
+from synknumba._repetition import Repetition
+
+pytestmark = pytest.mark.gpu
+
+runs: Counter[str] = Counter()  # in each rank
+run = Repetition.__call__
+
+
+def counted(self):
+    run(self)
+    runs["one by one" if self._replay is None else "replayed"] += 1
+
+
+@pytest.fixture(scope="module")
+def world():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Repetition, "__call__", counted)  # before the fork
+        with synk.fork(devices=[0, 0]) as world:
+            yield world
+
+
+@synk.function(outputs=None)
+def take_counts(flag):
+    told = np.array([runs["one by one"], runs["replayed"]])
+    runs.clear()
+    return told
+
+
+def assert_replayed(call, times=5, one_by_one=1):
+    """Of several calls only the first is run one by one, on every rank."""
+    take_counts(0)
+    results = [call() for _ in range(times)]
+    for told in take_counts(0):
+        assert told.tolist() == [one_by_one, times - one_by_one]
+    for result in results[1:]:
+        assert_array_equal(result, results[0])
+
+
+@synk.parallel(inout=("y",), outputs={"total": synk.output("sum", shape=(2,)), "low": synk.output("min", shape=())})
+@cuda.jit
+def account(x, scale, y, total, low):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        y[i] = x[i] * scale
+        cuda.atomic.add(total, 0, x[i])
+        cuda.atomic.add(total, 1, 1.0)
+        cuda.atomic.min(low, 0, x[i])
+
+
+BATCHES = {
+    "all": None,
+    "range": slice(10, 500),
+    "stride": slice(None, None, -2),
+    "list": [5, 900, 3, 77, 2, 1],
+}
+
+
+@pytest.mark.parametrize("num_slices", [1, 3])
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_kernels(world, batch, num_slices):
+    x, y = synk.data(np.arange(1000.0)), synk.data(np.zeros(1000))
+    assert_replayed(lambda: np.append(*account(x, 2.0, y, batch=batch, num_slices=num_slices)))
+
+
+def test_scalars_that_change(world):
+    x, y = synk.data(np.arange(1000.0)), synk.data(np.zeros(1000))
+    factors = iter(range(100))
+
+    def call():
+        factor = float(next(factors))
+        result = account(x, factor, y)
+        assert_array_equal(y.data, x.data * factor)
+        return result.total
+
+    assert_replayed(call)
+
+
+def test_gathered_rows_records_and_broadcast_arrays(world):
+    point = np.dtype([("a", "f4"), ("b", "i8")])
+
+    @synk.parallel(broadcast=("table",), outputs={"rows": synk.output("gather", shape=(2,), dtype="float64")})
+    @cuda.jit
+    def look_up(points, table, rows):
+        i = cuda.grid(1)
+        if i < points.shape[0]:
+            rows[i, 0] = points[i].a
+            rows[i, 1] = table[points[i].b]
+
+    points = np.zeros(5000, point)
+    points["a"], points["b"] = np.arange(5000), np.arange(5000) % 7
+    points, table = synk.data(points), synk.data(np.arange(7.0) ** 2)
+    assert_replayed(lambda: look_up(points, table))
+    assert_replayed(lambda: look_up(points, table, num_slices=4))
+    assert_replayed(lambda: look_up(points, table, batch=list(range(0, 5000, 3))))
+    points.freeze()
+    assert_replayed(lambda: look_up(points, table))
+
+
+def test_variables(world):
+    counts = synk.variable(np.zeros(3))
+
+    @synk.parallel(sliceable=("rows",), updates={"acc": (counts, "sum")})
+    @cuda.jit
+    def count(rows, weights, acc):
+        i = cuda.grid(1)
+        if i < rows.shape[0]:
+            cuda.atomic.add(acc, int(rows[i]) % 3, weights[0])
+
+    values = np.arange(1000.0)
+    rows, weights = synk.variable(np.zeros(0)), synk.variable(np.ones(1))
+    synk.scatter(rows, values)
+
+    picked = [k % 499 for k in range(0, 3000, 7)]
+    for options in ({}, {"num_slices": 3}, {"local_batch": slice(None, None, 3)}, {"local_batch": picked}):
+        assert_replayed(lambda options=options: count(rows, weights, **options) or 0)
+        chosen = options.get("local_batch", slice(None))
+        expected = [np.bincount(part[chosen].astype(int) % 3, minlength=3) for part in np.split(values, 2)]
+        for rank in range(2):
+            assert_array_equal(synk.get_value(rank, counts), expected[rank])
+
+
+def test_collectives_of_one_gpu_by_the_host_are_not(world):
+    v = synk.variable(np.arange(5.0))
+    take_counts(0)
+    for _ in range(4):
+        synk.all_reduce(v, "max")
+    for told in take_counts(0):
+        assert told[1] == 0
+
+
+def test_a_debugged_kernel_is_not(world):
+    @synk.parallel(outputs={"total": synk.output("sum", shape=())})
+    @cuda.jit(debug=True, opt=False)
+    def careful(x, total):
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            if x[i] < 0:
+                raise ValueError("negative")
+            cuda.atomic.add(total, 0, x[i])
+
+    x = synk.data(np.ones(100))
+    assert_replayed(lambda: careful(x), one_by_one=5)
+    x[3] = -1
+    with pytest.raises(synk.RankError, match="negative"):
+        careful(x)
