@@ -31,11 +31,27 @@ RESULT_BYTES = 64 * 1024  # small results of one rank; larger ones have a segmen
 SLEEP_SECONDS = 0.05  # how often a sleeping coordinator looks after the ranks; a death is told well within a second
 IDLE_SECONDS = 1.0  # how often a sleeping rank looks whether the coordinator still lives
 
-# A spin with sched_yield takes about 0.5 µs where nobody else wants the core and lets others run where somebody does.
-# A coordinator that spins while CPU ranks work would take part of their core, so there it goes to sleep sooner.
-RANK_SPINS = 2000  # about 1 ms: longer than what a script does between two calls of a loop
-COORDINATOR_SPINS_CROWDED = 200  # about 100 µs; a semaphore's wake-up costs about 10 µs, so little is lost by sleeping then
-COORDINATOR_SPINS = 20000  # about 10 ms, where every rank and the coordinator have a core each
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long is spun before somebody goes to sleep; a semaphore's wake-up costs about 10 µs.
+
+    Attributes:
+        pauses: spins of 20 to 50 ns that keep the core to themselves.
+        rank: spins of a rank after that, which give way to others: system calls of some 0.5 µs.
+        coordinator: such spins of the coordinator.
+    """
+
+    pauses: int
+    rank: int
+    coordinator: int
+
+
+# Ranks spin longer than what a script does between two calls of a loop: about a millisecond. Where there is no core for
+# everybody, a coordinator that spins while ranks work would take part of their core, so there it sleeps after 100 µs; else
+# after some 10 ms. There, too, a rank may be woken on the coordinator's core, so nobody keeps one for longer than 100 µs.
+CROWDED = Patience(pauses=0, rank=2000, coordinator=200)
+ROOMY = Patience(pauses=2000, rank=2000, coordinator=20_000)
 
 
 def _align(nbytes: int, to: int = 64) -> int:
@@ -67,8 +83,9 @@ class Layout:
 class ControlBlock:
     """The shared memory and the semaphores of one world, made before the fork and inherited by every rank."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, patience: Patience = CROWDED) -> None:
         self.world_size = world_size
+        self.patience = patience
         self.layout = Layout(world_size)
         self.segment = Segment(self.layout.size)
         memory = self.segment.array("u1", (self.layout.size,))

@@ -26,7 +26,7 @@ from typing import Any, NoReturn, assert_never
 import numpy as np
 
 from synknumba import _channel, _rank_state, _spin
-from synknumba._control import MESSAGE, RANK_SPINS, ControlBlock
+from synknumba._control import MESSAGE, ControlBlock
 from synknumba._holding import Holding
 from synknumba._launch import LaunchConfig
 from synknumba._limits import limit_threads
@@ -99,6 +99,7 @@ class Rank:
         """Until told to stop, or until the coordinator has died."""
         config, control, rank = self.config, self.config.control, self.config.rank
         base, world_size = control.base, config.world_size
+        pauses, yields = control.patience.pauses, control.patience.rank
         sequence, number = 0, self._await_command(0)
         while number is not None:
             sequence += 1  # rounds follow one another: there is no other that the doorbell can have been rung for
@@ -122,10 +123,10 @@ class Rank:
                 with suppress(Exception):  # copies under way must not land in memory that the script writes to next
                     self.device.synchronize()
             if news is None:
-                number = _spin.arrive(base, world_size, rank, sequence, 0, RANK_SPINS)
+                number = _spin.arrive(base, world_size, rank, sequence, 0, pauses, yields)
             else:
                 payload, descriptors = self._pack(news, descriptors)
-                number = _spin.arrive(base, world_size, rank, sequence, 1, 0)
+                number = _spin.arrive(base, world_size, rank, sequence, 1, 0, 0)
             if number == _spin.MUST_POST:
                 control.done.post()
                 number = _spin.NO_COMMAND
@@ -138,7 +139,7 @@ class Rank:
         """The command of the round after `sequence`; None if the coordinator has died."""
         control, config = self.config.control, self.config
         while True:
-            number: int = _spin.await_command(control.base, sequence, RANK_SPINS)
+            number: int = _spin.await_command(control.base, sequence, control.patience.pauses, control.patience.rank)
             if number != _spin.NO_COMMAND:
                 return number
             if not control.sleep_rank(config.rank, sequence, config.coordinator):

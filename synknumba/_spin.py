@@ -1,5 +1,8 @@
 """The compiled waits: a doorbell that ranks spin on and a counter of arrivals that the coordinator spins on.
 
+A wait first tells the core that it spins, `pauses` times; then it gives way to whoever else wants the core, which is a system
+call, `yields` times; then it gives up, and its caller goes to sleep.
+
 Every function takes the address of the control block, whose words are int64 and whose layout is in `_control`. All loads and
 stores here are atomic: a plain load would be hoisted out of the loop by LLVM, and the order of the stores is the protocol.
 
@@ -10,6 +13,7 @@ and need sequential consistency on both sides: one side stores its flag and then
 that word and then exchanges the flag, so at least one of them sees the other and no wake-up is lost.
 """
 
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -89,6 +93,24 @@ def fetch_add(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def pause(typingctx: Any) -> Any:
+    """Tells the core that it spins, where there is an instruction for it; some 20 to 50 ns, and no system call."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        match platform.machine():
+            case "x86_64":
+                builder.call(
+                    builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), ir.FunctionType(ir.VoidType(), [])), []
+                )
+            case "aarch64":
+                hint = ir.FunctionType(ir.VoidType(), [ir.IntType(32)])
+                builder.call(builder.module.declare_intrinsic("llvm.aarch64.hint", (), hint), [ir.IntType(32)(1)])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
 def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
     """Compiles at definition, or loads from Numba's cache beside this file: the waits must be ready before the first fork."""
 
@@ -103,12 +125,14 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 @compiled("int64(int64, int64, int64)")
-def await_word(address: int, eager: int, spins: int) -> int:
-    """Spins until the int64 at an address is not zero, the first `eager` times without giving way to others; 1 if it is."""
-    for i in range(eager + spins):
+def await_word(address: int, pauses: int, yields: int) -> int:
+    """Spins until the int64 at an address is not zero; 1 if it is."""
+    for i in range(pauses + yields):
         if load_acquire(address, 0) != 0:
             return 1
-        if i >= eager:
+        if i < pauses:
+            pause()
+        else:
             _sched_yield()
     return 0
 
@@ -147,22 +171,25 @@ def wake(base: int, rank: int) -> int:
     return exchange(base, RANK_LINES + rank * WORDS_PER_RANK + SLEEPS, 0)
 
 
-@compiled("int64(int64, int64, int64)")
-def await_all(base: int, world_size: int, spins: int) -> int:
+@compiled("int64(int64, int64, int64, int64)")
+def await_all(base: int, world_size: int, pauses: int, yields: int) -> int:
     """Spins until every rank has arrived."""
-    for _ in range(spins):
+    for i in range(pauses + yields):
         if load_acquire(base, ARRIVED) == world_size:
             return ALL_DONE_WITH_NEWS if load_acquire(base, NEWS) != 0 else ALL_DONE
-        _sched_yield()
+        if i < pauses:
+            pause()
+        else:
+            _sched_yield()
     return NOT_YET
 
 
-@compiled("int64(int64, int64, int64, int64, int64)")
-def call(base: int, world_size: int, sequence: int, command: int, spins: int) -> int:
+@compiled("int64(int64, int64, int64, int64, int64, int64)")
+def call(base: int, world_size: int, sequence: int, command: int, pauses: int, yields: int) -> int:
     """A whole round when nobody sleeps: `ring`, then `await_all`; −1 when ranks must be woken first."""
     if ring(base, world_size, sequence, command) != 0:
         return -1
-    return await_all(base, world_size, spins)
+    return await_all(base, world_size, pauses, yields)
 
 
 @compiled("int64(int64, int64)")
@@ -178,18 +205,21 @@ def coordinator_wakes(base: int) -> int:
     return exchange(base, COORDINATOR_SLEEPS, 0)
 
 
-@compiled("int64(int64, int64, int64)")
-def await_command(base: int, sequence: int, spins: int) -> int:
+@compiled("int64(int64, int64, int64, int64)")
+def await_command(base: int, sequence: int, pauses: int, yields: int) -> int:
     """Spins until the doorbell differs from `sequence`; then the command, else NO_COMMAND."""
-    for _ in range(spins):
+    for i in range(pauses + yields):
         if load_acquire(base, DOORBELL) != sequence:
             return load_acquire(base, COMMAND)
-        _sched_yield()
+        if i < pauses:
+            pause()
+        else:
+            _sched_yield()
     return NO_COMMAND
 
 
-@compiled("int64(int64, int64, int64, int64, int64, int64)")
-def arrive(base: int, world_size: int, rank: int, sequence: int, news: int, spins: int) -> int:
+@compiled("int64(int64, int64, int64, int64, int64, int64, int64)")
+def arrive(base: int, world_size: int, rank: int, sequence: int, news: int, pauses: int, yields: int) -> int:
     """A rank's answer to a round, then `await_command` for the next.
 
     MUST_POST if this rank was the last and the coordinator sleeps: its semaphore must be posted, and the wait is still to come.
@@ -200,7 +230,7 @@ def arrive(base: int, world_size: int, rank: int, sequence: int, news: int, spin
         store_ordered(base, NEWS, 1)
     if fetch_add(base, ARRIVED, 1) + 1 == world_size and exchange(base, COORDINATOR_SLEEPS, 0) != 0:
         return MUST_POST
-    return await_command(base, sequence, spins)
+    return await_command(base, sequence, pauses, yields)
 
 
 @compiled("int64(int64, int64, int64)")

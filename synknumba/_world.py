@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from synknumba import _channel, _rank_state, _shm, _spin
-from synknumba._control import COORDINATOR_SPINS, COORDINATOR_SPINS_CROWDED, MESSAGE, ControlBlock
+from synknumba._control import CROWDED, MESSAGE, ROOMY, ControlBlock
 from synknumba._errors import ArgumentError, CallTimeout, DeviceError, RankDied, RankError, SynkError, WorldError
 from synknumba._failure import CallInfo, cause_of, rank_error, unreadable
 from synknumba._messages import Attach, Command, Drop, Failed, Invitation, Invite, Join, News, Stop
@@ -90,10 +90,10 @@ class World:
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._drops = 0  # drops under way, or about to be
         self._unwanted: collections.deque[tuple[str, int]] = collections.deque()
-        crowded = world_size + 1 > usable_cores()
-        self._spins = COORDINATOR_SPINS_CROWDED if crowded else COORDINATOR_SPINS
         _shm.sweep_names()
-        self.control = ControlBlock(world_size)
+        patience = CROWDED if world_size + 1 > usable_cores() else ROOMY
+        self._spins = patience.pauses, patience.coordinator
+        self.control = ControlBlock(world_size, patience)
         self._processes = Processes()
         self._unsubscribe = _shm.on_release(lambda segment: self.forget("segment", segment))
         try:
@@ -169,7 +169,7 @@ class World:
         """
         self._sequence += 1
         try:
-            code = _spin.call(self.control.base, self.world_size, self._sequence, number, self._spins)
+            code = _spin.call(self.control.base, self.world_size, self._sequence, number, *self._spins)
             if code != _spin.ALL_DONE:
                 self._finish_round(code, info, learn)
         except SynkError:
@@ -189,7 +189,7 @@ class World:
         """The rest of a round that was not over at once."""
         if code == -1:
             self.control.wake_ranks()
-            code = _spin.await_all(self.control.base, self.world_size, self._spins)
+            code = _spin.await_all(self.control.base, self.world_size, *self._spins)
         watch = self._watch(info)
         while code == _spin.NOT_YET and not self.control.sleep_coordinator():
             watch()

@@ -32,7 +32,7 @@ MOST_STEPS = 5000  # what more take is not the launches
 PUBLISHED_BYTES = 64 << 10  # one block copies them; more go by copies
 
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed: other streams' work is none of the capture's business
-_EAGER, _SPINS = 2000, 2000  # of one look at the flag: some 10 µs without, then a millisecond with giving way to others
+_PAUSES, _YIELDS = 1000, 1000  # of one look at the flag: some 30 µs alone on the core, then half a millisecond that gives way
 
 _LETTERS = {"b": "?", "i": "qihbQIHBdf", "u": "QIHBqihbdf", "f": "dfe", "c": "df"}  # of the struct module, by a number's kind
 
@@ -154,7 +154,7 @@ class _GraphReplay(Replay):
             return
         flag.word[0] = 0
         runtime.graphLaunch(self._executable, self._pointer)
-        while not _spin.await_word(flag.address, _EAGER, _SPINS):
+        while not _spin.await_word(flag.address, _PAUSES, _YIELDS):
             if self._stream.done:  # which raises what has gone wrong, and then the flag stays down
                 runtime.streamSynchronize(self._pointer)
                 return

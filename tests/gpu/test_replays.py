@@ -12,27 +12,28 @@ from synknumba._repetition import Repetition
 
 pytestmark = pytest.mark.gpu
 
-runs: Counter[str] = Counter()  # in each rank
 run = Repetition.__call__
 
 
 def counted(self):
     run(self)
-    runs["one by one" if self._replay is None else "replayed"] += 1
+    Repetition.counted["one by one" if self._replay is None else "replayed"] += 1
 
 
 @pytest.fixture(scope="module")
 def world():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Repetition, "__call__", counted)  # before the fork
+        patch.setattr(Repetition, "counted", Counter(), raising=False)
         with synk.fork(devices=[0, 0]) as world:
             yield world
 
 
 @synk.function(outputs=None)
 def take_counts(flag):
-    told = np.array([runs["one by one"], runs["replayed"]])
-    runs.clear()
+    counted = Repetition.counted
+    told = np.array([counted["one by one"], counted["replayed"]])
+    counted.clear()
     return told
 
 
