@@ -81,6 +81,7 @@ def measure_here(ranks: int, device: str, seconds: float) -> Iterator[Result]:
     values = np.arange(float(ROWS))
     with synk.fork(ranks, device=device):
         x = synk.data(values)
+        x.freeze()  # as what the others have on the device already
         assert kernel_sum(x) == array_sum(x) == kernel_scaled_sum(x, 1.0) == values.sum()
         factors = iter(range(1 << 62))
 
@@ -91,6 +92,9 @@ def measure_here(ranks: int, device: str, seconds: float) -> Iterator[Result]:
         yield result("kernel, sum", "sum", partial(kernel_sum, x))
         yield result("kernel, sum, another factor each call", "sum", lambda: kernel_scaled_sum(x, float(next(factors))))
         yield result("Python function, sum", "sum", partial(array_sum, x))
+        sent = synk.data(values)
+        assert kernel_sum(sent) == values.sum()
+        yield result("kernel, sum, rows sent at each call", "sum", partial(kernel_sum, sent))
         yield result("kernel without arguments, ranks asleep", "asleep", nothing, PAUSE)
 
 
