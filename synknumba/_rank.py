@@ -92,6 +92,7 @@ class Rank:
         self.holdings: dict[int, Holding] = {}
         self.place = Place(config.rank, config.world_size, config.control, device, self.segments, self.holdings)
         self._transports: dict[bool, Communicator] = {}  # by whether it goes over the host
+        device.when_moved = self._forget_buffers
 
     # ---- the loop
 
@@ -198,10 +199,13 @@ class Rank:
         old = self.segments.pop(segment_id, None)
         if old is not None:
             self.device.detach(old)
-            for routine in self.routines.values():
-                routine.forget_buffers()
+            self._forget_buffers()
         segment = self.segments[segment_id] = Segment.attach(segment_id, descriptor, size)
         self.device.attach(segment)
+
+    def _forget_buffers(self) -> None:
+        for routine in self.routines.values():
+            routine.forget_buffers()
 
     def _install(self, spec: FunctionSpec | None, program: Program | Collective | Transfer | None) -> None:
         if spec is not None:
@@ -268,6 +272,9 @@ class Rank:
             routine = self.routines.pop(number, None)
             if routine is not None:
                 routine.close()
+        for routine in self.routines.values():
+            if not set(gone.segments).isdisjoint(routine.written):
+                routine.forget_buffers()
         for function_id in gone.functions:
             self.functions.pop(function_id, None)
         for number in gone.variables:

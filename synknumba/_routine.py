@@ -8,7 +8,7 @@ of scalars and makes a flat list of steps; it is repeated only when these change
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -73,12 +73,14 @@ class SliceRows:
         start: position of the first among the rows of the call.
         stop: position after the last.
         own: which of the rank's own rows of sliceable variables; None where there are none.
+        shard: of which rows of the sharded arguments this is a slice.
     """
 
     data: Rows | None
     start: int
     stop: int
     own: Rows | None = None
+    shard: Rows | None = None
 
     @property
     def count(self) -> int:
@@ -93,8 +95,10 @@ class Repeated(ABC):
         segments: ids of the segments that it is about.
         variables: numbers of the variables' memory that it is about.
         function: id of the function that it calls, if any.
+        written: ids of the segments beside these whose places it knows, and which may go while it stays.
     """
 
+    written: Collection[int] = ()
     segments: frozenset[int]
     variables: frozenset[int]
     function: int | None
@@ -131,8 +135,8 @@ class Routine(Repeated):
         self._packed_values = place.control.values.data[: layout.size]
         self._loaded: dict[object, tuple[Any, object]] = {}  # slot → what its memory holds, where that is known, and the memory
         self._packed: bytes | None = None  # not the values: 0.0 equals −0.0, and NaN not itself
-        # Scalars come first in the values, then what selects rows.
-        fields = len(program.rows.values) + (0 if program.own is None else len(program.own.values))
+        # Scalars come first in the values, then what selects rows, then where results go.
+        fields = len(program.rows.values) + (0 if program.own is None else len(program.own.values)) + program.lent
         self._row_values = len(program.values) - fields  # every value is one letter of the format
         self._scalar_bytes = layout.size - 8 * fields
 
@@ -206,7 +210,7 @@ class Routine(Repeated):
             low, high = part(stop - start, parts, k)
             of_own = None if own is None else _part(own, parts, k)
             if high > low or (of_own is not None and of_own.count):
-                out.append(SliceRows(_part(shard, parts, k), start + low, start + high, of_own))
+                out.append(SliceRows(_part(shard, parts, k), start + low, start + high, of_own, shard))
         return out
 
     def _own_slices(self, own: Rows, before: int) -> list[SliceRows | None]:
@@ -226,6 +230,8 @@ class Routine(Repeated):
                 assert rows is not None  # noqa: S101  # sharded arguments make rows
                 assert rows.data is not None  # noqa: S101
                 selection = Range(rows.start, 1, rows.count) if by_position else rows.data
+                if moves.number == 0 and not by_position and rows.shard is not None:
+                    self.workspace.expect(self.place.host(array), rows.shard)
                 buffer = self.workspace.rows((slot, moves.turn), self.place.host(array), selection, writable=writable)
                 self._bring((slot, moves.turn), array, selection, buffer.load, moves)
                 moves.stores += [] if buffer.store is None else [buffer.store]

@@ -4,13 +4,14 @@ loads → fill outputs with the identity → launch → stores → fold into the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 
 from synknumba import _reduction
 from synknumba._launch import LaunchConfig
+from synknumba._lending import MOST_PLACES
 from synknumba._program import Dynamic, Program, Result
 from synknumba._repetition import Repetition
 from synknumba._routine import Moves, Place, Routine, SliceRows, scalar_value
@@ -42,6 +43,7 @@ class KernelRoutine(Routine):
 
     def __init__(self, program: Program, place: Place, kernel: DeviceKernel, launch: LaunchConfig) -> None:
         super().__init__(program, place)
+        self.written: set[int] = set()
         self._kernel = kernel
         self._launch = launch
         self._run: Repetition | None = None
@@ -54,7 +56,7 @@ class KernelRoutine(Routine):
         rows = values[self._row_values :]
         binding = self._kept.get(rows)
         if binding is None:
-            if len(self._kept) >= BINDINGS_KEPT:
+            if len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
                 self._let_go()
             binding = self._kept[rows] = self._make_binding(values, scalars)
         elif binding.scalars != scalars:
@@ -75,6 +77,7 @@ class KernelRoutine(Routine):
             binding.run.close()
         self._kept.clear()
         self._run = None
+        self.written.clear()
 
     def _change_scalars(self, binding: Binding, values: tuple[Any, ...]) -> None:
         for args in binding.launches:
@@ -84,9 +87,8 @@ class KernelRoutine(Routine):
 
     def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> Binding:
         slices = self.slices(values)
-        outputs = {
-            name: Accumulator(self, name, param, slices) for name, param in self.program.parameters if isinstance(param, Result)
-        }
+        results = [(name, self._placed(param, values)) for name, param in self.program.parameters if isinstance(param, Result)]
+        outputs = {name: Accumulator(self, name, param, slices) for name, param in results}
         updates = Updates(self, slices, lift=True)
         launches: list[list[Any]] = []
         checks: list[Step] = []
@@ -115,6 +117,14 @@ class KernelRoutine(Routine):
         if moves.updates is not None:
             moves.after += moves.updates.fold()
         return args
+
+    def _placed(self, result: Result, values: tuple[Any, ...]) -> Result:
+        """The result, in the segment that this call has for it."""
+        if result.lent is None or result.parts is None:
+            return result
+        segment = values[result.lent - self.program.lent]
+        self.written.add(segment)
+        return replace(result, parts=replace(result.parts, segment=segment))
 
     def _launch_step(self, args: list[Any], rows: SliceRows | None) -> Step:
         grid, block = self._launch.resolve(None if rows is None else rows.count)
@@ -146,7 +156,7 @@ class Accumulator:
         self._total: Any = None
         self._stores: list[Step] = []  # of the total
         if self._part is not None and param.op != "gather" and not self._direct:
-            buffer = routine.workspace.output((name, "total"), self._part)
+            buffer = routine.workspace.output(None if param.in_control else (name, "total"), self._part)
             self._total = buffer.array
             self._stores = [] if buffer.store is None else [self._device.download(self._part, buffer.array)]
         self._scratch: Any = None
@@ -170,7 +180,8 @@ class Accumulator:
         if self._total is None:
             return []
         op, total = self._param.op, self._total
-        return [self._device.fill(total, _reduction.identity("sum" if op == "mean" else op, total.dtype))]
+        identity = _reduction.identity("sum" if op == "mean" else op, total.dtype)
+        return [self._device.fill(total, identity, private=self._param.in_control)]
 
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
         """What the kernel writes into for one slice."""
@@ -186,10 +197,11 @@ class Accumulator:
         if target is None:
             array = self._scratch = workspace.scratch(slot, dtype, shape)
         else:
-            buffer = workspace.output(slot, target)
+            buffer = workspace.output(None if self._param.in_control else slot, target)
             array = buffer.array
             moves.stores += [] if buffer.store is None else [buffer.store]
-        moves.before.append(self._device.fill(array, _reduction.identity(op, dtype)))
+        private = target is not None and self._param.in_control
+        moves.before.append(self._device.fill(array, _reduction.identity(op, dtype), private=private))
         return array
 
     def fold(self, rows: SliceRows | None) -> list[Step]:

@@ -83,13 +83,19 @@ class Workspace(ABC):
     def held_rows(self, slot: object, array: Any, rows: Rows, *, writable: bool) -> Buffer:
         """Rows of an array that lives on the device, in order and C-contiguous; otherwise as `rows`."""
 
+    def expect(self, host: Array, rows: Rows) -> None:
+        """Tells that `rows` will be asked for, perhaps in several parts. By default nothing is done."""
+
     @abstractmethod
     def whole(self, slot: object, host: Array) -> Buffer:
         """All of a host array, read-only where it is the host's own memory."""
 
     @abstractmethod
     def output(self, slot: object, host: Array) -> Buffer:
-        """An array to be written by a kernel, of the shape and dtype of `host`, where `store` puts it."""
+        """An array to be written by a kernel, of the shape and dtype of `host`, where `store` puts it.
+
+        Where the slot is None its memory is shared with nobody, and lives as long as the array.
+        """
 
     @abstractmethod
     def scratch(self, slot: object, dtype: Any, shape: Shape) -> Any:
@@ -145,6 +151,7 @@ class Device(ABC):
 
     kind: DeviceKind
     stream: Any = None  # what steps are put on, where there is such a thing
+    when_moved: Callable[[], None] | None = None  # called when nothing recorded may be repeated any more
 
     @abstractmethod
     def workspace(self, *, sliced: bool = False) -> Workspace:
@@ -163,8 +170,14 @@ class Device(ABC):
         """A Numba CUDA kernel, given as a plain Python function and the options of `cuda.jit`."""
 
     @abstractmethod
-    def fill(self, array: Any, value: Any) -> Step:
-        """A step that sets every element."""
+    def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
+        """A step that sets every element.
+
+        Args:
+            array: of the device.
+            value: a NumPy scalar of its dtype.
+            private: only the steps that this one is recorded with write the array.
+        """
 
     @abstractmethod
     def memory(self, nbytes: int) -> Any:

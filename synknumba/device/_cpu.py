@@ -85,7 +85,7 @@ class CpuDevice(Device):
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
         return CpuKernel(jit(function, fastmath=options.get("fastmath")))
 
-    def fill(self, array: Any, value: Any) -> Step:
+    def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
         return partial(array.fill, value)
 
     def memory(self, nbytes: int) -> Array:

@@ -7,6 +7,9 @@ while the launch before is still under way. What is repeated is recorded, and th
 """
 
 import contextlib
+import ctypes
+import os
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +32,7 @@ from synknumba.device._cuda_memory import CudaWorkspace, LockedMemory, RecordArr
 from synknumba.device._cuda_steps import (
     DEVICE_TO_DEVICE,
     DEVICE_TO_HOST,
+    Fill,
     OnStream,
     address_of,
     copy_in,
@@ -46,7 +50,11 @@ class CudaDevice(Device):
     kind = "cuda"
 
     def __init__(self, index: int) -> None:
+        index = _only(index)
+        context = threading.Thread(target=_make_context, args=(index,))
+        context.start()  # the driver takes as long as the imports, and needs no Python
         problem = import_problem()
+        context.join()
         if problem is not None:
             raise DeviceError(problem)
         _quieten_numba()
@@ -56,7 +64,7 @@ class CudaDevice(Device):
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._streams = Streams(self.stream)
         self._numba_stream = cuda.external_stream(self.stream.ptr)
-        self._locked = LockedMemory()
+        self._locked = LockedMemory(self._before_relocking)
         self._flag = Flag()
 
     def workspace(self, *, sliced: bool = False) -> Workspace:
@@ -73,11 +81,13 @@ class CudaDevice(Device):
         _cuda_cache.attach(dispatcher)
         return CudaKernel(dispatcher, self._numba_stream, debug=bool(options.get("debug")))
 
-    def fill(self, array: Any, value: Any) -> Step:
+    def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
         if not any(np.asarray(value).tobytes()) or isinstance(array, RecordArray):
-            step = OnStream(runtime.memsetAsync, address_of(array), 0, array.nbytes, self.stream.ptr)
-            return keeping(step, array)
-        return under(self.stream, array.fill, value)
+            step = Fill(runtime.memsetAsync, address_of(array), 0, array.nbytes, self.stream.ptr)
+        else:
+            step = Fill(under(self.stream, array.fill, value))
+        step.private = private
+        return keeping(step, array)
 
     def memory(self, nbytes: int) -> Any:
         return cupy.cuda.alloc(max(nbytes, 1))
@@ -91,9 +101,11 @@ class CudaDevice(Device):
         return keeping(step, target, source)
 
     def upload(self, target: Any, host: Array) -> Step:
+        self._locked.reaches(host)
         return copy_in(target, host.ctypes.data, self.stream)
 
     def download(self, host: Array, source: Any) -> Step:
+        self._locked.reaches(host)
         return copy_out(host.ctypes.data, source, self.stream)
 
     def accumulate(self, op: Op, target: Any, source: Any, weight: int = 1) -> Step:
@@ -121,6 +133,7 @@ class CudaDevice(Device):
         if isinstance(leaf, np.ndarray):
             host[...] = leaf
         elif leaf.nbytes:
+            self._locked.reaches(host)
             packed = cupy.ascontiguousarray(leaf)  # freed memory is used again by what comes later on the same stream
             runtime.memcpyAsync(host.ctypes.data, address_of(packed), packed.nbytes, DEVICE_TO_HOST, self.stream.ptr)
 
@@ -138,10 +151,31 @@ class CudaDevice(Device):
         self.stream.synchronize()
         self._locked.remove(segment.array(np.uint8, (segment.size,)))
 
+    def _before_relocking(self) -> None:
+        self._streams.synchronize()
+        if self.when_moved is not None:
+            self.when_moved()
+
     def close(self) -> None:
         with contextlib.suppress(runtime.CUDARuntimeError):
             self.stream.synchronize()
             self._locked.clear()
+
+
+def _only(index: int) -> int:
+    """Hides all other GPUs from this process, which the driver then need not set up; the index of the one that is left."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(index) if visible is None else visible.split(",")[index].strip()
+    return 0
+
+
+def _make_context(index: int) -> None:
+    """Makes the context that CuPy and Numba find and share later; whatever goes wrong, they will tell."""
+    with contextlib.suppress(OSError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 def _quieten_numba() -> None:

@@ -2,8 +2,9 @@
 
     steps ──capture──> graph ──instantiate──> executable ──launch──> wait for the flag, or for the stream
 
-Small results are not copied by copies, which take the copy engine 7 µs, but by one kernel at the end of the graph, which writes
-them to page-locked memory and raises a flag there, on which the host spins.
+Small results are not copied by copies, which take the copy engine 7 µs, but by one kernel, which writes them to page-locked
+memory and raises a flag there, on which the host spins. Behind it, when nobody waits any more, outputs are filled for the next
+run, where nobody else writes to them.
 
 Scalars of a kernel are parameters of its node. Other ones are written into the node: 1 µs, where a launch by Numba takes 12 to
 46. Which of the node's parameters a scalar has become is found out by capturing a launch with another scalar and comparing: so
@@ -26,7 +27,7 @@ from synknumba import _spin
 from synknumba.device._base import Replay, Step
 from synknumba.device._cuda_code import Flag, publish
 from synknumba.device._cuda_launch import Launch, make_launch
-from synknumba.device._cuda_steps import CopyOut, Store, all_on_stream
+from synknumba.device._cuda_steps import CopyOut, Fill, Store, all_on_stream
 
 MOST_STEPS = 5000  # what more take is not the launches
 PUBLISHED_BYTES = 64 << 10  # one block copies them; more go by copies
@@ -80,7 +81,8 @@ def record(steps: Sequence[Step], stream: Any, flag: Flag) -> Replay | None:
         return None
     head, copies = _split(steps)
     if copies:
-        head = [*head, publish(copies, flag.address, stream)]
+        fills, rest = _split_fills(head)
+        head = [*rest, publish(copies, flag.address, stream), *fills]
     try:
         graph, nodes = _capture(head, stream)
     except runtime.CUDARuntimeError:  # a kernel's launch does what cannot be recorded
@@ -90,6 +92,8 @@ def record(steps: Sequence[Step], stream: Any, flag: Flag) -> Replay | None:
     except runtime.CUDARuntimeError:
         runtime.graphDestroy(graph)
         return None
+    for fill in fills if copies else ():
+        fill()
     return _GraphReplay(graph, executable, stream, flag if copies else None, head, nodes)
 
 
@@ -102,6 +106,12 @@ def _split(steps: Sequence[Step]) -> tuple[list[Step], list[tuple[int, int, int]
     if any(isinstance(step, Store) for step in head) or sum(nbytes for _, _, nbytes in copies) > PUBLISHED_BYTES:
         return list(steps), []
     return head, copies[::-1]
+
+
+def _split_fills(steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+    """The private fills, before which nothing uses what they fill, and the other steps."""
+    fills = [step for step in steps if isinstance(step, Fill) and step.private]
+    return list(fills), [step for step in steps if step not in fills]
 
 
 def _capture(steps: Sequence[Step], stream: Any) -> tuple[int, dict[int, int]]:

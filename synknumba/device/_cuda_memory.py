@@ -11,8 +11,8 @@ Where a program has slices, copies have streams of their own, and arguments have
     store                   │ out 0  │ out 1  …        out k waits for work k
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+import mmap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -26,6 +26,13 @@ from synknumba._types import Array, Shape
 from synknumba.device._base import Buffer, SliceSteps, Step, Workspace
 from synknumba.device._cuda_code import move_rows
 from synknumba.device._cuda_steps import OnStream, copy_in, copy_out, keeping
+
+# Bytes that a kernel reads from page-locked memory faster than the copy engine brings them: 16 against 21 µs for 8 KB in a
+# graph on an H200, 54 against 58 for 512 KB, 86 against 84 for 2 MB.
+SMALLEST_MOVED, LARGEST_MOVED = 2 << 10, 1 << 20
+
+LOCKED_WHOLE = 16 << 20  # bytes of a segment that is locked as soon as it is there; 2 ms
+PAGE = mmap.PAGESIZE
 
 
 class RecordArray:
@@ -63,35 +70,65 @@ def typed(memory: Any, dtype: Any, shape: Shape) -> Any:
 
 
 class LockedMemory:
-    """The host's memory that is page-locked by this process.
+    """The host's memory that is page-locked by this process, as far as the device has needed it.
 
-    Where memory may not be locked (a container's limit), copies still work from pageable memory, five times slower.
+    Locking takes 0.1 s for each GiB, so of a large segment only the rows that this rank gets are locked. Should it need others
+    later, all of the segment is locked instead, since a copy must not cross from one locked range to the next. Where memory may
+    not be locked (a container's limit), copies still work from pageable memory, five times slower.
+
+    Args:
+        before_relocking: called before memory is locked anew that the device may be using.
     """
 
-    def __init__(self) -> None:
-        self._sizes: dict[int, int] = {}  # by address
+    def __init__(self, before_relocking: Callable[[], None]) -> None:
+        self._before_relocking = before_relocking
+        self._known: dict[int, int] = {}  # bytes of each segment, by address
+        self._locked: dict[int, tuple[int, int]] = {}  # of each segment what is locked: first byte and the one after the last
 
     def add(self, memory: Array) -> None:
-        """Locks memory, if that is allowed."""
-        with suppress(runtime.CUDARuntimeError):
-            runtime.hostRegister(memory.ctypes.data, memory.nbytes, 0)
-            self._sizes[memory.ctypes.data] = memory.nbytes
+        """Gets to know a segment, and locks it if it is small."""
+        self._known[memory.ctypes.data] = memory.nbytes
+        if memory.nbytes <= LOCKED_WHOLE:
+            self._lock(memory.ctypes.data, memory.ctypes.data, memory.ctypes.data + memory.nbytes)
 
     def remove(self, memory: Array) -> None:
-        """Unlocks memory that was added; nothing uses it any more."""
-        if self._sizes.pop(memory.ctypes.data, None) is not None:
-            runtime.hostUnregister(memory.ctypes.data)
+        """Unlocks a segment; nothing uses it any more."""
+        if self._known.pop(memory.ctypes.data, None) is not None:
+            self._unlock(memory.ctypes.data)
 
-    def covers(self, array: Array) -> bool:
-        """Whether the device can read and write the array where it lies."""
-        address = array.ctypes.data
-        return any(start <= address < start + size for start, size in self._sizes.items())
+    def reaches(self, array: Array) -> bool:
+        """Whether the device can read and write the array where it lies; its memory is locked if that is possible."""
+        low, high = np.lib.array_utils.byte_bounds(array)
+        segment = next((start for start, size in self._known.items() if start <= low < start + size), None)
+        if segment is None:
+            return False
+        held = self._locked.get(segment)
+        if held is None:
+            return self._lock(segment, low & -PAGE, -(-high // PAGE) * PAGE)
+        if held[0] <= low and high <= held[1]:
+            return True
+        self._before_relocking()
+        self._unlock(segment)
+        return self._lock(segment, segment, segment + self._known[segment])
+
+    def _lock(self, segment: int, low: int, high: int) -> bool:
+        try:
+            runtime.hostRegister(low, high - low, 0)
+        except runtime.CUDARuntimeError:
+            return False
+        self._locked[segment] = (low, high)
+        return True
+
+    def _unlock(self, segment: int) -> None:
+        held = self._locked.pop(segment, None)
+        if held is not None:
+            runtime.hostUnregister(held[0])
 
     def clear(self) -> None:
         """Unlocks all."""
-        for address in self._sizes:
-            runtime.hostUnregister(address)
-        self._sizes.clear()
+        for segment in tuple(self._known):
+            self._unlock(segment)
+        self._known.clear()
 
 
 @dataclass(frozen=True)
@@ -110,6 +147,11 @@ class Streams:
         """For copies from the device."""
         return cupy.cuda.Stream(non_blocking=True)
 
+    def synchronize(self) -> None:
+        """Waits for all of them."""
+        for stream in (self.load, self.work, self.store):
+            stream.synchronize()
+
 
 @final
 class CudaWorkspace(Workspace):
@@ -125,11 +167,14 @@ class CudaWorkspace(Workspace):
     def in_order(self, slices: Sequence[SliceSteps]) -> list[Step]:
         return _side_by_side(slices, self._streams) if self.turns > 1 and slices else super().in_order(slices)
 
+    def expect(self, host: Array, rows: Rows) -> None:
+        self._locked.reaches(host[rows.as_slice()] if isinstance(rows, Range) and rows.step == 1 else host)
+
     def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
         array = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))
         if isinstance(rows, Range) and rows.step == 1:
             return self._straight(array, host[rows.as_slice()], writable=writable)
-        if not self._locked.covers(host) or not (isinstance(rows, Range) or self._locked.covers(rows.indices)):
+        if not self._locked.reaches(host) or not (isinstance(rows, Range) or self._locked.reaches(rows.indices)):
             return self._staged(slot, array, host, rows, writable=writable)
         return self._apart(array, host.ctypes.data, rows, host, (self._load, self._store), writable=writable)
 
@@ -139,7 +184,7 @@ class CudaWorkspace(Workspace):
             row_bytes = array.nbytes // max(array.shape[0], 1)
             return Buffer(typed(array.data + rows.start * row_bytes, array.dtype, shape))
         buffer = self.scratch(slot, array.dtype, shape)
-        if isinstance(rows, Range) or self._locked.covers(rows.indices):
+        if isinstance(rows, Range) or self._locked.reaches(rows.indices):
             return self._apart(buffer, array.data.ptr, rows, array, (self._streams.work,) * 2, writable=writable)
         # The list as the device can read it.
         staging = self._staging_buffer(slot, rows.indices.dtype, rows.indices.shape)
@@ -158,11 +203,14 @@ class CudaWorkspace(Workspace):
 
     def output(self, slot: object, host: Array) -> Buffer:
         array = self.scratch(slot, host.dtype, host.shape)
+        self._locked.reaches(host)
         return Buffer(array, None, copy_out(host.ctypes.data, array, self._store))
 
     def scratch(self, slot: object, dtype: Any, shape: Shape) -> Any:
         dtype = np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if slot is None:
+            return typed(cupy.cuda.alloc(max(nbytes, 1)), dtype, shape)
         memory = self._storage.get(slot)
         if memory is None or memory.mem.size < nbytes:
             memory = self._storage[slot] = cupy.cuda.alloc(max(nbytes, 1))
@@ -177,7 +225,10 @@ class CudaWorkspace(Workspace):
 
     def _straight(self, array: Any, view: Array, *, writable: bool) -> Buffer:
         """Rows that lie together: one copy each way."""
-        load = copy_in(array, view.ctypes.data, self._load)
+        if self._locked.reaches(view) and SMALLEST_MOVED <= array.nbytes <= LARGEST_MOVED:
+            load = move_rows(view.ctypes.data, array.nbytes, Range(0, 1, 1), array, self._load, back=False, keeps=view)
+        else:
+            load = copy_in(array, view.ctypes.data, self._load)
         return Buffer(array, load, copy_out(view.ctypes.data, array, self._store) if writable else None)
 
     def _apart(self, buffer: Any, table: int, rows: Rows, source: Any, streams: tuple[Any, Any], *, writable: bool) -> Buffer:

@@ -28,6 +28,16 @@ class CopyOut(Store):
     """One that copies bytes to the host's memory: its arguments are target, source, bytes, direction, stream."""
 
 
+class Fill(OnStream):
+    """One that sets all elements of an array.
+
+    Attributes:
+        private: nobody writes the array but the steps that it comes with, so these may leave it filled for their next run.
+    """
+
+    private: bool = False
+
+
 def keeping(step: OnStream, *arrays: Any) -> OnStream:
     """The step; the arrays live as long as it."""
     step.keeps = arrays

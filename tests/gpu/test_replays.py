@@ -87,7 +87,7 @@ def test_scalars_that_change(world):
 
 
 def test_gathered_rows_records_and_broadcast_arrays(world):
-    point = np.dtype([("a", "f4"), ("b", "i8")])
+    point = np.dtype([("a", "f8"), ("b", "i8")])
 
     @synk.parallel(broadcast=("table",), outputs={"rows": synk.output("gather", shape=(2,), dtype="float64")})
     @cuda.jit
