@@ -1,5 +1,6 @@
 """Runs Numba CUDA kernels on all the GPUs, or all the cores, of a machine, from one serial script."""
 
+from synknumba import random as random
 from synknumba._arguments import arange as arange
 from synknumba._arguments import output as output
 from synknumba._arguments import per_rank as per_rank

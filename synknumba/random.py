@@ -1,0 +1,394 @@
+"""Random numbers that depend on nothing but (seed, index, draw): the same on 1 and on 8 ranks, on cores and on GPUs.
+
+    @synk.parallel(outputs={"inside": synk.output("sum", shape=(), dtype="int64")})
+    @cuda.jit
+    def count(rows, seed, inside):
+        n = 0
+        for i in range(rows.start + cuda.grid(1), rows.stop, cuda.gridsize(1)):
+            x = synk.random.uniform(seed, i, 0)
+            y = synk.random.uniform(seed, i, 1)
+            n += x * x + y * y < 1.0
+        cuda.atomic.add(inside, 0, n)
+
+There is no state to set up, keep or pass on. Each call encrypts a counter made of its arguments, by Philox-4x32-10 of
+J. Salmon, M. Moraes, R. Dror and D. Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC11), with the seed as the key:
+
+    key        seed, low half | seed, high half
+    counter    index, low | index, high | draw, low | draw, bits 32 to 55, below the purpose's 8 bits
+
+`index` is the global row (not the row of a shard or slice), `draw` counts the numbers that a row uses. Every function has a
+purpose of its own, so two calls give unrelated numbers if they differ in anything: in function, seed, index or draw. Seed and
+index are taken modulo 2^64, draw modulo 2^56. A purpose never changes: it is part of what a seed means.
+
+The functions work in kernels for both devices, in njit functions, and in plain Python, there also on NumPy arrays, which are
+broadcast. Integers and uniform numbers are the same everywhere, to the last bit. Numbers that go through a logarithm or a
+cosine may differ in the last digits, as those functions do from one processor to another.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar
+
+import numpy as np
+from numba.core import types
+from numba.core.errors import NumbaTypeError
+from numba.extending import overload
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Integers = Any  # an int, a NumPy integer, or an array of integers
+
+# Numba makes float64 of an int64 and a uint64, so every constant that meets a word is a uint64 too.
+_HALF: Final = np.uint64(32)
+_LOW: Final = np.uint64(0xFFFFFFFF)
+_DRAW_HIGH: Final = np.uint64(0xFFFFFF)
+
+# The multipliers and the steps of the key, of the paper's table 2 and its reference implementation.
+_MULTIPLY_0: Final = np.uint64(0xD2511F53)
+_MULTIPLY_2: Final = np.uint64(0xCD9E8D57)
+_STEP_0: Final = np.uint64(0x9E3779B9)  # the golden ratio
+_STEP_1: Final = np.uint64(0xBB67AE85)  # sqrt(3) - 1
+_PHILOX_ROUNDS: Final = 10
+
+_PARITY: Final = np.uint64(0x1BD11BDAA9FC1A22)  # Threefish's, so that no key is all zeros
+_ONE, _TWO, _THREE, _FOUR, _FIVE = (np.uint64(n) for n in range(1, 6))
+_WORD: Final = np.uint64(64)
+
+_FRACTION: Final = np.uint64(11)  # 64 bits less the 53 of a float64
+_FRACTION32: Final = np.uint64(8)  # 32 bits less the 24 of a float32
+_ULP: Final = 2.0**-53
+_ULP32: Final = np.float32(2.0**-24)
+_STEP32: Final = np.float32(2.0**-32)
+_HALF_STEP32: Final = np.float32(2.0**-33)
+_TURN: Final = 2.0 * np.pi
+_TURN32: Final = np.float32(_TURN)
+_MINUS_TWO32: Final = np.float32(-2.0)
+
+# The 8 high bits of the counter. `bits4` is plain Philox with a 64-bit draw below 2^56, so it has none.
+_BITS4, _UNIFORM, _UNIFORM32, _UNIFORM2, _UNIFORM4, _NORMAL, _NORMAL32, _NORMAL2, _NORMAL4, _EXPONENTIAL, _RANDINT = (
+    np.uint64(purpose << 24) for purpose in range(11)
+)
+
+
+def _for_kernels(body: Callable[P, R]) -> Callable[P, R]:
+    """Makes a function of integers callable in compiled code for any device, and in Python.
+
+    An overload for Numba's target "generic" is what numba.njit, numba.cuda and numba-cuda all look up, and making it imports
+    nothing of CUDA. The body is written for Numba and for NumPy alike.
+    """
+
+    @functools.wraps(body)
+    def function(*args: P.args, **kwargs: P.kwargs) -> R:
+        with np.errstate(over="ignore"):  # 64-bit words wrap around
+            return body(*args, **kwargs)
+
+    # Inlined, a loop over rows becomes vector code; LLVM by itself finds ten rounds too long.
+    overload(function, jit_options={"forceinline": True}, strict=False)(lambda *args, **kwargs: body)
+    return function
+
+
+def _word64(value: Integers) -> Any:
+    """An integer modulo 2^64, as unsigned numbers."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return np.uint64(value & 0xFFFFFFFFFFFFFFFF)
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        message = f"seed, index, draw and bounds must be integers, but one is {array.dtype.name}. Convert it with int()"
+        raise TypeError(message)
+    return array.astype(np.uint64)[()]
+
+
+@overload(_word64, strict=False)
+def _compiled_word64(value: Any) -> Any:
+    if not isinstance(value, types.Integer):
+        message = f"seed, index, draw and bounds must be integers, but one is {value}. Convert it with int()"
+        raise NumbaTypeError(message)
+    return lambda value: np.uint64(value)  # noqa: PLW0108  # Numba wants a function of Python's
+
+
+def _elementwise(of_arrays: Callable[[Any], Any], of_numbers: Callable[[float], float]) -> Callable[[Any], Any]:
+    """A function that is NumPy's in Python and math's in kernels, where not all of NumPy's are known."""
+
+    def function(x: Any) -> Any:
+        return of_arrays(x)
+
+    overload(function, jit_options={"forceinline": True}, strict=False)(lambda x: lambda x: of_numbers(x))  # noqa: PLW0108
+    return function
+
+
+_sqrt = _elementwise(np.sqrt, math.sqrt)
+_log = _elementwise(np.log, math.log)
+_cos = _elementwise(np.cos, math.cos)
+_sin = _elementwise(np.sin, math.sin)
+
+
+# ---- blocks of random bits
+
+
+@_for_kernels
+def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
+    """The ten rounds. All words are uint64 with a zero upper half: products of 32-bit words need the room."""
+    for _ in range(_PHILOX_ROUNDS):
+        p0 = _MULTIPLY_0 * c0
+        p2 = _MULTIPLY_2 * c2
+        c0, c1, c2, c3 = (p2 >> _HALF) ^ c1 ^ k0, p2 & _LOW, (p0 >> _HALF) ^ c3 ^ k1, p0 & _LOW
+        k0 = (k0 + _STEP_0) & _LOW
+        k1 = (k1 + _STEP_1) & _LOW
+    return c0, c1, c2, c3
+
+
+@_for_kernels
+def philox4x32(
+    counter0: Integers, counter1: Integers, counter2: Integers, counter3: Integers, key0: Integers, key1: Integers
+) -> Any:
+    """One block of Philox-4x32-10, as Random123 defines it, for streams that are laid out in another way.
+
+    Args:
+        counter0: the lowest of the counter's four words, modulo 2^32.
+        counter1: the next one.
+        counter2: the next one.
+        counter3: the highest one.
+        key0: the lower of the key's two words, modulo 2^32.
+        key1: the higher one.
+
+    Returns:
+        Four uint32.
+
+    Example:
+        >>> [hex(word) for word in philox4x32(0, 0, 0, 0, 0, 0)]
+        ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
+    """
+    c0, c1, c2, c3 = _word64(counter0) & _LOW, _word64(counter1) & _LOW, _word64(counter2) & _LOW, _word64(counter3) & _LOW
+    w0, w1, w2, w3 = _philox(c0, c1, c2, c3, _word64(key0) & _LOW, _word64(key1) & _LOW)
+    return np.uint32(w0), np.uint32(w1), np.uint32(w2), np.uint32(w3)
+
+
+@_for_kernels
+def _four_rounds(x0: Any, x1: Any, by0: Any, by1: Any, by2: Any, by3: Any) -> Any:
+    x0 = x0 + x1
+    x1 = ((x1 << by0) | (x1 >> (_WORD - by0))) ^ x0
+    x0 = x0 + x1
+    x1 = ((x1 << by1) | (x1 >> (_WORD - by1))) ^ x0
+    x0 = x0 + x1
+    x1 = ((x1 << by2) | (x1 >> (_WORD - by2))) ^ x0
+    x0 = x0 + x1
+    x1 = ((x1 << by3) | (x1 >> (_WORD - by3))) ^ x0
+    return x0, x1
+
+
+# How far Threefry-2x64 rotates, in rounds 0 to 3 and 4 to 7, and so on in turns; the paper's table 4.
+_EVEN_0, _EVEN_1, _EVEN_2, _EVEN_3 = (np.uint64(bits) for bits in (16, 42, 12, 31))
+_ODD_0, _ODD_1, _ODD_2, _ODD_3 = (np.uint64(bits) for bits in (16, 32, 24, 21))
+
+
+@_for_kernels
+def threefry2x64(counter0: Integers, counter1: Integers, key0: Integers, key1: Integers) -> Any:
+    """One block of Threefry-2x64-20, as Random123 defines it: additions and rotations, where Philox multiplies.
+
+    Args:
+        counter0: the lower of the counter's two words, modulo 2^64.
+        counter1: the higher one.
+        key0: the lower of the key's two words, modulo 2^64.
+        key1: the higher one.
+
+    Returns:
+        Two uint64.
+
+    Example:
+        >>> [hex(word) for word in threefry2x64(0, 0, 0, 0)]
+        ['0xc2b6e3a8c2c69865', '0x6f81ed42f350084d']
+    """
+    k0, k1 = _word64(key0), _word64(key1)
+    k2 = _PARITY ^ k0 ^ k1
+    x0, x1 = _four_rounds(_word64(counter0) + k0, _word64(counter1) + k1, _EVEN_0, _EVEN_1, _EVEN_2, _EVEN_3)
+    x0, x1 = _four_rounds(x0 + k1, x1 + k2 + _ONE, _ODD_0, _ODD_1, _ODD_2, _ODD_3)
+    x0, x1 = _four_rounds(x0 + k2, x1 + k0 + _TWO, _EVEN_0, _EVEN_1, _EVEN_2, _EVEN_3)
+    x0, x1 = _four_rounds(x0 + k0, x1 + k1 + _THREE, _ODD_0, _ODD_1, _ODD_2, _ODD_3)
+    x0, x1 = _four_rounds(x0 + k1, x1 + k2 + _FOUR, _EVEN_0, _EVEN_1, _EVEN_2, _EVEN_3)
+    return x0 + k2, x1 + k0 + _FIVE
+
+
+@_for_kernels
+def _block(seed: Integers, index: Integers, draw: Integers, purpose: Any) -> Any:
+    """The four words of a call; see the module's picture of key and counter."""
+    s, i, d = _word64(seed), _word64(index), _word64(draw)
+    last = ((d >> _HALF) & _DRAW_HIGH) | purpose
+    return _philox(i & _LOW, i >> _HALF, d & _LOW, last, s & _LOW, s >> _HALF)
+
+
+@_for_kernels
+def bits4(seed: Integers, index: Integers, draw: Integers) -> Any:
+    """Four uint32 of 32 random bits: Philox of the plain counter (index, draw)."""
+    w0, w1, w2, w3 = _block(seed, index, draw, _BITS4)
+    return np.uint32(w0), np.uint32(w1), np.uint32(w2), np.uint32(w3)
+
+
+# ---- uniform numbers
+
+
+@_for_kernels
+def _fraction(low: Any, high: Any) -> Any:
+    """A float64 in [0, 1), of the 53 highest of 64 bits."""
+    return np.float64(((high << _HALF) | low) >> _FRACTION) * _ULP
+
+
+@_for_kernels
+def _fraction32(word: Any) -> Any:
+    """A float32 in [0, 1), of the 24 highest of 32 bits."""
+    return np.float32(np.int32(word >> _FRACTION32)) * _ULP32
+
+
+@_for_kernels
+def uniform(seed: Integers, index: Integers, draw: Integers) -> Any:
+    """A float64 in [0, 1): one of the 2^53 multiples of 2^-53, each as likely as the others.
+
+    Args:
+        seed: which stream; one number for a whole simulation.
+        index: the global row.
+        draw: how many numbers of this function the row has used before.
+
+    Example:
+        >>> uniform(7, np.arange(3), 0).round(4)
+        array([0.    , 0.    , 0.    ])
+    """
+    w0, w1, _, _ = _block(seed, index, draw, _UNIFORM)
+    return _fraction(w0, w1)
+
+
+@_for_kernels
+def uniform32(seed: Integers, index: Integers, draw: Integers) -> Any:
+    """A float32 in [0, 1): one of the 2^24 multiples of 2^-24, each as likely as the others."""
+    w0, _, _, _ = _block(seed, index, draw, _UNIFORM32)
+    return _fraction32(w0)
+
+
+@_for_kernels
+def uniform2(seed: Integers, index: Integers, draw: Integers) -> Any:
+    """Two float64 as of `uniform`, for the price of one."""
+    w0, w1, w2, w3 = _block(seed, index, draw, _UNIFORM2)
+    return _fraction(w0, w1), _fraction(w2, w3)
+
+
+@_for_kernels
+def uniform4(seed: Integers, index: Integers, draw: Integers) -> Any:
+    """Four float32 as of `uniform32`, for the price of one."""
+    w0, w1, w2, w3 = _block(seed, index, draw, _UNIFORM4)
+    return _fraction32(w0), _fraction32(w1), _fraction32(w2), _fraction32(w3)
+
+
+# ---- other distributions
+
+
+@_for_kernels
+def _normal_pair(w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
+    """Two normal float64 by the method of G. Box and M. Muller (1958).
+
+    It takes two uniform numbers, which is what a block has, and all threads go the same way: loops become vector code. The
+    inverse of the distribution function has formulas for the middle and for the tails, of which a warp mostly takes both.
+    """
+    radius = _sqrt(-2.0 * _log(1.0 - _fraction(w0, w1)))  # 1 - u is exact and in (0, 1]
+    angle = _TURN * _fraction(w2, w3)
+    return radius * _cos(angle), radius * _sin(angle)
+
+
+@_for_kernels
+def _normal_pair32(w0: Any, w1: Any) -> Any:
+    """Two normal float32. The radius takes all 32 bits: with 24 of them it would end at 5.8, with 32 at 6.8."""
+    radius = _sqrt(_MINUS_TWO32 * _log(np.float32(w0) * _STEP32 + _HALF_STEP32))
+    angle = _TURN32 * _fraction32(w1)
+    return radius * _cos(angle), radius * _sin(angle)
+
+
+@_for_kernels
+def normal(seed: Integers, index: Integers, draw: Integers) -> Any:
+    """A float64 of the standard normal distribution, at most 8.6 from zero (beyond that lies one number in 10^17)."""
+    w0, w1, w2, w3 = _block(seed, index, draw, _NORMAL)
+    return _normal_pair(w0, w1, w2, w3)[0]
+
+
+@_for_kernels
+def normal32(seed: Integers, index: Integers, draw: Integers) -> Any:
+    """A float32 of the standard normal distribution, at most 6.8 from zero (beyond that lies one number in 10^11)."""
+    w0, w1, _, _ = _block(seed, index, draw, _NORMAL32)
+    return _normal_pair32(w0, w1)[0]
+
+
+@_for_kernels
+def normal2(seed: Integers, index: Integers, draw: Integers) -> Any:
+    """Two float64 as of `normal`, for little more than the price of one."""
+    w0, w1, w2, w3 = _block(seed, index, draw, _NORMAL2)
+    return _normal_pair(w0, w1, w2, w3)
+
+
+@_for_kernels
+def normal4(seed: Integers, index: Integers, draw: Integers) -> Any:
+    """Four float32 as of `normal32`, for little more than the price of two."""
+    w0, w1, w2, w3 = _block(seed, index, draw, _NORMAL4)
+    z0, z1 = _normal_pair32(w0, w1)
+    z2, z3 = _normal_pair32(w2, w3)
+    return z0, z1, z2, z3
+
+
+@_for_kernels
+def exponential(seed: Integers, index: Integers, draw: Integers) -> Any:
+    """A float64 of the exponential distribution with mean 1, from 0 to 36.8."""
+    w0, w1, _, _ = _block(seed, index, draw, _EXPONENTIAL)
+    return 0.0 - _log(1.0 - _fraction(w0, w1))  # 0 - x, for -x of 0 is -0
+
+
+@_for_kernels
+def _carried(product: Any, other: Any, carry: Any) -> Any:
+    """What a column of a long multiplication hands on: two products of 32-bit digits and what came from the column before.
+
+    No sum overflows: a product is at most (2^32 - 1)^2, which leaves room for one more digit.
+    """
+    one = product + (carry & _LOW)
+    both = other + (one & _LOW)
+    return (carry >> _HALF) + (one >> _HALF) + (both >> _HALF)
+
+
+@_for_kernels
+def _scaled(count: Any, w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
+    """The integer part of count w / 2^128, for the 128-bit number w of these words. Wider products would not be vector code."""
+    n0, n1 = count & _LOW, count >> _HALF
+    carry = n0 * w0 >> _HALF
+    carry = _carried(n1 * w0, n0 * w1, carry)
+    carry = _carried(n1 * w1, n0 * w2, carry)
+    carry = _carried(n1 * w2, n0 * w3, carry)
+    return n1 * w3 + carry
+
+
+def _check_bounds(low: Integers, high: Integers) -> None:
+    """Only in Python: kernels do not raise."""
+    if np.any(np.asarray(low) >= np.asarray(high)):
+        message = f"high must be larger than low, but low is {low} and high is {high}"
+        raise ValueError(message)
+
+
+@overload(_check_bounds, strict=False)
+def _compiled_check_bounds(low: Any, high: Any) -> Any:
+    return lambda low, high: None
+
+
+@_for_kernels
+def randint(seed: Integers, index: Integers, draw: Integers, low: Integers, high: Integers) -> Any:
+    """An int64 in [low, high), any range of int64.
+
+    It is low + floor((high - low) b / 2^128) with 128 random bits b: all values are equally likely, to 1 part in 2^64.
+
+    Args:
+        seed: as of `uniform`.
+        index: as of `uniform`.
+        draw: as of `uniform`.
+        low: the smallest value.
+        high: one more than the largest value. In a kernel, where `high` is not larger than `low`, the result is `low`.
+
+    Raises:
+        ValueError: in Python, where `high` is not larger than `low`.
+    """
+    _check_bounds(low, high)
+    start, count = _word64(low), (_word64(high) - _word64(low)) * np.uint64(low < high)
+    w0, w1, w2, w3 = _block(seed, index, draw, _RANDINT)
+    return np.int64(start + _scaled(count, w0, w1, w2, w3))
