@@ -43,7 +43,18 @@ from synknumba.simt._overloads import declared_signatures
 from synknumba.simt._scope import is_device_function, is_njit_function
 
 # What these define is known by name and version. Not all of synknumba: kernels and device functions count by their text.
-NAMED_PACKAGES = ("builtins", "math", "cmath", "operator", "numpy", "numba", "numba_cuda", "llvmlite", "synknumba.simt")
+NAMED_PACKAGES = (
+    "builtins",
+    "math",
+    "cmath",
+    "operator",
+    "numpy",
+    "numba",
+    "numba_cuda",
+    "llvmlite",
+    "synknumba.random",
+    "synknumba.simt",
+)
 
 # Hashing takes about 1 s for each GB; a kernel with a larger table is compiled anew instead.
 LARGEST_ARRAY = 64 << 20
@@ -72,10 +83,11 @@ _SCALAR_TYPES = (
     types.NoneType,
 )
 
-# The files of this compiler, as any of them may change what it makes; a version number would not say so while it grows. Looked
-# at when they are imported: they may be edited later.
+# The files of this compiler and of the functions known by name, as any of them may change what it makes; a version number would
+# not say so while it grows. Looked at when they are imported: they may be edited later.
 _COMPILER_FILES = tuple(
-    (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(Path(__file__).parent.rglob("*.py"))
+    (path.name, path.stat().st_size, path.stat().st_mtime_ns)
+    for path in (*sorted(Path(__file__).parent.rglob("*.py")), Path(__file__).parents[1] / "random.py")
 )
 
 _GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
