@@ -7,7 +7,8 @@
         for i in range(rows.start + cuda.grid(1), rows.stop, cuda.gridsize(1)):
             x = synk.random.uniform(seed, i, 0)
             y = synk.random.uniform(seed, i, 1)
-            n += x * x + y * y < 1.0
+            if x * x + y * y < 1.0:
+                n += 1
         cuda.atomic.add(inside, 0, n)
 
 There is no state to set up, keep or pass on. Each call encrypts a counter made of its arguments, by Philox-4x32-10 of
@@ -251,7 +252,7 @@ def uniform(seed: Integers, index: Integers, draw: Integers) -> Any:
 
     Example:
         >>> uniform(7, np.arange(3), 0).round(4)
-        array([0.    , 0.    , 0.    ])
+        array([0.1988, 0.6585, 0.5938])
     """
     w0, w1, _, _ = _block(seed, index, draw, _UNIFORM)
     return _fraction(w0, w1)
