@@ -193,7 +193,7 @@ class Function:
     def _make_plan(self, world: World, bound: Bound, rows: CallRows, capacity: int, options: CallOptions) -> Plan:
         self._check_per_rank(world, bound)
         self._check_writes(bound)
-        room = VALUE_BYTES // 8 - ROW_VALUES - OWN_VALUES * world.world_size
+        room = VALUE_BYTES // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
         if len(bound.values) > room:
             message = f"{self.name} got {len(bound.values)} numbers, and a call takes at most {room}; pass them as an array"
             raise ArgumentError(message)
@@ -258,10 +258,11 @@ class Function:
             rows=rows.source,
             own=rows.own_source,
             num_slices=options.num_slices,
-            values=_formats(bound, rows),
+            values=_formats(bound, rows) + "q" * built.lent,
             solo=options.solo,
+            lent=built.lent,
         )
-        world.attach([*bound.segments, *built.segments])
+        world.attach([*bound.segments, *built.segments.values()])
         self._ship(world, program, info)
         finish = None if len(wanted) < 2 else result_class(self.name, tuple(wanted))
         return KernelPlan(world, program, info, About(bound.segments, bound.storages), wanted, finish, built.segments)

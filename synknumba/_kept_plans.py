@@ -81,6 +81,10 @@ class KeptPlans:
         while len(self._plans) > PLANS_KEPT:
             self._drop(next(iter(self._plans)))
         held = sum(one.nbytes for one in self._plans.values())
+        if held > BYTES_KEPT:
+            for old in self._plans.values():
+                old.trim()
+            held = sum(one.nbytes for one in self._plans.values())
         for one in [k for k, old in self._plans.items() if old.nbytes and old is not plan]:
             if held <= BYTES_KEPT:
                 break

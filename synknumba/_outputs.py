@@ -1,12 +1,12 @@
 """A kernel's outputs for one call: their shapes, and where each rank's part lies."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from synknumba import _reduction
+from synknumba import _lending, _reduction
 from synknumba._arguments import Output
 from synknumba._bound import Bound
 from synknumba._control import RESULT_BYTES
@@ -25,8 +25,9 @@ class Built:
     """The outputs of one plan, and the segments that they lie in."""
 
     results: dict[str, Result] = field(default_factory=dict)
-    segments: list[Segment] = field(default_factory=list)
+    segments: dict[str, Segment] = field(default_factory=dict)
     used: int = 0  # bytes of each rank's part of the control block
+    lent: int = 0  # results that the caller may get where they lie
 
 
 class OutputBuilder:
@@ -109,9 +110,12 @@ class OutputBuilder:
 
     @staticmethod
     def _in_segment(built: Built, result: Result, dtype: "np.dtype[Any]", shape: Shape) -> Result:
-        segment = Segment(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
-        built.segments.append(segment)
-        return Result(result.name, result.op, result.dtype, result.shape, HostArray(segment.id, dtype, shape))
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        segment = built.segments[result.name] = Segment(nbytes)
+        if result.op != "gather" or nbytes < _lending.LENT_BYTES:
+            return replace(result, parts=HostArray(segment.id, dtype, shape))
+        built.lent += 1
+        return replace(result, parts=HostArray(-1, dtype, shape), lent=built.lent - 1)
 
     def _resolve(self, name: str, output: Output, bound: Bound, count: int | None) -> tuple["np.dtype[Any]", Shape]:
         """Dtype and shape on one rank (for "gather" of one row)."""

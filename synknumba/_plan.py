@@ -12,7 +12,7 @@ import itertools
 import struct
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, final
@@ -24,6 +24,7 @@ from synknumba._control import RESULT_BYTES, ControlBlock
 from synknumba._copying import private_copy
 from synknumba._errors import ReductionError
 from synknumba._failure import CallInfo
+from synknumba._lending import Lender
 from synknumba._messages import Returned
 from synknumba._partition import part
 from synknumba._program import Program, Result
@@ -78,7 +79,13 @@ class About:
 
 
 class Plan(ABC):
-    """A program and how to use it."""
+    """A program and how to use it.
+
+    Attributes:
+        lenders: of the results that the caller may get where they lie.
+    """
+
+    lenders: Sequence[Lender] = ()
 
     def __init__(self, world: World, program: Program, info: CallInfo, about: "About") -> None:
         self.world = world
@@ -94,9 +101,11 @@ class Plan(ABC):
         """One call. The world is begun.
 
         Args:
-            values: in the order of the program's `values` format.
+            values: in the order of the program's `values` format, without what says where results go.
             count: rows of this call.
         """
+        if self.lenders:
+            values = (*values, *[lender.choose() for lender in self.lenders])
         if self._pack is not None:
             self._pack(self._memory, 0, *values)
         self.world.run(self._number, self.info, self.learn)
@@ -113,6 +122,9 @@ class Plan(ABC):
     @abstractmethod
     def nbytes(self) -> int:
         """Shared memory that is held for the results."""
+
+    def trim(self) -> None:
+        """Gives back the shared memory that it can do without."""
 
     def learn(self, news: Sequence[RankNews]) -> None:
         """Takes in what ranks say."""
@@ -147,18 +159,25 @@ class KernelPlan(Plan):
         about: About,
         wanted: Sequence[str],
         finish: Callable[..., Any] | None,
-        segments: Sequence[Segment],
+        segments: Mapping[str, Segment],
     ) -> None:
         super().__init__(world, program, info, about)
-        self._segments = {segment.id: segment for segment in segments}
         results = {param.name: param for _, param in program.parameters if isinstance(param, Result)}
+        lent = sorted((param.lent, name) for name, param in results.items() if param.lent is not None)
+        self._lenders = {name: self._lender(results[name], segments[name]) for _, name in lent}
+        self.lenders = tuple(self._lenders.values())
+        self._segments = {name: segment for name, segment in segments.items() if name not in self._lenders}
         self._collectors = [self._collector(results[name]) for name in wanted]
         self._alone = self._collectors[0] if len(self._collectors) == 1 else None
         self._finish = finish  # makes a named tuple of several results
 
     @property
     def nbytes(self) -> int:
-        return sum(segment.size for segment in self._segments.values())
+        return sum(segment.size for segment in self._segments.values()) + sum(lender.nbytes for lender in self.lenders)
+
+    def trim(self) -> None:
+        for lender in self.lenders:
+            lender.trim()
 
     def collect(self, count: Count) -> Any:
         if self._alone is not None:
@@ -169,8 +188,11 @@ class KernelPlan(Plan):
 
     def _collector(self, result: Result) -> Collector:
         assert result.parts is not None  # noqa: S101  # only wanted outputs are collected
+        if result.name in self._lenders:
+            lender, row = self._lenders[result.name], result.shape
+            return lambda count: lender.result((total_rows(count) or 0, *row))
         if result.op == "gather":
-            rows = self._segments[result.parts.segment].array(result.parts.dtype, result.parts.shape)
+            rows = self._segments[result.name].array(result.parts.dtype, result.parts.shape)
             return lambda count: private_copy(rows[: total_rows(count)])  # no reference to the plan: it would keep the memory
         parts = self._parts(result)[: self.rows(None).participants]
         return make_collector(result.op, parts, self.rows)
@@ -179,8 +201,13 @@ class KernelPlan(Plan):
         """One part a rank, along axis 0."""
         assert result.parts is not None  # noqa: S101
         if not result.in_control:
-            return self._segments[result.parts.segment].array(result.parts.dtype, result.parts.shape)
+            return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
         return control_parts(self.world.control, result)
+
+    def _lender(self, result: Result, place: Segment) -> Lender:
+        assert result.parts is not None  # noqa: S101
+        world = self.world
+        return Lender(place, result.parts.dtype, lambda segment: world.attach([segment]))
 
 
 def control_parts(control: ControlBlock, result: Result) -> Array:

@@ -118,6 +118,7 @@ class Result:
         parts: where the coordinator reads it: shape (W, *shape), in the result dtype, or for "gather" (rows, *shape).
             None for an output that the caller did not ask for.
         in_control: the parts are rows of the control block's results, at `parts.offset` bytes, and not in a segment.
+        lent: the parts are in a segment whose id comes with each call: which of `Program.lent` at the end of its values.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Result:
     shape: Shape
     parts: HostArray | None
     in_control: bool = False
+    lent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +243,7 @@ class Program:
         solo: only the root runs, with all the rows.
         ops: for a Python function, the tree of ops of what it returns.
         subset: for a Python function, the top-level results wanted, or None for all.
+        lent: how many of the values, the last ones, are ids of segments that results are written to.
     """
 
     number: int
@@ -253,6 +256,7 @@ class Program:
     ops: Any = None
     subset: tuple[int | str, ...] | None = None
     own: OwnSource | None = None
+    lent: int = 0
 
     def leaves(self) -> list[Param]:
         """What its parameters get, those inside nested arguments too."""
@@ -273,7 +277,7 @@ class Program:
             match param:
                 case Sharded(array) | Broadcast(array):
                     arrays.append(array)
-                case Result(parts=HostArray() as parts):
+                case Result(parts=HostArray() as parts, lent=None):
                     arrays.append(parts)
         return frozenset(array.segment for array in arrays)
 

@@ -208,6 +208,20 @@ class Segment:
             os.close(self.fd)
         self.fd = -1
 
+    def make_private(self) -> None:
+        """Lets the segment go, but leaves this process what is in it: views stay, and what is written to them is its own.
+
+        No memory is copied before something is written. Nobody else may write to the segment after this.
+
+        Raises:
+            OSError: the kernel refuses, as where no memory may be promised beyond what there is. The segment is as it was.
+        """
+        assert self._mapping is not None  # noqa: S101  # not closed
+        assert self.fd >= 0  # noqa: S101  # of this process
+        _map_over(self._mapping, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, self.fd)
+        _maps.pop(self._mapping, None)
+        self.close()
+
     def __repr__(self) -> str:
         """Shows the id, the size and the state."""
         state = "closed" if self.closed else "open"
@@ -254,6 +268,13 @@ def sweep_names() -> None:
         with suppress(OSError):
             if time.time() - os.stat(path).st_mtime > _STALE_SECONDS:
                 os.unlink(path)
+
+
+def has_room(nbytes: int) -> bool:
+    """Whether so many bytes of shared memory may be taken that nothing depends on: half of it must stay free."""
+    status = os.statvfs("/dev/shm")  # where Linux has it
+    free, whole = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    return whole == 0 or free - nbytes >= whole // 2
 
 
 def allow_descriptors() -> bool:
@@ -345,13 +366,17 @@ def _address_range(mapping: mmap.mmap) -> tuple[int, int]:
 
 
 def _cover(mapping: mmap.mmap) -> None:
+    _map_over(mapping, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)  # without access
+
+
+def _map_over(mapping: mmap.mmap, access: int, flags: int, fd: int) -> None:
+    """Puts another mapping where one is, in one step: whoever looks there sees the one or the other."""
     start, stop = _address_range(mapping)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    map_fixed, prot_none = 0x10, 0  # <sys/mman.h>; the mmap module lacks them
-    covered = libc.mmap(start, stop - start, prot_none, map_fixed | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-    if covered != start:
+    map_fixed = 0x10  # <sys/mman.h>; the mmap module lacks it
+    if libc.mmap(start, stop - start, access, map_fixed | flags, fd, 0) != start:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 
