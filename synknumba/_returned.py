@@ -115,12 +115,12 @@ class ResultWriter:
     def _own_memory(self, nbytes: int) -> tuple[Array, tuple[int, int]]:
         if self._segment is None:
             self._segment = Segment(nbytes)
-            self._device.attach(self._segment)
+            self._device.attach(self._segment, whole=True)
         elif self._segment.size < nbytes:
             self._device.detach(self._segment)
             # By half at least: a mapping for each of ever larger results would take the coordinator's descriptors.
             self._segment.grow(max(nbytes, self._segment.size * 3 // 2))
-            self._device.attach(self._segment)
+            self._device.attach(self._segment, whole=True)
         return self._segment.array(np.uint8, (nbytes,)), (self._segment.id, self._segment.size)
 
     @property

@@ -104,8 +104,8 @@ def pause(typingctx: Any) -> Any:
                     builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), ir.FunctionType(ir.VoidType(), [])), []
                 )
             case "aarch64":
-                hint = ir.FunctionType(ir.VoidType(), [ir.IntType(32)])
-                builder.call(builder.module.declare_intrinsic("llvm.aarch64.hint", (), hint), [ir.IntType(32)(1)])
+                barrier = ir.FunctionType(ir.VoidType(), [ir.IntType(32)])  # isb: a yield does next to nothing there
+                builder.call(builder.module.declare_intrinsic("llvm.aarch64.isb", (), barrier), [ir.IntType(32)(15)])
         return context.get_dummy_value()
 
     return types.void(), codegen

@@ -1,4 +1,4 @@
-"""Which of its parameters a kernel writes to, as far as its source shows.
+"""Which of its parameters a kernel writes to, as far as its source shows; and which it surely only reads.
 
 Inputs are read-only: on the CPU they are the caller's own memory, and on a GPU what is written to a copy of them is lost. The
 CPU's compiler refuses every such store. This look at the source refuses the plain ones for every device, before anything is
@@ -8,20 +8,16 @@ sent: `x[...] = …`, `x[...] += …`, `x += …` and `cuda.atomic.…(x, …)` 
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 
 def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
     """The parameters that are stored to, each with the line of its first store; empty where there is no source."""
-    try:
-        lines, first = inspect.getsourcelines(function)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
+    definition = _definition(function)
+    if definition is None:
         return {}
-    definition = tree.body[0]
-    if not isinstance(definition, ast.FunctionDef):
-        return {}
+    first = inspect.getsourcelines(function)[1]
     names = {argument.arg for argument in definition.args.args}
     found: dict[str, int] = {}
     nodes = list(_own_nodes(definition))
@@ -32,6 +28,55 @@ def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
     stores = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     rebound = {node.id for node in stores if id(node) not in added_to}
     return {name: line for name, line in found.items() if name not in rebound}
+
+
+_READ_ATTRIBUTES = {"shape", "size", "ndim", "dtype", "itemsize", "nbytes", "strides"}
+
+
+def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int]) -> frozenset[str]:
+    """The parameters of a kernel of which nothing but elements and sizes are read: no view of them is made or passed on.
+
+    Args:
+        function: the kernel.
+        dimensions: of the arrays that the parameters are; others are not among the result.
+    """
+    definition = _definition(function)
+    if definition is None:
+        return frozenset()
+    parents = {id(child): node for node in ast.walk(definition) for child in ast.iter_child_nodes(node)}
+    read = set(dimensions)
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Name) and node.id in read and not _only_reads(node, parents, dimensions[node.id]):
+            read.discard(node.id)
+    return frozenset(read)
+
+
+def _only_reads(name: ast.Name, parents: Mapping[int, ast.AST], dimensions: int) -> bool:
+    node: ast.AST = name
+    indices = 0
+    while isinstance(parent := parents[id(node)], ast.Subscript) and parent.value is node and isinstance(parent.ctx, ast.Load):
+        parts = parent.slice.elts if isinstance(parent.slice, ast.Tuple) else [parent.slice]
+        if any(isinstance(part, ast.Slice | ast.Starred) for part in parts):
+            return False
+        indices += len(parts)
+        if indices == dimensions:
+            return True
+        node = parent
+    match parents[id(name)]:
+        case ast.Attribute(attr=attribute, ctx=ast.Load()):
+            return attribute in _READ_ATTRIBUTES
+        case ast.Call(func=ast.Name(id="len")):
+            return True
+    return False
+
+
+def _definition(function: Callable[..., Any]) -> ast.FunctionDef | None:
+    """The source of a function; None where there is none."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    return tree.body[0] if isinstance(tree.body[0], ast.FunctionDef) else None
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:

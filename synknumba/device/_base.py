@@ -59,9 +59,11 @@ class Workspace(ABC):
 
     Attributes:
         turns: how many buffers an argument should have whose slices follow one another: slice k uses that of k % turns.
+        replaced: how often a slot's memory was replaced by more; arrays made before hold the old one.
     """
 
     turns: int = 1
+    replaced: int = 0
 
     def in_order(self, slices: Sequence[SliceSteps]) -> list[Step]:
         """The steps of all slices as they are to be run. By default one slice after the other."""
@@ -151,7 +153,7 @@ class Device(ABC):
 
     kind: DeviceKind
     stream: Any = None  # what steps are put on, where there is such a thing
-    when_moved: Callable[[], None] | None = None  # called when nothing recorded may be repeated any more
+    when_moved: Callable[[int], None] | None = None  # called with a segment's id: what is recorded with it is void
 
     @abstractmethod
     def workspace(self, *, sliced: bool = False) -> Workspace:
@@ -234,8 +236,8 @@ class Device(ABC):
     def synchronize(self) -> None:
         """Waits for all steps so far."""
 
-    def attach(self, segment: Segment) -> None:
-        """Called when a segment is mapped; a driver may page-lock it. By default nothing is done."""
+    def attach(self, segment: Segment, *, whole: bool = False) -> None:
+        """Called when a segment is mapped; a driver may page-lock it: now, if the `whole` is going to be used."""
 
     def detach(self, segment: Segment) -> None:
         """Called before a segment is let go. By default nothing is done."""

@@ -105,8 +105,7 @@ class CudaDevice(Device):
         return copy_in(target, host.ctypes.data, self.stream)
 
     def download(self, host: Array, source: Any) -> Step:
-        self._locked.reaches(host)
-        return copy_out(host.ctypes.data, source, self.stream)
+        return copy_out(host.ctypes.data, source, self.stream, reached=self._locked.reaches(host))
 
     def accumulate(self, op: Op, target: Any, source: Any, weight: int = 1) -> Step:
         if op == "mean":
@@ -133,7 +132,6 @@ class CudaDevice(Device):
         if isinstance(leaf, np.ndarray):
             host[...] = leaf
         elif leaf.nbytes:
-            self._locked.reaches(host)
             packed = cupy.ascontiguousarray(leaf)  # freed memory is used again by what comes later on the same stream
             runtime.memcpyAsync(host.ctypes.data, address_of(packed), packed.nbytes, DEVICE_TO_HOST, self.stream.ptr)
 
@@ -142,30 +140,33 @@ class CudaDevice(Device):
         return stream
 
     def synchronize(self) -> None:
-        self.stream.synchronize()
+        self._streams.synchronize()
 
-    def attach(self, segment: Segment) -> None:
-        self._locked.add(segment.array(np.uint8, (segment.size,)))
+    def attach(self, segment: Segment, *, whole: bool = False) -> None:
+        self._locked.add(segment.id, segment.array(np.uint8, (segment.size,)), whole=whole)
 
     def detach(self, segment: Segment) -> None:
-        self.stream.synchronize()
+        self._streams.synchronize()
         self._locked.remove(segment.array(np.uint8, (segment.size,)))
 
-    def _before_relocking(self) -> None:
+    def _before_relocking(self, segment_id: int) -> None:
         self._streams.synchronize()
         if self.when_moved is not None:
-            self.when_moved()
+            self.when_moved(segment_id)
 
     def close(self) -> None:
         with contextlib.suppress(runtime.CUDARuntimeError):
-            self.stream.synchronize()
+            self._streams.synchronize()
             self._locked.clear()
 
 
 def _only(index: int) -> int:
     """Hides all other GPUs from this process, which the driver then need not set up; the index of the one that is left."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(index) if visible is None else visible.split(",")[index].strip()
+    names = None if visible is None else visible.split(",")
+    if names is not None and index >= len(names):  # the driver will say so
+        return index
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(index) if names is None else names[index].strip()
     return 0
 
 

@@ -27,9 +27,18 @@ from synknumba.simt._store import Store, directory
 # Part of every key: to be raised when the meaning of a key or of a file changes.
 _FORMAT = "CUDA kernel 1"
 
-# Settings of Numba that differ between processes without a meaning for the code. All others count.
+# Settings of Numba that differ between processes without a meaning for the code, or that change at the first compilation, as
+# the capability that PTX is made for where none is given. All others count.
 _OTHER_SETTINGS = frozenset(
-    {"NUMBA_NUM_THREADS", "NUMBA_DEFAULT_NUM_THREADS", "THREADING_LAYER", "THREADING_LAYER_PRIORITY", "CACHE_DIR", "GDB_BINARY"}
+    {
+        "NUMBA_NUM_THREADS",
+        "NUMBA_DEFAULT_NUM_THREADS",
+        "THREADING_LAYER",
+        "THREADING_LAYER_PRIORITY",
+        "CACHE_DIR",
+        "GDB_BINARY",
+        "CUDA_DEFAULT_PTX_CC",
+    }
 )
 
 # The driver's text about itself: the version that CUDA tells is that of its interface only.

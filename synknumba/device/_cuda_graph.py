@@ -32,6 +32,7 @@ from synknumba.device._cuda_steps import CopyOut, Fill, Store, all_on_stream
 MOST_STEPS = 5000  # what more take is not the launches
 PUBLISHED_BYTES = 64 << 10  # one block copies them; more go by copies
 
+_NOT_READY = 600  # cudaErrorNotReady: there is work under way, and nothing has gone wrong
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed: other streams' work is none of the capture's business
 _PAUSES, _YIELDS = 1000, 1000  # of one look at the flag: some 30 µs alone on the core, then half a millisecond that gives way
 
@@ -79,22 +80,27 @@ def record(steps: Sequence[Step], stream: Any, flag: Flag) -> Replay | None:
     """Steps that were run before as one replay; None if they do anything but put work on streams that join this one."""
     if not steps or len(steps) > MOST_STEPS or not all_on_stream(steps):
         return None
-    head, copies = _split(steps)
-    if copies:
-        fills, rest = _split_fills(head)
-        head = [*rest, publish(copies, flag.address, stream), *fills]
     try:
-        graph, nodes = _capture(head, stream)
-    except runtime.CUDARuntimeError:  # a kernel's launch does what cannot be recorded
+        return _record(steps, stream, flag)
+    except Exception:  # noqa: BLE001  # of CUDA, CuPy, Numba, NCCL: a step does what cannot be recorded, or there is no memory
         return None
+
+
+def _record(steps: Sequence[Step], stream: Any, flag: Flag) -> Replay:
+    rest, copies = _split(steps)
+    fills: list[Step] = []
+    if copies:
+        fills, rest = _split_fills(rest)
+        rest = [*rest, publish(copies, flag.address, stream), *fills]
+    graph, nodes = _capture(rest, stream)
     try:
         executable = runtime.graphInstantiate(graph)
-    except runtime.CUDARuntimeError:
+    except BaseException:
         runtime.graphDestroy(graph)
-        return None
-    for fill in fills if copies else ():
+        raise
+    for fill in fills:
         fill()
-    return _GraphReplay(graph, executable, stream, flag if copies else None, head, nodes)
+    return _GraphReplay(graph, executable, stream, flag if copies else None, [*rest, *steps], nodes)
 
 
 def _split(steps: Sequence[Step]) -> tuple[list[Step], list[tuple[int, int, int]]]:
@@ -110,8 +116,11 @@ def _split(steps: Sequence[Step]) -> tuple[list[Step], list[tuple[int, int, int]
 
 def _split_fills(steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
     """The private fills, before which nothing uses what they fill, and the other steps."""
-    fills = [step for step in steps if isinstance(step, Fill) and step.private]
-    return list(fills), [step for step in steps if step not in fills]
+    fills: list[Step] = []
+    rest: list[Step] = []
+    for step in steps:
+        (fills if isinstance(step, Fill) and step.private else rest).append(step)
+    return fills, rest
 
 
 def _capture(steps: Sequence[Step], stream: Any) -> tuple[int, dict[int, int]]:
@@ -152,8 +161,9 @@ class _GraphReplay(Replay):
         self._graph, self._executable = graph, executable
         self._stream, self._pointer = stream, stream.ptr
         self._flag = flag
-        self._steps = steps  # what has the addresses
+        self._steps = steps  # what has the addresses; those that were recorded come first
         self._nodes = nodes
+        self._changing = len({id(step) for step in steps if isinstance(step, Launch) and step.changing})
         self._kernels: list[_KernelNode] | None = None
 
     def __call__(self) -> None:
@@ -165,8 +175,8 @@ class _GraphReplay(Replay):
         flag.word[0] = 0
         runtime.graphLaunch(self._executable, self._pointer)
         while not _spin.await_word(flag.address, _PAUSES, _YIELDS):
-            if self._stream.done:  # which raises what has gone wrong, and then the flag stays down
-                runtime.streamSynchronize(self._pointer)
+            if runtime.streamQuery(self._pointer) != _NOT_READY:
+                runtime.streamSynchronize(self._pointer)  # raises what has gone wrong, since the flag stays down then
                 return
 
     def renew(self) -> bool:
@@ -175,18 +185,19 @@ class _GraphReplay(Replay):
                 self._kernels = self._find_kernels()
             for kernel in self._kernels:
                 kernel.renew(self._executable)
-        except (_UnknownError, struct.error):
+        except Exception:  # noqa: BLE001  # a scalar that does not fit, a driver that refuses: the steps do it one by one
             return False
         return True
 
     def _find_kernels(self) -> "list[_KernelNode]":
-        launches = [(i, step) for i, step in enumerate(self._steps) if isinstance(step, Launch) and step.changing]
-        if len(self._nodes) != len(launches):
+        launches = {i: step for i, step in enumerate(self._steps) if isinstance(step, Launch) and i in self._nodes}
+        if len(launches) != self._changing:
             _give_up("nodes")
-        if not launches:
-            return []
-        places = _find_scalars(launches[0][1], self._stream)  # one kernel, so its parameters are the same in all launches
-        return [_KernelNode(self._nodes[i], step.arguments, places) for i, step in launches]
+        places: list[_Place] = []
+        for step in launches.values():
+            # One kernel, so its parameters are the same in all launches.
+            places = places or _find_scalars(step, self._stream)
+        return [_KernelNode(self._nodes[i], step.arguments, places) for i, step in launches.items()]
 
     def close(self) -> None:
         if self._executable:

@@ -1,8 +1,11 @@
 """Kernels as Numba compiles and launches them."""
 
 from collections.abc import Sequence
+from enum import Enum
+from functools import partial
 from typing import Any, final
 
+import numpy as np
 from numba import cuda
 
 from synknumba.device._base import DeviceKernel, Step, Three
@@ -45,7 +48,9 @@ class CudaKernel(DeviceKernel):
 
     def bind(self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
         if not self._debug:
-            return make_launch(self._dispatcher[grid, block, self._stream, smem_bytes], args, changing)
+            launcher = self._dispatcher[grid, block, self._stream, smem_bytes]
+            recordable = all(map(_is_plain, args))
+            return make_launch(launcher, args, changing) if recordable else partial(_launch, launcher, args)
         # Numba reads a debugged kernel's exception in the default stream, which does not wait for ours.
         debugged = self._dispatcher[grid, block, 0, smem_bytes]
 
@@ -57,6 +62,15 @@ class CudaKernel(DeviceKernel):
 
     def convert(self, arg: Any) -> Any:
         return as_numba(arg)
+
+
+def _is_plain(arg: Any) -> bool:
+    """Whether Numba passes the argument as it is; of an array on the host, or a record, it makes a copy for one launch."""
+    if isinstance(arg, tuple):
+        return all(map(_is_plain, arg))
+    if isinstance(arg, np.void | np.ndarray):
+        return False
+    return hasattr(arg, "__cuda_array_interface__") or isinstance(arg, int | float | complex | np.generic | Enum)
 
 
 def as_numba(arg: Any) -> Any:

@@ -25,7 +25,7 @@ from synknumba._partition import Listed, Range, Rows
 from synknumba._types import Array, Shape
 from synknumba.device._base import Buffer, SliceSteps, Step, Workspace
 from synknumba.device._cuda_code import move_rows
-from synknumba.device._cuda_steps import OnStream, copy_in, copy_out, keeping
+from synknumba.device._cuda_steps import OnStream, Store, copy_in, copy_out, keeping
 
 # Bytes that a kernel reads from page-locked memory faster than the copy engine brings them: 16 against 21 µs for 8 KB in a
 # graph on an H200, 54 against 58 for 512 KB, 86 against 84 for 2 MB.
@@ -77,19 +77,20 @@ class LockedMemory:
     not be locked (a container's limit), copies still work from pageable memory, five times slower.
 
     Args:
-        before_relocking: called before memory is locked anew that the device may be using.
+        before_relocking: called with the id of a segment before it is locked anew.
     """
 
-    def __init__(self, before_relocking: Callable[[], None]) -> None:
+    def __init__(self, before_relocking: Callable[[int], None]) -> None:
         self._before_relocking = before_relocking
-        self._known: dict[int, int] = {}  # bytes of each segment, by address
+        self._known: dict[int, tuple[int, int]] = {}  # bytes and id of each segment, by address
         self._locked: dict[int, tuple[int, int]] = {}  # of each segment what is locked: first byte and the one after the last
 
-    def add(self, memory: Array) -> None:
-        """Gets to know a segment, and locks it if it is small."""
-        self._known[memory.ctypes.data] = memory.nbytes
-        if memory.nbytes <= LOCKED_WHOLE:
-            self._lock(memory.ctypes.data, memory.ctypes.data, memory.ctypes.data + memory.nbytes)
+    def add(self, segment_id: int, memory: Array, *, whole: bool) -> None:
+        """Gets to know a segment, and locks it if it is small, or if all of it is going to be used."""
+        address = memory.ctypes.data
+        self._known[address] = (memory.nbytes, segment_id)
+        if whole or memory.nbytes <= LOCKED_WHOLE:
+            self._lock(address, address, address + memory.nbytes)
 
     def remove(self, memory: Array) -> None:
         """Unlocks a segment; nothing uses it any more."""
@@ -99,17 +100,22 @@ class LockedMemory:
     def reaches(self, array: Array) -> bool:
         """Whether the device can read and write the array where it lies; its memory is locked if that is possible."""
         low, high = np.lib.array_utils.byte_bounds(array)
-        segment = next((start for start, size in self._known.items() if start <= low < start + size), None)
+        segment = next((start for start, (size, _) in self._known.items() if start <= low < start + size), None)
         if segment is None:
             return False
         held = self._locked.get(segment)
         if held is None:
             return self._lock(segment, low & -PAGE, -(-high // PAGE) * PAGE)
-        if held[0] <= low and high <= held[1]:
-            return True
-        self._before_relocking()
+        return (held[0] <= low and high <= held[1]) or self._lock_whole(segment, held)
+
+    def _lock_whole(self, segment: int, held: tuple[int, int]) -> bool:
+        size, segment_id = self._known[segment]
+        self._before_relocking(segment_id)
         self._unlock(segment)
-        return self._lock(segment, segment, segment + self._known[segment])
+        if self._lock(segment, segment, segment + size):
+            return True
+        self._lock(segment, *held)  # which was possible before
+        return False
 
     def _lock(self, segment: int, low: int, high: int) -> bool:
         try:
@@ -148,9 +154,10 @@ class Streams:
         return cupy.cuda.Stream(non_blocking=True)
 
     def synchronize(self) -> None:
-        """Waits for all of them."""
-        for stream in (self.load, self.work, self.store):
-            stream.synchronize()
+        """Waits for all of them that there are."""
+        for name in ("load", "work", "store"):
+            if name in self.__dict__:
+                self.__dict__[name].synchronize()
 
 
 @final
@@ -203,8 +210,7 @@ class CudaWorkspace(Workspace):
 
     def output(self, slot: object, host: Array) -> Buffer:
         array = self.scratch(slot, host.dtype, host.shape)
-        self._locked.reaches(host)
-        return Buffer(array, None, copy_out(host.ctypes.data, array, self._store))
+        return Buffer(array, None, self._copy_out(host, array))
 
     def scratch(self, slot: object, dtype: Any, shape: Shape) -> Any:
         dtype = np.dtype(dtype)
@@ -213,6 +219,7 @@ class CudaWorkspace(Workspace):
             return typed(cupy.cuda.alloc(max(nbytes, 1)), dtype, shape)
         memory = self._storage.get(slot)
         if memory is None or memory.mem.size < nbytes:
+            self.replaced += memory is not None
             memory = self._storage[slot] = cupy.cuda.alloc(max(nbytes, 1))
         return typed(memory, dtype, shape)
 
@@ -225,11 +232,15 @@ class CudaWorkspace(Workspace):
 
     def _straight(self, array: Any, view: Array, *, writable: bool) -> Buffer:
         """Rows that lie together: one copy each way."""
-        if self._locked.reaches(view) and SMALLEST_MOVED <= array.nbytes <= LARGEST_MOVED:
+        reached = self._locked.reaches(view)
+        if reached and SMALLEST_MOVED <= array.nbytes <= LARGEST_MOVED:
             load = move_rows(view.ctypes.data, array.nbytes, Range(0, 1, 1), array, self._load, back=False, keeps=view)
         else:
             load = copy_in(array, view.ctypes.data, self._load)
-        return Buffer(array, load, copy_out(view.ctypes.data, array, self._store) if writable else None)
+        return Buffer(array, load, self._copy_out(view, array) if writable else None)
+
+    def _copy_out(self, host: Array, array: Any) -> Store:
+        return copy_out(host.ctypes.data, array, self._store, reached=self._locked.reaches(host))
 
     def _apart(self, buffer: Any, table: int, rows: Rows, source: Any, streams: tuple[Any, Any], *, writable: bool) -> Buffer:
         """Rows that lie apart, from a table that the device can reach; there and back on these streams."""
@@ -243,7 +254,7 @@ class CudaWorkspace(Workspace):
         """Rows that lie apart and that the device cannot reach: gathered into page-locked memory, and copied from there."""
         staging = self._staging_buffer(slot, host.dtype, array.shape)
         up = copy_in(array, staging.ctypes.data, self._load)
-        down = copy_out(staging.ctypes.data, array, self._store)
+        down = copy_out(staging.ctypes.data, array, self._store, reached=True)
         where: Any = rows.as_slice() if isinstance(rows, Range) else rows.indices
 
         def load() -> None:

@@ -25,7 +25,7 @@ class Store(OnStream):
 
 
 class CopyOut(Store):
-    """One that copies bytes to the host's memory: its arguments are target, source, bytes, direction, stream."""
+    """One that copies bytes to page-locked memory: its arguments are target, source, bytes, direction, stream."""
 
 
 class Fill(OnStream):
@@ -56,10 +56,12 @@ def copy_in(array: Any, host: int, stream: Any) -> OnStream:
     return keeping(step, array)
 
 
-def copy_out(host: int, array: Any, stream: Any) -> OnStream:
-    """Copies an array to an address of the host's memory."""
-    step = CopyOut(runtime.memcpyAsync, host, address_of(array), array.nbytes, DEVICE_TO_HOST, stream.ptr)
-    return keeping(step, array)
+def copy_out(host: int, array: Any, stream: Any, *, reached: bool) -> Store:
+    """Copies an array to an address of the host's memory; `reached` if the device can write there by itself."""
+    kind = CopyOut if reached else Store
+    step = kind(runtime.memcpyAsync, host, address_of(array), array.nbytes, DEVICE_TO_HOST, stream.ptr)
+    step.keeps = (array,)
+    return step
 
 
 def under(stream: Any, function: Any, *args: Any, **kwargs: Any) -> OnStream:

@@ -219,3 +219,46 @@ def test_after_an_exception_the_call_is_recorded_all_the_same(world):
         assert add_up(x) == N
         with pytest.raises(synk.RankError, match="ValueError"):
             fail(x)
+
+
+def test_a_record_as_an_argument(world):
+    point = np.dtype([("a", "f8"), ("b", "i8")], align=True)
+
+    @synk.parallel(outputs={"out": synk.output("gather", shape=(), dtype="float64")})
+    @cuda.jit
+    def affine(x, p, out):
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            out[i] = x[i] * p.a + p.b
+
+    x = np.arange(100.0)
+    for a, b in ((2.0, 3), (4.0, 5), (2.0, 3)):
+        p = np.array((a, b), point)[()]
+        for _ in range(4):
+            assert_array_equal(affine(x, p), x * a + b)
+            np.full(1000, a)  # memory that a stale address would show
+
+
+def test_more_selections_than_are_kept(world):
+    x = synk.data(np.arange(float(N)))
+    for _ in range(2):
+        for start in range(N - 400):
+            low = start % 7 + 1
+            got = combine(x, 2.0, 1, False, batch=slice(start, start + 3 * low))
+            assert got[-1, 0] == 2 * (start + 3 * low - 1)
+
+
+def test_nothing_arrives_after_an_error(world):
+    @synk.function(inout=("y",))
+    def fail_late(x, y):
+        y += x
+        if x[0] > 0:
+            raise ValueError
+
+    x, y = synk.data(np.arange(float(1 << 20))), synk.data(np.zeros(1 << 20))
+    for _ in range(3):
+        with pytest.raises(synk.RankError):
+            fail_late(x, y, num_slices=4)
+        y.data[:] = -1
+        assert combine(x, 1.0, 1, False, batch=3)[2, 0] == 2
+        assert np.all(y.data == -1)

@@ -190,3 +190,90 @@ def test_an_error_of_cuda_is_told(world):
     with pytest.raises(synk.RankError, match="greedy"):
         greedy(np.ones(3))
     assert add_up(np.ones(5)) == 5
+
+
+def test_writes_to_frozen_inputs_do_not_stay(world):
+    @cuda.jit(device=True)
+    def store(x, i):
+        x[i] = 0.0
+
+    @synk.parallel(outputs={"total": synk.output("sum", shape=())})
+    @cuda.jit
+    def consume(x, total):
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            cuda.atomic.add(total, 0, x[i])
+            store(x, i)
+
+    @synk.function(outputs="sum")
+    def consume_rows(x):
+        total = x.sum()
+        x.fill(0)
+        return total
+
+    x = synk.data(np.ones(1000))
+    x.freeze()
+    for _ in range(5):
+        assert consume(x) == 1000
+        assert consume_rows(x) == 1000
+        assert add_up(x) == 1000
+
+
+def test_memory_that_cannot_be_locked():
+    done = run_script("""
+        import numpy as np
+        from numba import cuda
+        import synknumba as synk
+        from synknumba.device import _cuda_memory
+
+        _cuda_memory.LockedMemory._lock = lambda self, *where: False
+
+        @synk.parallel(inout=("y",), outputs={"total": synk.output("sum", shape=()), "rows": synk.output("gather", like="x")})
+        @cuda.jit
+        def work(x, y, total, rows):
+            i = cuda.grid(1)
+            if i < x.shape[0]:
+                rows[i] = 2 * x[i]
+                y[i] += x[i]
+                cuda.atomic.add(total, 0, x[i])
+
+        with synk.fork(devices=[0, 0]):
+            x, y = synk.data(np.arange(10_000.0)), synk.data(np.zeros(10_000))
+            for batch in (slice(None), slice(None, None, 3), list(range(0, 9999, 7))):
+                for num_slices in (1, 3):
+                    for k in range(4):
+                        y.data[:] = k
+                        got = work(x, y, batch=batch, num_slices=num_slices)
+                        expected = np.arange(10_000.0)[batch]
+                        assert got.total == expected.sum()
+                        assert np.array_equal(got.rows, 2 * expected)
+                        assert np.array_equal(y.data[batch], k + expected)
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_fault_in_a_replayed_call_is_told():
+    done = run_script("""
+        import numpy as np
+        from numba import cuda
+        import synknumba as synk
+
+        @synk.parallel(outputs={"total": synk.output("sum", shape=())})
+        @cuda.jit
+        def add_up(x, offset, total):
+            i = cuda.grid(1)
+            if i < x.shape[0]:
+                cuda.atomic.add(total, 0, x[i + offset])
+
+        for _ in range(2):
+            with synk.fork(devices=[0]):
+                x = synk.data(np.ones(1000))
+                for _ in range(4):
+                    assert add_up(x, 0) == 1000
+                try:
+                    add_up(x, 2**40)
+                except synk.SynkError as error:
+                    print(type(error).__name__)
+    """)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 2
