@@ -31,7 +31,7 @@ from synknumba._tree import is_nested
 from synknumba._types import Batch
 from synknumba._variable import Variable
 from synknumba._world import World, current_world, open_world
-from synknumba._writes import written_parameters
+from synknumba._writes import read_parameters, written_parameters
 
 ROW_VALUES = 3  # of a call's values, at most: those that select rows
 OWN_VALUES = 3  # likewise, for each rank: those that select rows of sliceable variables
@@ -233,6 +233,14 @@ class Function:
                 message = f"{self.name} ({where}) writes to {name}, which is {what}. {way_out}, or write to a copy."
                 raise ArgumentError(message)
 
+    def _only_read(self, bound: Bound) -> frozenset[str]:
+        """The frozen inputs that the kernel surely does not write to: on a GPU these need no copy of their own for a call."""
+        arrays = {name: param.array for name, param in bound.parameters.items() if isinstance(param, Sharded | Broadcast)}
+        frozen = {
+            name: max(len(array.shape), 1) for name, array in arrays.items() if array.version and array.dtype.names is None
+        }
+        return read_parameters(self.py_func, frozen) if frozen else frozenset()
+
     def _make_kernel_plan(
         self,
         world: World,
@@ -261,6 +269,7 @@ class Function:
             values=_formats(bound, rows) + "q" * built.lent,
             solo=options.solo,
             lent=built.lent,
+            only_read=self._only_read(bound),
         )
         world.attach([*bound.segments, *built.segments.values()])
         self._ship(world, program, info)

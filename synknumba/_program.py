@@ -244,6 +244,7 @@ class Program:
         ops: for a Python function, the tree of ops of what it returns.
         subset: for a Python function, the top-level results wanted, or None for all.
         lent: how many of the values, the last ones, are ids of segments that results are written to.
+        only_read: parameters that a kernel surely does not write to.
     """
 
     number: int
@@ -257,6 +258,7 @@ class Program:
     subset: tuple[int | str, ...] | None = None
     own: OwnSource | None = None
     lent: int = 0
+    only_read: frozenset[str] = frozenset()
 
     def leaves(self) -> list[Param]:
         """What its parameters get, those inside nested arguments too."""

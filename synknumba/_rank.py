@@ -199,13 +199,14 @@ class Rank:
         old = self.segments.pop(segment_id, None)
         if old is not None:
             self.device.detach(old)
-            self._forget_buffers()
+            self._forget_buffers(segment_id)
         segment = self.segments[segment_id] = Segment.attach(segment_id, descriptor, size)
         self.device.attach(segment)
 
-    def _forget_buffers(self) -> None:
+    def _forget_buffers(self, segment_id: int) -> None:
         for routine in self.routines.values():
-            routine.forget_buffers()
+            if segment_id in routine.segments:
+                routine.forget_buffers()
 
     def _install(self, spec: FunctionSpec | None, program: Program | Collective | Transfer | None) -> None:
         if spec is not None:

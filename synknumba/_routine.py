@@ -8,8 +8,9 @@ of scalars and makes a flat list of steps; it is repeated only when these change
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,7 +37,7 @@ from synknumba._program import (
 from synknumba._shm import Segment
 from synknumba._tree import unflatten
 from synknumba._types import Array, RankConstant, Span
-from synknumba.device import Device, SliceSteps, Step
+from synknumba.device import Buffer, Device, SliceSteps, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +233,13 @@ class Routine(Repeated):
                 selection = Range(rows.start, 1, rows.count) if by_position else rows.data
                 if moves.number == 0 and not by_position and rows.shard is not None:
                     self.workspace.expect(self.place.host(array), rows.shard)
-                buffer = self.workspace.rows((slot, moves.turn), self.place.host(array), selection, writable=writable)
-                self._bring((slot, moves.turn), array, selection, buffer.load, moves)
-                moves.stores += [] if buffer.store is None else [buffer.store]
-                return buffer.array
+                make = partial(self.workspace.rows, host=self.place.host(array), rows=selection, writable=writable)
+                return self._bring((slot, moves.turn), array, selection, make, moves)
             case Broadcast(array):
-                buffer = self.workspace.whole(slot, self.place.host(array))
-                if moves.number == 0:  # the other slices find it there
-                    self._bring(slot, array, None, buffer.load, moves)
-                return buffer.array
+                make = partial(self.workspace.whole, host=self.place.host(array))
+                if moves.number:  # the first slice has brought it
+                    return make(slot).array
+                return self._bring(slot, array, None, make, moves)
             case Held(number, leaf, read_only):
                 array = self.held(number, leaf)
                 return self.place.device.read_only(array) if read_only else array
@@ -271,24 +270,40 @@ class Routine(Repeated):
                 return unflatten(structure, parts)
         raise AssertionError(param)
 
-    def _bring(self, slot: object, array: HostArray, rows: Rows | None, load: Step | None, moves: "Moves") -> None:
-        """Adds a load; it is left out at each call where the slot's memory has these very rows of frozen contents."""
-        if load is None:
-            return
+    def _bring(
+        self, slot: object, array: HostArray, rows: Rows | None, make: Callable[[object], Buffer], moves: "Moves"
+    ) -> Any:
+        """An input; its load and store are added to the moves.
+
+        Frozen contents are loaded once. What the function may write to, as far as one can see, is a copy of them, made anew on
+        the device at each call.
+        """
         # A list of rows may change, and slices replace each other's.
-        if not array.version or isinstance(rows, Listed) or self.program.num_slices > 1:
-            moves.loads.append(load)
-            return
-        contents, memory = (array.version, rows), self.workspace.storage(slot)
+        stays = array.version and not isinstance(rows, Listed) and self.program.num_slices == 1
+        is_read = self.place.device.kind == "cpu" or _name_of(slot) in self.program.only_read
+        kept = slot if is_read or not stays else ("kept", slot)
+        buffer = make(kept)
+        if buffer.store is not None:
+            moves.stores.append(buffer.store)
+        if buffer.load is None:
+            return buffer.array
+        if not stays:
+            moves.loads.append(buffer.load)
+            return buffer.array
+        moves.checks.append(partial(self._load_once, kept, (array.version, rows), self.workspace.storage(kept), buffer.load))
+        if is_read:
+            return buffer.array
+        own = self.workspace.scratch(slot, buffer.array.dtype, buffer.array.shape)
+        moves.before.append(self.place.device.copy(own, buffer.array))
+        return own
 
-        def load_once() -> None:
-            found = self._loaded.get(slot)
-            if found is None or found[0] != contents or found[1] is not memory:
-                self._loaded.pop(slot, None)  # until it has succeeded
-                load()
-                self._loaded[slot] = (contents, memory)
-
-        moves.checks.append(load_once)
+    def _load_once(self, slot: object, contents: object, memory: object, load: Step) -> None:
+        """Loads, unless the slot's memory has these very rows of frozen contents."""
+        found = self._loaded.get(slot)
+        if found is None or found[0] != contents or found[1] is not memory:
+            self._loaded.pop(slot, None)  # until it has succeeded
+            load()
+            self._loaded[slot] = (contents, memory)
 
     def held(self, number: int, leaf: int) -> Any:
         """The rank's array of a variable, as the function gets it."""
@@ -302,6 +317,13 @@ class Routine(Repeated):
                 return 1 if self.program.solo else self.place.world_size
             case RankConstant.OFFSET:
                 return _index_bounds(rows)[0]
+
+
+def _name_of(slot: object) -> object:
+    """The parameter that a slot belongs to."""
+    while isinstance(slot, tuple):
+        slot = slot[0]
+    return slot
 
 
 def _part(rows: Rows, parts: int, index: int) -> Rows:

@@ -19,7 +19,7 @@ from synknumba._run_update import Updates
 from synknumba._types import Array
 from synknumba.device import DeviceKernel, Step
 
-BINDINGS_KEPT = 64  # selections of rows whose buffers are kept: an epoch of minibatches, for most
+BINDINGS_KEPT = 512  # selections of rows whose steps are kept: an epoch of minibatches, for most
 
 
 @dataclass(slots=True)
@@ -56,10 +56,15 @@ class KernelRoutine(Routine):
         rows = values[self._row_values :]
         binding = self._kept.get(rows)
         if binding is None:
-            if len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
+            replaced = self.workspace.replaced
+            binding = self._make_binding(values, scalars)
+            if self.workspace.replaced != replaced:  # the others would keep the memory that was replaced
                 self._let_go()
-            binding = self._kept[rows] = self._make_binding(values, scalars)
+            while len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
+                self._kept.pop(next(iter(self._kept))).run.close()
+            self._kept[rows] = binding
         elif binding.scalars != scalars:
+            binding.scalars = b""  # unknown until they have been changed
             self._change_scalars(binding, values)
             binding.scalars = scalars
         self._run = binding.run
