@@ -244,17 +244,18 @@ def forked(work):
 
 def test_a_forked_child_has_a_copy(world, x):
     scaled(x, 0)
-    first, second = scaled(x, 1), scaled(x, 2)
+    first = scaled(x, 1)
+    others = [scaled(x, 2)]
 
     def is_as_it_was():
-        right = (first == want(x, 1)).all() and (second == want(x, 2)).all()
+        right = (first == want(x, 1)).all() and (others[0] == want(x, 2)).all()
         first[:] = -1
         return right
 
     with forked(is_as_it_was):
-        second[:500] = -2
+        others[0][:500] = -2
         kept = [scaled(x, k) for k in range(3, 8)]
-        del second  # the child still has it
+        others.clear()  # the child still has it
         kept += [scaled(x, k) for k in range(8, 12)]
     assert_array_equal(first, want(x, 1))
     for k, one in enumerate(kept, 3):

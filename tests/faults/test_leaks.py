@@ -186,6 +186,72 @@ with synk.fork(2, device="cpu") as world:
     script.finish()
 
 
+def test_dropped_results_free_their_memory(start):
+    """Those of two calls are in shared memory, which the plan and the results hold."""
+    script = start(
+        SEGMENTS
+        + """
+@synk.parallel(outputs={"rows": synk.output("gather", shape=(), dtype="float64")})
+def copy(x, rows):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        rows[i] = x[i]
+
+def everybody():
+    total(ROWS)  # ranks have let go of what they were told to
+    return segments(), segments(world.pids[0]), descriptors()
+
+x = synk.data(np.arange(100_000.0))
+with synk.fork(2, device="cpu") as world:
+    total(x)
+    before = everybody()
+    kept = [copy(x) for _ in range(5)]
+    mapped = everybody()
+    assert [one - other for one, other in zip(mapped[:2], before[:2])] == [3, 3], (before, mapped)
+    del copy  # and its plans
+    assert segments() - before[0] == 2, "the two that are lent"
+    views = [one[1:] for one in kept]
+    del kept
+    for view in views:
+        assert np.array_equal(view, x[1:])
+    assert segments() - before[0] == 2
+    del views, view
+    after = everybody()
+    assert [one - other for one, other in zip(after[:2], before[:2])] == [0, 0], (before, after)
+    assert len(after[2]) == len(before[2])
+"""
+    )
+    script.finish()
+
+
+def test_results_of_a_forking_script_free_their_memory(start):
+    script = start(
+        SEGMENTS
+        + """
+@synk.parallel(outputs={"rows": synk.output("gather", shape=(), dtype="float64")})
+def copy(x, rows):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        rows[i] = x[i]
+
+x = synk.data(np.arange(100_000.0))
+with synk.fork(2, device="cpu") as world:
+    y = [copy(x) for _ in range(2)]
+    for k in range(20):
+        y = [copy(x), copy(x)]
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if np.array_equal(y[0], x) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        if k == 2:
+            before = segments(), segments(world.pids[0]), len(descriptors())
+    after = segments(), segments(world.pids[0]), len(descriptors())
+    assert before == after, (before, after)
+"""
+    )
+    script.finish()
+
+
 def test_idle_world_uses_no_processor_time(start):
     script = start("""
         with synk.fork(2, device="cpu") as world:
