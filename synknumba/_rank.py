@@ -205,7 +205,7 @@ class Rank:
 
     def _forget_buffers(self, segment_id: int) -> None:
         for routine in self.routines.values():
-            if segment_id in routine.segments:
+            if segment_id in routine.segments or segment_id in routine.written:
                 routine.forget_buffers()
 
     def _install(self, spec: FunctionSpec | None, program: Program | Collective | Transfer | None) -> None:
@@ -273,9 +273,6 @@ class Rank:
             routine = self.routines.pop(number, None)
             if routine is not None:
                 routine.close()
-        for routine in self.routines.values():
-            if not set(gone.segments).isdisjoint(routine.written):
-                routine.forget_buffers()
         for function_id in gone.functions:
             self.functions.pop(function_id, None)
         for number in gone.variables:
@@ -283,6 +280,7 @@ class Rank:
         for segment_id in gone.segments:
             segment = self.segments.pop(segment_id, None)
             if segment is not None:
+                self._forget_buffers(segment_id)
                 self.device.detach(segment)
                 segment.close()
 

@@ -63,6 +63,7 @@ class KernelRoutine(Routine):
             while len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
                 self._kept.pop(next(iter(self._kept))).run.close()
             self._kept[rows] = binding
+            self.written.update(rows[len(rows) - self.program.lent :])
         elif binding.scalars != scalars:
             binding.scalars = b""  # unknown until they have been changed
             self._change_scalars(binding, values)
@@ -127,9 +128,7 @@ class KernelRoutine(Routine):
         """The result, in the segment that this call has for it."""
         if result.lent is None or result.parts is None:
             return result
-        segment = values[result.lent - self.program.lent]
-        self.written.add(segment)
-        return replace(result, parts=replace(result.parts, segment=segment))
+        return replace(result, parts=replace(result.parts, segment=values[result.lent - self.program.lent]))
 
     def _launch_step(self, args: list[Any], rows: SliceRows | None) -> Step:
         grid, block = self._launch.resolve(None if rows is None else rows.count)
