@@ -1,10 +1,13 @@
 """What is told of a call that failed: which call, which ranks, how a process ended."""
 
+import io
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from synknumba._errors import RankError, RankFailure, SynkError
 from synknumba._messages import Failed
@@ -33,11 +36,25 @@ def how_it_ended(status: int | None) -> str:
     return f"exited with code {code}"
 
 
+# Their errors ask the driver for a text when they are made; with CUDA initialised the coordinator could not fork again.
+_GPU_LIBRARIES = {"cupy", "cupy_backends", "cuda"}
+
+
+class _CauseReader(pickle.Unpickler):
+    """Knows the classes of what is imported already: a script that names another class has not imported it either."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module not in sys.modules or module.partition(".")[0] in _GPU_LIBRARIES:
+            message = f"{module}.{name} stays on the rank"
+            raise pickle.UnpicklingError(message)
+        return super().find_class(module, name)
+
+
 def cause_of(failed: Failed) -> BaseException | None:
     if failed.cause is None:
         return None
     try:
-        error = pickle.loads(failed.cause)  # noqa: S301  # from our own rank
+        error = _CauseReader(io.BytesIO(failed.cause)).load()
     except Exception:  # noqa: BLE001  # an exception class that does not unpickle here
         return None
     return error if isinstance(error, BaseException) else None

@@ -146,8 +146,9 @@ class CudaDevice(Device):
         self._locked.add(segment.id, segment.array(np.uint8, (segment.size,)), whole=whole)
 
     def detach(self, segment: Segment) -> None:
-        self._streams.synchronize()
-        self._locked.remove(segment.array(np.uint8, (segment.size,)))
+        with contextlib.suppress(runtime.CUDARuntimeError):  # of a kernel that has made the context useless
+            self._streams.synchronize()
+            self._locked.remove(segment.array(np.uint8, (segment.size,)))
 
     def _before_relocking(self, segment_id: int) -> None:
         self._streams.synchronize()

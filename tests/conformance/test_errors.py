@@ -1,5 +1,7 @@
 """What goes wrong on a rank, or in what ranks return: told in the coordinator, and the world goes on."""
 
+import sys
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -95,6 +97,22 @@ def test_an_exception_that_does_not_pickle(world):
 
     with pytest.raises(synk.RankError, match="OddError: text"):
         odd(np.zeros(10))
+
+
+def test_a_class_that_the_script_has_not_imported_stays_on_the_rank(world):
+    """To import a library for it may do anything: CuPy's errors initialise CUDA, after which nothing can be forked."""
+
+    @synk.function
+    def wrong(x):
+        import wave
+
+        raise wave.Error("not a wave")  # noqa: TRY003
+
+    sys.modules.pop("wave", None)
+    with pytest.raises(synk.RankError, match="not a wave") as caught:
+        wrong(np.zeros(10))
+    assert caught.value.__cause__ is None
+    assert "wave" not in sys.modules
 
 
 def test_a_kernel_that_raises(world):
