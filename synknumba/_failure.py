@@ -72,6 +72,12 @@ def rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> SynkEr
     return error
 
 
+def device_lost(rank: int, failed: Failed, info: CallInfo) -> str:
+    """What is told of a rank whose device is of no use any more."""
+    reason = failed.message.strip().splitlines() or [""]
+    return f"the GPU of rank {rank} was lost by {failed.type_name}: {reason[0]}, during {info}"
+
+
 def unreadable(error: Exception) -> Failed:
     """News that was read whole but does not unpickle in this process."""
     message = f"what it returned does not unpickle in the script: {error}"

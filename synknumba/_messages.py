@@ -77,12 +77,16 @@ Command: TypeAlias = Attach | Install | Hold | Invite | Join | Drop | Stop
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A Python exception; `cause` is the pickled exception where it could be pickled."""
+    """A Python exception; `cause` is the pickled exception where it could be pickled.
+
+    `lost` says that the rank's device is of no use any more, as after a kernel's fault on a GPU.
+    """
 
     type_name: str
     message: str
     traceback: str
     cause: bytes | None
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

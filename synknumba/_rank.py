@@ -20,7 +20,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, assert_never
 
 import numpy as np
@@ -120,9 +120,8 @@ class Rank:
             except CoordinatorGoneError:
                 return
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
-                news = describe_failure(error)
-                with suppress(Exception):  # copies under way must not land in memory that the script writes to next
-                    self.device.synchronize()
+                # Copies under way must not land in memory that the script writes to next.
+                news = replace(describe_failure(error), lost=not self.device.recover())
             if news is None:
                 number = _spin.arrive(base, world_size, rank, sequence, 0, pauses, yields)
             else:

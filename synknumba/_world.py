@@ -24,12 +24,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from synknumba import _channel, _rank_state, _shm, _spin
 from synknumba._control import CROWDED, MESSAGE, ROOMY, ControlBlock
 from synknumba._errors import ArgumentError, CallTimeout, DeviceError, RankDied, RankError, SynkError, WorldError
-from synknumba._failure import CallInfo, cause_of, rank_error, unreadable
+from synknumba._failure import CallInfo, cause_of, device_lost, rank_error, unreadable
 from synknumba._messages import Attach, Command, Drop, Failed, Invitation, Invite, Join, News, Stop
 from synknumba._processes import Processes
 from synknumba._shm import Segment
@@ -196,6 +196,9 @@ class World:
         news = self._read_news(info, watch)
         learn([one for one in news if not isinstance(one[1], Failed)])
         failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]
+        for rank, failed in failures:
+            if failed.lost:
+                self._end(device_lost(rank, failed, info))
         if failures:
             raise rank_error(info, failures)
 
@@ -376,9 +379,13 @@ class World:
         """Raises `RankDied` when a rank has ended, after ending the others."""
         how = self._processes.find_dead(grace)
         if how is not None:
-            self._kill(f"{how} during {doing}")
-            message = f"{how} during {doing}. All ranks have been ended; Data keep their contents. Call fork() to start again."
-            raise RankDied(message)
+            self._end(f"{how} during {doing}")
+
+    def _end(self, reason: str) -> NoReturn:
+        """Ends all ranks, and says why."""
+        self._kill(reason)
+        message = f"{reason}. All ranks have been ended; Data keep their contents. Call fork() to start again."
+        raise RankDied(message)
 
     def _kill(self, reason: str | None = None) -> None:
         """Ends all ranks at once and closes the world."""

@@ -236,6 +236,11 @@ class Device(ABC):
     def synchronize(self) -> None:
         """Waits for all steps so far."""
 
+    def recover(self) -> bool:
+        """After an exception: waits for what is under way, and says whether the device can still be used."""
+        self.synchronize()
+        return True
+
     def attach(self, segment: Segment, *, whole: bool = False) -> None:
         """Called when a segment is mapped; a driver may page-lock it: now, if the `whole` is going to be used."""
 

@@ -142,6 +142,16 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         self._streams.synchronize()
 
+    def recover(self) -> bool:
+        with contextlib.suppress(runtime.CUDARuntimeError):
+            self._streams.synchronize()
+            return True
+        # An error that stays, such as an illegal address: the context is lost, and with it the process.
+        with contextlib.suppress(runtime.CUDARuntimeError):
+            runtime.deviceSynchronize()
+            return True
+        return False
+
     def attach(self, segment: Segment, *, whole: bool = False) -> None:
         self._locked.add(segment.id, segment.array(np.uint8, (segment.size,)), whole=whole)
 

@@ -252,7 +252,7 @@ def test_memory_that_cannot_be_locked():
     assert done.returncode == 0, done.stderr
 
 
-def test_a_fault_in_a_replayed_call_is_told():
+def test_a_fault_ends_the_world_and_the_next_one_works():
     done = run_script("""
         import numpy as np
         from numba import cuda
@@ -265,15 +265,20 @@ def test_a_fault_in_a_replayed_call_is_told():
             if i < x.shape[0]:
                 cuda.atomic.add(total, 0, x[i + offset])
 
-        for _ in range(2):
-            with synk.fork(devices=[0]):
-                x = synk.data(np.ones(1000))
-                for _ in range(4):
+        x = synk.data(np.ones(1000))
+        for calls_before in (0, 1, 4):  # run one by one, recorded, replayed
+            with synk.fork(devices=[0, 0]) as world:
+                for _ in range(calls_before):
                     assert add_up(x, 0) == 1000
                 try:
                     add_up(x, 2**40)
-                except synk.SynkError as error:
-                    print(type(error).__name__)
+                except synk.RankDied as error:
+                    assert "illegal" in str(error).lower(), error
+                    print(error)
+                assert world.closed
+        with synk.fork(devices=[0]):
+            assert add_up(x, 0) == 1000
     """)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) == 2
+    assert len(done.stdout.splitlines()) == 3
+    assert done.stderr == ""
