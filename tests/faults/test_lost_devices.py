@@ -10,7 +10,7 @@ from synknumba.device import Device
 @synk.function(outputs="sum")
 def total(x, bad):
     if bad:
-        raise ValueError("gone")  # noqa: TRY003
+        raise ValueError("gone")
     return x.sum()
 
 
