@@ -33,6 +33,7 @@ from synknumba._errors import ReductionError as ReductionError
 from synknumba._errors import SharedMemoryError as SharedMemoryError
 from synknumba._errors import SynkError as SynkError
 from synknumba._errors import WorldError as WorldError
+from synknumba._estimate import Estimate as Estimate
 from synknumba._fork import fork as fork
 from synknumba._function import Function as Function
 from synknumba._function import distribute as distribute

@@ -1,0 +1,135 @@
+"""Number of rows, mean and sums of squared deviations of parts of the rows, put together two at a time.
+
+Two parts with weights A and B (their rows, where there are no weights), means a and b, δ = b − a, and M = Σ w (v − mean)²:
+
+    mean = a + δ · B / (A + B)        M = M_a + M_b + δ² · A · B / (A + B)
+
+T. Chan, G. Golub, R. LeVeque, *Updating formulae and a pairwise algorithm for computing sample variances* (1979). A mean is
+kept as the sum of two numbers, `mean` + `rest`, the second being what rounding has left of the first: near 10^9 a float64 is
+right to 10^-7, and so would be δ, and the variance of values that differ by 1.
+
+The standard error of a weighted mean needs sums with squared weights, S_j = Σ w² (v − mean)^j for j = 0, 1, 2. They move with
+the mean: about a mean that is d larger they are S_0, S_1 − d S_0, S_2 − 2 d S_1 + d² S_0.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._types import Array
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """P parts of the rows, with k values a row.
+
+    Attributes:
+        count: shape (P, 1): rows.
+        weight: shape (P, 1): Σ w; the rows where there are no weights.
+        mean: shape (P, k): Σ w v / Σ w, rounded; anything where the weight is 0.
+        rest: shape (P, k): Σ w v / Σ w less `mean`.
+        products: shape (P, k): Σ w (v − mean)²; or shape (P, k, k): Σ (v − mean)(v' − mean') for each two of the values.
+        squares: shape (P, 3, k): Σ w² (v − mean)^j for j = 0, 1, 2; None where there are no weights.
+    """
+
+    count: Array
+    weight: Array
+    mean: Array
+    rest: Array
+    products: Array
+    squares: Array | None = None
+
+    def apply(self, change: Callable[[Array], Array]) -> "Moments":
+        """The same with every array changed along the parts."""
+        arrays = (getattr(self, field.name) for field in fields(self))
+        return Moments(*(None if array is None else change(array) for array in arrays))  # type: ignore[arg-type]
+
+
+def merge(a: Moments, b: Moments) -> Moments:
+    """Each part of `a` with the part of `b` at its place. A part of weight 0 changes no mean.
+
+    Values that are infinite or NaN pass through as in a sum: a mean of ∞ and 1 is ∞, of ∞ and −∞ NaN; M is NaN.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = a.weight + b.weight
+        share = np.divide(b.weight, total, out=np.zeros_like(total), where=total != 0)
+        finite = np.isfinite(a.mean) & np.isfinite(b.mean)
+        apart = finite & (a.weight != 0) & (b.weight != 0)
+        delta = np.where(apart, (b.mean - a.mean) + (b.rest - a.rest), 0.0)
+        shift = delta * share
+        mean, rest = _rounded(a.mean, a.rest + shift)
+        mean = np.where(finite, mean, a.mean + b.mean)
+        mean, rest = _chosen(b.weight == 0, (a.mean, a.rest), (mean, rest))
+        mean, rest = _chosen(a.weight == 0, (b.mean, b.rest), (mean, rest))
+        products = a.products + b.products + _square(delta, a.products.ndim) * _fit(a.weight * share, a.products.ndim)
+        squares = None
+        if a.squares is not None and b.squares is not None:
+            squares = _moved(a.squares, shift) + _moved(b.squares, shift - delta)
+    return Moments(a.count + b.count, total, mean, rest, products, squares)
+
+
+def merge_all(parts: Moments) -> Moments:
+    """All parts as one, shape (1, …): neighbours first, and then neighbours of those, so that rounding grows with log P."""
+    while len(parts.count) > 1:
+        if len(parts.count) % 2:
+            parts = parts.apply(_padded)
+        parts = merge(parts.apply(lambda array: array[0::2]), parts.apply(lambda array: array[1::2]))
+    return parts
+
+
+def of_values(values: Array, weights: Array | None, *, covariance: bool) -> Moments:
+    """The moments of rows that are in memory.
+
+    Args:
+        values: float64, shape (n, k), of at least one row.
+        weights: float64, shape (n,), or None.
+        covariance: whether to keep the products of each two values.
+    """
+    count = np.full((1, 1), float(len(values)))
+    with np.errstate(invalid="ignore", over="ignore"):
+        w = np.ones((len(values), 1)) if weights is None else weights[:, None]
+        total = w.sum(axis=0, keepdims=True)
+        mean = np.divide((w * values).sum(axis=0, keepdims=True), total, out=values[:1].copy(), where=total != 0)
+        away = np.where(np.isfinite(mean), values - mean, np.nan)
+        left = np.divide((w * away).sum(axis=0, keepdims=True), total, out=np.zeros_like(mean), where=total != 0)
+        mean, rest = _rounded(mean, left)
+        away -= left
+        products = (away.T @ away)[None] if covariance else (w * away * away).sum(axis=0, keepdims=True)
+        squares = None if weights is None else np.stack([(w * w * away**j).sum(axis=0) for j in range(3)])[None]
+    return Moments(count, total, mean, rest, products, squares)
+
+
+def _rounded(mean: Array, rest: Array) -> tuple[Array, Array]:
+    """A sum of two as its nearest float64 and what is left, exactly: D. Knuth, TAOCP volume 2, section 4.2.2, theorem B."""
+    total = mean + rest
+    part = total - mean
+    left = (mean - (total - part)) + (rest - part)
+    return _chosen(np.isfinite(left), (total, left), (mean, np.zeros_like(left)))
+
+
+def _chosen(where: Array, these: tuple[Array, Array], those: tuple[Array, Array]) -> tuple[Array, Array]:
+    return np.where(where, these[0], those[0]), np.where(where, these[1], those[1])
+
+
+def _padded(array: Array) -> Array:
+    """One part more, without rows."""
+    return np.concatenate([array, np.zeros((1, *array.shape[1:]))])
+
+
+def _square(delta: Array, ndim: int) -> Array:
+    """δ² of each value, or the products of each two."""
+    return delta * delta if ndim == 2 else delta[:, :, None] * delta[:, None, :]
+
+
+def _fit(array: Array, ndim: int) -> Array:
+    return array if ndim == 2 else array[:, :, None]
+
+
+def _moved(squares: Array, shift: Array) -> Array:
+    """Sums of w² (v − mean)^j about a mean that is larger by the shift."""
+    zeroth, first, second = squares[:, 0], squares[:, 1], squares[:, 2]
+    moved: Any = [zeroth, first - shift * zeroth, second - 2 * shift * first + shift * shift * zeroth]
+    return np.stack(moved, axis=1)

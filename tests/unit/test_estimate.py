@@ -1,0 +1,184 @@
+"""Estimates equal exact arithmetic and NumPy, however the rows are parted; and are written as physicists write them."""
+
+import math
+import pickle
+from fractions import Fraction
+from functools import reduce
+from operator import add
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from synknumba._errors import ReductionError
+from synknumba._estimate import Estimate, concise
+
+CLOSE = {"rtol": 1e-12, "atol": 0}
+
+
+def exact(values):
+    """Mean and unbiased variance, in fractions."""
+    told = [Fraction(float(value)) for value in values]
+    mean = sum(told) / len(told)
+    return float(mean), float(sum((value - mean) ** 2 for value in told) / (len(told) - 1))
+
+
+def rows(kind, n):
+    noise = np.random.default_rng(n).normal(size=n)
+    return {"noise": noise, "offset": 1e9 + noise, "constant": np.full(n, 0.1), "outlier": np.append(1e9, noise[1:])}[kind]
+
+
+def parts_of(values, sizes, **options):
+    cuts = np.cumsum([min(size, len(values)) for size in sizes]) % len(values)
+    return [Estimate.from_values(part, **options) for part in np.split(values, np.unique(cuts)) if len(part)]
+
+
+@pytest.mark.parametrize("kind", ["noise", "offset", "constant", "outlier"])
+@given(n=st.integers(2, 60), sizes=st.lists(st.integers(1, 20), max_size=5))
+def test_parts_add_up_to_the_exact_mean_and_variance(kind, n, sizes):
+    values = rows(kind, n)
+    mean, variance = exact(values)
+    whole = reduce(add, parts_of(values, sizes))
+    assert_allclose(whole.mean, mean, **CLOSE)
+    assert_allclose(whole.variance, variance, **CLOSE)
+    assert_allclose(whole.stderr, math.sqrt(variance / n), **CLOSE)
+    assert whole.count == n
+
+
+def test_constant_rows_have_no_variance():
+    whole = sum(Estimate.from_values([0.1] * n) for n in (3, 5, 7))
+    assert (whole.mean, whole.variance, whole.stderr) == (0.1, 0.0, 0.0)
+
+
+def test_one_row_has_no_error_bar():
+    one = Estimate.from_values([2.5])
+    assert one.mean == 2.5
+    assert math.isnan(one.variance)
+    assert math.isnan(one.stderr)
+    assert (one + Estimate.from_values([3.5])).variance == 0.5
+
+
+def test_covariance_is_numpys():
+    values = np.random.default_rng(0).normal(size=(50, 3)) + np.array([0, 1e6, -5])
+    whole = sum(parts_of(values, [7, 20], covariance=True))
+    assert_allclose(whole.covariance, np.cov(values, rowvar=False), rtol=1e-9)
+    assert_allclose(whole.variance, np.var(values, axis=0, ddof=1), **CLOSE)
+    assert_allclose(whole.mean, values.mean(axis=0), **CLOSE)
+
+
+def weighted_reference(values, weights):
+    """Self-normalised mean, variance for reliability weights, standard error by the delta method, effective size."""
+    v, w = [Fraction(float(x)) for x in values], [Fraction(float(x)) for x in weights]
+    n, total, square = len(v), sum(w), sum(x * x for x in w)
+    mean = sum(x * y for x, y in zip(w, v, strict=True)) / total
+    variance = sum(x * (y - mean) ** 2 for x, y in zip(w, v, strict=True)) / (total - square / total)
+    spread = sum(x * x * (y - mean) ** 2 for x, y in zip(w, v, strict=True)) * Fraction(n, n - 1)
+    return float(mean), float(variance), math.sqrt(spread) / float(total), float(total * total / square)
+
+
+@pytest.mark.parametrize("kind", ["noise", "offset", "outlier"])
+@given(n=st.integers(3, 50), cut=st.integers(1, 49))
+def test_weighted_parts_add_up(kind, n, cut):
+    values, weights = rows(kind, n), np.random.default_rng(n).random(n)
+    weights[n // 2] = 0.0
+    cut = min(cut, n - 1)
+    whole = Estimate.from_values(values[:cut], weights[:cut]) + Estimate.from_values(values[cut:], weights[cut:])
+    told = (whole.mean, whole.variance, whole.stderr, whole.effective_size)
+    assert_allclose(told, weighted_reference(values, weights), rtol=1e-11)
+    assert whole.count == n
+
+
+def test_equal_weights_are_none():
+    values = rows("noise", 20)
+    plain, weighted = Estimate.from_values(values), Estimate.from_values(values, np.full(20, 0.3))
+    for name in ("mean", "variance", "stderr", "effective_size"):
+        assert_allclose(getattr(weighted, name), getattr(plain, name), **CLOSE)
+
+
+def test_weights_of_one_row_only_say_nothing_of_the_error():
+    lone = Estimate.from_values([1.0, 2.0, 3.0], [0.0, 0.1, 0.0])
+    assert lone.mean == 2.0
+    assert math.isnan(lone.variance)
+    assert math.isnan(lone.stderr)
+    assert math.isnan(Estimate.from_values([1.0, 2.0], [0.0, 0.0]).mean)
+    assert (Estimate.from_values([7.0], [0.0]) + lone).mean == 2.0
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ([1.0, math.inf, 2.0], math.inf),
+        ([math.inf, math.inf], math.inf),
+        ([-math.inf, 1.0], -math.inf),
+        ([math.inf, 1.0, -math.inf], math.nan),
+        ([1.0, math.nan, math.inf], math.nan),
+    ],
+)
+def test_infinite_values_make_the_mean_that_a_sum_makes(values, mean):
+    for whole in (Estimate.from_values(values), sum(Estimate.from_values([value]) for value in values)):
+        assert_array_equal(whole.mean, mean)
+        assert math.isnan(whole.variance)
+
+
+def test_nan_concerns_its_own_value_only():
+    first, second = Estimate.from_values([[1.0, math.nan], [3.0, 1.0]]), Estimate.from_values([[5.0, 1.0]])
+    assert_array_equal((first + second).mean, [3.0, math.nan])
+    assert_array_equal((first + second).variance, [4.0, math.nan])
+
+
+@pytest.mark.parametrize(
+    ("mean", "stderr", "text"),
+    [
+        (0.19877, 0.00012, "0.19877(12)"),
+        (0.198768, 0.0000996, "0.19877(10)"),
+        (-3.14159, 0.0264, "-3.142(26)"),
+        (12.345, 1.26, "12.3(1.3)"),
+        (12.345, 9.96, "12(10)"),
+        (1234.5, 12.3, "1234(12)"),
+        (123456.0, 234.0, "1.2346(23)e+05"),
+        (99.0, 1234.0, "0.1(1.2)e+03"),
+        (1.5e-9, 2.3e-11, "1.500(23)e-09"),
+        (1e-9, 1e-3, "0.0000(10)"),
+        (0.0, 0.5, "0.00(50)"),
+        (2.0, 0.0, "2(0)"),
+        (2.5, math.nan, "2.5(nan)"),
+        (math.inf, math.nan, "inf(nan)"),
+        (1e300, 1e290, "1.00000000000(10)e+300"),
+    ],
+)
+def test_written_with_the_error_in_the_last_digits(mean, stderr, text):
+    assert concise(mean, stderr) == text
+
+
+def test_several_values_are_written_in_brackets():
+    assert str(Estimate.from_values([[1.0, 10.0], [2.0, 30.0], [4.0, 20.0]])) == "[2.33(88), 20.0(5.8)]"
+
+
+def test_pickles():
+    once = Estimate.from_values([1.0, 2.0, 4.0], [1.0, 2.0, 1.0])
+    assert repr(pickle.loads(pickle.dumps(once))) == repr(once)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Estimate.from_values([]), "at least one row"),
+        (lambda: Estimate.from_values([1j]), "real numbers"),
+        (lambda: Estimate.from_values([1.0, 2.0], [1.0]), "each of the 2 rows"),
+        (lambda: Estimate.from_values([1.0], [-1.0]), "at least 0"),
+        (lambda: Estimate.from_values([1.0], [1.0], covariance=True), "further values"),
+        (lambda: Estimate.from_values([1.0]) + Estimate.from_values([1.0], [1.0]), "same kind"),
+        (lambda: Estimate.from_values([[1.0]]) + Estimate.from_values([1.0]), "of one value"),
+        (lambda: Estimate.from_values([1.0]).covariance, "covariance=True"),
+    ],
+)
+def test_refuses(make, words):
+    with pytest.raises(ReductionError, match=words):
+        make()
+
+
+def test_adds_only_estimates():
+    with pytest.raises(TypeError):
+        Estimate.from_values([1.0]) + 1
