@@ -24,14 +24,15 @@ from synknumba._messages import Install
 from synknumba._options import CallOptions, FunctionOptions, check_names
 from synknumba._outputs import OutputBuilder
 from synknumba._plan import About, FunctionPlan, KernelPlan, Plan, next_number
-from synknumba._program import Broadcast, Held, HeldRows, Param, Program, Sharded
+from synknumba._program import Broadcast, Dynamic, Held, HeldRows, Param, Program, Sharded
+from synknumba._reads import read_parameters
 from synknumba._report import PlanReport, make_report
 from synknumba._ship import RankSideFunction, make_spec, result_class
 from synknumba._tree import is_nested
 from synknumba._types import Batch
 from synknumba._variable import Variable
 from synknumba._world import World, current_world, open_world
-from synknumba._writes import read_parameters, written_parameters
+from synknumba._writes import written_parameters
 
 ROW_VALUES = 3  # of a call's values, at most: those that select rows
 OWN_VALUES = 3  # likewise, for each rank: those that select rows of sliceable variables
@@ -236,10 +237,12 @@ class Function:
     def _only_read(self, bound: Bound) -> frozenset[str]:
         """The frozen inputs that the kernel surely does not write to: on a GPU these need no copy of their own for a call."""
         arrays = {name: param.array for name, param in bound.parameters.items() if isinstance(param, Sharded | Broadcast)}
-        frozen = {
-            name: max(len(array.shape), 1) for name, array in arrays.items() if array.version and array.dtype.names is None
-        }
-        return read_parameters(self.py_func, frozen) if frozen else frozenset()
+        frozen = {name for name, array in arrays.items() if array.version and array.dtype.names is None}
+        if not frozen:
+            return frozenset()
+        dimensions = {name: max(len(array.shape), 1) for name, array in arrays.items()}
+        numbers = {name: 0 for name, param in bound.parameters.items() if isinstance(param, Dynamic)}
+        return read_parameters(self.py_func, {**dimensions, **numbers}) & frozen
 
     def _make_kernel_plan(
         self,

@@ -1,4 +1,4 @@
-"""Which of its parameters a kernel writes to, as far as its source shows; and which it surely only reads.
+"""Which of its parameters a kernel writes to, as far as its source shows.
 
 Inputs are read-only: on the CPU they are the caller's own memory, and on a GPU what is written to a copy of them is lost. The
 CPU's compiler refuses every such store. This look at the source refuses the plain ones for every device, before anything is
@@ -8,7 +8,7 @@ sent: `x[...] = …`, `x[...] += …`, `x += …` and `cuda.atomic.…(x, …)` 
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -28,46 +28,6 @@ def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
     stores = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     rebound = {node.id for node in stores if id(node) not in added_to}
     return {name: line for name, line in found.items() if name not in rebound}
-
-
-_READ_ATTRIBUTES = {"shape", "size", "ndim", "dtype", "itemsize", "nbytes", "strides"}
-
-
-def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int]) -> frozenset[str]:
-    """The parameters of a kernel of which nothing but elements and sizes are read: no view of them is made or passed on.
-
-    Args:
-        function: the kernel.
-        dimensions: of the arrays that the parameters are; others are not among the result.
-    """
-    definition = _definition(function)
-    if definition is None:
-        return frozenset()
-    parents = {id(child): node for node in ast.walk(definition) for child in ast.iter_child_nodes(node)}
-    read = set(dimensions)
-    for node in ast.walk(definition):
-        if isinstance(node, ast.Name) and node.id in read and not _only_reads(node, parents, dimensions[node.id]):
-            read.discard(node.id)
-    return frozenset(read)
-
-
-def _only_reads(name: ast.Name, parents: Mapping[int, ast.AST], dimensions: int) -> bool:
-    node: ast.AST = name
-    indices = 0
-    while isinstance(parent := parents[id(node)], ast.Subscript) and parent.value is node and isinstance(parent.ctx, ast.Load):
-        parts = parent.slice.elts if isinstance(parent.slice, ast.Tuple) else [parent.slice]
-        if any(isinstance(part, ast.Slice | ast.Starred) for part in parts):
-            return False
-        indices += len(parts)
-        if indices == dimensions:
-            return True
-        node = parent
-    match parents[id(name)]:
-        case ast.Attribute(attr=attribute, ctx=ast.Load()):
-            return attribute in _READ_ATTRIBUTES
-        case ast.Call(func=ast.Name(id="len")):
-            return True
-    return False
 
 
 def _definition(function: Callable[..., Any]) -> ast.FunctionDef | None:

@@ -1,0 +1,251 @@
+"""Which of its parameters a kernel surely only reads, by its source.
+
+A frozen input that is surely read needs no copy of its own on a GPU. An array is, if all that a kernel does with its name is to
+take elements and to ask for sizes: no view of it is made, so nobody can write through one.
+
+    x[i]   x[i, j + 1]   x[i][j]   x.shape[0]   len(x)   x.size          with i, j that surely are numbers
+    x[k]   x[1:]   x[...]   y = x   row = x[i]   store(x, i)   x[i] = 0  and everything else: not surely
+
+The k of x[k] must be looked at, since it may be a slice, a tuple or None, and then x[k] is a view. Numbers are what loops over
+ranges, the positions of threads, sizes and arithmetic give, and names that hold nothing else. Where this is not seen, a copy is
+made that was not needed, and nothing is wrong.
+"""
+
+import ast
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+_SIZES = {"shape", "size", "ndim", "itemsize", "nbytes", "strides", "dtype"}
+_OF_NUMBERS = {"int", "len", "abs", "min", "max"}  # functions that return numbers, given what Numba lets them take
+_POSITIONS = {"threadIdx", "blockIdx", "blockDim", "gridDim"}
+_SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | ast.comprehension
+
+_NUMBER = ast.Constant(0)
+
+
+def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int]) -> frozenset[str]:
+    """The array parameters of a kernel of which surely nothing but elements and sizes are read.
+
+    Args:
+        function: the kernel.
+        dimensions: of the parameters that are arrays, at least 1; 0 for those that are numbers. Nothing is known of others.
+    """
+    definition = _definition(function)
+    if definition is None or any(isinstance(node, _SCOPES) for one in definition.body for node in ast.walk(one)):
+        return frozenset()  # a name may mean several things
+    try:
+        outside = inspect.getclosurevars(function)
+    except ValueError:  # a name that has no value yet
+        return frozenset()
+    source = _Source(definition, dimensions, outside)
+    return frozenset(name for name in source.arrays if all(map(source.only_reads, source.uses(name))))
+
+
+class _Source:
+    """A kernel's source, and what its names are.
+
+    Args:
+        definition: of the kernel, without functions inside.
+        dimensions: see `read_parameters`.
+        outside: what names mean that the kernel does not bind.
+    """
+
+    def __init__(self, definition: ast.FunctionDef, dimensions: Mapping[str, int], outside: inspect.ClosureVars) -> None:
+        body = [node for one in definition.body for node in ast.walk(one)]
+        own = {one.arg for one in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)}
+        self._names = [node for node in body if isinstance(node, ast.Name)]
+        self._parents = {id(child): node for node in body for child in ast.iter_child_nodes(node)}
+        bindings: dict[str, list[ast.expr | None]] = {}
+        for name, value in _bindings(body):
+            bindings.setdefault(name, []).append(value)
+        known = own | bindings.keys()
+        self._builtins = {name for name, value in outside.builtins.items() if callable(value)} - known
+        around = {**outside.globals, **outside.nonlocals}
+        self._numba = {name for name, value in around.items() if _is_numba(value)} - known
+        self.arrays = {name: number for name, number in dimensions.items() if number and name in own - bindings.keys()}
+        self._numbers = {name for name, number in dimensions.items() if not number} & own | (bindings.keys() - own)
+        # A name holds a number if it gets nothing else, given that the others hold numbers.
+        before = -1
+        while len(self._numbers) != before:
+            before = len(self._numbers)
+            self._numbers = {name for name in self._numbers if all(map(self._is_number, bindings.get(name, ())))}
+
+    def uses(self, name: str) -> list[ast.Name]:
+        """Where a name is used."""
+        return [node for node in self._names if node.id == name]
+
+    def only_reads(self, name: ast.Name) -> bool:
+        """Whether one use of an array's name takes an element of it, or asks for a size."""
+        indices, node = 0, name
+        while isinstance(parent := self._parents.get(id(node)), ast.Subscript) and parent.value is node:
+            parts = _parts(parent)
+            if not (isinstance(parent.ctx, ast.Load) and all(map(self._is_number, parts))):
+                return False
+            indices += len(parts)
+            if indices >= self.arrays[name.id]:
+                return True
+            node = parent  # type: ignore[assignment]  # a part of the array
+        return node is name and self._is_size(parent)
+
+    def _is_size(self, node: ast.AST | None) -> bool:
+        match node:
+            case ast.Attribute(attr=attribute, ctx=ast.Load()):
+                return attribute in _SIZES
+            case ast.Call(func=ast.Name(id="len"), keywords=[]):
+                return "len" in self._builtins
+        return False
+
+    def _is_number(self, node: ast.expr | None) -> bool:
+        """Whether an expression surely gives a number, or an array of numbers, by which rows are copied."""
+        match node:
+            case ast.Constant(value=value):
+                return type(value) in {int, float}
+            case ast.Name(id=name, ctx=ast.Load()):
+                return name in self._numbers
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert()):
+                return True
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self._is_number(left) or self._is_number(right)  # not two tuples
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                return self._is_number(left) and self._is_number(right)  # not a tuple, repeated
+            case ast.BinOp():
+                return True
+            case ast.IfExp(body=first, orelse=second):
+                return self._is_number(first) and self._is_number(second)
+            case ast.NamedExpr(value=value):
+                return self._is_number(value)
+            case ast.Subscript():
+                return self._is_element(node)
+            case ast.Attribute():
+                return self._is_position(node)
+            case ast.Call(args=args, keywords=[]):
+                return self._is_call_for_number(node, args)
+        return False
+
+    def _is_element(self, node: ast.Subscript) -> bool:
+        """Whether it is an element or a row of an array, or one of its sizes."""
+        parts = _parts(node)
+        if not (parts and all(map(self._is_number, parts))):
+            return False
+        match node.value:
+            case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name), attr="shape" | "strides"):
+                return name in self.arrays
+        return False
+
+    def _is_position(self, node: ast.Attribute) -> bool:
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr="size" | "ndim"):
+                return name in self.arrays
+            case ast.Attribute(value=ast.Attribute(value=numba, attr=position), attr="x" | "y" | "z"):
+                return position in _POSITIONS and self._is_cuda(numba)
+            case ast.Attribute(value=numba, attr="laneid" | "warpsize"):
+                return self._is_cuda(numba)
+        return False
+
+    def _is_call_for_number(self, node: ast.Call, args: list[ast.expr]) -> bool:
+        match node.func:
+            case ast.Name(id="range"):  # what a loop over it gives
+                return "range" in self._builtins
+            case ast.Name(id="len" | "int" as name):
+                return name in self._builtins
+            case ast.Name(id=name) if name in _OF_NUMBERS & self._builtins:
+                return (name == "abs" or len(args) > 1) and all(map(self._is_number, args))
+            case ast.Attribute(value=numba, attr="grid" | "gridsize"):
+                return len(args) == 1 and isinstance(args[0], ast.Constant) and args[0].value == 1 and self._is_cuda(numba)
+        return False
+
+    def _is_cuda(self, node: ast.expr) -> bool:
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr="cuda") | ast.Name(id=name):
+                return name in self._numba
+        return False
+
+
+def _parts(node: ast.Subscript) -> list[ast.expr]:
+    """What is between the brackets."""
+    return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+
+
+def _is_numba(value: object) -> bool:
+    return isinstance(value, ModuleType) and value.__name__ in {"numba", "numba.cuda"}
+
+
+def _bindings(body: list[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
+    """Names that a kernel binds, each with an expression that is a number if the name then holds one; None if it may not."""
+    seen: set[int] = set()
+    for node in body:
+        for target, value in _assigned(node):
+            if isinstance(target, ast.Name):
+                seen.add(id(target))
+                yield target.id, value
+    for node in body:
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Load) and id(node) not in seen:
+                yield node.id, None
+        elif not isinstance(node, ast.Attribute | ast.Constant | ast.keyword):
+            for name in _mentioned(node):  # by `import`, `global`, `case`, …
+                yield name, None
+
+
+def _mentioned(node: ast.AST) -> Iterator[str]:
+    for _, value in ast.iter_fields(node):
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, str):
+                yield one
+
+
+def _assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            return [pair for target in targets for pair in _paired(target, value)]
+        case ast.AugAssign(target=ast.Name(id=name) as target, op=operator, value=value):
+            return [(target, ast.BinOp(ast.Name(name, ast.Load()), operator, value))]
+        case ast.AnnAssign(target=target, value=value) | ast.NamedExpr(target=target, value=value):
+            return [(target, value)]
+        case ast.For(target=target, iter=ast.Call(func=ast.Name(id="range")) as value):
+            return [(target, value)]
+    return []
+
+
+def _paired(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr | None]]:
+    match target, value:
+        case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+            return list(zip(targets, values, strict=True))
+        case ast.Tuple(elts=targets), ast.Call(func=ast.Attribute(attr="grid" | "gridsize") as function, args=[_]):
+            return [(one, ast.Call(function, [ast.Constant(1)], [])) for one in targets]
+        case ast.Tuple(elts=targets), ast.Attribute(attr="shape"):
+            return [(one, ast.Subscript(value, _NUMBER, ast.Load())) for one in targets]
+    return [(target, value)]
+
+
+def _definition(function: Callable[..., Any]) -> ast.FunctionDef | None:
+    """The source that a function was compiled from; None where there is none, or where it is another by now."""
+    if not isinstance(function, FunctionType):
+        return None
+    code = function.__code__
+    try:
+        text = "".join(inspect.findsource(code)[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+            module = compile(text, code.co_filename, "exec", dont_inherit=True)
+    except (OSError, TypeError, ValueError, SyntaxError):
+        return None
+    if not any(one == code for one in _codes(module)):
+        return None
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _first_line(node) == code.co_firstlineno]
+    return found[0] if len(found) == 1 and found[0].name == code.co_name else None
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _codes(value)
+
+
+def _first_line(node: ast.FunctionDef) -> int:
+    return min([node.lineno, *(one.lineno for one in node.decorator_list)])
