@@ -1,0 +1,166 @@
+"""The Ising model on a square lattice: Metropolis steps on the two colours of a checkerboard.
+
+Spins s = ±1 on an L × L lattice whose ends are joined, each coupled to its four neighbours with the strength J = 1:
+
+    E = −Σ_<ij> s_i s_j
+
+A step turns a spin over with the probability min(1, exp(−β ΔE)), ΔE = 2 s_i Σ_j s_j over its neighbours (N. Metropolis et al.,
+Journal of Chemical Physics 21 (1953)). Spins of one colour of a checkerboard are no neighbours of each other, so all of them
+step at once; a sweep is a step of all black ones and then of all white ones (T. Preis, P. Virnau, W. Paul and J. Schneider,
+"GPU accelerated Monte Carlo simulation of the 2D and 3D Ising model", Journal of Computational Physics 228 (2009)).
+
+Independent lattices are sharded, each with its own temperature: one block of threads to a lattice. The random numbers belong to
+(seed, lattice, sweep, site), so that every number of ranks sees the same spins.
+
+Below the critical temperature T_c = 2/ln(1 + √2) ≈ 2.269 an infinite lattice has the magnetisation a site
+
+    m = (1 − sinh(2β)^−4)^(1/8)
+
+Source: L. Onsager, Physical Review 65 (1944); proved by C. Yang, Physical Review 85 (1952).
+"""
+
+import math
+
+import numpy as np
+from numba import cuda, int32
+
+import synknumba as synk
+
+CRITICAL_TEMPERATURE = 2.0 / math.log(1.0 + math.sqrt(2.0))
+_BLOCK = 128
+
+
+def _grid(rows):
+    """A block for each lattice; beyond 65,536, blocks walk over the lattices in strides."""
+    return max(1, min(65_536, rows))
+
+
+@synk.parallel(block=_BLOCK, grid=_grid, inout=("spins",))
+@cuda.jit
+def sweep(spins, betas, first, seed, start, sweeps):
+    """Makes some sweeps over each lattice.
+
+    Args:
+        spins: int8, shape (n, L, L) with an even L of at least 2, values ±1, C-contiguous; sharded, written.
+        betas: float64, shape (n,), 1/energy; β = 1/T of each lattice, sharded.
+        first: `synk.OFFSET`.
+        seed: int; which random numbers.
+        start: int; how many sweeps these lattices have made already with this seed.
+        sweeps: int; how many to make.
+    """
+    side = spins.shape[1]
+    half = side // 2
+    sites = side * side
+    for lattice in range(cuda.blockIdx.x, spins.shape[0], cuda.gridDim.x):
+        beta = betas[lattice]
+        for made in range(sweeps):
+            for colour in range(2):
+                for k in range(cuda.threadIdx.x, sites // 2, cuda.blockDim.x):
+                    i = k // half
+                    j = 2 * (k % half) + (i + colour) % 2
+                    up = i - 1 if i > 0 else side - 1
+                    down = i + 1 if i < side - 1 else 0
+                    left = j - 1 if j > 0 else side - 1
+                    right = j + 1 if j < side - 1 else 0
+                    spin = spins[lattice, i, j]
+                    around = spins[lattice, up, j] + spins[lattice, down, j]
+                    around += spins[lattice, i, left] + spins[lattice, i, right]
+                    draw = synk.random.uniform(seed, first + lattice, (start + made) * sites + i * side + j)
+                    if draw < math.exp(-2.0 * beta * spin * around):
+                        spins[lattice, i, j] = -spin
+                cuda.syncthreads()
+
+
+def sweep_reference(spins, betas, seed, start, sweeps):
+    """The same with NumPy, in place."""
+    n, side, _ = spins.shape
+    i, j = np.indices((side, side))
+    for made in range(sweeps):
+        draw = (start + made) * side * side + i * side + j
+        u = synk.random.uniform(seed, np.arange(n)[:, None, None], draw)
+        for colour in (0, 1):
+            around = sum(np.roll(spins, shift, axis) for axis in (1, 2) for shift in (-1, 1))
+            turns = u < np.exp(-2.0 * betas[:, None, None] * spins * around)
+            spins[turns & ((i + j) % 2 == colour)] *= -1
+
+
+@synk.parallel(
+    block=_BLOCK,
+    grid=_grid,
+    outputs={
+        "magnetisation": synk.output("gather", dtype="float64"),
+        "energy": synk.output("gather", dtype="float64"),
+    },
+)
+@cuda.jit
+def observe(spins, magnetisation, energy):
+    """Magnetisation and energy of each lattice, a site.
+
+    Args:
+        spins: int8, shape (n, L, L), values ±1, C-contiguous; sharded.
+        magnetisation: float64, shape (n,), in [−1, 1]; gathered.
+        energy: float64, shape (n,), in [−2, 2]; gathered.
+    """
+    sums = cuda.shared.array(2, int32)
+    side = spins.shape[1]
+    sites = side * side
+    for lattice in range(cuda.blockIdx.x, spins.shape[0], cuda.gridDim.x):
+        if cuda.threadIdx.x < 2:
+            sums[cuda.threadIdx.x] = 0
+        cuda.syncthreads()
+        up = 0
+        bonds = 0
+        for k in range(cuda.threadIdx.x, sites, cuda.blockDim.x):
+            i = k // side
+            j = k % side
+            below = spins[lattice, i + 1 if i < side - 1 else 0, j]
+            right = spins[lattice, i, j + 1 if j < side - 1 else 0]
+            up += spins[lattice, i, j]
+            bonds += spins[lattice, i, j] * (below + right)
+        cuda.atomic.add(sums, 0, up)
+        cuda.atomic.add(sums, 1, bonds)
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            magnetisation[lattice] = sums[0] / sites
+            energy[lattice] = -sums[1] / sites
+        cuda.syncthreads()
+
+
+def observe_reference(spins):
+    """The same with NumPy: magnetisation and energy."""
+    wide = spins.astype(np.int64)
+    bonds = wide * (np.roll(wide, -1, axis=1) + np.roll(wide, -1, axis=2))
+    return wide.mean(axis=(1, 2)), -bonds.mean(axis=(1, 2))
+
+
+def onsager_magnetisation(temperature):
+    """|m| of an infinite lattice: a float, 0 from the critical temperature on."""
+    if temperature >= CRITICAL_TEMPERATURE:
+        return 0.0
+    return (1.0 - math.sinh(2.0 / temperature) ** -4) ** 0.125
+
+
+def simulate(temperatures, side, seed, warm_up, measurements, sweeps_between=2):
+    """The mean |magnetisation| and energy of lattices that begin with all spins up.
+
+    Args:
+        temperatures: array, shape (n,), above 0; a lattice for each.
+        side: L, even.
+        seed: int.
+        warm_up: sweeps before the first measurement.
+        measurements: how many.
+        sweeps_between: sweeps before each measurement.
+
+    Returns:
+        Two arrays of shape (n,): means over the measurements of |m| and of E, a site.
+    """
+    betas = synk.data(1.0 / np.asarray(temperatures, np.float64))
+    spins = synk.data(np.ones((len(betas), side, side), np.int8))
+    sweep(spins, betas, synk.OFFSET, seed, 0, warm_up)
+    magnetisation, energy = np.zeros(len(betas)), np.zeros(len(betas))
+    for k in range(measurements):
+        sweep(spins, betas, synk.OFFSET, seed, warm_up + k * sweeps_between, sweeps_between)
+        seen = observe(spins)
+        magnetisation += abs(seen.magnetisation)
+        energy += seen.energy
+    return magnetisation / measurements, energy / measurements

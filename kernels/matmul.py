@@ -1,0 +1,61 @@
+"""The product of two matrices, in tiles of 16 × 16 in shared memory.
+
+    C_ij = Σ_k A_ik B_kj
+
+The rows of A are sharded, B goes to every rank whole, and each rank computes its rows of C, which are gathered: no rank needs
+another one's result. A block loads a tile of A and one of B, where each element is used 16 times instead of once, adds their
+product to its tile of C, and goes on along k. Source: CUDA C++ Programming Guide, "Shared memory": matrix multiplication.
+
+It shows how tiles are used; for large matrices on a GPU, a `synk.function` that returns `a @ b` calls cuBLAS and is faster.
+"""
+
+import numpy as np
+from numba import cuda
+
+import synknumba as synk
+
+_TILE = 16
+_COLUMN_BLOCKS = 64  # blocks side by side; where C has more than 64 · 16 columns, each goes on to the next ones
+
+
+def _grid(rows):
+    """A row of blocks for each 16 rows of A. They are counted along x, where a grid may be longest."""
+    return max(1, -(-rows // _TILE)), _COLUMN_BLOCKS
+
+
+@synk.parallel(
+    block=(_TILE, _TILE),
+    grid=_grid,
+    broadcast=("b",),
+    outputs={"c": synk.output("gather", shape=lambda args: (args["b"].shape[1],), like="a")},
+)
+@cuda.jit
+def matmul(a, b, c):
+    """A B, added up in the dtype of A.
+
+    Args:
+        a: float32 or float64, shape (n, k), C-contiguous; sharded.
+        b: of the same dtype, shape (k, m), C-contiguous; broadcast.
+        c: of the same dtype, shape (n, m); gathered.
+    """
+    a_tile = cuda.shared.array((_TILE, _TILE), a.dtype)
+    b_tile = cuda.shared.array((_TILE, _TILE), a.dtype)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y  # neighbours in x take neighbouring columns, which lie side by side
+    i = cuda.blockIdx.x * _TILE + ty
+    for first in range(cuda.blockIdx.y * _TILE, b.shape[1], _COLUMN_BLOCKS * _TILE):
+        j = first + tx
+        acc = a.dtype.type(0)
+        for k in range(0, a.shape[1], _TILE):
+            a_tile[ty, tx] = a[i, k + tx] if i < a.shape[0] and k + tx < a.shape[1] else 0
+            b_tile[ty, tx] = b[k + ty, j] if k + ty < b.shape[0] and j < b.shape[1] else 0
+            cuda.syncthreads()
+            for t in range(_TILE):
+                acc += a_tile[ty, t] * b_tile[t, tx]
+            cuda.syncthreads()
+        if i < a.shape[0] and j < b.shape[1]:
+            c[i, j] = acc
+
+
+def matmul_reference(a, b):
+    """The same with NumPy."""
+    return np.matmul(a, b)

@@ -1,0 +1,200 @@
+"""Moments, histograms and covariances of rows that are spread over ranks.
+
+Moments and covariances are computed in two passes: the mean first, then sums of powers of what deviates from it,
+
+    M_k = Σ (x − c)^k,  c the mean found first
+
+A single pass with Σx² loses all digits where the mean is large and the deviations are small. The mean that was found is
+rounded, so M_1 is not quite zero, and the second moment is mended by M_2 − M_1²/n. Source: T. Chan, G. Golub and R. LeVeque,
+"Algorithms for computing the sample variance", The American Statistician 37 (1983), equation 1.7. Skewness and kurtosis are the
+plain ones, g1 = m_3/m_2^(3/2) and g2 = m_4/m_2² − 3 with m_k = M_k/n.
+
+Histograms are counted in a block's shared memory, where atomic additions are fast, and added to the result once a block.
+Source: V. Podlozhnyuk, "Histogram calculation in CUDA" (NVIDIA, 2007).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import cuda, float64, int32
+
+import synknumba as synk
+from synknumba.kernels.reduce import column_sums
+
+_BINS = 2048  # counted in 8 KiB of shared memory; more of them are counted in the result itself
+_TILE = 16
+
+
+def _grid(rows):
+    """Blocks of 256 threads, a row for each; beyond 1024 blocks, threads walk over the rows in strides.
+
+    So a thread, not a row, costs an atomic addition.
+    """
+    return max(1, min(1024, -(-rows // 256)))
+
+
+@synk.parallel(grid=_grid, outputs={"sums": synk.output("sum", shape=4, dtype="float64")})
+@cuda.jit
+def power_sums(x, center, sums):
+    """Σ (x − c)^k for k = 1 … 4.
+
+    Args:
+        x: real, shape (n,); sharded.
+        center: float; c, in the unit of x.
+        sums: float64, shape (4,).
+    """
+    s1 = 0.0
+    s2 = 0.0
+    s3 = 0.0
+    s4 = 0.0
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        d = x[i] - center
+        s1 += d
+        s2 += d * d
+        s3 += d * d * d
+        s4 += d * d * d * d
+    cuda.atomic.add(sums, 0, s1)
+    cuda.atomic.add(sums, 1, s2)
+    cuda.atomic.add(sums, 2, s3)
+    cuda.atomic.add(sums, 3, s4)
+
+
+def power_sums_reference(x, center):
+    """The same with NumPy."""
+    d = x.astype(np.float64) - center
+    return np.array([(d**k).sum() for k in (1, 2, 3, 4)])
+
+
+@synk.parallel(
+    grid=_grid,
+    broadcast=("edges",),
+    outputs={"counts": synk.output("sum", shape=lambda args: (len(args["edges"]) - 1,), dtype="int64")},
+)
+@cuda.jit
+def histogram(x, edges, counts):
+    """Counts the x in each bin: edges[k] ≤ x < edges[k + 1], and in the last bin also x = edges[-1].
+
+    Bins of one width are found by a division, and the neighbours are looked at because of rounding. So the counts are right for
+    all edges that increase, and found fast for those that are evenly spaced. What lies outside, and NaN, is not counted.
+
+    Args:
+        x: real, shape (n,); sharded.
+        edges: float64, shape (bins + 1,), increasing, in the unit of x; broadcast.
+        counts: int64, shape (bins,).
+    """
+    own = cuda.shared.array(_BINS, int32)  # a block has fewer than 2^31 rows: 2^40 rows would fit no memory
+    bins = counts.shape[0]
+    low = edges[0]
+    high = edges[bins]
+    scale = bins / (high - low)
+    shared = bins <= _BINS
+    if shared:
+        for k in range(cuda.threadIdx.x, bins, cuda.blockDim.x):
+            own[k] = 0
+    cuda.syncthreads()
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        value = float64(x[i])
+        if low <= value <= high:
+            guess = (value - low) * scale
+            k = int(guess) if guess < bins else bins - 1
+            while value < edges[k]:
+                k -= 1
+            while k < bins - 1 and value >= edges[k + 1]:
+                k += 1
+            if shared:
+                cuda.atomic.add(own, k, 1)
+            else:
+                cuda.atomic.add(counts, k, 1)
+    cuda.syncthreads()
+    if shared:
+        for k in range(cuda.threadIdx.x, bins, cuda.blockDim.x):
+            if own[k] > 0:
+                cuda.atomic.add(counts, k, own[k])
+
+
+def histogram_reference(x, edges):
+    """The same with NumPy."""
+    return np.histogram(x.astype(np.float64), edges)[0]
+
+
+@synk.parallel(
+    block=(_TILE, _TILE),
+    grid=_grid,
+    broadcast=("center",),
+    outputs={"sums": synk.output("sum", shape=lambda args: (args["x"].shape[1],) * 2, dtype="float64")},
+)
+@cuda.jit
+def centered_products(x, center, sums):
+    """Σ (x_j − c_j)(x_k − c_k) over rows, for all pairs of columns j, k.
+
+    A block takes 16 rows and 16 + 16 columns at a time into shared memory, where each element is used 16 times.
+
+    Args:
+        x: real, shape (n, d), C-contiguous; sharded.
+        center: float64, shape (d,); c, broadcast.
+        sums: float64, shape (d, d), symmetric.
+    """
+    left = cuda.shared.array((_TILE, _TILE), float64)
+    right = cuda.shared.array((_TILE, _TILE), float64)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    n, d = x.shape
+    for j0 in range(0, d, _TILE):
+        for k0 in range(0, j0 + 1, _TILE):  # the rest is symmetric
+            acc = 0.0
+            for i0 in range(cuda.blockIdx.x * _TILE, n, cuda.gridDim.x * _TILE):
+                i = i0 + ty
+                left[ty, tx] = x[i, j0 + tx] - center[j0 + tx] if i < n and j0 + tx < d else 0.0
+                right[ty, tx] = x[i, k0 + tx] - center[k0 + tx] if i < n and k0 + tx < d else 0.0
+                cuda.syncthreads()
+                for row in range(_TILE):
+                    acc += left[row, ty] * right[row, tx]
+                cuda.syncthreads()
+            j = j0 + ty
+            k = k0 + tx
+            if j < d and k < d:
+                cuda.atomic.add(sums, (j, k), acc)
+                if k0 != j0:
+                    cuda.atomic.add(sums, (k, j), acc)
+
+
+def centered_products_reference(x, center):
+    """The same with NumPy."""
+    d = x.astype(np.float64) - center
+    return d.T @ d
+
+
+class Moments(NamedTuple):
+    """What `moments` returns: floats; the variance is unbiased, NaN for one row."""
+
+    rows: int
+    mean: float
+    variance: float
+    skewness: float
+    kurtosis: float
+
+
+def moments(x):
+    """Mean, unbiased variance, skewness and excess kurtosis; x: array or `Data` of shape (n,) with n ≥ 1.
+
+    Skewness and kurtosis are NaN where all x are equal.
+    """
+    n = len(x)
+    first = float(x[0])  # any row is near the others, compared with zero
+    mean = first + power_sums(x, first)[0] / n
+    s1, s2, s3, s4 = power_sums(x, mean)
+    squares = s2 - s1 * s1 / n
+    nan = float("nan")
+    m2 = squares / n
+    return Moments(
+        rows=n,
+        mean=float(mean + s1 / n),
+        variance=float(squares / (n - 1)) if n > 1 else nan,
+        skewness=float(s3 / n / m2**1.5) if m2 > 0.0 else nan,
+        kurtosis=float(s4 / n / m2**2 - 3.0) if m2 > 0.0 else nan,
+    )
+
+
+def covariance(x):
+    """The unbiased covariance of columns, shape (d, d); x: array or `Data` of shape (n, d) with n ≥ 2."""
+    n = len(x)
+    return centered_products(x, column_sums(x) / n) / (n - 1)
