@@ -257,7 +257,7 @@ class Function:
         assert launch is not None  # noqa: S101  # every kernel has one
         launch.resolve(rows.total)  # refuses a grid that cannot be derived before anything is sent
         wanted = self._builder.wanted(options.subset)
-        built = self._builder.build(bound, rows.total, capacity, world.world_size, wanted)
+        built = self._builder.build(bound, rows.total, capacity, world, wanted)
         self._builder.check_mean(rows.total, wanted)
         parameters: list[tuple[str, Param]] = [
             (name, built.results[name] if name in built.results else bound.parameters[name]) for name in self._parameters
@@ -277,7 +277,8 @@ class Function:
         world.attach([*bound.segments, *built.segments.values()])
         self._ship(world, program, info)
         finish = None if len(wanted) < 2 else result_class(self.name, tuple(wanted))
-        return KernelPlan(world, program, info, About(bound.segments, bound.storages), wanted, finish, built.segments)
+        about = About(bound.segments, bound.storages)
+        return KernelPlan(world, program, info, about, wanted, finish, built.segments, sorted(built.combined))
 
     def _ship(self, world: World, program: Program | None, info: CallInfo) -> None:
         """Sends a program, and the function before its first."""

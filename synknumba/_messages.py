@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from synknumba._layout import StorageLayout
-from synknumba._program import Collective, FunctionSpec, HostArray, Program, Transfer
+from synknumba._program import Collective, Combination, FunctionSpec, HostArray, Program, Transfer
 from synknumba._types import Shape
 
 # ---- commands ----------------------------------------------------------------------------------------------
@@ -22,7 +22,7 @@ class Install:
     """Keep this function and this program. Either may be None."""
 
     function: FunctionSpec | None
-    program: Program | Collective | Transfer | None
+    program: Program | Combination | Collective | Transfer | None
 
 
 @dataclass(frozen=True, slots=True)

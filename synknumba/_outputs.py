@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from synknumba import _lending, _reduction
+from synknumba import _combining, _lending, _reduction
 from synknumba._arguments import Output
 from synknumba._bound import Bound
 from synknumba._control import RESULT_BYTES
@@ -16,6 +16,7 @@ from synknumba._program import HeldRows, HostArray, Result, Sharded
 from synknumba._shm import Segment
 from synknumba._types import Shape
 from synknumba._variable import Variable
+from synknumba._world import World
 
 SMALL_RESULT_BYTES = 16 * 1024  # more than this for one output and it gets a segment of its own
 
@@ -27,7 +28,8 @@ class Built:
     results: dict[str, Result] = field(default_factory=dict)
     segments: dict[str, Segment] = field(default_factory=dict)
     used: int = 0  # bytes of each rank's part of the control block
-    lent: int = 0  # results that the caller may get where they lie
+    lent: int = 0  # results that the caller may get where the kernel has written them
+    combined: set[str] = field(default_factory=set)  # results that the ranks combine
 
 
 class OutputBuilder:
@@ -85,20 +87,20 @@ class OutputBuilder:
             message = f'{means[0]} of {self._name} is a "mean" of rows, and there are none; pass at least one row'
             raise ReductionError(message)
 
-    def build(self, bound: Bound, count: int | None, capacity: int, world_size: int, wanted: Sequence[str]) -> Built:
-        """All outputs, of which only the wanted ones have a place."""
+    def build(self, bound: Bound, count: int | None, capacity: int, world: World, wanted: Sequence[str]) -> Built:
+        """All outputs, of which only the wanted ones have a place. The world is begun."""
         built = Built()
         for name, output in self._outputs.items():
             dtype, shape = self._resolve(name, output, bound, count)
             result = Result(name, output.op, dtype, shape, None)
             if name in wanted:
-                result = self._place(built, result, capacity, world_size)
+                result = self._place(built, result, capacity, world, solo=bound.solo)
             built.results[name] = result
         return built
 
-    def _place(self, built: Built, result: Result, capacity: int, world_size: int) -> Result:
+    def _place(self, built: Built, result: Result, capacity: int, world: World, *, solo: bool) -> Result:
         if result.op == "gather":
-            return self._in_segment(built, result, np.dtype(result.dtype), (capacity, *result.shape))
+            return self._in_segment(built, result, np.dtype(result.dtype), (capacity, *result.shape), lend=True)
         dtype = _reduction.result_dtype(result.op, np.dtype(result.dtype))
         nbytes = int(np.prod(result.shape, dtype=np.int64)) * dtype.itemsize
         start = -(-built.used // 64) * 64
@@ -106,13 +108,19 @@ class OutputBuilder:
             built.used = start + nbytes
             parts = HostArray(-1, dtype, result.shape, start)
             return Result(result.name, result.op, result.dtype, result.shape, parts, in_control=True)
-        return self._in_segment(built, result, dtype, (world_size, *result.shape))
+        shape = (world.world_size, *result.shape)
+        if result.op is not None and not solo and _combining.is_worthwhile(world, nbytes):
+            built.combined.add(result.name)
+            if world.device == "cuda":
+                return replace(result, parts=HostArray(-1, dtype, shape), stays=True)
+        return self._in_segment(built, result, dtype, shape, lend=result.op is not None and world.world_size == 1)
 
     @staticmethod
-    def _in_segment(built: Built, result: Result, dtype: "np.dtype[Any]", shape: Shape) -> Result:
+    def _in_segment(built: Built, result: Result, dtype: "np.dtype[Any]", shape: Shape, *, lend: bool) -> Result:
+        """Memory for a result; `lend` where that is what the caller may get."""
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         segment = built.segments[result.name] = Segment(nbytes)
-        if result.op != "gather" or nbytes < _lending.LENT_BYTES:
+        if not lend or nbytes < _lending.LENT_BYTES:
             return replace(result, parts=HostArray(segment.id, dtype, shape))
         built.lent += 1
         return replace(result, parts=HostArray(-1, dtype, shape), lent=built.lent - 1)

@@ -12,14 +12,15 @@ import itertools
 import struct
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from synknumba import _reduction
+from synknumba._combining import Combining
 from synknumba._control import RESULT_BYTES, ControlBlock
 from synknumba._copying import private_copy
 from synknumba._errors import ReductionError
@@ -27,7 +28,7 @@ from synknumba._failure import CallInfo
 from synknumba._lending import Lender
 from synknumba._messages import Returned
 from synknumba._partition import part
-from synknumba._program import Program, Result
+from synknumba._program import Combination, Combined, Program, Result
 from synknumba._returned import RankReturn, ResultReader
 from synknumba._shm import Segment
 from synknumba._tree import Structure, describe, spread, unflatten
@@ -83,6 +84,8 @@ class Plan(ABC):
 
     Attributes:
         lenders: of the results that the caller may get where they lie.
+        rows: of a call's row count, who had how many. It does not refer to the plan, whose memory is freed with the last
+            reference.
     """
 
     lenders: Sequence[Lender] = ()
@@ -94,6 +97,7 @@ class Plan(ABC):
         self._inputs = tuple(map(weakref.ref, about.segments))
         self._variables = tuple(map(weakref.ref, about.variables))
         self._number = program.number
+        self.rows = partial(RowCount, participants=1 if program.solo else world.world_size)
         self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
         self._memory = world.control.values.data
 
@@ -133,10 +137,6 @@ class Plan(ABC):
     def collect(self, count: Count) -> Any:
         """Puts the ranks' results together."""
 
-    def rows(self, count: Count) -> RowCount:
-        """Who had how many rows."""
-        return RowCount(count, 1 if self.program.solo else self.world.world_size)
-
     def forget(self) -> None:
         """Has the ranks drop the program."""
         self.world.forget("program", self._number)
@@ -160,6 +160,7 @@ class KernelPlan(Plan):
         wanted: Sequence[str],
         finish: Callable[..., Any] | None,
         segments: Mapping[str, Segment],
+        combined: Collection[str] = (),
     ) -> None:
         super().__init__(world, program, info, about)
         results = {param.name: param for _, param in program.parameters if isinstance(param, Result)}
@@ -167,30 +168,49 @@ class KernelPlan(Plan):
         self._lenders = {name: self._lender(results[name], segments[name]) for _, name in lent}
         self.lenders = tuple(self._lenders.values())
         self._segments = {name: segment for name, segment in segments.items() if name not in self._lenders}
+        self._combining = self._combine([results[name] for name in combined]) if combined else None
+        self._lent_mean = any(results[name].op == "mean" for name in self._lenders)
         self._collectors = [self._collector(results[name]) for name in wanted]
         self._alone = self._collectors[0] if len(self._collectors) == 1 else None
         self._finish = finish  # makes a named tuple of several results
 
     @property
     def nbytes(self) -> int:
-        return sum(segment.size for segment in self._segments.values()) + sum(lender.nbytes for lender in self.lenders)
+        places = sum(lender.nbytes for lender in self._lenders.values())
+        return sum(segment.size for segment in self._segments.values()) + places
 
     def trim(self) -> None:
-        for lender in self.lenders:
+        for lender in self._lenders.values():
             lender.trim()
 
+    def forget(self) -> None:
+        super().forget()
+        if self._combining is not None:
+            self._combining.forget()
+
     def collect(self, count: Count) -> Any:
+        if self._lenders:
+            self._complete(count)
         if self._alone is not None:
             return self._alone(count)
         if self._finish is None:
             return None
         return self._finish(*(collector(count) for collector in self._collectors))
 
+    def _complete(self, count: Count) -> None:
+        """What is left to be done until large results are what the caller gets."""
+        if self._lent_mean:
+            _reduction.check_weights(self.rows(count).weights())
+        if self._combining is not None:
+            self._combining.run(lambda: self.rows(count).weights())
+
     def _collector(self, result: Result) -> Collector:
         assert result.parts is not None  # noqa: S101  # only wanted outputs are collected
         if result.name in self._lenders:
-            lender, row = self._lenders[result.name], result.shape
-            return lambda count: lender.result((total_rows(count) or 0, *row))
+            lender, shape = self._lenders[result.name], result.shape
+            if result.op == "gather":
+                return lambda count: lender.result((total_rows(count) or 0, *shape))
+            return lambda _: lender.result(shape)
         if result.op == "gather":
             rows = self._segments[result.name].array(result.parts.dtype, result.parts.shape)
             return lambda count: private_copy(rows[: total_rows(count)])  # no reference to the plan: it would keep the memory
@@ -208,6 +228,21 @@ class KernelPlan(Plan):
         assert result.parts is not None  # noqa: S101
         world = self.world
         return Lender(place, result.parts.dtype, lambda segment: world.attach([segment]))
+
+    def _combine(self, results: Sequence[Result]) -> Combining:
+        """Has the ranks combine some results, in places of their own."""
+        told = []
+        for result in results:
+            assert result.parts is not None  # noqa: S101  # only wanted outputs are combined
+            dtype, count = np.dtype(result.parts.dtype), int(np.prod(result.shape, dtype=np.int64))
+            place = Segment(count * dtype.itemsize)
+            self.world.attach([place])
+            self._lenders[result.name] = self._lender(result, place)
+            parts = None if result.stays else replace(result.parts, segment=self._segments[result.name].id)
+            told.append(Combined(result.name, result.op, dtype, count, parts))
+        weighted = any(one.op == "mean" for one in told)
+        combination = Combination(next_number(), self._number, tuple(told), weighted)
+        return Combining(self.world, combination, self.info, self._lenders)
 
 
 def control_parts(control: ControlBlock, result: Result) -> Array:

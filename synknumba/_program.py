@@ -118,6 +118,7 @@ class Result:
         parts: where the coordinator reads it: shape (W, *shape), in the result dtype, or for "gather" (rows, *shape).
             None for an output that the caller did not ask for.
         in_control: the parts are rows of the control block's results, at `parts.offset` bytes, and not in a segment.
+        stays: each rank's part stays on its device, where a `Combination` takes it; `parts` tells its dtype and shape.
         lent: the parts are in a segment whose id comes with each call: which of `Program.lent` at the end of its values.
     """
 
@@ -127,6 +128,7 @@ class Result:
     shape: Shape
     parts: HostArray | None
     in_control: bool = False
+    stays: bool = False
     lent: int | None = None
 
 
@@ -279,7 +281,7 @@ class Program:
             match param:
                 case Sharded(array) | Broadcast(array):
                     arrays.append(array)
-                case Result(parts=HostArray() as parts, lent=None):
+                case Result(parts=HostArray() as parts, lent=None, stays=False):
                     arrays.append(parts)
         return frozenset(array.segment for array in arrays)
 
@@ -335,6 +337,50 @@ class Collective:
     def variables(self) -> frozenset[int]:
         """The numbers of the variables' memory that it is about."""
         return frozenset(end.variable for _, *ends in self.arrays for end in ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """One result of a `Combination`.
+
+    Attributes:
+        name: the output's.
+        op: how the ranks' parts are put together.
+        dtype: of the parts and of the result.
+        count: elements.
+        parts: where the parts of all ranks are, shape (W, …); None where they are on the devices.
+    """
+
+    name: str
+    op: Op
+    dtype: Any
+    count: int
+    parts: HostArray | None
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """What ranks do after a program whose results are large: each combines its part of the elements of all.
+
+    With every call come the ids of the segments that the results are written to and, where there is a mean, the rows of each
+    rank.
+
+    Attributes:
+        number: by which the coordinator asks for it.
+        program: the number of the program.
+        results: which.
+        weighted: whether there is a mean among them.
+    """
+
+    number: int
+    program: int
+    results: tuple[Combined, ...]
+    weighted: bool
+
+    @property
+    def on_devices(self) -> bool:
+        """Whether the parts are on the devices; the same for all results."""
+        return self.results[0].parts is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,10 @@ from synknumba._holding import Holding
 from synknumba._launch import LaunchConfig
 from synknumba._limits import limit_threads
 from synknumba._messages import Attach, Command, Drop, Failed, Hold, Install, Invitation, Invite, Join, News, Stop
-from synknumba._program import Collective, FunctionSpec, Program, Transfer
+from synknumba._program import Collective, Combination, FunctionSpec, Program, Transfer
 from synknumba._routine import Place, Repeated, Routine
 from synknumba._run_collective import CollectiveRoutine, TransferRoutine
+from synknumba._run_combination import CombinationRoutine
 from synknumba._run_function import FunctionRoutine
 from synknumba._run_kernel import KernelRoutine
 from synknumba._shm import Segment, allow_descriptors, release_inherited
@@ -207,7 +208,7 @@ class Rank:
             if segment_id in routine.segments or segment_id in routine.written:
                 routine.forget_buffers()
 
-    def _install(self, spec: FunctionSpec | None, program: Program | Collective | Transfer | None) -> None:
+    def _install(self, spec: FunctionSpec | None, program: Program | Combination | Collective | Transfer | None) -> None:
         if spec is not None:
             self.functions[spec.id] = self._load(spec)
         match program:
@@ -215,6 +216,8 @@ class Rank:
                 self.routines[program.number] = self._routine(program, self.functions[program.function])
             case Collective():
                 self.routines[program.number] = CollectiveRoutine(program, self.place, self._transport(host=program.host))
+            case Combination():
+                self.routines[program.number] = self._combination(program)
             case Transfer():
                 self.routines[program.number] = TransferRoutine(program, self.place)
 
@@ -223,6 +226,11 @@ class Rank:
             return FunctionRoutine(program, self.place, loaded.function)
         assert loaded.launch is not None  # noqa: S101  # every kernel is shipped with one
         return KernelRoutine(program, self.place, loaded.kernel, loaded.launch)
+
+    def _combination(self, told: Combination) -> CombinationRoutine:
+        source = self.routines[told.program]
+        assert isinstance(source, KernelRoutine)  # noqa: S101  # it was installed before
+        return CombinationRoutine(told, self.place, source, self._transport(host=False) if told.on_devices else None)
 
     # ---- variables and transports
 

@@ -12,6 +12,7 @@ so a mean is weighted by rows throughout, and exact however uneven shards and sl
 never combined; "gather" puts rows beside each other and needs neither.
 """
 
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -24,6 +25,8 @@ _NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather"]
 _OPS: tuple[str | None, ...] = (*get_args(_NamedOp), None)
 
 UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+
+PIECE_BYTES = 256 << 10  # of a result that is combined at once: some of them are in a second-level cache
 
 _INTEGER_WAY_OUT = "declare an integer dtype"
 _REFUSED: dict[str | None, dict[str, str]] = {  # op: {dtype kind: way out}; kinds as in numpy.dtype.kind
@@ -156,12 +159,36 @@ def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
     return UFUNCS[op].reduce(parts, axis=0, dtype=parts.dtype)
 
 
+def combine_into(op: Op, parts: Array, weights: Array, out: Array) -> None:
+    """As `combine`, into memory that is there already, some elements at a time so that they stay in a cache. The same bits.
+
+    Args:
+        op: any but "gather" and None.
+        parts: shape (W, n).
+        weights: shape (W,): rows of each rank; only "mean" looks at them.
+        out: shape (n,), in the op's result dtype.
+    """
+    pieces = max(out.nbytes // PIECE_BYTES, 1)
+    with np.errstate(all="ignore"):  # as other transports have it
+        for start, stop in pairwise(len(out) * k // pieces for k in range(pieces + 1)):
+            if op == "mean":
+                out[start:stop] = _weighted_mean(parts[:, start:stop], weights)
+            else:
+                assert op is not None  # noqa: S101  # the caller's
+                UFUNCS[op].reduce(parts[:, start:stop], 0, parts.dtype, out[start:stop])
+
+
+def check_weights(weights: Array) -> None:
+    """Refuses the mean of no rows."""
+    if not weights.any():
+        message = "mean of rows with none at all; give at least one row"
+        raise ReductionError(message)
+
+
 def _weighted_mean(parts: Array, weights: Array) -> Array | np.generic:
     final = result_dtype("mean", parts.dtype)
     present = np.flatnonzero(weights)
-    if not len(present):
-        message = "mean of rows with none at all; give at least one row"
-        raise ReductionError(message)
+    check_weights(weights)
     if len(present) == 1:
         return parts[present[0]].astype(final)  # w·v / w may differ from v in the last bit
     wide = np.result_type(final, np.float64)

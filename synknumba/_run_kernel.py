@@ -16,7 +16,7 @@ from synknumba._program import Dynamic, Program, Result
 from synknumba._repetition import Repetition
 from synknumba._routine import Moves, Place, Routine, SliceRows, scalar_value
 from synknumba._run_update import Updates
-from synknumba._types import Array
+from synknumba._types import Array, Shape
 from synknumba.device import DeviceKernel, Step
 
 BINDINGS_KEPT = 512  # selections of rows whose steps are kept: an epoch of minibatches, for most
@@ -130,6 +130,10 @@ class KernelRoutine(Routine):
             return result
         return replace(result, parts=replace(result.parts, segment=values[result.lent - self.program.lent]))
 
+    def total(self, name: str, dtype: Any, shape: Shape) -> Any:
+        """What the slices of an output come to that stays on the device; whoever asks gets the same memory."""
+        return self.workspace.scratch((name, "total"), dtype, shape)
+
     def _launch_step(self, args: list[Any], rows: SliceRows | None) -> Step:
         grid, block = self._launch.resolve(None if rows is None else rows.count)
         return self._kernel.bind(grid, block, self._launch.smem_bytes, args, tuple(self._dynamic))
@@ -159,7 +163,9 @@ class Accumulator:
         self._direct = len(slices) == 1 and final_dtype == np.dtype(param.dtype)
         self._total: Any = None
         self._stores: list[Step] = []  # of the total
-        if self._part is not None and param.op != "gather" and not self._direct:
+        if param.stays and not self._direct:
+            self._total = routine.total(name, final_dtype, param.shape)
+        elif self._part is not None and param.op != "gather" and not self._direct:
             buffer = routine.workspace.output(None if param.in_control else (name, "total"), self._part)
             self._total = buffer.array
             self._stores = [] if buffer.store is None else [self._device.download(self._part, buffer.array)]
@@ -168,7 +174,7 @@ class Accumulator:
     def _find_part(self) -> Array | None:
         """This rank's part of the result, or for "gather" the rows of all ranks."""
         param, place = self._param, self._routine.place
-        if param.parts is None:
+        if param.parts is None or param.stays:
             return None
         if param.in_control:
             memory = place.control.results[place.rank, param.parts.offset :]
@@ -198,7 +204,9 @@ class Accumulator:
             target = None if self._part is None else self._part[rows.start : rows.stop]
         elif self._direct:
             target = self._part
-        if target is None:
+        if self._direct and self._param.stays:
+            array = self._routine.total(self._name, dtype, shape)
+        elif target is None:
             array = self._scratch = workspace.scratch(slot, dtype, shape)
         else:
             buffer = workspace.output(None if self._param.in_control else slot, target)

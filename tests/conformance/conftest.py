@@ -23,19 +23,24 @@ ROWS = (
     pytest.param({"devices": [0, 0, 0], "device": "cuda"}, id="cuda3on1", marks=pytest.mark.gpu),
     pytest.param({"devices": [0, 1], "device": "cuda"}, id="cuda2", marks=_multi),
 )
+# Memory of the ranks' own, as on GPUs, without and with what NCCL is there.
+PRIVATE = pytest.param({"world_size": 3, "device": "private"}, id="private3")
+LINKED = pytest.param({"world_size": 3, "device": "private", "transport": "nccl"}, id="linked3")
 # What carries the collectives is a driver of its own.
 COLLECTIVE_ROWS = (
     *(row for row in ROWS if row.id != "cpu5"),
-    pytest.param({"world_size": 3, "device": "private"}, id="private3"),
+    PRIVATE,
     pytest.param({"devices": [0, 1], "device": "cuda", "transport": "host"}, id="cuda2host", marks=_multi),
     pytest.param({"devices": [0, 1, 2, 3], "device": "cuda"}, id="cuda4", marks=_multi),
 )
-_ORDER = [row.values[0] for row in (*ROWS, *COLLECTIVE_ROWS)]
+_ORDER = [row.values[0] for row in (*ROWS, *COLLECTIVE_ROWS, LINKED)]
 
 
 def start(row: dict[str, Any]) -> synk.World:
     """A world of a row."""
-    return fork_private(row["world_size"]) if row["device"] == "private" else synk.fork(**row)
+    if row["device"] == "private":
+        return fork_private(row["world_size"], row.get("transport", "host"))
+    return synk.fork(**row)
 
 
 class Keeper:

@@ -3,7 +3,9 @@
 What runs is a core, and memory starts as garbage; staging memory, transfers and the host transport are those of GPUs.
 """
 
-from collections.abc import Iterator
+import mmap
+import multiprocessing
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +13,11 @@ import numpy as np
 
 import synknumba as synk
 from synknumba import _rank
+from synknumba.comm import Communicator, Exchange, host_communicator
 from synknumba.device._cpu import CpuDevice
+
+LINK_BYTES = 4 << 20  # that one rank can send at once
+BARRIER_SECONDS = 30.0
 
 
 class PrivateDevice(CpuDevice):
@@ -25,18 +31,76 @@ class PrivateDevice(CpuDevice):
         return np.full(max(nbytes, 1), 0xA5, np.uint8)
 
 
+class Links:
+    """What joins the memory of the ranks of one world, where its transport is to be as between GPUs."""
+
+    def __init__(self, world_size: int) -> None:
+        self.memory = mmap.mmap(-1, 2 * world_size * LINK_BYTES)
+        self.barrier = multiprocessing.get_context("fork").Barrier(world_size, timeout=BARRIER_SECONDS)
+
+
+class LinkedCommunicator(Communicator):
+    """A transport between memories that only their own ranks can reach: the reductions of a program's results."""
+
+    def __init__(self, links: Links, world_size: int, rank: int) -> None:
+        self._links, self._rank, self._world_size = links, rank, world_size
+        self._host = host_communicator(rank, world_size)
+
+    def reduce_scatter(self, exchanges: Sequence[Exchange], op: Any) -> Any:
+        (one,) = exchanges
+
+        def line(place: int, count: int) -> np.ndarray:
+            assert count * np.dtype(one.dtype).itemsize <= LINK_BYTES
+            return np.ndarray((count,), one.dtype, self._links.memory, place * LINK_BYTES)
+
+        sources = tuple(line(rank, one.source_counts[rank]) for rank in range(self._world_size))
+        targets = tuple(line(self._world_size + rank, one.target_counts[rank]) for rank in range(self._world_size))
+        combine = self._host.reduce_scatter([Exchange(one.dtype, sources, targets, *self._counts(one))], op)
+
+        def step() -> None:
+            sources[self._rank][:] = one.sources[self._rank]
+            self._links.barrier.wait()
+            combine()
+            self._links.barrier.wait()
+            one.targets[self._rank][:] = targets[self._rank]
+            self._links.barrier.wait()
+
+        return step
+
+    @staticmethod
+    def _counts(one: Exchange) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return one.source_counts, one.target_counts
+
+    def _not_here(self, *args: object) -> Any:
+        raise NotImplementedError
+
+    broadcast = all_gather = reduce = all_reduce = _not_here
+
+    def close(self) -> None:
+        pass
+
+
 @contextmanager
-def _opened_by_ranks() -> Iterator[None]:
-    """Ranks that are forked meanwhile open a private device."""
-    opened = _rank.open_device
-    _rank.open_device = lambda kind, index: PrivateDevice()
+def _opened_by_ranks(world_size: int) -> Iterator[None]:
+    """Ranks that are forked meanwhile open a private device, and can link them."""
+    links = Links(world_size)
+    in_ranks = {
+        "open_device": lambda kind, index: PrivateDevice(),
+        "nccl_problem": lambda: None,
+        "nccl_unique_id": lambda: b"links",
+        "nccl_communicator": lambda world_size, rank, unique_id, stream: LinkedCommunicator(links, world_size, rank),
+    }
+    usual = {name: getattr(_rank, name) for name in in_ranks}
+    for name, value in in_ranks.items():
+        setattr(_rank, name, value)
     try:
         yield
     finally:
-        _rank.open_device = opened
+        for name, value in usual.items():
+            setattr(_rank, name, value)
 
 
-def fork_private(world_size: int) -> synk.World:
+def fork_private(world_size: int, transport: Any = "host") -> synk.World:
     """A world of such ranks."""
-    with _opened_by_ranks():
-        return synk.World(world_size, "cuda", (0,) * world_size, profile=False, timeout=None)
+    with _opened_by_ranks(world_size):
+        return synk.World(world_size, "cuda", (0,) * world_size, profile=False, timeout=None, transport=transport)

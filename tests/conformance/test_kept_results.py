@@ -15,13 +15,13 @@ from synknumba import _lending
 from synknumba._errors import SharedMemoryError
 from synknumba._shm import Segment
 from tests.conformance import kernels
-from tests.conformance.conftest import ROWS, start
+from tests.conformance.conftest import PRIVATE, ROWS, start
 
 N = 1001
 LENT_FROM = 4096  # bytes
 
 
-@pytest.fixture(params=[*ROWS, pytest.param({"world_size": 3, "device": "private"}, id="private3")])
+@pytest.fixture(params=[*ROWS, PRIVATE])
 def row(request: pytest.FixtureRequest) -> dict[str, Any]:
     return request.param
 
