@@ -32,7 +32,7 @@ from numba import cuda
 import synknumba as synk
 
 ROWS = 100
-PAUSE = 0.01  # seconds between calls that find the ranks asleep
+PAUSE = 0.05  # seconds between calls that find the ranks asleep
 
 
 @dataclass(frozen=True, slots=True)

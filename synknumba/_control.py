@@ -47,11 +47,12 @@ class Patience:
     coordinator: int
 
 
-# Ranks spin longer than what a script does between two calls of a loop: about a millisecond. Where there is no core for
-# everybody, a coordinator that spins while ranks work would take part of their core, so there it sleeps after 100 µs; else
-# after some 10 ms. There, too, a rank may be woken on the coordinator's core, so nobody keeps one for longer than 100 µs.
+# Ranks spin longer than what a script does between two calls of a loop: about a millisecond, or, where there is a core for
+# everybody, 20 ms, since to wake a core up takes 0.3 ms on some machines. Where there is none, a coordinator that spins while
+# ranks work would take part of their core, so there it sleeps after 100 µs; else after some 10 ms. There, too, a rank may be
+# woken on the coordinator's core, so nobody keeps one for longer than 100 µs.
 CROWDED = Patience(pauses=0, rank=2000, coordinator=200)
-ROOMY = Patience(pauses=2000, rank=2000, coordinator=20_000)
+ROOMY = Patience(pauses=2000, rank=40_000, coordinator=20_000)
 
 
 def _align(nbytes: int, to: int = 64) -> int:
