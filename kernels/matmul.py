@@ -40,14 +40,15 @@ def matmul(a, b, c):
     """
     a_tile = cuda.shared.array((_TILE, _TILE), a.dtype)
     b_tile = cuda.shared.array((_TILE, _TILE), a.dtype)
+    zero = a.dtype.type(0)  # of no wider dtype, in which sums would be slower
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y  # neighbours in x take neighbouring columns, which lie side by side
     i = cuda.blockIdx.x * _TILE + ty
     for first in range(cuda.blockIdx.y * _TILE, b.shape[1], _COLUMN_BLOCKS * _TILE):
         j = first + tx
-        acc = a.dtype.type(0)
+        acc = zero
         for k in range(0, a.shape[1], _TILE):
-            a_tile[ty, tx] = a[i, k + tx] if i < a.shape[0] and k + tx < a.shape[1] else 0
-            b_tile[ty, tx] = b[k + ty, j] if k + ty < b.shape[0] and j < b.shape[1] else 0
+            a_tile[ty, tx] = a[i, k + tx] if i < a.shape[0] and k + tx < a.shape[1] else zero
+            b_tile[ty, tx] = b[k + ty, j] if k + ty < b.shape[0] and j < b.shape[1] else zero
             cuda.syncthreads()
             for t in range(_TILE):
                 acc += a_tile[ty, t] * b_tile[t, tx]
