@@ -6,10 +6,10 @@ from typing import Any, final
 import numpy as np
 
 from synknumba._bound import Bound
+from synknumba._collecting import Count, total_rows
 from synknumba._errors import ArgumentError, BatchError, PartitionError
 from synknumba._own_rows import OwnRows, select_own
 from synknumba._partition import Listed, Range, Rows, part
-from synknumba._plan import Count, total_rows
 from synknumba._program import FunctionStyle, HostArray, OwnSource, RowSource
 from synknumba._shm import Segment
 from synknumba._types import Array, Batch

@@ -7,8 +7,9 @@ from typing import Any, final
 
 from synknumba._bind import Binder
 from synknumba._bound import Bound
+from synknumba._collecting import Count
 from synknumba._data import Data
-from synknumba._plan import Count, Plan
+from synknumba._plan import Plan
 from synknumba._variable import Variable
 
 BYTES_KEPT = 256 << 20  # of results in shared memory, per function: a loop over ever new lengths must not fill /dev/shm

@@ -54,7 +54,10 @@ class CombinationRoutine(Repeated):
         if run is None:
             while len(self._runs) >= RUNS_KEPT:
                 self._runs.pop(next(iter(self._runs))).close()
-            run = self._runs[packed] = self._make(self._layout.unpack(packed))
+            values = self._layout.unpack(packed)
+            run = self._make(values)  # may forget the others, where memory is locked anew
+            self._runs[packed] = run
+            self.written.update(values[: len(self._told.results)])
         run()
 
     def forget_buffers(self) -> None:
@@ -67,7 +70,6 @@ class CombinationRoutine(Repeated):
         results = self._told.results
         weights = np.array(values[len(results) :], np.int64)
         parts = [self._part(result, segment) for result, segment in zip(results, values[: len(results)], strict=True)]
-        self.written.update(values[: len(results)])
         make = self._on_cores if self._communicator is None else self._on_devices
         return Repetition(self._place.device, make(parts, weights))
 
