@@ -27,7 +27,6 @@ from numba import cuda, int32
 import synknumba as synk
 
 CRITICAL_TEMPERATURE = 2.0 / math.log(1.0 + math.sqrt(2.0))
-_BLOCK = 128
 
 
 def _grid(rows):
@@ -35,7 +34,7 @@ def _grid(rows):
     return max(1, min(65_536, rows))
 
 
-@synk.parallel(block=_BLOCK, grid=_grid, inout=("spins",))
+@synk.parallel(block=(32, 8), grid=_grid, inout=("spins",))
 @cuda.jit
 def sweep(spins, betas, first, seed, start, sweeps):
     """Makes some sweeps over each lattice.
@@ -49,25 +48,23 @@ def sweep(spins, betas, first, seed, start, sweeps):
         sweeps: int; how many to make.
     """
     side = spins.shape[1]
-    half = side // 2
     sites = side * side
     for lattice in range(cuda.blockIdx.x, spins.shape[0], cuda.gridDim.x):
         beta = betas[lattice]
         for made in range(sweeps):
             for colour in range(2):
-                for k in range(cuda.threadIdx.x, sites // 2, cuda.blockDim.x):
-                    i = k // half
-                    j = 2 * (k % half) + (i + colour) % 2
+                for i in range(cuda.threadIdx.y, side, cuda.blockDim.y):
                     up = i - 1 if i > 0 else side - 1
                     down = i + 1 if i < side - 1 else 0
-                    left = j - 1 if j > 0 else side - 1
-                    right = j + 1 if j < side - 1 else 0
-                    spin = spins[lattice, i, j]
-                    around = spins[lattice, up, j] + spins[lattice, down, j]
-                    around += spins[lattice, i, left] + spins[lattice, i, right]
-                    draw = synk.random.uniform(seed, first + lattice, (start + made) * sites + i * side + j)
-                    if draw < math.exp(-2.0 * beta * spin * around):
-                        spins[lattice, i, j] = -spin
+                    for j in range(2 * cuda.threadIdx.x + (i + colour) % 2, side, 2 * cuda.blockDim.x):
+                        left = j - 1 if j > 0 else side - 1
+                        right = j + 1 if j < side - 1 else 0
+                        spin = spins[lattice, i, j]
+                        around = spins[lattice, up, j] + spins[lattice, down, j]
+                        around += spins[lattice, i, left] + spins[lattice, i, right]
+                        draw = synk.random.uniform(seed, first + lattice, (start + made) * sites + i * side + j)
+                        if draw < math.exp(-2.0 * beta * spin * around):
+                            spins[lattice, i, j] = -spin
                 cuda.syncthreads()
 
 
@@ -85,7 +82,7 @@ def sweep_reference(spins, betas, seed, start, sweeps):
 
 
 @synk.parallel(
-    block=_BLOCK,
+    block=128,
     grid=_grid,
     outputs={
         "magnetisation": synk.output("gather", dtype="float64"),
@@ -153,7 +150,13 @@ def simulate(temperatures, side, seed, warm_up, measurements, sweeps_between=2):
 
     Returns:
         Two arrays of shape (n,): means over the measurements of |m| and of E, a site.
+
+    Raises:
+        ValueError: `side` is odd, or less than 2: then neighbours have the same colour.
     """
+    if side % 2 or side < 2:
+        message = f"side must be even and at least 2, got {side}: on an odd lattice, neighbours have the same colour"
+        raise ValueError(message)
     betas = synk.data(1.0 / np.asarray(temperatures, np.float64))
     spins = synk.data(np.ones((len(betas), side, side), np.int8))
     sweep(spins, betas, synk.OFFSET, seed, 0, warm_up)

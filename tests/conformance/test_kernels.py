@@ -231,6 +231,11 @@ def test_sweeps_go_on_where_they_ended(world):
     assert (once == -1).any()
 
 
+def test_a_lattice_that_is_no_checkerboard_is_refused():
+    with pytest.raises(ValueError, match="side must be even and at least 2, got 5"):
+        ising.simulate([2.0], 5, 1, 1, 1)
+
+
 @pytest.mark.parametrize("temperature", [1.5, 1.9, 4.0])
 def test_spins_are_as_onsager_says(world, temperature):
     lattices = 23

@@ -19,7 +19,7 @@ LAUNCHES = [
     (statistics.histogram, 2, 8, (ROWS, np.linspace(0.2, 0.9, 12), np.zeros(11, np.int64))),
     (statistics.centered_products, 2, (16, 16), (RNG.random((35, 18)), np.zeros(18), np.zeros((18, 18)))),
     (nbody.accelerations, 1, 256, (RNG.random((3, 3)), RNG.random((260, 3)), RNG.random(260), 0.1, np.zeros((3, 3)))),
-    (ising.sweep, 2, 8, (SPINS.copy(), np.full(3, 0.3), 0, 1, 0, 2)),
+    (ising.sweep, 2, (2, 2), (SPINS.copy(), np.full(3, 0.3), 0, 1, 0, 2)),
     (ising.observe, 2, 8, (SPINS, np.zeros(3), np.zeros(3))),
     (stencil.heat_step, 3, 8, (RNG.random((5, 11)), np.zeros((5, 11)), 0, 0.2)),
     (stencil.life_step, 3, 8, (np.ones((5, 11), np.uint8), np.zeros((5, 11), np.uint8), 0)),
