@@ -12,6 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 
+# The sizes of those with pictures.
+SMALL = {
+    "option_pricing.py": "--paths 20011",
+    "ising.py": "--side 16 --lattices 8 --warm-up 60 --measurements 10",
+    "histogram.py": "--rows 20011",
+}
+
 # script, its arguments, what it must print. An uneven number of rows on three ranks is the hard case of each.
 RUNS = [
     ("energy.py", "--rows 20011 --repeats 2 --device cpu", "all results agree"),
@@ -23,6 +30,9 @@ RUNS = [
     ("variables.py", "--device cpu", r"(?s)\[\[3.0, 3.0\], \[7.0, 7.0\]\].*all results are the manual's"),
     ("variables.py", "--device cpu --ranks 3", "agree with the serial ones"),
     ("variables.py", "--device cpu --ranks 1", "agree with the serial ones"),
+    ("option_pricing.py", f"{SMALL['option_pricing.py']} --device cpu --ranks 3", "the prices are right within it"),
+    ("ising.py", f"{SMALL['ising.py']} --device cpu --ranks 3", "the results are Onsager's"),
+    ("histogram.py", f"{SMALL['histogram.py']} --device cpu --ranks 3", "every count is NumPy's"),
 ]
 
 
@@ -60,6 +70,14 @@ def test_energy_reads_a_file(tmp_path, dtype):
     assert "all results agree" in out
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_an_example_saves_its_picture(name, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "picture.png"
+    assert f"saved {picture}" in run_example(name, *SMALL[name].split(), "--device", "cpu", "--picture", str(picture))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("name", "args"),
@@ -69,6 +87,9 @@ def test_energy_reads_a_file(tmp_path, dtype):
         ("saxpy.py", "--rows 100003 --device cuda"),
         ("intro.py", "--rows 100 101 --device cuda"),
         ("variables.py", "--ranks 1 --device cuda"),
+        ("option_pricing.py", "--device cuda"),
+        ("ising.py", "--device cuda"),
+        ("histogram.py", "--device cuda"),
     ],
 )
 def test_example_on_gpus(name, args):
