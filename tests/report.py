@@ -41,7 +41,8 @@ class Collected:
 def main() -> int:
     target, *arguments = sys.argv[1:]
     collected = Collected()
-    code = pytest.main([str(ROOT / "tests"), "-q", "-p", "no:cacheprovider", *arguments], plugins=[collected])
+    paths = [] if any((ROOT / argument).exists() for argument in arguments) else [str(ROOT / "tests")]
+    code = pytest.main([*paths, "-q", "-p", "no:cacheprovider", *arguments], plugins=[collected])
     rows = [
         {"file": file, "device": device, "outcome": outcome, "tests": tests}
         for (file, device, outcome), tests in sorted(collected.counts.items())
