@@ -1,0 +1,93 @@
+"""A recorded run ends when its results are there, or raises what has gone wrong."""
+
+import weakref
+
+import pytest
+
+from tests.unit.cuda import stand_in
+from tests.unit.cuda.machine import FaultError
+
+
+def recorded(bench, work, *, published):
+    """A replay of work and of a copy of what it makes; and what is written."""
+    x, out = bench.array(1), bench.host([0.0])
+    steps = [bench.work(lambda: work(x)), bench.out(out, x, reached=published)]
+    replay = bench.record(steps)
+    assert replay is not None
+    return replay, out
+
+
+@pytest.fixture(params=[True, False], ids=["by the flag", "by the stream"])
+def published(request):
+    return request.param
+
+
+def test_results_are_there_at_the_end(bench, published):
+    counter = [0]
+
+    def work(x):
+        counter[0] += 1
+        x.now()[:] = counter[0]
+
+    replay, out = recorded(bench, work, published=published)
+    for k in range(1, 6):
+        for _ in range(20):  # the stream is late
+            bench.machine.put(bench.stream.ptr, lambda: None)
+        replay()
+        assert out[0] == k == counter[0]
+
+
+def fault(_):
+    raise FaultError(700)
+
+
+def test_a_fault_is_raised_and_not_waited_for(bench, published):
+    replay, _ = recorded(bench, fault, published=published)
+    with pytest.raises(stand_in.CUDARuntimeError, match="700"):
+        replay()
+    with pytest.raises(stand_in.CUDARuntimeError, match="700"):
+        replay()
+    replay.close()  # which must not raise, since a rank goes through it on its way out
+
+
+def test_a_fault_of_somebody_else_is_raised(bench, published):
+    replay, _ = recorded(bench, lambda x: x.now().fill(1), published=published)
+    bench.machine.put(bench.stream.ptr, lambda: fault(None))
+    with pytest.raises(stand_in.CUDARuntimeError, match="700"):
+        replay()
+
+
+def test_a_flag_that_never_comes_up_ends_with_the_stream(bench):
+    replay, _ = recorded(bench, lambda x: x.now().fill(1), published=True)
+    (nodes,) = bench.machine.executables.values()
+    nodes.pop()  # the one that publishes
+    replay()
+    assert bench.flag.word[0] == 0
+
+
+def test_close_frees_everything_once(bench, published):
+    class Keepsake:
+        pass
+
+    kept = Keepsake()
+    gone = weakref.ref(kept)
+    step = bench.work(lambda: None)
+    step.keeps = (kept,)
+    x, out = bench.array(1), bench.host([0.0])
+    replay = bench.record([step, bench.out(out, x, reached=published)])
+    del step, kept
+    replay()
+    assert gone() is not None
+    replay.close()
+    assert gone() is None
+    assert not bench.machine.graphs
+    assert not bench.machine.executables
+    replay.close()
+
+
+def test_close_waits_for_what_is_under_way(bench):
+    replay, out = recorded(bench, lambda x: x.now().fill(5), published=False)
+    (executable,) = bench.machine.executables
+    bench.gpu.runtime.graphLaunch(executable, bench.stream.ptr)
+    replay.close()
+    assert out[0] == 5

@@ -1,0 +1,132 @@
+"""Scalars of a recorded launch are replaced by others, whatever their types; where that cannot be done, `renew` says so."""
+
+import numpy as np
+import pytest
+
+from tests.unit.cuda.numba_kernels import Dispatcher, Driver
+
+GRID, BLOCK = (1, 1, 1), (1, 1, 1)
+
+
+@pytest.fixture(params=[False, True], ids=["function", "library"])
+def driver(request, bench, monkeypatch):
+    made = Driver(bench.machine, by_library=request.param)
+    monkeypatch.setattr(bench.gpu.graph, "_driver", lambda: made)
+    return made
+
+
+def launching(bench, args, changing, *, launches=1, twice=False):
+    """A replay of launches that note what they get; their arguments and what is noted."""
+    seen = []
+    dispatcher = Dispatcher(bench.machine, lambda *values: seen.append(values), twice=twice)
+    kernel = bench.gpu.launch.CudaKernel(dispatcher, bench.stream, debug=False)
+    lists = [list(args) for _ in range(launches)]
+    steps = [kernel.bind(GRID, BLOCK, 0, one, changing) for one in lists]
+    replay = bench.record(steps)
+    assert replay is not None
+    assert not seen
+    return replay, lists, seen
+
+
+def check(seen, expected):
+    assert len(seen) == len(expected)
+    for got, wanted in zip(seen, expected, strict=True):
+        for one, other in zip(got, wanted, strict=True):
+            assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+            assert np.asarray(one).dtype == np.asarray(other).dtype
+    seen.clear()
+
+
+VALUES = [
+    (int, (3, 1, 2, 0, -(2**63), 2**63 - 1)),
+    (float, (1.5, float("nan"), 1.0, 2.0, 0.0, -0.0, float("inf"))),
+    (bool, (True, False, False, True)),
+    (complex, (1 + 2j, 3 + 4j, 1 + 4j, 0j, -0.0 + 1j)),
+    *((np.dtype(name).type, (1, 2, 3, 0, 100)) for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32")),
+    (np.int64, (1, -(2**63), 2)),
+    (np.uint64, (2**64 - 1, 0, 1, 2**63)),
+    (np.float32, (1, float("nan"), 0.1, -2.5)),
+    (np.float64, (2, 0.1, -2.5)),
+    (np.float16, (2, 0.1, -2.5)),
+    (np.bool_, (False, True)),
+    (np.complex64, (1 + 2j, 0.1j, 3 + 4j)),
+    (np.complex128, (1 + 2j, 0.1j, 3 + 4j)),
+]
+
+
+@pytest.mark.parametrize(("of", "values"), VALUES, ids=[f"{of.__module__}.{of.__name__}" for of, _ in VALUES])
+def test_all_types(bench, driver, of, values):
+    first, *others = map(of, values)
+    replay, (args,), seen = launching(bench, [7, first, 2.5], (1,))
+    replay()
+    check(seen, [(7, first, 2.5)])
+    for value in others:
+        args[1] = value
+        assert replay.renew()
+        replay()
+        check(seen, [(7, value, 2.5)])
+    replay.close()
+
+
+def test_several_scalars_of_several_launches(bench, driver):
+    array = bench.array(2)
+    replay, lists, seen = launching(bench, [1, array, 1, 1.0, 1j], (0, 2, 4), launches=3)
+    for k in range(3):
+        for i, args in enumerate(lists):
+            args[0], args[2], args[4] = 10 * i + k, -k, complex(k, i)
+        assert replay.renew()
+        replay()
+        assert [(one[0], one[2], one[3], one[4]) for one in seen] == [(10 * i + k, -k, 1.0, complex(k, i)) for i in range(3)]
+        assert all(one[1] is array for one in seen)
+        seen.clear()
+
+
+@pytest.mark.parametrize(("value", "other"), [(1, 2**63), (np.uint8(1), 256), (1, "text"), (1.0, None), (np.float16(1), 1e6)])
+def test_values_that_do_not_fit(bench, driver, value, other):
+    replay, (args,), seen = launching(bench, [value], (0,))
+    assert replay.renew()
+    args[0] = other
+    assert not replay.renew()
+    args[0] = value
+    assert replay.renew()
+    replay()
+    check(seen, [(value,)])
+
+
+def test_a_parameter_that_is_not_where_it_was_looked_for(bench, driver):
+    replay, _, seen = launching(bench, [1, 2], (0,), twice=True)
+    assert not replay.renew()
+    replay()
+    check(seen, [(1, 2)])
+
+
+def test_a_driver_that_refuses(bench, driver):
+    replay, (args,), _ = launching(bench, [1], (0,))
+    driver.refuses, args[0] = True, 2
+    assert not replay.renew()
+
+
+@pytest.mark.parametrize("name", ["cuFuncGetParamInfo", "cuGraphKernelNodeGetParams_v2", "cuStreamGetCaptureInfo_v2"])
+def test_an_older_driver(bench, monkeypatch, name):
+    class Older(Driver):
+        def __getattribute__(self, asked):
+            if asked == name:
+                raise AttributeError(asked)
+            return super().__getattribute__(asked)
+
+    made = Older(bench.machine)
+    monkeypatch.setattr(bench.gpu.graph, "_driver", lambda: made)
+    replay, (args,), seen = launching(bench, [1], (0,))
+    args[0] = 2
+    assert not replay.renew()
+    replay()
+    check(seen, [(1,)])
+    assert not bench.machine.captures
+
+
+def test_looking_for_scalars_leaves_nothing_behind(bench, driver):
+    replay, _, seen = launching(bench, [1, 2.0], (0, 1))
+    graphs = set(bench.machine.graphs)
+    assert replay.renew()
+    assert set(bench.machine.graphs) == graphs
+    assert not seen
