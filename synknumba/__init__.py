@@ -17,6 +17,7 @@ from synknumba._collectives import scatter as scatter
 from synknumba._collectives import set_value as set_value
 from synknumba._data import Data as Data
 from synknumba._data import data as data
+from synknumba._decorators import expectation as expectation
 from synknumba._decorators import function as function
 from synknumba._decorators import parallel as parallel
 from synknumba._errors import ArgumentError as ArgumentError
@@ -34,6 +35,7 @@ from synknumba._errors import SharedMemoryError as SharedMemoryError
 from synknumba._errors import SynkError as SynkError
 from synknumba._errors import WorldError as WorldError
 from synknumba._estimate import Estimate as Estimate
+from synknumba._expectation import Expectation as Expectation
 from synknumba._fork import fork as fork
 from synknumba._function import Function as Function
 from synknumba._function import distribute as distribute

@@ -1,4 +1,4 @@
-"""The decorators that make a `Function`: `parallel` for kernels, `function` for Python functions of device arrays."""
+"""The decorators: `parallel` for kernels, `function` for Python functions of arrays, `expectation` for means over rows."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from synknumba import _reduction
 from synknumba._arguments import Output
 from synknumba._errors import ArgumentError, ReductionError
+from synknumba._expectation import Expectation, ExpectationOptions
 from synknumba._function import Function
 from synknumba._launch import LaunchConfig
 from synknumba._options import FunctionOptions, check_updates
@@ -159,6 +160,52 @@ def function(
             compile_options={},
         )
         return Function(getattr(target, "py_func", target) if isinstance(target, Function) else target, options, name)
+
+    return decorate if func is None else decorate(func)
+
+
+def expectation(
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    broadcast: Iterable[str] = (),
+    givens: Mapping[str, Any] | None = None,
+    sliceable: Iterable[str] = (),
+    weights: str | bool | None = None,
+    covariance: bool = False,
+    size: int | None = None,
+    dtype: Any = "float64",
+    name: str | None = None,
+) -> Any:
+    """Takes the mean of a function over all rows, with its standard error.
+
+    The function gets one row and returns a number, or a tuple of numbers. It becomes part of a kernel, so it is written as a
+    device function of Numba's; what it calls must be decorated with `numba.njit` or `numba.cuda.jit(device=True)`.
+
+    Args:
+        func: what is decorated.
+        broadcast: array parameters that the function gets whole.
+        givens: values or variables bound to parameters, which callers then leave out. Arrays are read at each call.
+        sliceable: parameters that are variables of rows, as for `parallel`.
+        weights: the parameter that is the row's weight, or True where the last of the numbers returned is. The mean is then the
+            self-normalised one, Σ w v / Σ w. Weights are at least 0; a negative one makes everything NaN.
+        covariance: whether to keep the covariance of the values returned.
+        size: how many numbers the function returns in a tuple, 0 for a number alone; needed where its source does not show it.
+        dtype: of the sums that each CUDA thread makes, float64 or float32. Beyond, all is float64.
+        name: for messages; default: the function's.
+
+    Returns:
+        An `Expectation`, which is called like a `Function` and gives an `Estimate`; used with arguments, a decorator.
+
+    Raises:
+        ArgumentError: a name is not a parameter of the function, or it does not return what it should.
+    """
+
+    def decorate(target: Callable[..., Any]) -> Expectation:
+        options = ExpectationOptions(
+            _names(broadcast, "broadcast"), dict(givens or {}), _names(sliceable, "sliceable"), weights, covariance, size, dtype
+        )
+        return Expectation(target, options, name)
 
     return decorate if func is None else decorate(func)
 

@@ -262,7 +262,7 @@ class Routine(Repeated):
                 start, stop = _index_bounds(rows)
                 return Span(first + start, first + stop)
             case Filled(constant):
-                return self._filled(constant, rows)
+                return self._filled(constant, rows, moves.number)
             case PerRank(per_rank):
                 return per_rank[self.place.rank]
             case Tree(structure, leaves):
@@ -309,7 +309,7 @@ class Routine(Repeated):
         """The rank's array of a variable, as the function gets it."""
         return self.place.holdings[number].array(leaf)
 
-    def _filled(self, constant: RankConstant, rows: SliceRows | None) -> int:
+    def _filled(self, constant: RankConstant, rows: SliceRows | None, number: int) -> int:
         match constant:
             case RankConstant.RANK:
                 return self.place.rank
@@ -317,6 +317,8 @@ class Routine(Repeated):
                 return 1 if self.program.solo else self.place.world_size
             case RankConstant.OFFSET:
                 return _index_bounds(rows)[0]
+            case RankConstant.SLICE:  # among the rank's slices that have rows
+                return number
 
 
 def _name_of(slot: object) -> object:

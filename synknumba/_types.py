@@ -32,6 +32,7 @@ class RankConstant(Enum):
     RANK = "rank"
     WORLD_SIZE = "world_size"
     OFFSET = "offset"
+    SLICE = "slice"
 
     def __repr__(self) -> str:
         """Reads as the user writes it."""

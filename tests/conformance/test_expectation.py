@@ -1,0 +1,266 @@
+"""Expectation values and their error bars are NumPy's, however the rows lie."""
+
+import math
+
+import numpy as np
+import pytest
+from numba import cuda, njit
+from numpy.testing import assert_allclose, assert_array_equal
+
+import synknumba as synk
+
+CLOSE = {"rtol": 1e-12, "atol": 0}
+
+
+@synk.expectation
+def plain(x):
+    return x
+
+
+@synk.expectation
+def wave(x, beta=0.5):
+    return math.exp(-beta * x * x)
+
+
+@synk.expectation
+def of_row(x, scale):
+    total = 0.0
+    for k in range(x.shape[0]):
+        total += scale * x[k]
+    return total
+
+
+@synk.expectation(broadcast=("table",), covariance=True)
+def several(x, i, table):
+    return x * table[i % 3], x + 1e9, float(i)
+
+
+@synk.expectation(weights="w")
+def weighted(x, w):
+    return x
+
+
+@synk.expectation(weights=True)
+def ratio(x, y):
+    return x, x * y, y
+
+
+@synk.expectation
+def circle(i, seed):
+    x = synk.random.uniform(seed, i, 0)
+    y = synk.random.uniform(seed, i, 1)
+    return 4.0 if x * x + y * y < 1.0 else 0.0
+
+
+@njit
+def cube(x):
+    return x**3
+
+
+@synk.expectation
+@cuda.jit(device=True)
+def cubes(x):
+    return cube(x)
+
+
+@synk.expectation(dtype="float32", size=2)
+def pair(x):
+    both = (x, -x)
+    return both  # noqa: RET504  # its length is not to be seen here
+
+
+def check(estimate, values):
+    """Mean and variance of values that are exact in float64."""
+    assert estimate.count == len(values)
+    # In units of the spread, since a mean may lie near 0, and 1e9 plus noise differs by little.
+    scale = np.abs(values).max()
+    assert_allclose(estimate.mean, values.mean(), rtol=1e-12, atol=1e-15 * scale)
+    if len(values) > 1:
+        assert_allclose(estimate.variance, values.var(ddof=1), rtol=1e-12, atol=1e-30 * scale**2)
+        assert_allclose(estimate.stderr, values.std(ddof=1) / math.sqrt(len(values)), rtol=1e-12, atol=1e-15 * scale)
+    else:
+        assert math.isnan(estimate.variance)
+
+
+@pytest.mark.parametrize("kind", ["noise", "offset", "constant", "outlier"])
+def test_mean_and_variance_are_numpys(world, kind):
+    rng = np.random.default_rng(3)
+    for n in (1, 2, 3, 4, 6, 7, 255, 256, 257, 1000, 4999, 10_000):
+        noise = rng.normal(size=n)
+        values = {"noise": noise, "offset": 1e9 + noise, "constant": np.full(n, 0.1)}.get(kind, noise.copy())
+        if kind == "outlier":
+            values[0] = 1e9
+        for num_slices in range(1, 8) if n in {1, 3, 7, 257, 10_000} else (1, 3):
+            check(plain(values, num_slices=num_slices), values)
+
+
+def test_constant_rows_have_no_variance_at_all(world):
+    estimate = plain(np.full(5000, 0.1), num_slices=2)
+    assert (estimate.mean, estimate.variance) == (0.1, 0.0)
+
+
+def test_batches_and_positions(world):
+    values = np.random.default_rng(4).normal(size=500)
+    data = synk.data(values)
+    for batch in (17, slice(None, None, -3), slice(100, 400), [5, 5, 2, 499], np.arange(300)):
+        chosen = values[:batch] if isinstance(batch, int) else values[batch]
+        check(plain(data, batch=batch), chosen)
+        check(plain(data, batch=batch, num_slices=3), chosen)
+    again = [plain(data, batch=batch).mean for batch in (10, 20, 10)]
+    assert again[0] == again[2] != again[1]
+
+
+def test_scalars_defaults_and_names(world):
+    values = np.random.default_rng(5).normal(size=300)
+    check(wave(values), np.exp(-0.5 * values * values))
+    check(wave(values, 2.0), np.exp(-2.0 * values * values))
+    check(wave(beta=np.float32(0.25), x=values), np.exp(-0.25 * values * values))
+    check(wave(synk.data(values), synk.data(np.array(2.0))), np.exp(-2.0 * values * values))
+
+
+def test_rows_of_arrays_of_more_dimensions(world):
+    values = np.arange(60.0).reshape(12, 5)
+    check(of_row(values, 2.0), 2.0 * values.sum(axis=1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
+def test_narrow_rows_are_summed_in_float64(world, dtype):
+    values = (np.random.default_rng(6).random(1000) * 200).astype(dtype)
+    check(plain(values), values.astype(np.float64))
+
+
+def test_several_values_with_covariance(world):
+    values, table = np.random.default_rng(7).normal(size=400), np.array([1.0, 2.0, -3.0])
+    index = np.arange(400)
+    told = np.stack([values * table[index % 3], values + 1e9, index], axis=1)
+    estimate = several(values, synk.arange(400), table, num_slices=2)
+    assert_allclose(estimate.mean, told.mean(axis=0), **CLOSE)
+    assert_allclose(estimate.variance, told.var(axis=0, ddof=1), **CLOSE)
+    centred = np.stack([told[:, 0], told[:, 1] - 1e9, told[:, 2]], axis=1)
+    assert_allclose(estimate.covariance, np.cov(centred, rowvar=False), rtol=1e-12)
+
+
+@pytest.mark.parametrize("num_slices", [1, 4])
+def test_weights(world, num_slices):
+    rng = np.random.default_rng(8)
+    values, weights = 1e9 + rng.normal(size=600), rng.random(600)
+    weights[::7] = 0.0
+    estimate = weighted(values, weights, num_slices=num_slices)
+    offsets = values - 1e9
+    mean = np.average(offsets, weights=weights)
+    total, square = weights.sum(), (weights**2).sum()
+    spread = (weights**2 * (offsets - mean) ** 2).sum() * 600 / 599
+    assert_allclose(estimate.mean, 1e9 + mean, **CLOSE)
+    assert_allclose(estimate.variance, (weights * (offsets - mean) ** 2).sum() / (total - square / total), rtol=1e-11)
+    assert_allclose(estimate.stderr, math.sqrt(spread) / total, rtol=1e-11)
+    assert_allclose(estimate.effective_size, total**2 / square, **CLOSE)
+    assert estimate.count == 600
+
+
+def test_the_weight_may_be_returned(world):
+    rng = np.random.default_rng(9)
+    values, weights = rng.normal(size=300), rng.random(300)
+    estimate = ratio(values, weights)
+    assert_allclose(estimate.mean, [np.average(values, weights=weights), np.average(values * weights, weights=weights)])
+
+
+def test_a_negative_weight_gives_no_number(world):
+    weights = np.ones(300)
+    weights[123] = -1.0
+    assert math.isnan(weighted(np.ones(300), weights).mean)
+
+
+def test_pi_within_four_standard_errors_and_the_same_in_slices(world):
+    once = circle(synk.arange(100_000), 7)
+    assert abs(once.mean - math.pi) < 4 * once.stderr
+    inside = (synk.random.uniform(7, np.arange(100_000), 0) ** 2 + synk.random.uniform(7, np.arange(100_000), 1) ** 2) < 1
+    check(once, 4.0 * inside)
+    check(circle(synk.arange(100_000), 7, num_slices=3), 4.0 * inside)
+
+
+def test_a_run_is_continued_by_adding(world):
+    values = np.random.default_rng(10).normal(size=1000)
+    check(plain(values[:300]) + plain(values[300:]), values)
+
+
+def test_device_functions_and_what_they_call(world):
+    values = np.random.default_rng(11).normal(size=200)
+    check(cubes(values), values**3)
+
+
+def test_float32_sums_where_asked(world):
+    values = np.arange(1000, dtype=np.float32)  # sums of integers below 2^24 are exact
+    estimate = pair(values)
+    assert_allclose(estimate.mean, [499.5, -499.5], rtol=1e-6)
+    assert_allclose(estimate.variance, [values.astype(np.float64).var(ddof=1)] * 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "mean"), [(0, math.inf, math.inf), (299, -math.inf, -math.inf), (7, math.nan, math.nan)]
+)
+def test_what_is_not_finite_is_told(world, place, value, mean):
+    values = np.zeros(300)
+    values[place] = value
+    estimate = plain(values)
+    assert_array_equal(estimate.mean, mean)
+    assert math.isnan(estimate.variance)
+
+
+def test_serial_is_the_same(world):
+    values = np.random.default_rng(12).normal(size=700)
+    check(plain.as_serial(values), values)
+
+
+def test_variables(world):
+    values = np.random.default_rng(13).normal(size=(world.world_size * 40, 3))
+    shared = synk.variable(np.array(3.0).reshape(1))
+    scaled = synk.expectation(lambda x, a: x[0] * a[0])
+    check(scaled(values, shared), values[:, 0] * 3.0)
+    own = synk.variable(values[:, 1].copy())
+    synk.scatter(own)
+    check(synk.expectation(lambda x: x + 1.0, sliceable=("x",))(own, num_slices=2), values[:, 1] + 1.0)
+
+
+def test_refuses(world):
+    with pytest.raises(synk.ArgumentError, match="none of its arguments has any"):
+        plain(1.0)
+    with pytest.raises(synk.ReductionError, match="at least one row"):
+        plain(np.zeros(0))
+    with pytest.raises(synk.ArgumentError, match="number for each row"):
+        weighted(np.zeros(3), 1.0)
+    with pytest.raises(synk.ArgumentError, match="misses the arguments i, table"):
+        several(np.zeros(3))
+    with pytest.raises(synk.PartitionError, match="num_slices"):
+        plain(np.zeros(3), num_slices=0)
+    with pytest.raises(synk.PartitionError, match="num_slices"):
+        plain(np.zeros(3), num_slices=1.5)
+
+
+def test_refuses_more_than_smem_holds(world):
+    many = synk.expectation(lambda x: (x, x, x, x, x, x, x), covariance=True)  # 28 products
+    with pytest.raises(synk.ArgumentError, match="leave covariance=True out"):
+        many(np.zeros(3))
+
+
+def test_refuses_what_no_call_can_have():
+    for options, words in (
+        ({"weights": "v"}, "not a parameter"),
+        ({"weights": True}, "last value"),
+        ({"weights": "x", "covariance": True}, "further values"),
+        ({"dtype": "int32"}, "float64 or float32"),
+        ({"broadcast": "x"}, "tuple of names"),
+    ):
+        with pytest.raises(synk.SynkError, match=words):
+            synk.expectation(lambda x: x, **options)
+    with pytest.raises(synk.ArgumentError, match="rename it"):
+        synk.expectation(lambda synk_x: synk_x)
+    with pytest.raises(synk.ArgumentError, match="give size="):
+
+        @synk.expectation
+        def unclear(x):
+            if x > 0:
+                return x, x
+            return x
+
+    with pytest.raises(synk.ArgumentError, match="wraps a function"):
+        synk.expectation(3)
