@@ -10,7 +10,6 @@ import linecache
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -124,10 +123,6 @@ class Expectation:
         world = open_world()
         function, _ = self._prepared("cpu" if world is None else world.device, num_slices, args, kwargs)
         return function.plan(*args, num_slices=num_slices, **kwargs)
-
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """A decorated method is called with its object."""
-        return self if instance is None else partial(self, instance)
 
     def __repr__(self) -> str:
         """Name and parameters."""

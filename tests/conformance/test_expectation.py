@@ -178,6 +178,26 @@ def test_pi_within_four_standard_errors_and_the_same_in_slices(world):
     check(circle(synk.arange(100_000), 7, num_slices=3), 4.0 * inside)
 
 
+def test_error_bars_cover_the_truth(world):
+    inside = 0
+    for seed in range(1000):
+        estimate = circle(synk.arange(1000), seed)
+        inside += abs(estimate.mean - math.pi) < 1.96 * estimate.stderr
+    assert 930 <= inside <= 970
+
+
+def test_importance_sampling_of_a_tail(world):
+    @synk.expectation(weights=True)
+    def tail(i, seed):
+        x = 3.0 + synk.random.normal(seed, i, 0)  # drawn around 3, meant to be drawn around 0
+        return x > 3.0, math.exp(4.5 - 3.0 * x)
+
+    estimate = tail(synk.arange(200_000), 1)
+    truth = 0.5 * math.erfc(3.0 / math.sqrt(2.0))
+    assert abs(estimate.mean - truth) < 4 * estimate.stderr < truth
+    assert 1 < estimate.effective_size < 20_000
+
+
 def test_a_run_is_continued_by_adding(world):
     values = np.random.default_rng(10).normal(size=1000)
     check(plain(values[:300]) + plain(values[300:]), values)
