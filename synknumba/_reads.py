@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
+
 _SIZES = {"shape", "size", "ndim", "itemsize", "nbytes", "strides", "dtype"}
 _OF_NUMBERS = {"int", "len", "abs", "min", "max"}  # functions that return numbers, given what Numba lets them take
 _POSITIONS = {"threadIdx", "blockIdx", "blockDim", "gridDim"}
@@ -66,7 +68,9 @@ class _Source:
         around = {**outside.globals, **outside.nonlocals}
         self._numba = {name for name, value in around.items() if _is_numba(value)} - known
         self.arrays = {name: number for name, number in dimensions.items() if number and name in own - bindings.keys()}
-        self._numbers = {name for name, number in dimensions.items() if not number} & own | (bindings.keys() - own)
+        self._numpy = {name for name, value in around.items() if value is np} - known
+        constants = {name for name, value in around.items() if isinstance(value, int | float | np.number)} - known
+        self._numbers = {name for name, number in dimensions.items() if not number} & own | (bindings.keys() - own) | constants
         # A name holds a number if it gets nothing else, given that the others hold numbers.
         before = -1
         while len(self._numbers) != before:
@@ -153,6 +157,9 @@ class _Source:
                 return name in self._builtins
             case ast.Name(id=name) if name in _OF_NUMBERS & self._builtins:
                 return (name == "abs" or len(args) > 1) and all(map(self._is_number, args))
+            case ast.Attribute(value=ast.Name(id=name), attr=made) if name in self._numpy:
+                kind = getattr(np, made, None)
+                return isinstance(kind, type) and issubclass(kind, np.number)
             case ast.Attribute(value=numba, attr="grid" | "gridsize"):
                 return len(args) == 1 and isinstance(args[0], ast.Constant) and args[0].value == 1 and self._is_cuda(numba)
         return False

@@ -5,6 +5,7 @@ import importlib.util
 import textwrap
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from numba import cuda
 
@@ -73,6 +74,15 @@ def a_number_that_changes(x, n, out):
     out[0] = x[n]
 
 
+STEP = np.uint64(2)
+
+
+def by_constants(x, out):
+    i = np.uint64(1)
+    i += STEP
+    out[0] = x[i + STEP] + x[np.int32(STEP)]
+
+
 READS = [
     (an_element, {"x"}),
     (elements_by_two_indices, {"m"}),
@@ -83,6 +93,7 @@ READS = [
     (with_arithmetic, {"x"}),
     (a_new_index, {"x"}),
     (a_number_that_changes, {"x"}),
+    (by_constants, {"x"}),
 ]
 
 
@@ -105,6 +116,16 @@ def by_threads(x, m, out):
 
 def test_positions_of_threads_are_numbers():
     assert read_parameters(by_threads.py_func, {"x": 1, "m": 2, "out": 1}) == {"x", "m"}
+
+
+def test_a_global_that_is_no_number_is_not():
+    def by_a_slice(x, out):
+        out[0] = x[PART][0]
+
+    assert read_parameters(by_a_slice, {"x": 1, "out": 1}) == frozenset()
+
+
+PART = slice(1, 3)
 
 
 def test_sizes_of_what_is_not_an_array_are_not_known():
