@@ -121,18 +121,22 @@ def histogram_reference(x, edges):
     block=(_TILE, _TILE),
     grid=_grid,
     broadcast=("center",),
-    outputs={"sums": synk.output("sum", shape=lambda args: (args["x"].shape[1],) * 2, dtype="float64")},
+    outputs={
+        "sums": synk.output("sum", shape=lambda args: (args["x"].shape[1],), dtype="float64"),
+        "products": synk.output("sum", shape=lambda args: (args["x"].shape[1],) * 2, dtype="float64"),
+    },
 )
 @cuda.jit
-def centered_products(x, center, sums):
-    """Σ (x_j − c_j)(x_k − c_k) over rows, for all pairs of columns j, k.
+def centered_products(x, center, sums, products):
+    """Σ (x_j − c_j), and Σ (x_j − c_j)(x_k − c_k) for all pairs of columns j, k.
 
     A block takes 16 rows and 16 + 16 columns at a time into shared memory, where each element is used 16 times.
 
     Args:
         x: real, shape (n, d), C-contiguous; sharded.
         center: float64, shape (d,); c, broadcast.
-        sums: float64, shape (d, d), symmetric.
+        sums: float64, shape (d,).
+        products: float64, shape (d, d), symmetric.
     """
     left = cuda.shared.array((_TILE, _TILE), float64)
     right = cuda.shared.array((_TILE, _TILE), float64)
@@ -140,6 +144,7 @@ def centered_products(x, center, sums):
     n, d = x.shape
     for j0 in range(0, d, _TILE):
         for k0 in range(0, j0 + 1, _TILE):  # the rest is symmetric
+            total = 0.0
             acc = 0.0
             for i0 in range(cuda.blockIdx.x * _TILE, n, cuda.gridDim.x * _TILE):
                 i = i0 + ty
@@ -147,20 +152,23 @@ def centered_products(x, center, sums):
                 right[ty, tx] = x[i, k0 + tx] - center[k0 + tx] if i < n and k0 + tx < d else 0.0
                 cuda.syncthreads()
                 for row in range(_TILE):
+                    total += left[row, ty]
                     acc += left[row, ty] * right[row, tx]
                 cuda.syncthreads()
             j = j0 + ty
             k = k0 + tx
+            if j < d and k == 0:
+                cuda.atomic.add(sums, j, total)
             if j < d and k < d:
-                cuda.atomic.add(sums, (j, k), acc)
+                cuda.atomic.add(products, (j, k), acc)
                 if k0 != j0:
-                    cuda.atomic.add(sums, (k, j), acc)
+                    cuda.atomic.add(products, (k, j), acc)
 
 
 def centered_products_reference(x, center):
-    """The same with NumPy."""
+    """The same with NumPy: sums and products."""
     d = x.astype(np.float64) - center
-    return d.T @ d
+    return d.sum(axis=0), d.T @ d
 
 
 class Moments(NamedTuple):
@@ -181,20 +189,23 @@ def moments(x):
     n = len(x)
     first = float(x[0])  # any row is near the others, compared with zero
     mean = first + power_sums(x, first)[0] / n
-    s1, s2, s3, s4 = power_sums(x, mean)
-    squares = s2 - s1 * s1 / n
+    s1, s2, s3, s4 = power_sums(x, mean) / n
+    # The moments about the true mean, which is s1 away from the rounded one.
+    m2 = s2 - s1**2
+    m3 = s3 - 3.0 * s1 * s2 + 2.0 * s1**3
+    m4 = s4 - 4.0 * s1 * s3 + 6.0 * s1**2 * s2 - 3.0 * s1**4
     nan = float("nan")
-    m2 = squares / n
     return Moments(
         rows=n,
-        mean=float(mean + s1 / n),
-        variance=float(squares / (n - 1)) if n > 1 else nan,
-        skewness=float(s3 / n / m2**1.5) if m2 > 0.0 else nan,
-        kurtosis=float(s4 / n / m2**2 - 3.0) if m2 > 0.0 else nan,
+        mean=float(mean + s1),
+        variance=float(m2 * n / (n - 1)) if n > 1 else nan,
+        skewness=float(m3 / m2**1.5) if m2 > 0.0 else nan,
+        kurtosis=float(m4 / m2**2 - 3.0) if m2 > 0.0 else nan,
     )
 
 
 def covariance(x):
     """The unbiased covariance of columns, shape (d, d); x: array or `Data` of shape (n, d) with n ≥ 2."""
     n = len(x)
-    return centered_products(x, column_sums(x) / n) / (n - 1)
+    sums, products = centered_products(x, column_sums(x) / n)
+    return (products - np.outer(sums, sums) / n) / (n - 1)

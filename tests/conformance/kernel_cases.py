@@ -94,7 +94,8 @@ def _(n, rng, options):
 @case(statistics.centered_products)
 def _(n, rng, options):
     x, center = rng.random((n, 19)), np.full(19, -0.25)
-    return statistics.centered_products(x, center, **options), statistics.centered_products_reference(x, center)
+    got, want = statistics.centered_products(x, center, **options), statistics.centered_products_reference(x, center)
+    return np.vstack(got), np.vstack(want)
 
 
 @case(elementwise.axpy)

@@ -17,7 +17,7 @@ LAUNCHES = [
     (reduce.block_extremes, 2, 256, (ROWS, np.zeros(512), np.zeros(512))),
     (reduce.column_sums, 2, (32, 8), (ROWS.reshape(14, 5), np.zeros(5))),
     (statistics.histogram, 2, 8, (ROWS, np.linspace(0.2, 0.9, 12), np.zeros(11, np.int64))),
-    (statistics.centered_products, 2, (16, 16), (RNG.random((35, 18)), np.zeros(18), np.zeros((18, 18)))),
+    (statistics.centered_products, 2, (16, 16), (RNG.random((35, 18)), np.zeros(18), np.zeros(18), np.zeros((18, 18)))),
     (nbody.accelerations, 1, 256, (RNG.random((3, 3)), RNG.random((260, 3)), RNG.random(260), 0.1, np.zeros((3, 3)))),
     (ising.sweep, 2, (2, 2), (SPINS.copy(), np.full(3, 0.3), 0, 1, 0, 2)),
     (ising.observe, 2, 8, (SPINS, np.zeros(3), np.zeros(3))),
