@@ -91,8 +91,9 @@ class ndarray:  # noqa: N801
 
 
 def asarray(host: np.ndarray) -> ndarray:
-    made = ndarray(host.shape, host.dtype, alloc(host.nbytes))
-    made.now()[...] = host
+    """A copy, which is there when the current stream has come to it."""
+    made, copied = ndarray(host.shape, host.dtype, alloc(host.nbytes)), host.copy()
+    _put(lambda: np.copyto(made.now(), copied))
     return made
 
 

@@ -88,6 +88,7 @@ def test_results_that_are_copied(bench, why):
     for value[0] in (2.0, 3.0):
         replay()
         assert set(out) == {value[0]}
+        assert bench.flag.word[0] == 0  # nobody has raised it
         assert why in {"pageable", "large"} or set(rows) == {value[0]}
 
 

@@ -68,6 +68,17 @@ def test_all_types(bench, driver, of, values):
     replay.close()
 
 
+@pytest.mark.parametrize("first", [1 + 4j, 5 + 2j, 3 + 2j, 1 + 2j, 3 + 4j, 5 + 6j])
+def test_both_parts_of_a_complex_number_are_found(bench, driver, first):
+    """Also where one of them is that of the number by which they are looked for."""
+    replay, (args,), seen = launching(bench, [first], (0,))
+    assert replay.renew()
+    args[0] = 7 - 8j
+    assert replay.renew()
+    replay()
+    check(seen, [(7 - 8j,)])
+
+
 def test_several_scalars_of_several_launches(bench, driver):
     array = bench.array(2)
     replay, lists, seen = launching(bench, [1, array, 1, 1.0, 1j], (0, 2, 4), launches=3)
