@@ -109,12 +109,21 @@ class Numbers(Meanings):
             case ast.Call():
                 return self._is_integral_call(node)
             case ast.Attribute() | ast.Subscript():
-                return self.is_array_number(node)
+                return self._is_integral_field(node) or self.is_array_number(node)
             case ast.BinOp():
                 whole = isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.RShift))
                 return whole and self.is_integral(node.left) and self.is_integral(node.right)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
                 return self.is_integral(node.operand)
+        return False
+
+    def _is_integral_field(self, node: ast.expr) -> bool:
+        """Whether it is an integer of a named tuple, as `span.start` of an index range."""
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=field) if name not in self.namespace:
+                kind = self.types.of(name)
+                if isinstance(kind, types.BaseNamedTuple) and field in kind.fields:
+                    return is_integer_type(kind.types[kind.fields.index(field)])
         return False
 
     def is_known_number(self, node: ast.expr) -> bool:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import cuda, float32, types
+from numba import cuda, float32, typeof, types
 from numba.cuda import grid as where
 
+from synknumba._types import Span
 from synknumba.simt._analysis import Analysis
 from synknumba.simt._ast import assigned_names, range_arguments, read_names, unparse
 from synknumba.simt._block_code import Style
@@ -570,6 +571,29 @@ def test_a_last_guard_leaves_the_other_threads_in_step() -> None:
 def test_a_last_guard_that_is_no_bound_stays() -> None:
     known = analysis("if x[0] < n:\n    y[0] = 1")
     assert return_early(known.body, known, Guards(known, ast.unparse)) is known.body
+
+
+def test_a_loop_over_an_index_range_is_turned_inside_out() -> None:
+    """The bounds of a range are integers, whether they are read in the loop or before it."""
+
+    def directly(rows, total):
+        acc = 0.0
+        for i in range(rows.start + cuda.grid(1), rows.stop, cuda.gridsize(1)):
+            acc += i * 0.5
+        cuda.atomic.add(total, 0, acc)
+
+    def named(rows, total):
+        start, stop = rows.start, rows.stop
+        acc = 0.0
+        for i in range(start + cuda.grid(1), stop, cuda.gridsize(1)):
+            acc += i * 0.5
+        cuda.atomic.add(total, 0, acc)
+
+    rows = typeof(Span(0, 10))
+    loops = [
+        [line.split() for line in program(kernel, rows, F8).splitlines() if "for " in line] for kernel in (directly, named)
+    ]
+    assert len(loops[0]) == len(loops[1]) > 1
 
 
 def test_a_loop_under_a_last_guard_is_turned_inside_out() -> None:
