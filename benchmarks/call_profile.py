@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from _common import arguments, print_table, save
-from numba import cuda
+from call_overhead import kernel_sum
 
 import synknumba as synk
 from synknumba import _rank_state, _repetition, _routine, _world
@@ -35,15 +35,6 @@ class Step:
     median: float
     p99: float
     ratio: float
-
-
-@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
-def kernel_sum(x, total):
-    """Adds up x: float64, shape (n,)."""
-    acc = 0.0
-    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
-        acc += x[i]
-    cuda.atomic.add(total, 0, acc)
 
 
 def install(points: Any) -> tuple[Any, ...]:

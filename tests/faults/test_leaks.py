@@ -186,17 +186,21 @@ with synk.fork(2, device="cpu") as world:
     script.finish()
 
 
-def test_dropped_results_free_their_memory(start):
-    """Those of two calls are in shared memory, which the plan and the results hold."""
-    script = start(
-        SEGMENTS
-        + """
+COPY = """
 @synk.parallel(outputs={"rows": synk.output("gather", shape=(), dtype="float64")})
 def copy(x, rows):
     i = cuda.grid(1)
     if i < x.shape[0]:
         rows[i] = x[i]
+"""
 
+
+def test_dropped_results_free_their_memory(start):
+    """Those of two calls are in shared memory, which the plan and the results hold."""
+    script = start(
+        SEGMENTS
+        + COPY
+        + """
 def everybody():
     total(ROWS)  # ranks have let go of what they were told to
     return segments(), segments(world.pids[0]), descriptors()
@@ -227,13 +231,8 @@ with synk.fork(2, device="cpu") as world:
 def test_results_of_a_forking_script_free_their_memory(start):
     script = start(
         SEGMENTS
+        + COPY
         + """
-@synk.parallel(outputs={"rows": synk.output("gather", shape=(), dtype="float64")})
-def copy(x, rows):
-    i = cuda.grid(1)
-    if i < x.shape[0]:
-        rows[i] = x[i]
-
 x = synk.data(np.arange(100_000.0))
 with synk.fork(2, device="cpu") as world:
     y = [copy(x) for _ in range(2)]
