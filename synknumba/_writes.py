@@ -14,10 +14,14 @@ from typing import Any
 
 def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
     """The parameters that are stored to, each with the line of its first store; empty where there is no source."""
-    definition = _definition(function)
-    if definition is None:
+    try:
+        lines, first = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
         return {}
-    first = inspect.getsourcelines(function)[1]
+    definition = tree.body[0]
+    if not isinstance(definition, ast.FunctionDef):
+        return {}
     names = {argument.arg for argument in definition.args.args}
     found: dict[str, int] = {}
     nodes = list(_own_nodes(definition))
@@ -28,15 +32,6 @@ def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
     stores = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     rebound = {node.id for node in stores if id(node) not in added_to}
     return {name: line for name, line in found.items() if name not in rebound}
-
-
-def _definition(function: Callable[..., Any]) -> ast.FunctionDef | None:
-    """The source of a function; None where there is none."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, TypeError, SyntaxError):
-        return None
-    return tree.body[0] if isinstance(tree.body[0], ast.FunctionDef) else None
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
