@@ -124,16 +124,22 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
+@compiled("void(int64, int64)")
+def _rest(spin: int, pauses: int) -> None:
+    """What a wait does between two looks: the first `pauses` times it keeps the core, then it gives way."""
+    if spin < pauses:
+        pause()
+    else:
+        _sched_yield()
+
+
 @compiled("int64(int64, int64, int64)")
 def await_word(address: int, pauses: int, yields: int) -> int:
     """Spins until the int64 at an address is not zero; 1 if it is."""
     for i in range(pauses + yields):
         if load_acquire(address, 0) != 0:
             return 1
-        if i < pauses:
-            pause()
-        else:
-            _sched_yield()
+        _rest(i, pauses)
     return 0
 
 
@@ -177,10 +183,7 @@ def await_all(base: int, world_size: int, pauses: int, yields: int) -> int:
     for i in range(pauses + yields):
         if load_acquire(base, ARRIVED) == world_size:
             return ALL_DONE_WITH_NEWS if load_acquire(base, NEWS) != 0 else ALL_DONE
-        if i < pauses:
-            pause()
-        else:
-            _sched_yield()
+        _rest(i, pauses)
     return NOT_YET
 
 
@@ -211,10 +214,7 @@ def await_command(base: int, sequence: int, pauses: int, yields: int) -> int:
     for i in range(pauses + yields):
         if load_acquire(base, DOORBELL) != sequence:
             return load_acquire(base, COMMAND)
-        if i < pauses:
-            pause()
-        else:
-            _sched_yield()
+        _rest(i, pauses)
     return NO_COMMAND
 
 

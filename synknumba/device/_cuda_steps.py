@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from cupy.cuda import runtime
 
@@ -18,6 +18,9 @@ class OnStream(partial[Any]):
     """
 
     keeps: tuple[Any, ...] = ()  # whose addresses it has
+
+
+_Kind = TypeVar("_Kind", bound=OnStream)
 
 
 class Store(OnStream):
@@ -38,7 +41,7 @@ class Fill(OnStream):
     private: bool = False
 
 
-def keeping(step: OnStream, *arrays: Any) -> OnStream:
+def keeping(step: _Kind, *arrays: Any) -> _Kind:
     """The step; the arrays live as long as it."""
     step.keeps = arrays
     return step
@@ -59,9 +62,7 @@ def copy_in(array: Any, host: int, stream: Any) -> OnStream:
 def copy_out(host: int, array: Any, stream: Any, *, reached: bool) -> Store:
     """Copies an array to an address of the host's memory; `reached` if the device can write there by itself."""
     kind = CopyOut if reached else Store
-    step = kind(runtime.memcpyAsync, host, address_of(array), array.nbytes, DEVICE_TO_HOST, stream.ptr)
-    step.keeps = (array,)
-    return step
+    return keeping(kind(runtime.memcpyAsync, host, address_of(array), array.nbytes, DEVICE_TO_HOST, stream.ptr), array)
 
 
 def under(stream: Any, function: Any, *args: Any, **kwargs: Any) -> OnStream:
