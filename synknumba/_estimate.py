@@ -144,7 +144,7 @@ class Estimate:
         if self._kind() != other._kind():
             message = f"cannot add an estimate of {other._words()} to one of {self._words()}: they must be of the same kind"
             raise ReductionError(message)
-        return Estimate(_moments.merge(self._moments, other._moments), self._scalar)
+        return Estimate(_moments.merge(_moments.joined(self._moments, other._moments)), self._scalar)
 
     def __radd__(self, other: object) -> "Estimate":
         """Lets `sum(estimates)` start from 0."""
@@ -186,7 +186,7 @@ def merged(parts: Moments, *, scalar: bool) -> Estimate:
     Raises:
         ReductionError: there are no rows.
     """
-    total = _moments.merge_all(parts)
+    total = _moments.merge(parts)
     if not total.count[0, 0]:
         message = "an expectation value of rows with none at all; give at least one row"
         raise ReductionError(message)

@@ -1,18 +1,18 @@
-"""Number of rows, mean and sums of squared deviations of parts of the rows, put together two at a time.
+"""Number of rows, mean and sums of squared deviations of parts of the rows, put together.
 
-Two parts with weights A and B (their rows, where there are no weights), means a and b, δ = b − a, and M = Σ w (v − mean)²:
+Parts p with weights A_p (their rows, where there are no weights), means a_p, and M_p = Σ w (v − a_p)² are together
 
-    mean = a + δ · B / (A + B)        M = M_a + M_b + δ² · A · B / (A + B)
+    mean = a_0 + Σ A_p (a_p − a_0) / Σ A_p        M = Σ M_p + Σ A_p (a_p − mean)²
 
-T. Chan, G. Golub, R. LeVeque, *Updating formulae and a pairwise algorithm for computing sample variances* (1979). A mean is
-kept as the sum of two numbers, `mean` + `rest`, the second being what rounding has left of the first: near 10^9 a float64 is
-right to 10^-7, and so would be δ, and the variance of values that differ by 1.
+which for two parts is M_0 + M_1 + (a_1 − a_0)² A_0 A_1 / (A_0 + A_1), the formula of T. Chan, G. Golub, R. LeVeque, *Updating
+formulae and a pairwise algorithm for computing sample variances* (1979). A mean is kept as the sum of two numbers,
+`mean` + `rest`, the second being what rounding has left of the first: near 10^9 a float64 is right to 10^-7, and so would be
+a_p − a_0, and the variance of values that differ by 1.
 
 The standard error of a weighted mean needs sums with squared weights, S_j = Σ w² (v − mean)^j for j = 0, 1, 2. They move with
 the mean: about a mean that is d larger they are S_0, S_1 − d S_0, S_2 − 2 d S_1 + d² S_0.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, final
 
@@ -42,42 +42,37 @@ class Moments:
     products: Array
     squares: Array | None = None
 
-    def apply(self, change: Callable[[Array], Array]) -> "Moments":
-        """The same with every array changed along the parts."""
-        arrays = (getattr(self, field.name) for field in fields(self))
-        return Moments(*(None if array is None else change(array) for array in arrays))  # type: ignore[arg-type]
 
-
-def merge(a: Moments, b: Moments) -> Moments:
-    """Each part of `a` with the part of `b` at its place. A part of weight 0 changes no mean.
+def merge(parts: Moments) -> Moments:
+    """All parts as one, shape (1, …). A part of weight 0 changes no mean.
 
     Values that are infinite or NaN pass through as in a sum: a mean of ∞ and 1 is ∞, of ∞ and −∞ NaN; M is NaN.
     """
+    if len(parts.count) == 1:
+        return parts
     with np.errstate(invalid="ignore", over="ignore"):
-        total = a.weight + b.weight
-        share = np.divide(b.weight, total, out=np.zeros_like(total), where=total != 0)
-        finite = np.isfinite(a.mean) & np.isfinite(b.mean)
-        apart = finite & (a.weight != 0) & (b.weight != 0)
-        delta = np.where(apart, (b.mean - a.mean) + (b.rest - a.rest), 0.0)
-        shift = delta * share
-        mean, rest = _rounded(a.mean, a.rest + shift)
-        mean = np.where(finite, mean, a.mean + b.mean)
-        mean, rest = _chosen(b.weight == 0, (a.mean, a.rest), (mean, rest))
-        mean, rest = _chosen(a.weight == 0, (b.mean, b.rest), (mean, rest))
-        products = a.products + b.products + _square(delta, a.products.ndim) * _fit(a.weight * share, a.products.ndim)
+        used = parts.weight != 0
+        total = parts.weight.sum(axis=0, keepdims=True)
+        means, first = np.where(used, parts.mean, 0.0), int(used.argmax())
+        infinite = means.sum(axis=0, keepdims=True)
+        finite = np.isfinite(means).all(axis=0, keepdims=True)
+        delta = np.where(used & finite, (means - means[first]) + parts.rest, 0.0)
+        shift = (parts.weight * delta).sum(axis=0, keepdims=True) / (total if total[0, 0] else 1.0)
+        mean, rest = _rounded(means[first : first + 1], shift)
+        mean = np.where(finite, mean, infinite)
+        delta -= shift
+        ndim = parts.products.ndim
+        products = (parts.products + _square(delta, ndim) * _fit(parts.weight, ndim)).sum(axis=0, keepdims=True)
         squares = None
-        if a.squares is not None and b.squares is not None:
-            squares = _moved(a.squares, shift) + _moved(b.squares, shift - delta)
-    return Moments(a.count + b.count, total, mean, rest, products, squares)
+        if parts.squares is not None:
+            squares = _moved(parts.squares, -delta).sum(axis=0, keepdims=True)
+    return Moments(parts.count.sum(axis=0, keepdims=True), total, mean, rest, products, squares)
 
 
-def merge_all(parts: Moments) -> Moments:
-    """All parts as one, shape (1, …): neighbours first, and then neighbours of those, so that rounding grows with log P."""
-    while len(parts.count) > 1:
-        if len(parts.count) % 2:
-            parts = parts.apply(_padded)
-        parts = merge(parts.apply(lambda array: array[0::2]), parts.apply(lambda array: array[1::2]))
-    return parts
+def joined(a: Moments, b: Moments) -> Moments:
+    """The parts of both, one after the other."""
+    pairs = ((getattr(a, field.name), getattr(b, field.name)) for field in fields(a))
+    return Moments(*(None if one is None else np.concatenate([one, other]) for one, other in pairs))  # type: ignore[arg-type]
 
 
 def of_values(values: Array, weights: Array | None, *, covariance: bool) -> Moments:
@@ -112,11 +107,6 @@ def _rounded(mean: Array, rest: Array) -> tuple[Array, Array]:
 
 def _chosen(where: Array, these: tuple[Array, Array], those: tuple[Array, Array]) -> tuple[Array, Array]:
     return np.where(where, these[0], those[0]), np.where(where, these[1], those[1])
-
-
-def _padded(array: Array) -> Array:
-    """One part more, without rows."""
-    return np.concatenate([array, np.zeros((1, *array.shape[1:]))])
 
 
 def _square(delta: Array, ndim: int) -> Array:
