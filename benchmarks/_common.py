@@ -68,6 +68,24 @@ def time_calls(call: Callable[[], object], seconds: float, *, at_least: int = 20
     return summarise(times)
 
 
+def time_in_turns(
+    calls: Sequence[Callable[[], object]], seconds: float, *, at_least: int = 7, at_most: int = 2000
+) -> list[Timing]:
+    """Times calls alternately for about that many seconds in all, so that whatever else the machine does is in all of them."""
+    clock = time.perf_counter_ns
+    times: list[list[int]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    end = time.monotonic() + seconds
+    while len(times[0]) < at_least or (time.monotonic() < end and len(times[0]) < at_most):
+        for call, taken in zip(calls, times, strict=True):
+            call()  # so that each finds its own state warm: awake ranks, caches
+            start = clock()
+            call()
+            taken.append(clock() - start)
+    return [summarise(taken) for taken in times]
+
+
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """A parser with the options that all benchmarks have."""
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])

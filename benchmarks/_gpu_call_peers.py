@@ -1,12 +1,12 @@
-"""Peers of call_overhead.py and expectation.py in processes of their own: how they are started, and what they share.
+"""Peers of call_overhead.py, expectation.py and montecarlo.py in processes of their own: how they start, and what they share.
 
-    script ──start, SETTINGS──> _gpu_call_torch.py × W, _gpu_call_jax.py, _gpu_call_loop.py ──rows of JSON──> script
+    script ──start, SETTINGS──> _gpu_call_torch.py × W, _gpu_call_jax.py, _montecarlo_jax.py, … ──rows of JSON──> script
 
 Rows are printed as soon as they are measured, so that a process that has to be killed has not run for nothing. synknumba is not
-imported, nor is Numba: torch and JAX may be in another environment.
+imported, nor is Numba but by its own peer: torch and JAX may be in another environment.
 
-Two works. "sum": the sum of a few float64 numbers that lie on the devices. "pairs": the mean of y·exp(−x²) over float32 arrays
-that lie on the devices. Either way the number is in the script at the end of each step, and right.
+Works. "sum": the sum of a few float64 numbers that lie on the devices. "pairs": the mean of y·exp(−x²) over float32 arrays
+that lie on the devices. "pi" and "option": see `_montecarlo`. The number is in the script at the end of each step, and right.
 """
 
 import contextlib
@@ -26,11 +26,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from _common import Timing, time_calls
 
-Peer: TypeAlias = Literal["torch", "jax", "loop"]
+Peer: TypeAlias = Literal["torch", "jax", "loop", "cupy", "numba"]
 Step: TypeAlias = Callable[[], Any]
 
 AT_LEAST = 7  # steps of whatever takes longer than it may
-AT_MOST = {"sum": 30_000, "pairs": 2000}  # steps, so that fast ones do not take all the time that there is
+AT_MOST = {
+    "sum": 30_000,
+    "pairs": 2000,
+    "pi": 2000,
+    "option": 2000,
+}  # steps, so that fast ones do not take all the time that there is
 TOLERANCE = {"sum": 1e-12, "pairs": 1e-3}  # float32 sums of many terms differ in the fourth digit
 BLOCK = 1 << 20  # random pairs, which are repeated to make more: random numbers take longer than copies
 LINE = 8  # words of a cache line
@@ -44,7 +49,7 @@ START_SECONDS = 90.0  # that processes may take beside what they measure: import
 class Settings:
     """What is measured, for each number of ranks and each number of rows."""
 
-    work: Literal["sum", "pairs"]
+    work: Literal["sum", "pairs", "pi", "option"]
     device: Literal["cpu", "cuda"]
     ranks: tuple[int, ...]
     rows: tuple[int, ...]
@@ -104,7 +109,8 @@ def _start(peer: Peer, settings: Settings, python: str, folder: Path) -> list[su
         environment["JAX_PLATFORMS"] = "cpu"
         environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={most}"
     (folder / "page").write_bytes(bytes(PAGE_BYTES))
-    command = [python, str(Path(__file__).with_name(f"_gpu_call_{peer}.py")), json.dumps(asdict(settings))]
+    family = "_montecarlo" if settings.work in {"pi", "option"} else "_gpu_call"
+    command = [python, str(Path(__file__).with_name(f"{family}_{peer}.py")), json.dumps(asdict(settings))]
     processes = []
     for rank in range(most if peer == "torch" else 1):
         with (folder / f"{rank}.out").open("w") as out, (folder / f"{rank}.err").open("w") as err:

@@ -18,13 +18,12 @@ median over that of the call with frozen Data, for as many rows and ranks.
 import argparse
 import math
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import _pairs
 import numpy as np
-from _common import Timing, arguments, print_table, save, summarise
+from _common import Timing, arguments, print_table, save, time_in_turns
 from _gpu_call_peers import Settings, peer_rows
 from numba import cuda, njit
 
@@ -32,7 +31,6 @@ import synknumba as synk
 
 ROWS = (10_000, 100_000, 1_000_000, 10_000_000, 50_000_000)
 BETA = 0.5
-CALLS = (7, 2000)  # at least and at most for each row of the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +68,6 @@ def energy_loop(x, beta):
     return acc
 
 
-def time_in_turns(first: Callable[[], object], second: Callable[[], object], seconds: float) -> tuple[Timing, Timing]:
-    """Times two calls alternately for about that many seconds."""
-    clock = time.perf_counter_ns
-    times: tuple[list[int], list[int]] = ([], [])
-    first(), second()
-    end = time.monotonic() + seconds
-    while len(times[0]) < CALLS[0] or (time.monotonic() < end and len(times[0]) < CALLS[1]):
-        for call, taken in ((first, times[0]), (second, times[1])):
-            call()  # so that both find their own state warm: awake ranks, caches
-            start = clock()
-            call()
-            taken.append(clock() - start)
-    return summarise(times[0]), summarise(times[1])
-
-
 def measure(args: argparse.Namespace) -> Iterator[Result]:
     """Every number of ranks with every number of rows."""
     for ranks in args.ranks or [1, 2]:
@@ -93,7 +76,8 @@ def measure(args: argparse.Namespace) -> Iterator[Result]:
                 values = np.random.default_rng(0).random(rows)
                 x = synk.data(values)
                 np.testing.assert_allclose(energy(x, BETA), energy_loop(values, BETA), rtol=1e-9)
-                call, loop = time_in_turns(lambda x=x: energy(x, BETA), lambda v=values: energy_loop(v, BETA), args.seconds)
+                calls = (lambda x=x: energy(x, BETA), lambda v=values: energy_loop(v, BETA))
+                call, loop = time_in_turns(calls, args.seconds)
                 yield Result(rows, ranks, args.device, call, loop, loop.median / call.median)
 
 

@@ -22,6 +22,7 @@ RUNS = [
     ("expectation.py", "--pairs --ranks 1 3 --rows 7 10007 --seconds 0.01", {"synknumba", "device memory"}),
     ("expcos.py", "--rows 7 10007 --seconds 0.01", {"synknumba: simt kernel", "numba: njit loop", "numpy"}),
     ("minibatch.py", "--ranks 3 --rows 100 --columns 5 --batches 1 40 --seconds 0.01", {"synknumba", "numpy"}),
+    ("montecarlo.py", "--ranks 1 3 --samples 7 1e4 --seconds 0.01", {"synknumba", "numba", "numpy"}),
     ("scatter.py", "--ranks 1 3 --gib 1e-8 1e-4 --seconds 0.01 --no-peers", {"synknumba"}),
     ("scatter.py", "--ranks 2 --gib 1e-4 --seconds 0.01", {"synknumba"}),
     ("simt.py", "--kernels saxpy --seconds 0.01", {"saxpy"}),
@@ -47,6 +48,36 @@ def test_benchmark(tmp_path, name, args, among):
     assert {"python", "numpy", "numba"} <= set(report["versions"])
     assert among <= {result.get("library") or result.get("device") or result.get("kernel") for result in report["results"]}
     assert "ratio" in done.stdout
+
+
+NUMBA_PEER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from _montecarlo import EXACT, check
+from _montecarlo_numba import DRAWS, THREADS, kernel_of, sample_of
+from numba.cuda.random import create_xoroshiro128p_states
+
+states = create_xoroshiro128p_states(THREADS, seed=1)  # once: it takes longer than the kernels
+for work in EXACT:
+    for dtype in DRAWS:
+        sums = np.zeros(1)
+        kernel_of(sample_of(work, dtype))[1, THREADS](states, 400, sums)
+        check(work, sums[0] / 400, 400)
+print("right")
+"""
+
+
+def test_kernel_of_numba_in_the_simulator():
+    done = subprocess.run(
+        [sys.executable, "-c", NUMBA_PEER, str(BENCHMARKS)],
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.stdout == "right\n", done.stderr
 
 
 def test_every_benchmark_is_run():

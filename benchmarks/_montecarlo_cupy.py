@@ -1,0 +1,62 @@
+"""CuPy: arrays of random numbers, each of which one reduction kernel reads. Started by `_gpu_call_peers`."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import cupy
+from _gpu_call_peers import Row, Settings, print_rows, time_steps
+from _montecarlo import DISCOUNT, DRIFT, SPOT, SPREAD, STRIKE, affordable, check
+
+CHUNKS = (1 << 22, 1 << 26)  # samples in an array: of those that fit the cache, and of many; the faster one counts
+
+INSIDE = cupy.ReductionKernel("T x, T y", "float64 sum", "x * x + y * y < 1 ? 4.0 : 0.0", "a + b", "sum = a", "0", "inside")
+PAYOFFS = cupy.ReductionKernel(
+    "T z",
+    "float64 sum",
+    f"max((T){SPOT} * exp((T){DRIFT!r} + (T){SPREAD!r} * z) - (T){STRIKE}, (T)0)",
+    "a + b",
+    "sum = a",
+    "0",
+    "payoffs",
+)
+
+
+def sum_inside(size: int, dtype: str) -> Any:
+    """Of four times the points in the circle."""
+    return INSIDE(cupy.random.random_sample(size, dtype), cupy.random.random_sample(size, dtype))
+
+
+def sum_payoffs(size: int, dtype: str) -> Any:
+    """Of the discounted payments."""
+    return DISCOUNT * PAYOFFS(cupy.random.standard_normal(size, dtype))
+
+
+def mean_of(add_up: Callable[[int, str], Any], chunk: int, dtype: str, samples: int) -> float:
+    """A multiple of the chunk."""
+    total = cupy.zeros((), "float64")
+    for _ in range(samples // chunk):
+        total += add_up(chunk, dtype)
+    return float(total) / samples
+
+
+def cupy_rows(settings: Settings) -> Iterator[Row]:
+    """One GPU, for CuPy's arrays lie on one."""
+    add_up = sum_inside if settings.work == "pi" else sum_payoffs
+    most = max(settings.rows)
+    for dtype in ("float64", "float32"):
+        found = []
+        for chunk in {min(chunk, most) for chunk in CHUNKS}:
+            mean = partial(mean_of, add_up, chunk, dtype)
+            samples = affordable(mean, chunk, most, settings.seconds)
+
+            def step(mean: Callable[[int], float] = mean, samples: int = samples) -> None:
+                check(settings.work, mean(samples), samples)
+
+            row = Row("CuPy", f"random arrays in chunks, ReductionKernel, {dtype}", 1, samples, time_steps(step, settings))
+            found.append(row)
+        yield min(found, key=lambda row: row.timing.median / row.rows)
+
+
+if __name__ == "__main__":
+    print_rows(cupy_rows)
