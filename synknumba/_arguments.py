@@ -68,12 +68,13 @@ ShapeRule = Shape | int | Callable[[Mapping[str, Any]], Shape | int] | None
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How a kernel's output parameter is made and put together. Made by `output`."""
+    """How a kernel's output parameter is made and put together. Made by `output`; `scratch` is memory that no caller gets."""
 
     op: Op
     shape: ShapeRule = None
     dtype: Any = None
     like: str | None = None
+    scratch: bool = False
 
 
 def output(op: Op, *, shape: ShapeRule = None, dtype: Any = None, like: str | None = None) -> Output:

@@ -166,18 +166,22 @@ class Expectation:
         if weight and parameters[weight] != "rows":
             message = f"weights={weight!r} of {self.name} must be an array with a number for each row"
             raise ArgumentError(message)
-        recipe = Recipe(_kernel_name(self.py_func.__name__), parameters, self._size, weight, options.covariance, self._real)
+        blocks = _BLOCKS[device]
+        recipe = Recipe(
+            _kernel_name(self.py_func.__name__), parameters, self._size, weight, options.covariance, self._real, blocks == 1
+        )
         if recipe.rooms > MOST_ROOMS:
             message = (
                 f"{self.name} needs {recipe.rooms} sums of a thread in smem at once, which holds {MOST_ROOMS}; return fewer "
                 "values at a time" + (", or leave covariance=True out" if options.covariance else "")
             )
             raise ArgumentError(message)
-        blocks = _BLOCKS[device]
-        partials = Output(None, (_lines(num_slices), blocks, recipe.columns), np.dtype(np.float64))
+        outputs = {"synk_partials": Output(None, (_slices(num_slices), recipe.columns), np.dtype(np.float64))}
+        if not recipe.one_block:
+            outputs["synk_lines"] = Output(None, (blocks + 1, recipe.columns), np.dtype(np.float64), scratch=True)
         function_options = FunctionOptions(
             style="kernel",
-            outputs={"synk_partials": partials},
+            outputs=outputs,
             ops=None,
             has_ops=True,
             broadcast=options.broadcast,
@@ -191,7 +195,7 @@ class Expectation:
         return Function(_compiled(recipe, self.py_func), function_options, self.name), recipe
 
 
-def _lines(num_slices: Any) -> int:
+def _slices(num_slices: Any) -> int:
     """Slices to make room for; what is wrong with their number is told by the call."""
     return max(1, int(num_slices)) if hasattr(num_slices, "__index__") else 1
 
@@ -203,11 +207,18 @@ def _kernel_name(function: str) -> str:
 def _compiled(recipe: Recipe, function: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel as a Python function whose source can be looked at, on the ranks too."""
     from numba import cuda  # not when synknumba is imported
-    from numba.core.types import float32, float64  # noqa: PLC0415
+    from numba.core.types import float32, float64, int32  # noqa: PLC0415
 
     text = kernel_source(recipe)
     scope: dict[str, Any] = {"synk_function": cuda.jit(device=True)(function)}
-    scope |= {"cuda": cuda, "float32": float32, "float64": float64, "nan": math.nan, "__name__": function.__module__}
+    scope |= {
+        "cuda": cuda,
+        "float32": float32,
+        "float64": float64,
+        "int32": int32,
+        "nan": math.nan,
+        "__name__": function.__module__,
+    }
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # the same text, the same name: kernels on disk are found again
     filename = f"<synknumba expectation {digest}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)

@@ -1,12 +1,13 @@
 """The text of the kernel that takes an expectation value: the user's function of every row, and its moments.
 
     row ── function ──> value ── less the thread's first value ──> sums and sums of squares, by thread       in the loop
-    sums ── smem ──> mean of the block ──> sums of squares about it ── smem ──> one line of the partial results
+    sums ── smem ──> mean of the block ──> sums of squares about it ── smem ──> one line
+    lines of all blocks ── the block that ends last, in their order ──> one line of the partial results
 
 Sums about one of the values are as good as those about the mean, but for the square of its distance from the mean in units of
 the spread. They take no division a row, and so on a core a 30th of the time of a running mean (Welford's method). From
-thread to block they are moved to the mean of the block, after which they add up. The kernel is in Numba's CUDA dialect, with
-the parameters of the function and two of its own.
+thread to block they are moved to the mean of the block, after which they add up; so are those of the blocks to the mean of all,
+by the formula of `_moments`. The kernel is in Numba's CUDA dialect, with the parameters of the function and some of its own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,11 @@ MOST_ROOMS = 23  # of 2 KiB each: with the centres, within the 48 KiB of smem th
 
 # Of the names in the kernel, beside the parameters of the function.
 OWN_PREFIX = "synk_"
-OWN_NAMES = frozenset({"cuda", "float32", "float64", "nan", "range"})
+OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
+
+# Lines that a block stores into, but for the column.
+_RESULT = "synk_partials[synk_slice"
+_LINE = "synk_lines[cuda.blockIdx.x + 1"
 
 Kind: TypeAlias = Literal["rows", "indices", "number", "whole"]
 """What of an argument the function gets: its row; the row's global index; a 0-d array's number; the argument itself."""
@@ -36,6 +41,7 @@ class Recipe:
         weight: the parameter that is the row's weight; "" if the last of the values returned is; None without weights.
         covariance: whether the products of each two values are summed.
         real: the type of a thread's sums, "float64" or "float32".
+        one_block: whether there is one block, whose line is the partial result.
     """
 
     name: str
@@ -44,6 +50,7 @@ class Recipe:
     weight: str | None
     covariance: bool
     real: str
+    one_block: bool
 
     @property
     def values(self) -> int:
@@ -59,18 +66,33 @@ class Recipe:
     @property
     def columns(self) -> int:
         """Numbers of a partial result: rows, weight, means, what rounding left of them, products, sums with w²."""
-        return 2 + 2 * self.values + len(self.pairs) + (0 if self.weight is None else 1 + 2 * self.values)
+        return 2 + 2 * self.values + self.late_rooms
 
     @property
     def rooms(self) -> int:
         """Numbers that each thread puts into smem at once."""
-        return max(2 + self.values, len(self.pairs) + (0 if self.weight is None else 1 + 2 * self.values))
+        return max(2 + self.values, self.late_rooms)
+
+    @property
+    def late_rooms(self) -> int:
+        """Numbers of a partial result behind the means."""
+        return len(self.pairs) + (0 if self.weight is None else 1 + 2 * self.values)
 
 
 def kernel_source(recipe: Recipe) -> str:
-    """The kernel, a function of partial results, the slice's number, and the function's parameters."""
-    body = [*_head(recipe), *_loop(recipe), *_means(recipe), *_squares(recipe)]
-    lines = [f"def {recipe.name}(synk_partials, synk_slice, {', '.join(recipe.parameters)}):", *_indented(body)]
+    """The kernel: a function of partial results, the slice's number, and the function's parameters.
+
+    Where there are several blocks, their lines come after the partial results: zeros, shape (blocks + 1, columns). In the first
+    line is how many blocks have written theirs.
+    """
+    body = [*_head(recipe), *_loop(recipe)]
+    own = ["synk_partials", "synk_slice"]
+    if recipe.one_block:
+        body += [*_means(recipe, _RESULT), *_squares(recipe, _RESULT)]
+    else:
+        own.insert(1, "synk_lines")
+        body += [*_means(recipe, _LINE), *_squares(recipe, _LINE), *_last_block(recipe)]
+    lines = [f"def {recipe.name}({', '.join([*own, *recipe.parameters])}):", *_indented(body)]
     return "\n".join(lines) + "\n"
 
 
@@ -134,7 +156,7 @@ def _loop(recipe: Recipe) -> list[str]:
     return ["for synk_j in range(synk_start, synk_n, synk_stride):", *_indented(lines)]
 
 
-def _means(recipe: Recipe) -> list[str]:
+def _means(recipe: Recipe, target: str) -> list[str]:
     """The block's rows, weight and means, the latter from the first value of its first thread."""
     values, weighted = range(recipe.values), recipe.weight is not None
     return [
@@ -149,18 +171,26 @@ def _means(recipe: Recipe) -> list[str]:
         "synk_sums[1, synk_t] = synk_u",
         *(f"synk_x{i} = float64(synk_p{i}) - synk_centre[{i}]" for i in values),
         *(f"synk_sums[{2 + i}, synk_t] = float64(synk_s{i}) + synk_x{i} * synk_u" for i in values),
+        *_divided(recipe, target),
+    ]
+
+
+def _divided(recipe: Recipe, target: str) -> list[str]:
+    """From the threads' sums in smem to the means, less the centre, and into a line."""
+    values = range(recipe.values)
+    return [
         *_added(2 + recipe.values),
         "synk_total = synk_sums[1, 0]",
         *(f"synk_e{i} = 0.0" for i in values),
         "if synk_total != 0.0:",
         *(f"    synk_e{i} = synk_sums[{2 + i}, 0] / synk_total" for i in values),
         "if synk_t == 0:",
-        *_indented([*_stored(0, ("synk_sums[0, 0]", "synk_total")), *_stored_means(recipe)]),
+        *_indented([*_stored(target, 0, ("synk_sums[0, 0]", "synk_total")), *_stored_means(recipe, target)]),
         "cuda.syncthreads()",
     ]
 
 
-def _stored_means(recipe: Recipe) -> list[str]:
+def _stored_means(recipe: Recipe, target: str) -> list[str]:
     """Each mean, and what rounding leaves of it: D. Knuth, TAOCP volume 2, section 4.2.2, theorem B."""
     lines: list[str] = []
     for i in range(recipe.values):
@@ -170,13 +200,13 @@ def _stored_means(recipe: Recipe) -> list[str]:
             f"synk_l = (synk_centre[{i}] - (synk_m - synk_k)) + (synk_e{i} - synk_k)",
             "if synk_l - synk_l != 0.0:",  # the mean is infinite
             "    synk_l = 0.0",
-            *_stored(2 + i, ("synk_m",)),
-            *_stored(2 + recipe.values + i, ("synk_l",)),
+            *_stored(target, 2 + i, ("synk_m",)),
+            *_stored(target, 2 + recipe.values + i, ("synk_l",)),
         ]
     return lines
 
 
-def _squares(recipe: Recipe) -> list[str]:
+def _squares(recipe: Recipe, target: str) -> list[str]:
     """The block's sums of squares and products about its means."""
     lines = [f"synk_x{i} -= synk_e{i}" for i in range(recipe.values)]  # from the mean to the thread's first value
     rooms = []
@@ -196,13 +226,90 @@ def _squares(recipe: Recipe) -> list[str]:
                 f"synk_a_moved{i} = {a} + synk_x{i} * {z}",
                 f"synk_b_moved{i} = {b} + synk_x{i} * (2.0 * {a} + synk_x{i} * {z})",
             ]
+    return [*lines, *_summed(recipe, rooms, target)]
+
+
+def _summed(recipe: Recipe, rooms: Sequence[str], target: str) -> list[str]:
+    """From a thread's sums about the mean to those of all threads, behind the means in a line."""
     return [
-        *lines,
         *(f"synk_sums[{room}, synk_t] = {value}" for room, value in enumerate(rooms)),
         *_added(len(rooms)),
         "if synk_t == 0:",
-        *_indented(_stored(2 + 2 * recipe.values, [f"synk_sums[{room}, 0]" for room in range(len(rooms))])),
+        *_indented(_stored(target, 2 + 2 * recipe.values, [f"synk_sums[{room}, 0]" for room in range(len(rooms))])),
     ]
+
+
+def _last_block(recipe: Recipe) -> list[str]:
+    """The block that ends last puts the lines of all together, in their order, whichever block it is.
+
+    A thread takes every 256th line. The centre is the mean of the first block, which always has rows. A line without weight has
+    no mean.
+    """
+    values = range(recipe.values)
+    rooms = [f"synk_g{room}" for room in range(recipe.late_rooms)]
+    every_line = f"for synk_j in range(1 + synk_t, cuda.gridDim.x + 1, {THREADS}):"
+    distances = ["synk_h = synk_lines[synk_j, 1]", "if synk_h != 0.0:"]
+    for i in values:
+        mean, rest = f"synk_lines[synk_j, {2 + i}]", f"synk_lines[synk_j, {2 + recipe.values + i}]"
+        distances.append(f"    synk_x{i} = ({mean} - synk_centre[{i}]) + {rest}")
+    sums = ["synk_c += synk_lines[synk_j, 0]", *distances, "    synk_u += synk_h"]
+    sums += [f"    synk_f{i} += synk_h * synk_x{i}" for i in values]
+    squares = [*distances, *(f"    synk_x{i} -= synk_e{i}" for i in values), *_indented(_moved_line(recipe))]
+    return [
+        *_ended_last(recipe),
+        *(f"{name} = 0.0" for name in ("synk_c", "synk_u", *(f"synk_f{i}" for i in values), *rooms)),
+        every_line,
+        *_indented(sums),
+        "synk_sums[0, synk_t] = synk_c",
+        "synk_sums[1, synk_t] = synk_u",
+        *(f"synk_sums[{2 + i}, synk_t] = synk_f{i}" for i in values),
+        *_divided(recipe, _RESULT),
+        every_line,
+        *_indented(squares),
+        *_summed(recipe, rooms, _RESULT),
+    ]
+
+
+def _ended_last(recipe: Recipe) -> list[str]:
+    """Lets the other blocks return, and reads the centre: the `threadFenceReduction` of NVIDIA's CUDA samples."""
+    centres: list[str] = []
+    for i in range(recipe.values):
+        centres += [
+            f"synk_m = synk_lines[1, {2 + i}]",
+            f"synk_centre[{i}] = synk_m if synk_m - synk_m == 0.0 else 0.0",  # a distance from ∞ would be NaN
+        ]
+    return [
+        "synk_last = cuda.shared.array(1, int32)",
+        "if synk_t == 0:",
+        "    cuda.threadfence()",  # the line is there before it is counted
+        "    synk_last[0] = 1 if cuda.atomic.add(synk_lines, (0, 0), 1.0) == cuda.gridDim.x - 1 else 0",
+        "    cuda.threadfence()",
+        *_indented(centres),
+        "cuda.syncthreads()",
+        "if synk_last[0] == 0:",
+        "    return",
+    ]
+
+
+def _moved_line(recipe: Recipe) -> list[str]:
+    """Adds a line's sums of squares, about the mean of all."""
+    first, room = 2 + 2 * recipe.values, 0
+    lines = []
+    for i, j in recipe.pairs:
+        lines.append(f"synk_g{room} += synk_lines[synk_j, {first + room}] + synk_h * synk_x{i} * synk_x{j}")
+        room += 1
+    if recipe.weight is None:
+        return lines
+    z = f"synk_lines[synk_j, {first + room}]"
+    lines.append(f"synk_g{room} += {z}")
+    for i in range(recipe.values):
+        a, b = room + 1 + i, room + 1 + recipe.values + i
+        one = f"synk_lines[synk_j, {first + a}]"
+        lines += [
+            f"synk_g{a} += {one} + synk_x{i} * {z}",
+            f"synk_g{b} += synk_lines[synk_j, {first + b}] + synk_x{i} * (2.0 * {one} + synk_x{i} * {z})",
+        ]
+    return lines
 
 
 def _added(rooms: int) -> list[str]:
@@ -219,5 +326,5 @@ def _added(rooms: int) -> list[str]:
     ]
 
 
-def _stored(first: int, values: Sequence[str]) -> list[str]:
-    return [f"synk_partials[synk_slice, cuda.blockIdx.x, {first + k}] = {value}" for k, value in enumerate(values)]
+def _stored(target: str, first: int, values: Sequence[str]) -> list[str]:
+    return [f"{target}, {first + k}] = {value}" for k, value in enumerate(values)]

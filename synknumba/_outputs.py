@@ -62,7 +62,7 @@ class OutputBuilder:
         Raises:
             ReductionError: the subset names something that is not an output, or the same twice.
         """
-        names = list(self._outputs)
+        names = [name for name, output in self._outputs.items() if not output.scratch]
         if subset is None:
             return names
         out: list[str] = []

@@ -1,0 +1,77 @@
+"""Expectation values of kernels with several blocks, of which the last puts the others' lines together."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import synknumba as synk
+from synknumba import _expectation
+
+CLOSE = {"rtol": 1e-12, "atol": 0}
+BLOCKS = [5, 300]  # fewer and more than a block has threads
+
+
+@pytest.fixture(params=BLOCKS, autouse=True)
+def blocks(request, monkeypatch):
+    monkeypatch.setattr(_expectation, "_BLOCKS", {"cpu": request.param, "cuda": request.param})
+
+
+def rows(n):
+    return 1e9 + np.random.default_rng(n).normal(size=n)
+
+
+def one(x):
+    return x
+
+
+def two(x):
+    return x, 2.0 - x * 1e-9
+
+
+@pytest.mark.parametrize("n", [1, 100_003])
+def test_mean_and_variance_are_numpys(world, n):
+    values = rows(n)
+    found = synk.expectation(one)(values, num_slices=3)
+    assert found.count == n
+    assert_allclose(found.mean, math.fsum(values) / n, **CLOSE)
+    exact = values.astype(np.longdouble)
+    assert_allclose(found.variance, np.nan if n == 1 else float(exact.var(ddof=1)), **CLOSE)
+
+
+def test_weights(world):
+    values, weights = rows(20_000), np.random.default_rng(1).random(20_000)
+    weights[:300] = 0.0  # the whole first block, and its mean is none
+    found = synk.expectation(lambda x, w: x, weights="w")(values, weights)
+    want = synk.Estimate.from_values(values, weights)
+    for name in ("mean", "variance", "stderr", "effective_size"):
+        assert_allclose(getattr(found, name), getattr(want, name), rtol=1e-11)
+    assert found.count == want.count
+
+
+def test_covariance(world):
+    values = rows(20_000)
+    found = synk.expectation(two, covariance=True)(values)
+    exact = np.array([values - 1e9, 1.0 - (values - 1e9) * 1e-9])
+    assert_allclose(found.covariance, np.cov(exact), rtol=1e-6)  # the second value has lost digits
+    assert_allclose(found.variance[0], exact[0].var(ddof=1), rtol=1e-11)
+
+
+def test_what_is_not_finite_is_told(world):
+    mean = synk.expectation(one)
+    for value, place in ((np.inf, 0), (-np.inf, 7_777), (np.nan, 7_777)):
+        values = np.ones(10_000)
+        values[place] = value
+        found = mean(values)
+        assert_array_equal(found.mean, value)
+        assert math.isnan(found.variance)
+
+
+def test_constant_rows_have_no_variance_and_results_repeat(world):
+    constant = synk.expectation(one)(np.full(10_000, 0.1))
+    assert (constant.mean, constant.variance) == (0.1, 0.0)
+    again = synk.expectation(one)
+    values = rows(50_000)
+    first = again(values)
+    assert all((other.mean, other.variance) == (first.mean, first.variance) for other in (again(values) for _ in range(20)))
