@@ -1,6 +1,6 @@
 """JAX: one process with as many devices as there are ranks, chunks in a loop on each. Started by `_gpu_call_peers`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -56,16 +56,20 @@ def measure(mesh: Any, settings: Settings, generator: str, dtype: Any, chunk: in
 
 
 def jax_rows(settings: Settings) -> Iterator[Row]:
-    """Both generators, both types, for every number of devices."""
-    jax.config.update("jax_enable_x64", True)
-    for ranks in settings.ranks:
-        mesh = jax.sharding.Mesh(np.array(jax.devices()[:ranks]), ("ranks",))
-        assert mesh.size == ranks, f"{mesh.size} devices for {ranks} ranks"
-        chunks = {min(chunk, max(1, max(settings.rows) // ranks)) for chunk in CHUNKS}
-        for generator in GENERATORS:
-            for dtype in (np.float64, np.float32):
-                found = [measure(mesh, settings, generator, dtype, chunk) for chunk in chunks]
-                yield min(found, key=lambda row: row.timing.median / row.rows)
+    """Both generators and both types, on every number of devices. The first one tells which chunks are faster."""
+    jax.config.update("jax_enable_x64", True)  # float32 is asked for by name
+    platform = jax.devices()[0].platform
+    assert platform == ("gpu" if settings.device == "cuda" else "cpu"), f"JAX computes on a {platform}"
+    for generator in GENERATORS:
+        for dtype in (np.float64, np.float32):
+            chunks: Sequence[int] = CHUNKS
+            for ranks in settings.ranks:
+                mesh = jax.sharding.Mesh(np.array(jax.devices()[:ranks]), ("ranks",))
+                assert mesh.size == ranks, f"{mesh.size} devices for {ranks} ranks"
+                most = max(1, max(settings.rows) // ranks)
+                found = {chunk: measure(mesh, settings, generator, dtype, min(chunk, most)) for chunk in chunks}
+                chunks = [min(found, key=lambda chunk: found[chunk].timing.median / found[chunk].rows)]
+                yield found[chunks[0]]
 
 
 if __name__ == "__main__":
