@@ -34,7 +34,7 @@ from synknumba._types import Array, Op, RankConstant
 from synknumba._variable import Variable
 from synknumba._world import World
 
-RESERVED = ("batch", "local_batch", "num_slices", "output_subset")
+RESERVED = ("batch", "local_batch", "num_slices", "output_subset", "shards")
 _MISSING = inspect.Parameter.empty
 
 

@@ -5,14 +5,14 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._bound import Bound
+from synknumba._bound import Bound, leaves_of
 from synknumba._collecting import Count, total_rows
 from synknumba._errors import ArgumentError, BatchError, PartitionError
 from synknumba._own_rows import OwnRows, select_own
 from synknumba._partition import Listed, Range, Rows, part
-from synknumba._program import FunctionStyle, HostArray, OwnSource, RowSource
+from synknumba._program import Filled, FunctionStyle, HostArray, OwnSource, Param, PerRank, RowSource, Update
 from synknumba._shm import Segment
-from synknumba._types import Array, Batch
+from synknumba._types import Array, Batch, RankConstant
 
 
 @dataclass(slots=True)
@@ -178,3 +178,31 @@ def check_writable_rows(call: CallRows, written: list[str], own_written: list[st
                 f"list each row once"
             )
             raise BatchError(message)
+
+
+def check_shards(name: str, bound: Bound, call: CallRows) -> None:
+    """Refuses shards=… where there are no rows to cut, and with what differs between worlds of different sizes."""
+    if call.own is not None:
+        what = f"{next(iter(bound.own_lengths))} is a sliceable variable, whose rows are the ranks' own"
+    elif call.rows is None:
+        what = "none of its arguments is sharded, so there are no rows to cut into shards"
+    else:
+        found = [text for param in bound.parameters.items() for text in [_varies(*param)] if text is not None]
+        if not found:
+            return
+        what = found[0]
+    message = f"{name} got shards=…, which gives the same for every number of ranks, but {what}; leave shards out"
+    raise ArgumentError(message)
+
+
+def _varies(name: str, param: Param) -> str | None:
+    """What of a parameter depends on the number of ranks."""
+    for leaf in leaves_of(param):
+        match leaf:
+            case Filled(RankConstant.RANK | RankConstant.WORLD_SIZE as constant):
+                return f"{name} is {constant!r}"
+            case PerRank():
+                return f"{name} has a value for each rank"
+            case Update():
+                return f"{name} updates each rank's own variable"
+    return None

@@ -27,7 +27,7 @@ def total_rows(count: Count) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """How many rows a call is about, and how many each participant gets."""
+    """How many rows a call is about, and how many each participant gets: a rank, or a shard where their number is fixed."""
 
     count: Count
     participants: int

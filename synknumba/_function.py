@@ -13,7 +13,7 @@ from typing import Any
 from synknumba import simt
 from synknumba._bind import Binder, signature_names
 from synknumba._bound import Bound
-from synknumba._call_rows import CallRows, RowSelector, check_writable_rows
+from synknumba._call_rows import CallRows, RowSelector, check_shards, check_writable_rows
 from synknumba._control import VALUE_BYTES
 from synknumba._copying import copy_into
 from synknumba._data import Data
@@ -44,8 +44,8 @@ _functions: "weakref.WeakSet[Function]" = weakref.WeakSet()
 class Function:
     """A function that runs on all ranks when it is called. Made by the decorators.
 
-    Call it as `f(*args, batch=None, local_batch=None, num_slices=1, output_subset=None, **kwargs)`: arguments by position or
-    name, in the order of the wrapped function's parameters, without its outputs.
+    Call it as `f(*args, batch=None, local_batch=None, num_slices=1, output_subset=None, shards=None, **kwargs)`: arguments by
+    position or name, in the order of the wrapped function's parameters, without its outputs.
 
     - `Data` and NumPy arrays are sharded along axis 0, unless their name is in `broadcast=`; 0-d ones are broadcast.
     - Python and NumPy scalars go to every rank by value.
@@ -53,9 +53,11 @@ class Function:
     - A `Variable` is each rank's own array, written in place. Those in `sliceable=` are rows.
 
     `batch` selects rows before they are divided: an int (the first rows), a slice, or a list of row numbers. `num_slices` cuts
-    each rank's rows into that many parts, run one after the other. `local_batch` selects among each rank's own rows of
-    sliceable variables: one selection for all ranks, or a list with one for each. `output_subset` names the outputs wanted, in
-    the order wanted.
+    each rank's rows into that many parts, run one after the other. `shards` cuts the rows into that many shards whatever the
+    world size, and puts their results together in order: the same bits for every number of ranks, of a function that gives the
+    same for the same rows; where the op is None they are a list with a value for each shard. `local_batch` selects among each
+    rank's own rows of sliceable variables: one selection for all ranks, or a list with one for each. `output_subset` names the
+    outputs wanted, in the order wanted.
     """
 
     def __init__(self, function: Callable[..., Any], options: FunctionOptions, name: str | None) -> None:
@@ -96,6 +98,7 @@ class Function:
         local_batch: Any = None,
         num_slices: int = 1,
         output_subset: Sequence[str | int] | str | int | None = None,
+        shards: int | None = None,
         **kwargs: Any,
     ) -> Any:
         """Runs the function on all ranks and puts the results together.
@@ -110,13 +113,14 @@ class Function:
         world.begin()
         try:
             plain = batch is None and local_batch is None and num_slices == 1 and output_subset is None and not kwargs
-            if plain and world is self._world:
+            if plain and shards is None and world is self._world:
                 known, values = self._plans.known(args)
                 if known is not None:
                     for variable in known.changed:
                         self._mark(world, variable())
                     return known.plan.execute(values, known.count)
-            return self._call(world, args, kwargs, CallOptions(batch, num_slices, output_subset, local_batch=local_batch))
+            options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
+            return self._call(world, args, kwargs, options)
         finally:
             world.end()
 
@@ -131,6 +135,7 @@ class Function:
         local_batch: Any = None,
         num_slices: int = 1,
         output_subset: Any = None,
+        shards: int | None = None,
         **kwargs: Any,
     ) -> Any:
         """Runs the function on the root alone, on all the rows: what the result of a call is compared with.
@@ -140,7 +145,7 @@ class Function:
         world = current_world()
         world.begin()
         try:
-            options = CallOptions(batch, num_slices, output_subset, solo=True, local_batch=local_batch)
+            options = CallOptions(batch, num_slices, output_subset, solo=True, local_batch=local_batch, shards=shards)
             return self._call(world, args, kwargs, options)
         finally:
             world.end()
@@ -157,6 +162,8 @@ class Function:
         options.check(self.name)
         bound = self._binder.bind(args, kwargs, world, world.world_size, solo=options.solo)
         rows = self._selector.select(bound, options.batch, options.local_batch, world.world_size, solo=options.solo)
+        if options.shards is not None:
+            check_shards(self.name, bound, rows)
         check_writable_rows(rows, *bound.written())
         self._selector.tell(rows, options.batch)
         bound.segments += rows.segments
@@ -212,6 +219,7 @@ class Function:
             solo=options.solo,
             ops=self._subset_ops(options),
             subset=options.subset,
+            shards=options.shards,
         )
         world.attach(bound.segments)
         self._ship(world, program, info)
@@ -257,7 +265,7 @@ class Function:
         assert launch is not None  # noqa: S101  # every kernel has one
         launch.resolve(rows.total)  # refuses a grid that cannot be derived before anything is sent
         wanted = self._builder.wanted(options.subset)
-        built = self._builder.build(bound, rows.total, capacity, world, wanted)
+        built = self._builder.build(bound, rows.total, capacity, world, wanted, options.shards)
         self._builder.check_mean(rows.total, wanted)
         parameters: list[tuple[str, Param]] = [
             (name, built.results[name] if name in built.results else bound.parameters[name]) for name in self._parameters
@@ -272,6 +280,7 @@ class Function:
             values=_formats(bound, rows) + "q" * built.lent,
             solo=options.solo,
             lent=built.lent,
+            shards=options.shards,
             only_read=self._only_read(bound),
         )
         world.attach([*bound.segments, *built.segments.values()])
@@ -335,6 +344,7 @@ class Function:
         local_batch: Any = None,
         num_slices: int = 1,
         output_subset: Any = None,
+        shards: int | None = None,
         world_size: int | None = None,
         **kwargs: Any,
     ) -> PlanReport:
@@ -348,10 +358,11 @@ class Function:
             local_batch: as for the call.
             num_slices: as for the call.
             output_subset: as for the call.
+            shards: as for the call.
             **kwargs: as for the call.
             world_size: ranks to plan for; default: those of the open world.
         """
-        options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch)
+        options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
         options.check(self.name)
         world = open_world()
         if world_size is None:
@@ -361,7 +372,10 @@ class Function:
             world_size = world.world_size
         bound = self._binder.bind(args, kwargs, None, world_size)
         rows = self._selector.select(bound, batch, local_batch, world_size, solo=False)
-        return make_report(self.name, self._options.outputs, self._options.ops, self.update_modes, bound, rows, num_slices)
+        if shards is not None:
+            check_shards(self.name, bound, rows)
+        about = self.name, self._options.outputs, self._options.ops, self.update_modes
+        return make_report(*about, bound, rows, num_slices, shards)
 
     @property
     def output_modes(self) -> Any:

@@ -41,6 +41,7 @@ class CallOptions:
     output_subset: Any = None
     solo: bool = False
     local_batch: Any = None
+    shards: int | None = None
 
     @property
     def subset(self) -> tuple[str | int, ...] | None:
@@ -57,17 +58,22 @@ class CallOptions:
     def is_plain(self) -> bool:
         """Whether every option has its default."""
         selects = self.batch is not None or self.local_batch is not None
-        return not selects and self.num_slices == 1 and self.output_subset is None and not self.solo
+        cuts = self.num_slices != 1 or self.shards is not None
+        return not selects and not cuts and self.output_subset is None and not self.solo
 
     def key(self) -> tuple[Any, ...]:
         """The options' part of the plan's key."""
-        return (self.num_slices, self.subset, self.solo)
+        return (self.num_slices, self.subset, self.solo, self.shards)
 
     def check(self, function: str) -> None:
         """Refuses what no call can have."""
         slices = self.num_slices
         if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
             message = f"num_slices must be an integer of at least 1, got {slices!r}"
+            raise PartitionError(message)
+        shards = self.shards
+        if shards is not None and (isinstance(shards, bool) or not hasattr(shards, "__index__") or shards < 1):
+            message = f"shards must be an integer of at least 1, or None for one a rank, got {shards!r}"
             raise PartitionError(message)
         if self.output_subset is not None and not isinstance(self.output_subset, str | int | np.integer | Iterable):
             message = f"output_subset must list outputs of {function}, got {self.output_subset!r}"

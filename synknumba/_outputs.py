@@ -87,21 +87,31 @@ class OutputBuilder:
             message = f'{means[0]} of {self._name} is a "mean" of rows, and there are none; pass at least one row'
             raise ReductionError(message)
 
-    def build(self, bound: Bound, count: int | None, capacity: int, world: World, wanted: Sequence[str]) -> Built:
+    def build(
+        self,
+        bound: Bound,
+        count: int | None,
+        capacity: int,
+        world: World,
+        wanted: Sequence[str],
+        shards: int | None = None,
+    ) -> Built:
         """All outputs, of which only the wanted ones have a place. The world is begun."""
         built = Built()
         for name, output in self._outputs.items():
             dtype, shape = self._resolve(name, output, bound, count)
             result = Result(name, output.op, dtype, shape, None)
             if name in wanted:
-                result = self._place(built, result, capacity, world, solo=bound.solo)
+                result = self._place(built, result, capacity, world, shards, solo=bound.solo)
             built.results[name] = result
         return built
 
-    def _place(self, built: Built, result: Result, capacity: int, world: World, *, solo: bool) -> Result:
+    def _place(self, built: Built, result: Result, capacity: int, world: World, shards: int | None, *, solo: bool) -> Result:
         if result.op == "gather":
             return self._in_segment(built, result, np.dtype(result.dtype), (capacity, *result.shape), lend=True)
         dtype = _reduction.result_dtype(result.op, np.dtype(result.dtype))
+        if shards is not None:
+            return self._in_segment(built, result, dtype, (shards, *result.shape), lend=False)
         nbytes = int(np.prod(result.shape, dtype=np.int64)) * dtype.itemsize
         start = -(-built.used // 64) * 64
         if nbytes <= SMALL_RESULT_BYTES and start + nbytes <= RESULT_BYTES:

@@ -51,7 +51,14 @@ class Range:
         >>> Range(10, -2, 5).part(2, 1)
         Range(start=6, step=-2, count=3)
         """
-        low, high = part(self.count, parts, index)
+        return self.between(*part(self.count, parts, index))
+
+    def between(self, low: int, high: int) -> "Range":
+        """Those from one position to another.
+
+        >>> Range(10, -2, 5).between(1, 3)
+        Range(start=8, step=-2, count=2)
+        """
         return Range(self.start + low * self.step, self.step, high - low)
 
     def as_slice(self) -> slice:
@@ -88,7 +95,10 @@ class Listed:
 
     def part(self, parts: int, index: int) -> "Listed":
         """One part of these rows: a view of the indices."""
-        low, high = part(self.count, parts, index)
+        return self.between(*part(self.count, parts, index))
+
+    def between(self, low: int, high: int) -> "Listed":
+        """Those from one position to another: a view of the indices."""
         return Listed(self.indices[low:high])
 
 

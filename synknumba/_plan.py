@@ -69,7 +69,7 @@ class Plan(ABC):
         self._inputs = tuple(map(weakref.ref, about.segments))
         self._variables = tuple(map(weakref.ref, about.variables))
         self._number = program.number
-        self.rows = partial(RowCount, participants=1 if program.solo else world.world_size)
+        self.rows = partial(RowCount, participants=program.num_shards(world.world_size))
         self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
         self._memory = world.control.values.data
 
@@ -225,6 +225,7 @@ class FunctionPlan(Plan):
     def __init__(self, world: World, program: Program, info: CallInfo, about: About, *, has_ops: bool) -> None:
         super().__init__(world, program, info, about)
         self._has_ops = has_ops
+        self._part = "rank" if program.shards is None else "shard"
         control = world.control
         self._readers = [ResultReader(control.results[rank]) for rank in range(world.world_size)]
         self._numbers = control.results[:, :8].view(np.int64)[:, 0]
@@ -245,10 +246,10 @@ class FunctionPlan(Plan):
         if combiner is None:
             if len(self._combiners) > 1024:  # results of ever new shapes
                 self._combiners.clear()
-            combiner = self._combiners[numbers] = self._make_combiner(numbers)
+            combiner = self._combiners[numbers] = self._make_combiner(numbers, count)
         return combiner(count)
 
-    def _make_combiner(self, numbers: tuple[int, ...]) -> Collector:
+    def _make_combiner(self, numbers: tuple[int, ...], count: Count) -> Collector:
         ran = [rank for rank, number in enumerate(numbers) if number]
         if not ran:
             if not self._has_ops:
@@ -259,6 +260,10 @@ class FunctionPlan(Plan):
             )
             raise ReductionError(message)
         returns = [self._readers[rank].read(numbers[rank]) for rank in ran]
+        if self.program.shards is not None:
+            # As many have results as there are rows, or all; so these numbers never stand for other ones.
+            ran = np.flatnonzero(self.rows(count).weights()).tolist()
+            returns = [shard for one in returns for shard in one.apart()]
         structure = self._common_structure(ran, returns)
         ops = self._leaf_ops(structure)
         collectors = []
@@ -275,9 +280,9 @@ class FunctionPlan(Plan):
         for rank, one in zip(ran, returns, strict=True):
             if one.structure != first:
                 message = (
-                    f"{self.info} returned {describe(first)} on rank {ran[0]} but {describe(one.structure)} on "
-                    f"rank {rank}; results must "
-                    "have the same structure on every rank to be put together"
+                    f"{self.info} returned {describe(first)} on {self._part} {ran[0]} but {describe(one.structure)} on "
+                    f"{self._part} {rank}; results must "
+                    f"have the same structure on every {self._part} to be put together"
                 )
                 raise ReductionError(message)
         return first
@@ -307,7 +312,7 @@ class FunctionPlan(Plan):
             return self._gatherer(leaves)
         shapes = {leaf.shape for leaf in leaves}
         if len(shapes) > 1:
-            told = ", ".join(f"{leaf.shape} on rank {rank}" for rank, leaf in zip(ran, leaves, strict=True))
+            told = ", ".join(f"{leaf.shape} on {self._part} {rank}" for rank, leaf in zip(ran, leaves, strict=True))
             message = (
                 f'{self.info}: results of different shapes cannot be combined with "{op}": {told}. Use "gather", or '
                 f"None for a list."
@@ -324,7 +329,12 @@ class FunctionPlan(Plan):
         return lambda _: reduce(together(), 0, dtype)
 
     def _strided(self, leaves: Sequence[Array]) -> Callable[[], Array]:
-        """The leaves as one array: a view where they lie at the same place of each rank's results, else a new stack."""
+        """The leaves as one array: a view where they lie at the same place of each rank's results, else a new stack.
+
+        Of shards it is always a stack, whose strides do not depend on how many ranks there are: the bits of a sum may.
+        """
+        if self.program.shards is not None:
+            return lambda: np.stack(leaves)
         control = self.world.control
         first = leaves[0]
         offsets = [leaf.ctypes.data - control.base for leaf in leaves]

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from synknumba._partition import part
 from synknumba._types import CollectiveKind, CollectiveOp, Op, RankConstant, Shape
 
 FunctionStyle: TypeAlias = Literal["kernel", "function"]
@@ -240,13 +241,14 @@ class Program:
         parameters: in the order of the function's signature; each (name, param).
         rows: which rows are selected.
         own: which of its own rows each rank gets of the sliceable variables; None where there are none.
-        num_slices: parts that a rank cuts its shard into.
+        num_slices: parts that each shard is cut into.
         values: `struct` format of what comes with each call, empty if nothing does.
         solo: only the root runs, with all the rows.
         ops: for a Python function, the tree of ops of what it returns.
         subset: for a Python function, the top-level results wanted, or None for all.
         lent: how many of the values, the last ones, are ids of segments that results are written to.
         only_read: parameters that a kernel surely does not write to.
+        shards: what all rows are cut into, whatever the world size, and whose results are kept apart; None for one a rank.
     """
 
     number: int
@@ -261,6 +263,22 @@ class Program:
     own: OwnSource | None = None
     lent: int = 0
     only_read: frozenset[str] = frozenset()
+    shards: int | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a rank may run several times in a call."""
+        return self.num_slices > 1 or self.shards is not None
+
+    def num_shards(self, world_size: int) -> int:
+        """Shards in all."""
+        return self.shards or (1 if self.solo else world_size)
+
+    def own_shards(self, world_size: int, rank: int) -> tuple[int, int]:
+        """The first of the shards that a rank runs, and the one after the last."""
+        if self.solo:
+            return 0, self.num_shards(world_size) if rank == 0 else 0
+        return part(self.num_shards(world_size), world_size, rank)
 
     def leaves(self) -> list[Param]:
         """What its parameters get, those inside nested arguments too."""

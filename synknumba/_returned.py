@@ -18,7 +18,7 @@ import numpy as np
 from synknumba._errors import ReductionError
 from synknumba._messages import Returned
 from synknumba._shm import Segment
-from synknumba._tree import Structure, flatten
+from synknumba._tree import Structure, count_leaves, flatten
 from synknumba._types import Array, Shape
 from synknumba.device import Device
 
@@ -152,6 +152,15 @@ class RankReturn:
 
     structure: Structure
     leaves: tuple[Array, ...]
+
+    def apart(self) -> "list[RankReturn]":
+        """The results in a tuple of them."""
+        out, at = [], 0
+        for structure in self.structure[1]:
+            size = count_leaves(structure)
+            out.append(RankReturn(structure, self.leaves[at : at + size]))
+            at += size
+        return out
 
 
 class ResultReader:

@@ -8,7 +8,7 @@ of scalars and makes a flat list of steps; it is repeated only when these change
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ import numpy as np
 from synknumba._control import ControlBlock
 from synknumba._holding import Holding
 from synknumba._messages import News
-from synknumba._partition import Listed, Range, Rows, part
+from synknumba._partition import Listed, Range, Rows, bounds, part
 from synknumba._program import (
     Broadcast,
     Constant,
@@ -74,14 +74,18 @@ class SliceRows:
         start: position of the first among the rows of the call.
         stop: position after the last.
         own: which of the rank's own rows of sliceable variables; None where there are none.
-        shard: of which rows of the sharded arguments this is a slice.
+        among: the rows of the sharded arguments that the rank gets in all.
+        shard: of which of the rank's shards this is a slice, counted from 0.
+        number: of the slice, among those of its shard that have rows.
     """
 
     data: Rows | None
     start: int
     stop: int
     own: Rows | None = None
-    shard: Rows | None = None
+    among: Rows | None = None
+    shard: int = 0
+    number: int = 0
 
     @property
     def count(self) -> int:
@@ -128,7 +132,7 @@ class Routine(Repeated):
         self.program = program
         self.function = program.function
         self.place = place
-        self.workspace = place.device.workspace(sliced=program.num_slices > 1)
+        self.workspace = place.device.workspace(sliced=program.is_cut)
         self.segments = program.segments()
         self.variables = program.variables()
         layout = struct.Struct("<" + program.values)
@@ -194,7 +198,7 @@ class Routine(Repeated):
         return Listed(self.place.host(source.indices)[before : before + values[rank]]), before
 
     def slices(self, values: tuple[Any, ...]) -> list[SliceRows | None]:
-        """This rank's slices that have rows; [None] where the call is not about rows."""
+        """The slices of this rank's shards, those that have rows; [None] where the call is not about rows."""
         if self.program.solo and self.place.rank != 0:
             return []
         selecting = values[self._row_values :]
@@ -203,15 +207,22 @@ class Routine(Repeated):
         own, before = self.own_rows(selecting[fields:])
         if rows is None:
             return [None] if own is None else self._own_slices(own, before)
-        world_size, rank = (1, 0) if self.program.solo else (self.place.world_size, self.place.rank)
-        start, stop = part(rows.count, world_size, rank)
-        shard, parts = rows.part(world_size, rank), self.program.num_slices
-        out: list[SliceRows | None] = []
+        shards = self.program.num_shards(self.place.world_size)
+        first, after = self.program.own_shards(self.place.world_size, self.place.rank)
+        cuts = bounds(rows.count, shards)[first : after + 1]
+        among = rows.between(cuts[0], cuts[-1])
+        return [one for shard in range(after - first) for one in self._shard_slices(rows, cuts, shard, own, among)]
+
+    def _shard_slices(self, rows: Rows, cuts: Sequence[int], shard: int, own: Rows | None, among: Rows) -> list[SliceRows]:
+        """The slices of one of this rank's shards; `cuts` is where these start, and where the last one stops."""
+        start, stop = cuts[shard : shard + 2]
+        mine, parts = rows.between(start, stop), self.program.num_slices
+        out: list[SliceRows] = []
         for k in range(parts):
             low, high = part(stop - start, parts, k)
             of_own = None if own is None else _part(own, parts, k)
             if high > low or (of_own is not None and of_own.count):
-                out.append(SliceRows(_part(shard, parts, k), start + low, start + high, of_own, shard))
+                out.append(SliceRows(_part(mine, parts, k), start + low, start + high, of_own, among, shard, len(out)))
         return out
 
     def _own_slices(self, own: Rows, before: int) -> list[SliceRows | None]:
@@ -219,7 +230,8 @@ class Routine(Repeated):
         for k in range(self.program.num_slices):
             low, high = part(own.count, self.program.num_slices, k)
             if high > low:
-                out.append(SliceRows(None, before + low, before + high, own.part(self.program.num_slices, k)))
+                of_own = own.part(self.program.num_slices, k)
+                out.append(SliceRows(None, before + low, before + high, of_own, number=len(out)))
         return out
 
     # ---- arguments
@@ -231,8 +243,8 @@ class Routine(Repeated):
                 assert rows is not None  # noqa: S101  # sharded arguments make rows
                 assert rows.data is not None  # noqa: S101
                 selection = Range(rows.start, 1, rows.count) if by_position else rows.data
-                if moves.number == 0 and not by_position and rows.shard is not None:
-                    self.workspace.expect(self.place.host(array), rows.shard)
+                if moves.number == 0 and not by_position and rows.among is not None:
+                    self.workspace.expect(self.place.host(array), rows.among)
                 make = partial(self.workspace.rows, host=self.place.host(array), rows=selection, writable=writable)
                 return self._bring((slot, moves.turn), array, selection, make, moves)
             case Broadcast(array):
@@ -262,7 +274,7 @@ class Routine(Repeated):
                 start, stop = _index_bounds(rows)
                 return Span(first + start, first + stop)
             case Filled(constant):
-                return self._filled(constant, rows, moves.number)
+                return self._filled(constant, rows)
             case PerRank(per_rank):
                 return per_rank[self.place.rank]
             case Tree(structure, leaves):
@@ -279,7 +291,7 @@ class Routine(Repeated):
         the device at each call.
         """
         # A list of rows may change, and slices replace each other's.
-        stays = array.version and not isinstance(rows, Listed) and self.program.num_slices == 1
+        stays = array.version and not isinstance(rows, Listed) and not self.program.is_cut
         is_read = self.place.device.kind == "cpu" or _name_of(slot) in self.program.only_read
         kept = slot if is_read or not stays else ("kept", slot)
         buffer = make(kept)
@@ -309,7 +321,7 @@ class Routine(Repeated):
         """The rank's array of a variable, as the function gets it."""
         return self.place.holdings[number].array(leaf)
 
-    def _filled(self, constant: RankConstant, rows: SliceRows | None, number: int) -> int:
+    def _filled(self, constant: RankConstant, rows: SliceRows | None) -> int:
         match constant:
             case RankConstant.RANK:
                 return self.place.rank
@@ -317,8 +329,8 @@ class Routine(Repeated):
                 return 1 if self.program.solo else self.place.world_size
             case RankConstant.OFFSET:
                 return _index_bounds(rows)[0]
-            case RankConstant.SLICE:  # among the rank's slices that have rows
-                return number
+            case RankConstant.SLICE:
+                return 0 if rows is None else rows.number
 
 
 def _name_of(slot: object) -> object:

@@ -1,7 +1,8 @@
 """How a rank runs a Python function: called once a slice, what it returns merged over slices and packed for the coordinator."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, final
 
 import numpy as np
@@ -47,7 +48,7 @@ class FunctionRoutine(Routine):
         self._steps = [*checks, *updates.before(), *self.workspace.in_order(parts)]
         self._after = updates.after()
         plain = self.place.device.kind == "cpu" and len(calls) == 1 and calls[0][1] and not updates
-        self._alone = calls[0][0] if plain and self.program.subset is None else None
+        self._alone = calls[0][0] if plain and self.program.subset is None and self.program.shards is None else None
 
     def _call_slice(self, call: Callable[[], Any], rows: SliceRows | None, *, alone: bool) -> None:
         result = self._subset(call())
@@ -91,9 +92,17 @@ class FunctionRoutine(Routine):
         if not results:
             self._writer.write_nothing()
             return None
+        if self.program.shards is not None:
+            return self._writer.write(tuple(self._by_shard(results)))
         if len(results) == 1:
             return self._writer.write(results[0][0])
         return self._writer.write(self._merge(results))
+
+    def _by_shard(self, results: list[tuple[Any, SliceRows | None]]) -> Iterator[Any]:
+        """One result for each shard that has rows, in order."""
+        for _, ours in groupby(results, lambda one: None if one[1] is None else one[1].shard):
+            group = list(ours)
+            yield group[0][0] if len(group) == 1 else self._merge(group)
 
     def _subset(self, result: Any) -> Any:
         subset = self.program.subset

@@ -3,6 +3,7 @@
 loads → fill outputs with the identity → launch → stores → fold into the rank's part           once a slice
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -94,7 +95,7 @@ class KernelRoutine(Routine):
     def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> Binding:
         slices = self.slices(values)
         results = [(name, self._placed(param, values)) for name, param in self.program.parameters if isinstance(param, Result)]
-        outputs = {name: Accumulator(self, name, param, slices) for name, param in results}
+        outputs = {name: self._output(name, param, slices) for name, param in results}
         updates = Updates(self, slices, lift=True)
         launches: list[list[Any]] = []
         checks: list[Step] = []
@@ -110,7 +111,7 @@ class KernelRoutine(Routine):
         return Binding(scalars, launches, Repetition(self.place.device, steps, checks))
 
     def _arguments(
-        self, values: tuple[Any, ...], rows: SliceRows | None, outputs: "Mapping[str, Accumulator]", moves: Moves
+        self, values: tuple[Any, ...], rows: SliceRows | None, outputs: "Mapping[str, OutputSteps]", moves: Moves
     ) -> list[Any]:
         """What a slice's launch gets; what goes on around it is added to the moves."""
         args = []
@@ -130,6 +131,12 @@ class KernelRoutine(Routine):
             return result
         return replace(result, parts=replace(result.parts, segment=values[result.lent - self.program.lent]))
 
+    def _output(self, name: str, param: Result, slices: Sequence[SliceRows | None]) -> "OutputSteps":
+        own = self.program.own_shards(self.place.world_size, self.place.rank)
+        if self.program.shards is None or param.parts is None or param.op == "gather":
+            return Accumulator(self, name, param, slices)
+        return ShardAccumulator(self, name, param, slices, own)
+
     def total(self, name: str, dtype: Any, shape: Shape) -> Any:
         """What the slices of an output come to that stays on the device; whoever asks gets the same memory."""
         return self.workspace.scratch((name, "total"), dtype, shape)
@@ -144,7 +151,28 @@ class KernelRoutine(Routine):
         return array if array.shape else array.reshape(1)
 
 
-class Accumulator:
+class OutputSteps(ABC):
+    """One output of a kernel on one rank: what the launches write into, and what goes on around them."""
+
+    @abstractmethod
+    def before(self) -> list[Step]:
+        """Steps before the first slice."""
+
+    @abstractmethod
+    def array(self, rows: SliceRows | None, moves: Moves) -> Any:
+        """What the kernel writes into for one slice; what prepares and stores it is added to the moves."""
+
+    @abstractmethod
+    def fold(self, rows: SliceRows | None) -> list[Step]:
+        """Steps after a slice."""
+
+    @abstractmethod
+    def after(self) -> list[Step]:
+        """Steps after the last slice: a mean's weighted sum becomes the rank's mean, and the total is stored."""
+
+
+@final
+class Accumulator(OutputSteps):
     """One output of a kernel on one rank: its buffer for each slice, and how slices are put together.
 
     Where there is one slice the kernel writes into what is stored as the rank's part. With several, each writes into scratch
@@ -186,7 +214,6 @@ class Accumulator:
         return host[place.rank].reshape(param.shape or (1,))
 
     def before(self) -> list[Step]:
-        """Steps before the first slice."""
         if self._total is None:
             return []
         op, total = self._param.op, self._total
@@ -194,7 +221,6 @@ class Accumulator:
         return [self._device.fill(total, identity, private=self._param.in_control)]
 
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
-        """What the kernel writes into for one slice."""
         op, workspace = self._param.op, self._routine.workspace
         dtype = np.dtype(self._param.dtype)
         shape, slot, target = self._param.shape or (1,), (self._name, moves.turn), None
@@ -217,15 +243,68 @@ class Accumulator:
         return array
 
     def fold(self, rows: SliceRows | None) -> list[Step]:
-        """Steps after a slice."""
         if self._total is None:
             return []
         return [self._device.accumulate(self._param.op, self._total, self._scratch, 1 if rows is None else rows.count)]
 
     def after(self) -> list[Step]:
-        """Steps after the last slice: a mean's weighted sum becomes the rank's mean, and the total is stored."""
         if self._total is None:
             return []
         divides = self._param.op == "mean" and self._slices
         steps = [self._device.divide(self._total, self._rows or 1)] if divides else []
         return steps + self._stores
+
+
+@final
+class ShardAccumulator(OutputSteps):
+    """One output of a kernel, of shards that are kept apart: shard s of this rank's is line s of an array.
+
+    All lines start at the op's identity, which is what stays of a shard without rows. Where a shard is one slice, the kernel
+    writes into its line; several are folded into it.
+    """
+
+    def __init__(
+        self, routine: KernelRoutine, name: str, param: Result, slices: Sequence[SliceRows | None], own: tuple[int, int]
+    ) -> None:
+        assert param.parts is not None  # noqa: S101  # it is wanted
+        self._routine = routine
+        self._device = routine.place.device
+        self._name = name
+        self._param = param
+        self._rows = [0] * (own[1] - own[0])
+        for rows in slices:
+            assert rows is not None  # noqa: S101  # the coordinator refuses shards where there are no rows
+            self._rows[rows.shard] += rows.count
+        self._host = routine.place.host(param.parts)[slice(*own)].reshape(own[1] - own[0], *(param.shape or (1,)))
+        self._direct = routine.program.num_slices == 1 and np.dtype(param.parts.dtype) == np.dtype(param.dtype)
+        buffer = routine.workspace.output((name, "shards"), self._host)
+        self._lines = buffer.array
+        self._on_host = buffer.store is None
+        self._scratch: Any = None
+
+    def before(self) -> list[Step]:
+        op = "sum" if self._param.op == "mean" else self._param.op
+        return [self._device.fill(self._lines, _reduction.identity(op, self._lines.dtype))] if len(self._host) else []
+
+    def array(self, rows: SliceRows | None, moves: Moves) -> Any:
+        assert rows is not None  # noqa: S101  # as above
+        if self._direct:
+            return self._lines[rows.shard]
+        dtype, shape = np.dtype(self._param.dtype), self._param.shape or (1,)
+        self._scratch = self._routine.workspace.scratch((self._name, moves.turn), dtype, shape)
+        moves.before.append(self._device.fill(self._scratch, _reduction.identity(self._param.op, dtype)))
+        return self._scratch
+
+    def fold(self, rows: SliceRows | None) -> list[Step]:
+        assert rows is not None  # noqa: S101  # as above
+        if self._direct:
+            return []
+        return [self._device.accumulate(self._param.op, self._lines[rows.shard], self._scratch, rows.count)]
+
+    def after(self) -> list[Step]:
+        steps: list[Step] = []
+        if self._param.op == "mean" and not self._direct:
+            steps = [self._device.divide(self._lines[s], rows) for s, rows in enumerate(self._rows) if rows]
+        if len(self._host) and not self._on_host:
+            steps.append(self._device.download(self._host, self._lines))
+        return steps

@@ -1,0 +1,150 @@
+"""shards=K in worlds of different sizes: the same bits. What cannot have them is refused."""
+
+import math
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import synknumba as synk
+from synknumba import random
+
+SIZES = (1, 2, 3, 5)
+X = np.random.default_rng(1).lognormal(0.0, 4.0, 10_007)  # a sum's last bits depend on the order
+
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float32"), "mean": synk.output("mean", shape=(2,))})
+@cuda.jit
+def sums(x, total, mean):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(total, 0, x[i])
+        cuda.atomic.add(mean, i % 2, math.sqrt(x[i]) / x.shape[0])
+
+
+@synk.function(outputs="sum")
+def python_sum(x):
+    return np.sum(np.exp(-x))
+
+
+@synk.expectation
+def drawn(i, seed):
+    return math.exp(random.normal(seed, i, 0))
+
+
+@synk.expectation(covariance=True)
+def logs(x):
+    return math.log(x), math.sqrt(x)
+
+
+def bits(value):
+    return tuple(np.asarray(part).tobytes() for part in value) if isinstance(value, tuple) else np.asarray(value).tobytes()
+
+
+def of_estimate(estimate):
+    return bits((estimate.mean, estimate.variance, estimate.stderr, estimate.count))
+
+
+CALLS = {
+    "kernel": lambda **how: bits(sums(X, **how)),
+    "kernel of a batch": lambda **how: bits(sums(X, batch=slice(7, 5000, 3), **how)),
+    "kernel of a list": lambda **how: bits(sums(X, batch=[4000, 3, 3, 17, 9000, 88, 1, 0], **how)),
+    "function": lambda **how: bits(python_sum(X, **how)),
+    "random numbers": lambda **how: of_estimate(drawn(synk.arange(20_001), 5, **how)),
+    "covariance": lambda **how: of_estimate(logs(X, **how)),
+}
+
+
+def in_worlds(calls):
+    """Results by name, of each world."""
+    found = {name: [] for name in calls}
+    for size in SIZES:
+        with synk.fork(size, device="cpu"):
+            for name, call in calls.items():
+                found[name].append(call())
+    return found
+
+
+def test_the_same_bits_in_every_world():
+    cases = [(k, s) for k in (1, 4, 7, 16) for s in (1, 3)]
+    calls = {
+        (name, k, s): (lambda call=call, k=k, s=s: call(shards=k, num_slices=s))
+        for name, call in CALLS.items()
+        for k, s in cases
+    }
+    for name, found in in_worlds(calls).items():
+        assert len(set(found)) == 1, name
+
+
+def test_without_shards_the_bits_differ():
+    """Else the test above would say nothing."""
+    found = in_worlds({name: CALLS[name] for name in ("kernel", "function", "covariance")})
+    assert all(len(set(results)) > 1 for results in found.values())
+
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+def with_number(x, number, total):
+    if cuda.grid(1) == 0:
+        total[0] += x.shape[0] + number
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(synk.RANK, "synk.RANK"), (synk.WORLD_SIZE, "synk.WORLD_SIZE"), (synk.per_rank([1, 2]), "each rank")]
+)
+def test_what_differs_between_worlds_is_refused(number, told):
+    with synk.fork(2, device="cpu"):
+        with pytest.raises(synk.ArgumentError, match=f"(?s)with_number got shards=.*number .*{told}.*leave shards out"):
+            with_number(X, number, shards=4)
+        with_number(X, number)
+
+
+def test_variables_of_the_ranks_own_are_refused():
+    total, rows = synk.variable(0.0), synk.variable(X[:10])
+
+    @synk.parallel(updates={"sum": (total, "sum")})
+    def updating(x, sum):  # noqa: A002
+        if cuda.grid(1) == 0:
+            sum[0] += x.shape[0]
+
+    @synk.parallel(sliceable=("own",), outputs={"count": synk.output("sum", shape=())})
+    def of_own(own, count):
+        if cuda.grid(1) == 0:
+            count[0] += own.shape[0]
+
+    with synk.fork(2, device="cpu"):
+        with pytest.raises(synk.ArgumentError, match="updates each rank's own variable"):
+            updating(X, shards=4)
+        with pytest.raises(synk.ArgumentError, match="own is a sliceable variable"):
+            of_own(rows, shards=4)
+
+
+def test_shards_of_nothing_are_refused():
+    with synk.fork(2, device="cpu"), pytest.raises(synk.ArgumentError, match="no rows to cut into shards"):
+        with_number(synk.variable(X), 1, shards=4)
+
+
+@pytest.mark.parametrize("shards", [0, -1, 2.0, "2", True, [1]], ids=str)
+def test_bad_shards(shards):
+    with synk.fork(1, device="cpu"), pytest.raises(synk.PartitionError, match="shards must be an integer of at least 1"):
+        with_number(X, 1, shards=shards)
+
+
+def test_a_parameter_cannot_be_called_shards():
+    with pytest.raises(synk.ArgumentError, match="'shards', which is an option of every call"):
+
+        @synk.parallel
+        def kernel(shards):
+            pass
+
+
+def test_no_rows_at_all():
+    with synk.fork(2, device="cpu"):
+        assert with_number(X[:0], 1, shards=3) == 0
+
+
+def test_the_plan_says_it():
+    report = sums.plan(X[:10], shards=4, num_slices=2, world_size=3)
+    assert report.shards == 4
+    assert "10 rows in 4 shards" in str(report)
+    assert [rank.rows for rank in report.ranks] == [(0, 2), (2, 5), (5, 10)]
+    assert [rank.slices for rank in report.ranks] == [((0, 1), (1, 2)), ((2, 3), (3, 5)), ((5, 6), (6, 7), (7, 8), (8, 10))]
