@@ -8,7 +8,7 @@ import numpy as np
 
 from synknumba import _reduction
 from synknumba._errors import ArgumentError, ReductionError
-from synknumba._types import Op, Shape
+from synknumba._types import NamedOp, Op, Shape, UserOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,14 @@ class Output:
     scratch: bool = False
 
 
-def output(op: Op, *, shape: ShapeRule = None, dtype: Any = None, like: str | None = None) -> Output:
+def output(
+    op: NamedOp | Callable[[Any, Any], Any] | None,
+    *,
+    shape: ShapeRule = None,
+    dtype: Any = None,
+    like: str | None = None,
+    identity: Any = None,
+) -> Output:
     """Declares an output parameter of a kernel.
 
     The array is allocated on each rank and set to the identity of `op` before each launch; the kernel combines into it or
@@ -85,16 +92,22 @@ def output(op: Op, *, shape: ShapeRule = None, dtype: Any = None, like: str | No
 
     Args:
         op: "sum", "prod", "min", "max"; "mean", weighted by rows; "gather", rows in order; None, a list of each rank's value.
+            Or a function of two numbers that is associative; it is called with results in the order of their rows, by
+            kernels, so it is written as what they call.
         shape: of the array on one rank, () for a number (the kernel then sees shape (1,)); for "gather" the shape of one row.
             It may be a function of the call's arguments: a dict of name → array or scalar, whose arrays have their full shape.
         dtype: of the array; by default float64, or that of `like`.
         like: name of a parameter whose dtype, and where `shape` is not given whose shape, is taken; for "gather" its row shape.
+        identity: of a function: the number e with op(e, a) = op(a, e) = a, which the array is set to.
 
     Raises:
-        ReductionError: the op is unknown, or does not suit the dtype.
+        ReductionError: the op is unknown, or does not suit the dtype, or is a function without an identity.
         ArgumentError: neither `shape` nor `like` is given.
     """
-    _reduction.check_op(op, "output")
+    known = _reduction.as_op(op, "output", identity)
+    if isinstance(known, UserOp) and known.identity is None:
+        message = f"output: op {known!r} is a function, so it needs identity=…: what changes nothing, as 0 in a sum"
+        raise ReductionError(message)
     if shape is None and like is None and op != "gather":
         message = "output needs shape=… (() for one number) or like=… (the name of a parameter)"
         raise ArgumentError(message)
@@ -104,5 +117,5 @@ def output(op: Op, *, shape: ShapeRule = None, dtype: Any = None, like: str | No
         except TypeError as error:
             message = f"dtype must be a NumPy dtype, got {dtype!r}"
             raise ReductionError(message) from error
-        _reduction.check_dtype(op, dtype, "dtype")
-    return Output(op, shape, dtype, like)
+        _reduction.check_dtype(known, dtype, "dtype")
+    return Output(known, shape, dtype, like)

@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from synknumba import _reduction
+from synknumba import _folding, _reduction
 from synknumba._control import RESULT_BYTES, ControlBlock
 from synknumba._copying import private_copy
 from synknumba._partition import part
 from synknumba._program import Result
-from synknumba._types import Array, Op
+from synknumba._types import Array, Op, UserOp
 
 SEQUENTIAL_SUM = 8  # NumPy adds fewer numbers than this in order; its call for two of them takes 1 µs, Python's loop 0.2
 
@@ -68,6 +68,9 @@ def make_collector(op: Op, parts: Array, rows: Callable[[Count], RowCount]) -> C
         return lambda count: _reduction.combine("mean", parts, rows(count).weights())
     if len(parts) == 1:
         return (lambda _: parts[0]) if parts.ndim == 1 else (lambda _: private_copy(parts[0]))
+    if isinstance(op, UserOp):
+        fold = _folding.folding(op, parts)
+        return lambda _: fold()
     if op == "sum" and parts.ndim == 1 and parts.dtype == np.float64 and len(parts) < SEQUENTIAL_SUM:
         return lambda _: np.float64(_add(parts.tolist()))
     reduce = partial(_reduction.UFUNCS[op].reduce, parts, 0, parts.dtype)

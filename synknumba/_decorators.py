@@ -125,7 +125,7 @@ def function(
     Args:
         func: what is decorated.
         outputs: how results are put together: one op for all that is returned, or a tree of ops of its shape. Needed where the
-            function returns something.
+            function returns something. An op may be a function of two numbers, as for `output`; it needs no identity here.
         broadcast: parameters that every rank gets whole.
         inout: sharded parameters whose rows the function writes; they are written back.
         givens: values or variables bound to parameters, which callers then leave out. Arrays are read at each call.
@@ -216,6 +216,4 @@ def _plain_ops(ops: Any) -> Any:
         return {key: _plain_ops(value) for key, value in ops.items()}
     if isinstance(ops, list | tuple):
         return tuple(_plain_ops(value) for value in ops)
-    op = ops.op if isinstance(ops, Output) else ops
-    _reduction.check_op(op, "outputs")
-    return op
+    return ops.op if isinstance(ops, Output) else _reduction.as_op(ops, "outputs")

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count as counter
 from typing import Any
 
-from synknumba import simt
+from synknumba import _folding, simt
 from synknumba._bind import Binder, signature_names
 from synknumba._bound import Bound
 from synknumba._call_rows import CallRows, RowSelector, check_shards, check_writable_rows
@@ -295,6 +295,8 @@ class Function:
         if self._id not in world.shipped:
             if world.device == "cpu" and self._options.style == "kernel":
                 simt.jit(self.py_func).check()  # refused here, by name and line, rather than on every rank
+            for op in self._options.user_ops():
+                _folding.check(op)
             spec = make_spec(self._id, self.name, self.py_func, self._options)
         world.command(Install(spec, program), info=info)
         if spec is not None:

@@ -11,7 +11,8 @@ from synknumba._arguments import Output
 from synknumba._errors import ArgumentError, PartitionError, ReductionError
 from synknumba._launch import LaunchConfig
 from synknumba._program import FunctionStyle
-from synknumba._types import Batch, Op
+from synknumba._tree import flatten
+from synknumba._types import Batch, Op, UserOp
 from synknumba._variable import Variable
 
 
@@ -30,6 +31,11 @@ class FunctionOptions:
     updates: Mapping[str, tuple[Variable, Op]]
     launch: LaunchConfig | None
     compile_options: Mapping[str, Any]
+
+    def user_ops(self) -> list[UserOp]:
+        """The ops that are functions of the user's."""
+        ops = [output.op for output in self.outputs.values()] + flatten(self.ops)[0]
+        return [op for op in ops if isinstance(op, UserOp)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class OutputBuilder:
             parts = HostArray(-1, dtype, result.shape, start)
             return Result(result.name, result.op, result.dtype, result.shape, parts, in_control=True)
         shape = (world.world_size, *result.shape)
-        if result.op is not None and not solo and _combining.is_worthwhile(world, nbytes):
+        if isinstance(result.op, str) and not solo and _combining.is_worthwhile(world, nbytes):
             built.combined.add(result.name)
             if world.device == "cuda":
                 return replace(result, parts=HostArray(-1, dtype, shape), stays=True)

@@ -19,7 +19,7 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba import _reduction
+from synknumba import _folding, _reduction
 from synknumba._collecting import Collector, Count, RowCount, control_parts, make_collector, total_rows
 from synknumba._combining import Combining
 from synknumba._control import RESULT_BYTES
@@ -32,7 +32,7 @@ from synknumba._program import Combination, Combined, Program, Result
 from synknumba._returned import RankReturn, ResultReader
 from synknumba._shm import Segment
 from synknumba._tree import Structure, describe, spread, unflatten
-from synknumba._types import Array, Op
+from synknumba._types import Array, Op, UserOp
 from synknumba._world import RankNews, World
 
 _numbers = itertools.count()
@@ -325,6 +325,8 @@ class FunctionPlan(Plan):
         together = self._strided(leaves)
         if op == "mean":
             return lambda count: _reduction.combine("mean", together(), self.rows(count).weights()[list(ran)])
+        if isinstance(op, UserOp):
+            return lambda _: _folding.fold(op, together().astype(dtype, copy=False))
         reduce = _reduction.UFUNCS[op].reduce
         return lambda _: reduce(together(), 0, dtype)
 

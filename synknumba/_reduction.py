@@ -9,20 +9,23 @@ A value passes through three steps. With w the rows of a slice (or of a rank) an
     mean        0               acc + w·v; then acc / Σ w         Σ w·v / Σ w
 
 so a mean is weighted by rows throughout, and exact however uneven shards and slices are. `None` accumulates as a sum and is
-never combined; "gather" puts rows beside each other and needs neither.
+never combined; "gather" puts rows beside each other and needs neither. An op of the user's starts from the identity that comes
+with it, and is folded by a kernel that is made of its function (`_folding`).
 """
 
+import inspect
+from itertools import count as counter
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from synknumba._errors import ReductionError
-from synknumba._types import Array, Op
+from synknumba._types import Array, NamedOp, Op, UserOp
 
-_NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather"]
-_OPS: tuple[str | None, ...] = (*get_args(_NamedOp), None)
+_OPS: tuple[str | None, ...] = (*get_args(NamedOp), None)
+_op_numbers = counter()
 
 UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
@@ -39,20 +42,32 @@ _REFUSED: dict[str | None, dict[str, str]] = {  # op: {dtype kind: way out}; kin
 }
 
 
-def check_op(op: object, name: str) -> None:
-    """Refuses what is not an op.
+def as_op(op: Any, name: str, identity: Any = None) -> Op:
+    """What the user gave, as an op.
 
     Args:
-        op: what the user gave.
+        op: the name of one, None, or a function of two numbers, also a decorated one.
         name: of the output.
+        identity: of a function.
 
     Raises:
-        ReductionError: it is none of the ops.
+        ReductionError: it is none of the ops, or a function that cannot be one, or an identity comes with a named op.
     """
-    if not (op is None or (isinstance(op, str) and op in _OPS)):
+    if op is None or isinstance(op, UserOp) or (isinstance(op, str) and op in _OPS):
+        if identity is not None:
+            message = f"{name}: op {op!r} has an identity of its own; leave identity out, which is for functions"
+            raise ReductionError(message)
+        return op  # type: ignore[return-value]
+    function = getattr(op, "py_func", op)
+    if not inspect.isfunction(function):
         known = ", ".join(repr(known) for known in _OPS)
-        message = f"{name}: op must be one of {known}; got {op!r}"
+        message = f"{name}: op must be one of {known}, or a Python function of two numbers; got {op!r}"
         raise ReductionError(message)
+    parameters = inspect.signature(function).parameters.values()
+    if len(parameters) != 2 or any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in parameters):
+        message = f"{name}: op {function.__name__}{inspect.signature(function)} must be a function of two numbers, as f(a, b)"
+        raise ReductionError(message)
+    return UserOp(function, identity, next(_op_numbers))
 
 
 def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
@@ -72,12 +87,31 @@ def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
         raise ReductionError(message)
     if op == "gather":
         return
-    way_out = _REFUSED[op].get(dtype.kind)
+    way_out = None if isinstance(op, UserOp) else _REFUSED[op].get(dtype.kind)
     if dtype.kind not in "biufc":
         way_out = "use 'gather' and reduce it yourself, or reduce numeric fields one by one"
     if way_out is not None:
         message = f"{name}: op {op!r} is not defined for dtype {dtype}; {way_out}"
         raise ReductionError(message)
+    if isinstance(op, UserOp) and op.identity is not None and not _is_exact(op.identity, dtype):
+        message = (
+            f"{name}: identity={op.identity!r} of op {op!r} is no number that dtype {dtype} holds exactly; give one that is"
+        )
+        raise ReductionError(message)
+
+
+def _is_exact(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype holds a number as it is."""
+    number = np.asarray(value)
+    if number.ndim or number.dtype.kind not in "biufc":
+        return False
+    if number.dtype.kind == "c" and dtype.kind != "c":
+        return False
+    if number.dtype.kind in "fc" and dtype.kind in "biu" and not np.isfinite(number):
+        return False
+    with np.errstate(all="ignore"):
+        held, wanted = number.astype(dtype).item(), number.item()  # Python compares whole numbers with others exactly
+    return held == wanted or (held != held and wanted != wanted)  # noqa: PLR0124  # NaN
 
 
 def identity(op: Op, dtype: DTypeLike) -> np.generic:
@@ -88,8 +122,10 @@ def identity(op: Op, dtype: DTypeLike) -> np.generic:
     """
     dtype = np.dtype(dtype)
     match op:
+        case UserOp():
+            value: Any = op.identity
         case "prod":
-            value: Any = 1
+            value = 1
         case "min":
             value = _extremes(dtype)[1]
         case "max":
@@ -122,7 +158,7 @@ def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
     The ufuncs dispatch on their arguments, so both may be CuPy arrays as well.
 
     Args:
-        op: any but "gather"; None accumulates as "sum".
+        op: a name, but not "gather"; None accumulates as "sum".
         acc: array of the op's result dtype, which started as zeros for "mean" and as the identity otherwise. For "mean" it
             becomes Σ weight · value, to be divided by Σ weight after the last slice.
         value: array of acc's shape.
@@ -130,7 +166,7 @@ def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
     """
     if op == "mean":
         value = value.astype(acc.dtype, copy=False) * acc.dtype.type(weight)
-    ufunc = np.add if op is None or op == "mean" else UFUNCS[op]
+    ufunc = UFUNCS[op] if isinstance(op, str) and op != "mean" else np.add
     ufunc(acc, value, out=acc)
 
 
@@ -138,7 +174,7 @@ def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
     """Puts the results of all ranks (or shards) together, in their order.
 
     Args:
-        op: any but "gather" and None.
+        op: a name, but not "gather".
         parts: shape (W, …): each rank's result. For ranks without rows the identity, or for "mean" anything.
         weights: shape (W,): rows of each rank; only "mean" looks at them.
 
@@ -153,7 +189,7 @@ def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
     """
     if op == "mean":
         return _weighted_mean(parts, weights)
-    if op is None or op == "gather":
+    if not isinstance(op, str) or op == "gather":
         message = f"op {op!r} keeps the results of ranks apart: there is nothing to combine"
         raise ReductionError(message)
     return UFUNCS[op].reduce(parts, axis=0, dtype=parts.dtype)
@@ -163,7 +199,7 @@ def combine_into(op: Op, parts: Array, weights: Array, out: Array) -> None:
     """As `combine`, into memory that is there already, some elements at a time so that they stay in a cache. The same bits.
 
     Args:
-        op: any but "gather" and None.
+        op: a name, but not "gather".
         parts: shape (W, n).
         weights: shape (W,): rows of each rank; only "mean" looks at them.
         out: shape (n,), in the op's result dtype.
@@ -174,7 +210,7 @@ def combine_into(op: Op, parts: Array, weights: Array, out: Array) -> None:
             if op == "mean":
                 out[start:stop] = _weighted_mean(parts[:, start:stop], weights)
             else:
-                assert op is not None  # noqa: S101  # the caller's
+                assert isinstance(op, str)  # noqa: S101  # the caller's
                 UFUNCS[op].reduce(parts[:, start:stop], 0, parts.dtype, out[start:stop])
 
 

@@ -102,12 +102,12 @@ def make_report(
     ranks, at = [], 0
     for rank in range(bound.world_size):
         if isinstance(rows.count, tuple):
-            start, stop = cuts = at, at + rows.count[rank]
-            at = stop
+            cuts: tuple[int, ...] = (at, at + rows.count[rank])
+            at = cuts[1]
         else:
             first, after = part(pieces, bound.world_size, rank)
             cuts = bounds(rows.count or 0, pieces)[first : after + 1]
-            start, stop = cuts[0], cuts[-1]
+        start, stop = cuts[0], cuts[-1]
         mine = None if own is None else own[rank]
         slices = tuple(one for cut in pairwise(cuts) for one in _slices(*cut, mine or 0, num_slices))
         ranks.append(RankReport(rank, (start, stop), slices, per_row * (stop - start) + whole, mine))

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba import _reduction
+from synknumba import _folding, _reduction
 from synknumba._control import RESULT_BYTES
 from synknumba._errors import PartitionError, ReductionError
 from synknumba._messages import News, Returned
@@ -16,7 +16,7 @@ from synknumba._returned import ResultWriter
 from synknumba._routine import Moves, Place, Routine, SliceRows
 from synknumba._run_update import Updates
 from synknumba._tree import flatten, spread, unflatten
-from synknumba._types import Array
+from synknumba._types import Array, UserOp
 from synknumba.device import Step
 
 
@@ -151,4 +151,6 @@ def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
         raise ReductionError(message)
     for part in parts:
         _reduction.check_dtype("sum" if op is None else op, part.dtype, "a result, over slices")
+    if isinstance(op, UserOp):
+        return _folding.fold(op, np.stack(parts))
     return _reduction.combine("sum" if op is None else op, np.stack(parts), np.asarray(weights))

@@ -1,14 +1,16 @@
 """The words shared by all layers: small values without behaviour."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 DeviceKind: TypeAlias = Literal["cuda", "cpu"]
-Op: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather"] | None
+NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather"]
 CollectiveKind: TypeAlias = Literal["broadcast", "all_gather", "reduce", "all_reduce", "reduce_scatter"]
 CollectiveOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
 Transport: TypeAlias = Literal["nccl", "host"]
@@ -24,6 +26,43 @@ class Span(NamedTuple):
 
     start: int
     stop: int
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class UserOp:
+    """An op that is a function of the user's.
+
+    Attributes:
+        function: of two numbers, associative; a plain function, which kernels can call.
+        identity: what changes nothing; None where nothing starts from it.
+        number: of no other op; ranks know it by this.
+    """
+
+    function: Callable[[Any, Any], Any]
+    identity: Any
+    number: int
+
+    def __repr__(self) -> str:
+        """The function's name."""
+        return self.function.__name__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent twice, it is one op there as well, whose kernel is compiled once."""
+        return _known_op, (self.function, self.identity, self.number)
+
+
+_known_ops: "WeakValueDictionary[int, UserOp]" = WeakValueDictionary()
+
+
+def _known_op(function: Callable[[Any, Any], Any], identity: Any, number: int) -> UserOp:
+    op = _known_ops.get(number)
+    if op is None:
+        op = _known_ops[number] = UserOp(function, identity, number)
+    return op
+
+
+Op: TypeAlias = NamedOp | UserOp | None
 
 
 class RankConstant(Enum):

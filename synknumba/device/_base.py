@@ -15,10 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
+from synknumba._folding import THREADS, blocks_for, fold_kernel
 from synknumba._partition import Rows
 from synknumba._shm import Segment
-from synknumba._types import Array, DeviceKind, Op, Shape
+from synknumba._types import Array, DeviceKind, Op, Shape, UserOp
 
 Step: TypeAlias = Callable[[], object]
 Three: TypeAlias = tuple[int, int, int]
@@ -211,6 +213,21 @@ class Device(ABC):
 
         As `_reduction.accumulate`, so a None accumulates as "sum", and "mean" as target + weight · source.
         """
+
+    def fold(self, op: UserOp, target: Any, source: Any) -> Step:
+        """As `accumulate`, with an op of the user's, by a kernel of the device."""
+        kernel = self._folds.get(op)
+        if kernel is None:
+            kernel = self._folds[op] = self.kernel(fold_kernel(op), {})
+        arrays = [target.reshape(-1), source.reshape(1, -1)]
+        size = (blocks_for(arrays[0].size), 1, 1), (THREADS, 1, 1)
+        return kernel.bind(*size, 0, [kernel.convert(array) for array in arrays], ())
+
+    @property
+    def _folds(self) -> "WeakKeyDictionary[UserOp, DeviceKernel]":
+        """The kernels of ops that were used before."""
+        kept: WeakKeyDictionary[UserOp, DeviceKernel] = self.__dict__.setdefault("_kept_folds", WeakKeyDictionary())
+        return kept
 
     @abstractmethod
     def divide(self, target: Any, divisor: int) -> Step:

@@ -9,7 +9,7 @@ import numpy as np
 
 from synknumba._partition import Range, Rows
 from synknumba._reduction import accumulate
-from synknumba._types import Array, Op, Shape
+from synknumba._types import Array, Op, Shape, UserOp
 from synknumba.device._base import Buffer, Device, DeviceKernel, Step, Three, Workspace
 from synknumba.simt import jit
 
@@ -107,6 +107,8 @@ class CpuDevice(Device):
         return partial(np.copyto, host, source)
 
     def accumulate(self, op: Op, target: Array, source: Array, weight: int = 1) -> Step:
+        if isinstance(op, UserOp):
+            return self.fold(op, target, source)
         return partial(accumulate, op, target, source, weight)
 
     def divide(self, target: Array, divisor: int) -> Step:

@@ -22,7 +22,7 @@ from numba import cuda
 
 from synknumba._errors import DeviceError
 from synknumba._shm import Segment
-from synknumba._types import Array, Op, Shape
+from synknumba._types import Array, Op, Shape, UserOp
 from synknumba.device import _cuda_cache
 from synknumba.device._base import Device, DeviceKernel, Replay, Step, Workspace
 from synknumba.device._cuda_code import Flag, add_weighted, divide
@@ -108,6 +108,8 @@ class CudaDevice(Device):
         return copy_out(host.ctypes.data, source, self.stream, reached=self._locked.reaches(host))
 
     def accumulate(self, op: Op, target: Any, source: Any, weight: int = 1) -> Step:
+        if isinstance(op, UserOp):
+            return self.fold(op, target, source)
         if op == "mean":
             return under(self.stream, add_weighted, target, source, weight)
         return under(self.stream, _UFUNCS[op], target, source, out=target)

@@ -1,15 +1,22 @@
 """Reductions: slices accumulated on ranks and ranks combined give what NumPy gives on all rows at once."""
 
+import functools
+import math
+import pickle
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
+import synknumba as synk
 from synknumba._errors import ReductionError
+from synknumba._folding import check, fold
 from synknumba._partition import part
-from synknumba._reduction import accumulate, check_dtype, check_op, combine, identity, result_dtype
+from synknumba._reduction import accumulate, as_op, check_dtype, combine, identity, result_dtype
 
 DTYPES = ["int8", "uint8", "int32", "uint32", "int64", "float16", "float32", "float64", "complex128", "bool"]
 NUMPY = {"sum": np.add.reduce, "prod": np.multiply.reduce, "min": np.minimum.reduce, "max": np.maximum.reduce, "mean": np.mean}
@@ -189,14 +196,15 @@ def test_gather_and_none_are_not_combined() -> None:
 @pytest.mark.parametrize("op", ["avg", "SUM", 1, np.add, ("sum",), ["sum"]])
 def test_an_unknown_op_is_refused_with_the_known_ones(op: object) -> None:
     with pytest.raises(
-        ReductionError, match="total: op must be one of 'sum', 'prod', 'min', 'max', 'mean', 'gather', None; got"
+        ReductionError,
+        match="total: op must be one of 'sum', 'prod', 'min', 'max', 'mean', 'gather', None, or a Python function of two",
     ):
-        check_op(op, "total")
+        as_op(op, "total")
 
 
 @pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "mean", "gather", None])
 def test_known_ops(op: Any) -> None:
-    check_op(op, "total")
+    as_op(op, "total")
     check_dtype(op, np.float32, "total")
 
 
@@ -225,3 +233,103 @@ def test_a_dtype_without_the_op_is_refused(op: Any, dtype: Any, says: str) -> No
 )
 def test_a_dtype_with_the_op(op: Any, dtype: Any) -> None:
     check_dtype(op, dtype, "total")
+
+
+# ---- ops of the user's ---------------------------------------------------------------------------------------------------
+
+
+def plus(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@pytest.mark.parametrize("op", [lambda a: a, lambda a, b, c: a, lambda *a: a, lambda a, *, b: a], ids=range(4))
+def test_an_op_takes_two_numbers(op: Any) -> None:
+    with pytest.raises(ReductionError, match="total: op <lambda>.* must be a function of two numbers"):
+        as_op(op, "total", 0)
+
+
+def test_a_function_needs_an_identity_and_a_name_has_one() -> None:
+    with pytest.raises(ReductionError, match="op plus is a function, so it needs identity="):
+        synk.output(plus, shape=())
+    with pytest.raises(ReductionError, match="op 'sum' has an identity of its own; leave identity out"):
+        synk.output("sum", shape=(), identity=0)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (0.5, "int32"),
+        (-1, "uint8"),
+        (256, "uint8"),
+        (2**53 + 1, "float64"),
+        (10**30, "int64"),
+        (math.inf, "int32"),
+        (math.nan, "int64"),
+        (1j, "float64"),
+        (0.1, "float32"),
+        ("0", "int32"),
+        ([0], "int32"),
+        (2, "bool"),
+    ],
+)
+def test_an_identity_that_the_dtype_does_not_hold_is_refused(value: Any, dtype: str) -> None:
+    with pytest.raises(ReductionError, match="op plus is no number that dtype .* holds exactly"):
+        synk.output(plus, shape=(), dtype=dtype, identity=value)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (0, "int8"),
+        (255, "uint8"),
+        (-math.inf, "float32"),
+        (math.nan, "float64"),
+        (1.0, "int32"),
+        (1j, "complex64"),
+        (True, "bool"),
+    ],
+)
+def test_an_identity_is_what_an_output_starts_from(value: Any, dtype: str) -> None:
+    declared = synk.output(plus, shape=(), dtype=dtype, identity=value)
+    start = identity(declared.op, dtype)
+    assert start.dtype == dtype
+    assert np.array_equal(start, value, equal_nan=dtype == "float64")
+    assert result_dtype(declared.op, dtype) == dtype
+
+
+def test_no_op_of_objects_or_records() -> None:
+    for dtype in ("O", [("a", "i4")], "U3", "M8[s]"):
+        with pytest.raises(ReductionError, match=r"Python objects|op plus is not defined"):
+            synk.output(plus, shape=(), dtype=dtype, identity=0)
+
+
+def test_an_op_that_is_sent_twice_is_one_op() -> None:
+    op = as_op(plus, "total", 0)
+    sent = cloudpickle.dumps(op)
+    first, second = pickle.loads(sent), pickle.loads(sent)
+    assert first is second
+    assert first.function(2, 3) == 5
+
+
+@settings(deadline=None)  # compiles
+@given(st.data())
+def test_folds_are_those_of_python(data: st.DataObject) -> None:
+    shape = data.draw(st.sampled_from([(), (1,), (3,), (2, 2), (0,)]))
+    parts = data.draw(arrays("int64", (data.draw(st.integers(1, 9)), *shape), elements=st.integers(-(2**40), 2**40)))
+    got = fold(_AFTER, parts)
+    wanted = functools.reduce(lambda a, b: a * 3 - b, parts)  # in order: it is not associative
+    assert np.array_equal(got, wanted)
+    assert not np.shares_memory(got, parts)
+    assert isinstance(got, np.ndarray) == bool(shape)
+
+
+def test_what_no_kernel_can_call_is_refused_by_line() -> None:
+    def bad(a: Any, b: Any) -> Any:
+        with open(a) as file:
+            return file.read(b)
+
+    with pytest.raises(synk.KernelError, match="test_reduction.py"):
+        check(as_op(bad, "total", 0))  # type: ignore[arg-type]
+
+
+_AFTER: Any = as_op(lambda a, b: a * 3 - b, "total", 0)
