@@ -45,6 +45,7 @@ from synknumba._report import PlanReport as PlanReport
 from synknumba._types import OFFSET as OFFSET
 from synknumba._types import RANK as RANK
 from synknumba._types import WORLD_SIZE as WORLD_SIZE
+from synknumba._types import Extremum as Extremum
 from synknumba._types import Span as Span
 from synknumba._variable import Variable as Variable
 from synknumba._world import World as World

@@ -91,13 +91,18 @@ def output(
     writes it. Slices and ranks are then put together with the same op.
 
     Args:
-        op: "sum", "prod", "min", "max"; "mean", weighted by rows; "gather", rows in order; None, a list of each rank's value.
+        op: "sum", "prod", "min", "max"; "mean", weighted by rows; "gather", rows in order; None, a list of each rank's value;
+            "argmin", "argmax": the kernel writes a value for each row, as for "gather", and the best one is returned with the
+            index of its row, as an `Extremum`. Of equals it is the first, and NaN is better than any number, as in NumPy. Rows
+            that the kernel does not write are at +∞, or −∞.
             Or a function of two numbers that is associative; it is called with results in the order of their rows, by
             kernels, so it is written as what they call.
-        shape: of the array on one rank, () for a number (the kernel then sees shape (1,)); for "gather" the shape of one row.
+        shape: of the array on one rank, () for a number (the kernel then sees shape (1,)); for "gather", "argmin" and
+            "argmax" the shape of one row.
             It may be a function of the call's arguments: a dict of name → array or scalar, whose arrays have their full shape.
         dtype: of the array; by default float64, or that of `like`.
-        like: name of a parameter whose dtype, and where `shape` is not given whose shape, is taken; for "gather" its row shape.
+        like: name of a parameter whose dtype, and where `shape` is not given whose shape, is taken; of the ops by rows
+            its row shape.
         identity: of a function: the number e with op(e, a) = op(a, e) = a, which the array is set to.
 
     Raises:
@@ -108,7 +113,7 @@ def output(
     if isinstance(known, UserOp) and known.identity is None:
         message = f"output: op {known!r} is a function, so it needs identity=…: what changes nothing, as 0 in a sum"
         raise ReductionError(message)
-    if shape is None and like is None and op != "gather":
+    if shape is None and like is None and known not in _reduction.BY_ROWS:
         message = "output needs shape=… (() for one number) or like=… (the name of a parameter)"
         raise ArgumentError(message)
     if dtype is not None:

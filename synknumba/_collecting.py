@@ -1,9 +1,9 @@
 """How the coordinator puts together what ranks have left in memory: a function of a call's row count, made once for a plan."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from synknumba import _folding, _reduction
 from synknumba._control import RESULT_BYTES, ControlBlock
 from synknumba._copying import private_copy
 from synknumba._partition import part
-from synknumba._program import Result
-from synknumba._types import Array, Op, UserOp
+from synknumba._program import Program, Result
+from synknumba._shm import Segment
+from synknumba._types import Array, Extremum, Op, UserOp
 
 SEQUENTIAL_SUM = 8  # NumPy adds fewer numbers than this in order; its call for two of them takes 1 µs, Python's loop 0.2
 
@@ -75,6 +76,50 @@ def make_collector(op: Op, parts: Array, rows: Callable[[Count], RowCount]) -> C
         return lambda _: np.float64(_add(parts.tolist()))
     reduce = partial(_reduction.UFUNCS[op].reduce, parts, 0, parts.dtype)
     return lambda _: reduce()
+
+
+@final
+class Selection:
+    """Which rows of the data a call's rows are.
+
+    Args:
+        program: of the calls.
+        segments: that it is about; not kept alive.
+
+    Attributes:
+        values: of the last call, those that select rows.
+        first: where these begin among all values.
+    """
+
+    def __init__(self, program: Program, segments: Sequence[Callable[[], Segment | None]]) -> None:
+        own = "" if program.own is None else program.own.values
+        self._source = program.rows
+        self._segments = segments
+        self.first = len(program.values) - len(program.rows.values) - len(own) - program.lent
+        self.values: tuple[Any, ...] = ()
+
+    def data_rows(self, positions: Any) -> Any:
+        """The index in the data of rows that are told by their position in the call."""
+        if self._source.kind == "range":
+            start, step, _ = self.values[:3]
+            return start + step * positions
+        if self._source.kind != "list":
+            return positions
+        indices = self._source.indices
+        assert indices is not None  # noqa: S101  # a "list" has them
+        found = [segment for one in self._segments for segment in [one()] if segment is not None]
+        (segment,) = [one for one in found if one.id == indices.segment]
+        return segment.array(np.int64, indices.shape)[positions]
+
+
+def make_locator(op: Op, values: Array, rows: Array, selection: Selection) -> Collector:
+    """A function that finds the best of the parts as they are then."""
+
+    def collect(_: Count) -> Extremum:
+        value, position = _reduction.best(op, values, rows)
+        return Extremum(value, selection.data_rows(position))
+
+    return collect
 
 
 def _add(values: list[float]) -> float:

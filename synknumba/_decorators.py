@@ -216,4 +216,8 @@ def _plain_ops(ops: Any) -> Any:
         return {key: _plain_ops(value) for key, value in ops.items()}
     if isinstance(ops, list | tuple):
         return tuple(_plain_ops(value) for value in ops)
-    return ops.op if isinstance(ops, Output) else _reduction.as_op(ops, "outputs")
+    op = ops.op if isinstance(ops, Output) else _reduction.as_op(ops, "outputs")
+    if op in _reduction.LOCATING:
+        message = f'outputs: op {op!r} is for outputs of kernels; return the values of all rows, with "gather", or use None'
+        raise ReductionError(message)
+    return op

@@ -113,8 +113,8 @@ class Function:
         world.begin()
         try:
             plain = batch is None and local_batch is None and num_slices == 1 and output_subset is None and not kwargs
-            if plain and shards is None and world is self._world:
-                known, values = self._plans.known(args)
+            if plain and world is self._world and (shards is None or type(shards) is int):
+                known, values = self._plans.known(args, shards)
                 if known is not None:
                     for variable in known.changed:
                         self._mark(world, variable())
@@ -166,6 +166,7 @@ class Function:
             check_shards(self.name, bound, rows)
         check_writable_rows(rows, *bound.written())
         self._selector.tell(rows, options.batch)
+        self._builder.check_rows(rows)
         bound.segments += rows.segments
         capacity = self._builder.capacity(rows.total, exact=rows.exact)
         key = (tuple(bound.key), rows.key, options.key(), capacity, self._builder.shapes(bound))
@@ -174,7 +175,7 @@ class Function:
             plan = self._make_plan(world, bound, rows, capacity, options)
             self._plans.keep(key, plan)
             if options.is_plain and not kwargs and not self._builder.has_rules:
-                self._plans.remember(args, bound, plan, rows.count)
+                self._plans.remember(args, options.shards, bound, plan, rows.count)
         else:
             world.attach(bound.segments)
         for variable in bound.changed:
@@ -266,7 +267,7 @@ class Function:
         launch.resolve(rows.total)  # refuses a grid that cannot be derived before anything is sent
         wanted = self._builder.wanted(options.subset)
         built = self._builder.build(bound, rows.total, capacity, world, wanted, options.shards)
-        self._builder.check_mean(rows.total, wanted)
+        self._builder.check_count(rows.total, wanted)
         parameters: list[tuple[str, Param]] = [
             (name, built.results[name] if name in built.results else bound.parameters[name]) for name in self._parameters
         ]

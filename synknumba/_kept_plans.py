@@ -56,9 +56,10 @@ class KeptPlans:
         self._plans.clear()
         self._known.clear()
 
-    def known(self, args: tuple[Any, ...]) -> tuple[KnownCall | None, tuple[Any, ...]]:
+    def known(self, args: tuple[Any, ...], shards: int | None) -> tuple[KnownCall | None, tuple[Any, ...]]:
         """A call of the plainest kind that was made before, and what it changes from call to call."""
-        key: list[Any] = [one._layout for one in self._binder.fixed]  # noqa: SLF001  # as below
+        key: list[Any] = [shards]
+        key += [one._layout for one in self._binder.fixed]  # noqa: SLF001  # as below
         values: list[Any] = []
         for arg in args:
             kind = arg.__class__
@@ -97,7 +98,7 @@ class KeptPlans:
         self._known = {k: v for k, v in self._known.items() if v.plan is not old}
         old.forget()
 
-    def remember(self, args: tuple[Any, ...], bound: Bound, plan: Plan, count: Count) -> None:
+    def remember(self, args: tuple[Any, ...], shards: int | None, bound: Bound, plan: Plan, count: Count) -> None:
         """Lets a call with arguments like these take the hot path, if they are of the plainest kind."""
         scalars = [arg for arg in args if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)]
         arrays = [arg for arg in args if type(arg) is Data or type(arg) is Variable]
@@ -108,4 +109,4 @@ class KeptPlans:
         if len(scalars) + len(arrays) == len(args) == len(self._binder.passed) and scalars == bound.values and not copied:
             changed = tuple(map(weakref.ref, bound.changed))
             key = (arg._layout if isinstance(arg, Data | Variable) else type(arg) for arg in args)  # noqa: SLF001
-            self._known[(*(one._layout for one in fixed), *key)] = KnownCall(plan, count, changed)  # noqa: SLF001
+            self._known[(shards, *(one._layout for one in fixed), *key)] = KnownCall(plan, count, changed)  # noqa: SLF001

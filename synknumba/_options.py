@@ -62,10 +62,9 @@ class CallOptions:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every option has its default."""
+        """Whether every option but `shards` has its default."""
         selects = self.batch is not None or self.local_batch is not None
-        cuts = self.num_slices != 1 or self.shards is not None
-        return not selects and not cuts and self.output_subset is None and not self.solo
+        return not selects and self.num_slices == 1 and self.output_subset is None and not self.solo
 
     def key(self) -> tuple[Any, ...]:
         """The options' part of the plan's key."""

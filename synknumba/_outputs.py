@@ -9,9 +9,10 @@ import numpy as np
 from synknumba import _combining, _lending, _reduction
 from synknumba._arguments import Output
 from synknumba._bound import Bound
+from synknumba._call_rows import CallRows
 from synknumba._control import RESULT_BYTES
 from synknumba._data import Data
-from synknumba._errors import ArgumentError, ReductionError
+from synknumba._errors import ArgumentError, BatchError, ReductionError
 from synknumba._program import HeldRows, HostArray, Result, Sharded
 from synknumba._shm import Segment
 from synknumba._types import Shape
@@ -80,12 +81,25 @@ class OutputBuilder:
             out.append(name)
         return out
 
-    def check_mean(self, count: int | None, wanted: Sequence[str]) -> None:
-        """A mean needs rows."""
-        means = [name for name in wanted if self._outputs[name].op == "mean"]
-        if means and count == 0:
-            message = f'{means[0]} of {self._name} is a "mean" of rows, and there are none; pass at least one row'
+    def check_count(self, count: int | None, wanted: Sequence[str]) -> None:
+        """A mean needs rows, and so does the best of them."""
+        of_rows = {"mean", *_reduction.LOCATING}
+        found = [(name, op) for name in wanted for op in [self._outputs[name].op] if isinstance(op, str) and op in of_rows]
+        if found and count == 0:
+            name, op = found[0]
+            message = f'{name} of {self._name} is a "{op}" of rows, and there are none; pass at least one row'
             raise ReductionError(message)
+
+    def check_rows(self, rows: CallRows) -> None:
+        """The best row has to have an index."""
+        located = [name for name, output in self._outputs.items() if output.op in _reduction.LOCATING]
+        if located and rows.rows is None and rows.own is not None and not rows.own.whole:
+            op = self._outputs[located[0]].op
+            message = (
+                f"{located[0]} of {self._name} has op {op!r}, which tells a row by its index in the whole, and rows of a "
+                'local_batch have none; use "gather"'
+            )
+            raise BatchError(message)
 
     def build(
         self,
@@ -109,6 +123,8 @@ class OutputBuilder:
     def _place(self, built: Built, result: Result, capacity: int, world: World, shards: int | None, *, solo: bool) -> Result:
         if result.op == "gather":
             return self._in_segment(built, result, np.dtype(result.dtype), (capacity, *result.shape), lend=True)
+        if result.op in _reduction.LOCATING:
+            return self._place_located(built, result, shards or world.world_size)
         dtype = _reduction.result_dtype(result.op, np.dtype(result.dtype))
         if shards is not None:
             return self._in_segment(built, result, dtype, (shards, *result.shape), lend=False)
@@ -126,6 +142,16 @@ class OutputBuilder:
         return self._in_segment(built, result, dtype, shape, lend=result.op is not None and world.world_size == 1)
 
     @staticmethod
+    def _place_located(built: Built, result: Result, participants: int) -> Result:
+        """Memory for the best values of all ranks or shards, and behind them for their rows."""
+        shape = (participants, *result.shape)
+        dtype, count = np.dtype(result.dtype), int(np.prod(shape, dtype=np.int64))
+        start = -(-count * dtype.itemsize // 64) * 64
+        segment = built.segments[result.name] = Segment(start + 8 * count)
+        rows = HostArray(segment.id, np.dtype(np.int64), shape, start)
+        return replace(result, parts=HostArray(segment.id, dtype, shape), rows=rows)
+
+    @staticmethod
     def _in_segment(built: Built, result: Result, dtype: "np.dtype[Any]", shape: Shape, *, lend: bool) -> Result:
         """Memory for a result; `lend` where that is what the caller may get."""
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -141,9 +167,10 @@ class OutputBuilder:
         declared = output.dtype if output.dtype is not None else np.float64 if like is None else like[0]
         dtype = np.dtype(declared).newbyteorder("=")  # as `Data` is, whatever the byte order of an array passed
         _reduction.check_dtype(output.op, dtype, name)
-        if output.op == "gather" and count is None:
+        if output.op in _reduction.BY_ROWS and count is None:
             message = (
-                f"{name} of {self._name} is to be gathered by rows, but no argument is sharded, so there are no rows; use None"
+                f"{name} of {self._name} has op {output.op!r}, which is by rows, but no argument is sharded, so there are no "
+                "rows; use None"
             )
             raise ReductionError(message)
         if output.shape is not None:
@@ -161,7 +188,7 @@ class OutputBuilder:
             message = f"{name} of {self._name} is like={output.like!r}, which is not an array argument of the call"
             raise ArgumentError(message)
         sharded = isinstance(bound.parameters.get(output.like), Sharded)
-        if output.op == "gather":
+        if output.op in _reduction.BY_ROWS:
             return value.dtype, value.shape[1:] if sharded else value.shape
         if sharded and output.shape is None:
             message = (
@@ -175,7 +202,7 @@ class OutputBuilder:
     def _like_variable(self, name: str, output: Output, bound: Bound, value: Variable) -> "tuple[np.dtype[Any], Shape]":
         sliceable = isinstance(bound.parameters.get(str(output.like)), HeldRows)
         shape = value.root_shapes()[0]
-        if output.op == "gather" and sliceable:
+        if output.op in _reduction.BY_ROWS and sliceable:
             return value.dtype, shape[1:]
         if output.shape is None and (sliceable or not (bound.dry or value.storage().layout.leaves[0].uniform)):
             message = (

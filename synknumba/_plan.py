@@ -20,7 +20,7 @@ from typing import Any, final
 import numpy as np
 
 from synknumba import _folding, _reduction
-from synknumba._collecting import Collector, Count, RowCount, control_parts, make_collector, total_rows
+from synknumba._collecting import Collector, Count, RowCount, Selection, control_parts, make_collector, make_locator, total_rows
 from synknumba._combining import Combining
 from synknumba._control import RESULT_BYTES
 from synknumba._copying import private_copy
@@ -140,6 +140,7 @@ class KernelPlan(Plan):
         self._segments = {name: segment for name, segment in segments.items() if name not in self._lenders}
         self._combining = self._combine([results[name] for name in combined]) if combined else None
         self._lent_mean = any(results[name].op == "mean" for name in self._lenders)
+        self._selection = Selection(program, self._inputs)
         self._collectors = [self._collector(results[name]) for name in wanted]
         self._alone = self._collectors[0] if len(self._collectors) == 1 else None
         self._finish = finish  # makes a named tuple of several results
@@ -157,6 +158,10 @@ class KernelPlan(Plan):
         super().forget()
         if self._combining is not None:
             self._combining.forget()
+
+    def execute(self, values: tuple[Any, ...], count: Count) -> Any:
+        self._selection.values = values[self._selection.first :]
+        return super().execute(values, count)
 
     def collect(self, count: Count) -> Any:
         if self._lenders:
@@ -185,6 +190,9 @@ class KernelPlan(Plan):
             rows = self._segments[result.name].array(result.parts.dtype, result.parts.shape)
             return lambda count: private_copy(rows[: total_rows(count)])  # no reference to the plan: it would keep the memory
         parts = self._parts(result)[: self.rows(None).participants]
+        if result.rows is not None:
+            rows = self._segments[result.name].array(result.rows.dtype, result.rows.shape, result.rows.offset)
+            return make_locator(result.op, parts, rows[: len(parts)], self._selection)
         return make_collector(result.op, parts, self.rows)
 
     def _parts(self, result: Result) -> Array:

@@ -121,6 +121,7 @@ class Result:
         in_control: the parts are rows of the control block's results, at `parts.offset` bytes, and not in a segment.
         stays: each rank's part stays on its device, where a `Combination` takes it; `parts` tells its dtype and shape.
         lent: the parts are in a segment whose id comes with each call: which of `Program.lent` at the end of its values.
+        rows: of an op that locates, the parts' rows: int64, of their shape, and in the control block where they are.
     """
 
     name: str
@@ -131,6 +132,7 @@ class Result:
     in_control: bool = False
     stays: bool = False
     lent: int | None = None
+    rows: HostArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,13 @@ A value passes through three steps. With w the rows of a slice (or of a rank) an
     prod        1               acc · v                           Π v
     min, max    +∞, −∞          min(acc, v), max(acc, v)          min v, max v
     mean        0               acc + w·v; then acc / Σ w         Σ w·v / Σ w
+    argmin      +∞, no row      the better, with its row          the better, with its row
+    argmax      −∞, no row      the better, with its row          the better, with its row
 
 so a mean is weighted by rows throughout, and exact however uneven shards and slices are. `None` accumulates as a sum and is
-never combined; "gather" puts rows beside each other and needs neither. An op of the user's starts from the identity that comes
-with it, and is folded by a kernel that is made of its function (`_folding`).
+never combined; "gather" puts rows beside each other and needs neither. "argmin" and "argmax" keep a row with the value, of
+equals the first. An op of the user's starts from the identity that comes with it, and is folded by a kernel that is made of
+its function (`_folding`).
 """
 
 import inspect
@@ -31,6 +34,9 @@ UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.min
 
 PIECE_BYTES = 256 << 10  # of a result that is combined at once: some of them are in a second-level cache
 
+LOCATING = frozenset({"argmin", "argmax"})  # ops whose result is a value and a row
+BY_ROWS = LOCATING | {"gather"}  # ops for which the kernel writes a value, or several, for each row
+
 _INTEGER_WAY_OUT = "declare an integer dtype"
 _REFUSED: dict[str | None, dict[str, str]] = {  # op: {dtype kind: way out}; kinds as in numpy.dtype.kind
     "sum": {"b": f"{_INTEGER_WAY_OUT} to count, or use 'max' for any"},
@@ -38,6 +44,8 @@ _REFUSED: dict[str | None, dict[str, str]] = {  # op: {dtype kind: way out}; kin
     "min": {"c": "complex numbers have no order: reduce the real part or the absolute value"},
     "max": {"c": "complex numbers have no order: reduce the real part or the absolute value"},
     "mean": {},
+    "argmin": {"c": "complex numbers have no order: locate the real part or the absolute value"},
+    "argmax": {"c": "complex numbers have no order: locate the real part or the absolute value"},
     None: {},
 }
 
@@ -126,9 +134,9 @@ def identity(op: Op, dtype: DTypeLike) -> np.generic:
             value: Any = op.identity
         case "prod":
             value = 1
-        case "min":
+        case "min" | "argmin":
             value = _extremes(dtype)[1]
-        case "max":
+        case "max" | "argmax":
             value = _extremes(dtype)[0]
         case _:
             return np.zeros(1, dtype)[0]
@@ -158,7 +166,7 @@ def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
     The ufuncs dispatch on their arguments, so both may be CuPy arrays as well.
 
     Args:
-        op: a name, but not "gather"; None accumulates as "sum".
+        op: None, which accumulates as "sum", or a name, but not "gather" or what locates.
         acc: array of the op's result dtype, which started as zeros for "mean" and as the identity otherwise. For "mean" it
             becomes Σ weight · value, to be divided by Σ weight after the last slice.
         value: array of acc's shape.
@@ -174,7 +182,7 @@ def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
     """Puts the results of all ranks (or shards) together, in their order.
 
     Args:
-        op: a name, but not "gather".
+        op: a name, but not "gather" or what locates.
         parts: shape (W, …): each rank's result. For ranks without rows the identity, or for "mean" anything.
         weights: shape (W,): rows of each rank; only "mean" looks at them.
 
@@ -189,7 +197,7 @@ def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
     """
     if op == "mean":
         return _weighted_mean(parts, weights)
-    if not isinstance(op, str) or op == "gather":
+    if not isinstance(op, str) or op in BY_ROWS:
         message = f"op {op!r} keeps the results of ranks apart: there is nothing to combine"
         raise ReductionError(message)
     return UFUNCS[op].reduce(parts, axis=0, dtype=parts.dtype)
@@ -199,7 +207,7 @@ def combine_into(op: Op, parts: Array, weights: Array, out: Array) -> None:
     """As `combine`, into memory that is there already, some elements at a time so that they stay in a cache. The same bits.
 
     Args:
-        op: a name, but not "gather".
+        op: of `UFUNCS`, or "mean".
         parts: shape (W, n).
         weights: shape (W,): rows of each rank; only "mean" looks at them.
         out: shape (n,), in the op's result dtype.
@@ -212,6 +220,46 @@ def combine_into(op: Op, parts: Array, weights: Array, out: Array) -> None:
             else:
                 assert isinstance(op, str)  # noqa: S101  # the caller's
                 UFUNCS[op].reduce(parts[:, start:stop], 0, parts.dtype, out[start:stop])
+
+
+def locate(op: Op, values: Array, rows: Array, scores: Array, first: int) -> None:
+    """Puts the best of some rows into the best of those before them, in place.
+
+    Args:
+        op: "argmin" or "argmax".
+        values: shape (m,): the best so far of each column.
+        rows: int64, shape (m,): the rows that have them; −1 where there were none.
+        scores: shape (n, m), at least one row.
+        first: the row that scores[0] is of; after all the rows before.
+    """
+    index = scores.argmin(axis=0) if op == "argmin" else scores.argmax(axis=0)
+    found = np.take_along_axis(scores, index[None], 0)[0]
+    with np.errstate(invalid="ignore"):  # of comparisons with NaN
+        better = found < values if op == "argmin" else found > values
+    better |= (rows < 0) | ((found != found) & (values == values))  # noqa: PLR0124  # NaN, as NumPy has it
+    np.copyto(values, found, where=better)
+    np.copyto(rows, index + first, where=better)
+
+
+def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
+    """The best value of all ranks (or shards), and its row.
+
+    Args:
+        op: "argmin" or "argmax".
+        values: shape (W, …): of each rank the best value.
+        rows: int64, shape (W, …): their rows, which rise; −1 on ranks without rows.
+
+    Returns:
+        Two arrays of shape (…), or two NumPy scalars.
+
+    >>> best("argmax", np.array([3, 9, 5, 5]), np.array([2, -1, 7, 8]))
+    (5, 7)
+    """
+    present = np.flatnonzero((rows >= 0).reshape(len(rows), -1).all(axis=1))
+    values, rows = values[present], rows[present]
+    index = values.argmin(axis=0) if op == "argmin" else values.argmax(axis=0)
+    pair = [np.take_along_axis(one, index[None], 0)[0] for one in (values, rows)]
+    return pair[0], pair[1]
 
 
 def check_weights(weights: Array) -> None:

@@ -133,6 +133,8 @@ class KernelRoutine(Routine):
 
     def _output(self, name: str, param: Result, slices: Sequence[SliceRows | None]) -> "OutputSteps":
         own = self.program.own_shards(self.place.world_size, self.place.rank)
+        if param.op in _reduction.LOCATING:
+            return Locator(self, name, param, own)
         if self.program.shards is None or param.parts is None or param.op == "gather":
             return Accumulator(self, name, param, slices)
         return ShardAccumulator(self, name, param, slices, own)
@@ -308,3 +310,56 @@ class ShardAccumulator(OutputSteps):
         if len(self._host) and not self._on_host:
             steps.append(self._device.download(self._host, self._lines))
         return steps
+
+
+@final
+class Locator(OutputSteps):
+    """One output of a kernel of which the best row is wanted: line s of two arrays, values and rows, for shard s of this rank.
+
+    The kernel writes a value, or several, for each row of a slice; the best is kept from slice to slice.
+    """
+
+    def __init__(self, routine: KernelRoutine, name: str, param: Result, own: tuple[int, int]) -> None:
+        self._routine = routine
+        self._device = routine.place.device
+        self._name = name
+        self._param = param
+        self._scores: Any = None
+        self._hosts: list[Array] = []
+        if param.parts is None or param.rows is None:  # it is not wanted
+            return
+        columns = int(np.prod(param.shape, dtype=np.int64))
+        self._hosts = [
+            routine.place.host(one)[slice(*own)].reshape(own[1] - own[0], columns) for one in (param.parts, param.rows)
+        ]
+        buffers = [routine.workspace.output((name, k), host) for k, host in enumerate(self._hosts)]
+        self._best = [buffer.array for buffer in buffers]
+        self._on_host = all(buffer.store is None for buffer in buffers)
+
+    def before(self) -> list[Step]:
+        if not self._hosts or not self._hosts[0].size:
+            return []
+        values, rows = self._best
+        return [
+            self._device.fill(values, _reduction.identity(self._param.op, values.dtype)),
+            self._device.fill(rows, np.int64(-1)),
+        ]
+
+    def array(self, rows: SliceRows | None, moves: Moves) -> Any:
+        assert rows is not None  # noqa: S101  # the coordinator refuses to locate where there are no rows
+        dtype, shape = np.dtype(self._param.dtype), (rows.count, *self._param.shape)
+        self._scores = self._routine.workspace.scratch((self._name, moves.turn), dtype, shape)
+        moves.before.append(self._device.fill(self._scores, _reduction.identity(self._param.op, dtype)))
+        return self._scores
+
+    def fold(self, rows: SliceRows | None) -> list[Step]:
+        if not self._hosts or rows is None or not self._hosts[0].size:
+            return []
+        values, best_rows = self._best
+        scores = self._scores.reshape(rows.count, values.shape[1])
+        return list(self._device.locate(self._param.op, values[rows.shard], best_rows[rows.shard], scores, rows.start))
+
+    def after(self) -> list[Step]:
+        if not self._hosts or not self._hosts[0].size or self._on_host:
+            return []
+        return [self._device.download(host, best) for host, best in zip(self._hosts, self._best, strict=True)]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DeviceKind: TypeAlias = Literal["cuda", "cpu"]
-NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather"]
+NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather", "argmin", "argmax"]
 CollectiveKind: TypeAlias = Literal["broadcast", "all_gather", "reduce", "all_reduce", "reduce_scatter"]
 CollectiveOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
 Transport: TypeAlias = Literal["nccl", "host"]
@@ -63,6 +63,13 @@ def _known_op(function: Callable[[Any, Any], Any], identity: Any, number: int) -
 
 
 Op: TypeAlias = NamedOp | UserOp | None
+
+
+class Extremum(NamedTuple):
+    """The best value, and the row that has it: its index in the data. Arrays of one shape where a row has several values."""
+
+    value: Any
+    row: Any
 
 
 class RankConstant(Enum):

@@ -17,7 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from synknumba._folding import THREADS, blocks_for, fold_kernel
+from synknumba._locating import THREADS as LOCATING_THREADS
+from synknumba._locating import locating_kernels, search_grid
 from synknumba._partition import Rows
 from synknumba._shm import Segment
 from synknumba._types import Array, DeviceKind, Op, Shape, UserOp
@@ -222,6 +226,40 @@ class Device(ABC):
         arrays = [target.reshape(-1), source.reshape(1, -1)]
         size = (blocks_for(arrays[0].size), 1, 1), (THREADS, 1, 1)
         return kernel.bind(*size, 0, [kernel.convert(array) for array in arrays], ())
+
+    def locate(self, op: Op, values: Any, rows: Any, scores: Any, first: int) -> Sequence[Step]:
+        """Steps that put the best of some rows into the best so far, as `_reduction.locate`.
+
+        By default by two kernels of the device.
+
+        Args:
+            op: "argmin" or "argmax".
+            values: of the device, shape (m,).
+            rows: of the device, int64, shape (m,).
+            scores: of the device, shape (n, m), at least one row.
+            first: the row that scores[0] is of.
+        """
+        dtype, (count, columns) = values.dtype, scores.shape
+        if not columns:
+            return []
+        search, settle = map(self._locating.get, [(op, dtype, 0), (op, dtype, 1)])
+        if search is None or settle is None:
+            search, settle = (self.kernel(one, {}) for one in locating_kernels(str(op), dtype))
+            self._locating.update({(op, dtype, 0): search, (op, dtype, 1): settle})
+        grid = search_grid(count, columns)
+        shape = grid[0], columns
+        found = self.view(self.memory(grid[0] * columns * dtype.itemsize), 0, dtype, shape)
+        found_rows = self.view(self.memory(grid[0] * columns * 8), 0, np.dtype(np.int64), shape)
+        searching = [search.convert(one) for one in (scores, first, found, found_rows)]
+        settling = [settle.convert(one) for one in (found, found_rows, values, rows)]
+        block = LOCATING_THREADS, 1, 1
+        return [search.bind(grid, block, 0, searching, ()), settle.bind((1, *grid[1:]), block, 0, settling, ())]
+
+    @property
+    def _locating(self) -> dict[tuple[Any, ...], DeviceKernel]:
+        """The kernels of `locate` that were used before, by op, dtype and which of the two."""
+        kept: dict[tuple[Any, ...], DeviceKernel] = self.__dict__.setdefault("_kept_locating", {})
+        return kept
 
     @property
     def _folds(self) -> "WeakKeyDictionary[UserOp, DeviceKernel]":

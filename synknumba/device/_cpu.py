@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from synknumba._partition import Range, Rows
-from synknumba._reduction import accumulate
+from synknumba._reduction import accumulate, locate
 from synknumba._types import Array, Op, Shape, UserOp
 from synknumba.device._base import Buffer, Device, DeviceKernel, Step, Three, Workspace
 from synknumba.simt import jit
@@ -110,6 +110,9 @@ class CpuDevice(Device):
         if isinstance(op, UserOp):
             return self.fold(op, target, source)
         return partial(accumulate, op, target, source, weight)
+
+    def locate(self, op: Op, values: Array, rows: Array, scores: Array, first: int) -> Sequence[Step]:
+        return [partial(locate, op, values, rows, scores, first)]
 
     def divide(self, target: Array, divisor: int) -> Step:
         return partial(np.divide, target, divisor, out=target)

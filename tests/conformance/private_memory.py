@@ -14,6 +14,7 @@ import numpy as np
 import synknumba as synk
 from synknumba import _rank
 from synknumba.comm import Communicator, Exchange, host_communicator
+from synknumba.device import Device
 from synknumba.device._cpu import CpuDevice
 
 LINK_BYTES = 4 << 20  # that one rank can send at once
@@ -22,6 +23,7 @@ BARRIER_SECONDS = 30.0
 
 class PrivateDevice(CpuDevice):
     kind = "cuda"
+    locate = Device.locate
     most = 1 << 40  # bytes of one piece of memory; ranks have what it is at the fork
 
     def memory(self, nbytes: int) -> Any:
