@@ -12,7 +12,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numba.core.errors import NumbaError
 
+from synknumba._errors import KernelError, ReductionError
+from synknumba._reduction import identity
 from synknumba._types import Array, UserOp
 from synknumba.simt import Kernel, jit
 
@@ -48,6 +51,32 @@ def check(op: UserOp) -> None:
         KernelError: by name and line.
     """
     _kernel(op).check()
+
+
+def check_identity(op: UserOp, dtype: Any, name: str) -> None:
+    """Refuses a function that cannot be compiled for a dtype, and an identity that is none: two of them have to make one.
+
+    Args:
+        op: that starts from an identity.
+        dtype: of the output.
+        name: of the output.
+
+    Raises:
+        KernelError: Numba cannot compile it for numbers of the dtype.
+        ReductionError: the identity is none.
+    """
+    start = identity(op, dtype)
+    try:
+        got = fold(op, np.array([start, start]))
+    except NumbaError as error:
+        message = f"{name}: op {op!r} cannot be compiled for two numbers of dtype {np.dtype(dtype)}: {error}"
+        raise KernelError(message) from error
+    if not (got == start or (got != got and start != start)):  # noqa: PLR0124  # NaN
+        message = (
+            f"{name}: identity={op.identity!r} of op {op!r} changes something: {op!r}({start}, {start}) is {got}; give "
+            f"the number e with {op!r}(e, a) = {op!r}(a, e) = a"
+        )
+        raise ReductionError(message)
 
 
 def fold(op: UserOp, parts: Array) -> Any:

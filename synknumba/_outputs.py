@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from synknumba import _combining, _lending, _reduction
+from synknumba import _combining, _folding, _lending, _reduction
 from synknumba._arguments import Output
 from synknumba._bound import Bound
 from synknumba._call_rows import CallRows
@@ -15,7 +15,7 @@ from synknumba._data import Data
 from synknumba._errors import ArgumentError, BatchError, ReductionError
 from synknumba._program import HeldRows, HostArray, Result, Sharded
 from synknumba._shm import Segment
-from synknumba._types import Shape
+from synknumba._types import Shape, UserOp
 from synknumba._variable import Variable
 from synknumba._world import World
 
@@ -115,6 +115,8 @@ class OutputBuilder:
         for name, output in self._outputs.items():
             dtype, shape = self._resolve(name, output, bound, count)
             result = Result(name, output.op, dtype, shape, None)
+            if isinstance(output.op, UserOp):
+                _folding.check_identity(output.op, dtype, f"{name} of {self._name}")
             if name in wanted:
                 result = self._place(built, result, capacity, world, shards, solo=bound.solo)
             built.results[name] = result

@@ -25,6 +25,7 @@ RUNS = [
     ("montecarlo.py", "--ranks 1 3 --samples 7 1e4 --seconds 0.01", {"synknumba", "numba", "numpy"}),
     ("scatter.py", "--ranks 1 3 --gib 1e-8 1e-4 --seconds 0.01 --no-peers", {"synknumba"}),
     ("scatter.py", "--ranks 2 --gib 1e-4 --seconds 0.01", {"synknumba"}),
+    ("shards.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"synknumba"}),
     ("simt.py", "--kernels saxpy --seconds 0.01", {"saxpy"}),
     ("stream.py", "--ranks 1 3 --gib 1e-4 --slices 5 --compute 0 20 --seconds 0.01", {"synknumba"}),
     ("startup.py", "--ranks 1 2 --repeats 1", {"cpu"}),
