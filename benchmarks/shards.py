@@ -98,8 +98,8 @@ def main() -> None:
                     Result("synknumba", name, rows, ranks, given.device, one, one.median / times["usual"].median)
                     for name, one in times.items()
                 ]
-    table = [(one.ranks, f"{one.rows:,}", one.what, f"{one.timing.median:,.1f}", f"{one.ratio:.2f}") for one in results]
-    print_table(("ranks", "rows", "what", "µs", "of usual"), table)
+    table = [(str(one.ranks), f"{one.rows:,}", one.what, f"{one.timing.median:,.1f}", f"{one.ratio:.2f}") for one in results]
+    print_table(("ranks", "rows", "call", "µs", "ratio"), table)
     save(given.json, "shards", results, {"device": given.device})
 
 

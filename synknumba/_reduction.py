@@ -252,8 +252,8 @@ def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
     Returns:
         Two arrays of shape (…), or two NumPy scalars.
 
-    >>> best("argmax", np.array([3, 9, 5, 5]), np.array([2, -1, 7, 8]))
-    (5, 7)
+    >>> [int(one) for one in best("argmax", np.array([3, 9, 5, 5]), np.array([2, -1, 7, 8]))]
+    [5, 7]
     """
     present = np.flatnonzero((rows >= 0).reshape(len(rows), -1).all(axis=1))
     values, rows = values[present], rows[present]

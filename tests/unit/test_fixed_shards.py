@@ -1,13 +1,18 @@
 """shards=K in worlds of different sizes: the same bits. What cannot have them is refused."""
 
+import functools
 import math
+import operator
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numba import cuda
 
 import synknumba as synk
 from synknumba import random
+from synknumba._program import Program, RowSource
 
 SIZES = (1, 2, 3, 5)
 X = np.random.default_rng(1).lognormal(0.0, 4.0, 10_007)  # a sum's last bits depend on the order
@@ -135,6 +140,40 @@ def test_a_parameter_cannot_be_called_shards():
         @synk.parallel
         def kernel(shards):
             pass
+
+
+@given(shards=st.integers(1, 40), world_size=st.integers(1, 12), solo=st.booleans())
+def test_each_shard_is_run_once_and_in_order(shards, world_size, solo):
+    program = Program(0, 0, (), RowSource("all", 5), shards=shards, solo=solo)
+    owned = [list(range(*program.own_shards(world_size, rank))) for rank in range(world_size)]
+    assert [shard for ours in owned for shard in ours] == list(range(shards))
+    assert max(map(len, owned)) == (shards if solo else -(-shards // world_size))
+
+
+@settings(deadline=None, max_examples=40)
+@given(n=st.integers(1, 60), k=st.integers(1, 20), num_slices=st.integers(1, 4), seed=st.integers(0, 99))
+def has_the_bits_of_its_shards(n, k, num_slices, seed):
+    x = np.random.default_rng(seed).normal(size=n)
+    got = in_order(x, shards=k, num_slices=num_slices)
+    assert got.tobytes() == in_order.as_serial(x, shards=k, num_slices=num_slices).tobytes()
+    parts = [np.float64(0)] * k
+    for shard in range(k):
+        rows = x[shard * n // k : (shard + 1) * n // k]
+        for cut in range(num_slices):
+            part = rows[cut * len(rows) // num_slices : (cut + 1) * len(rows) // num_slices]
+            parts[shard] += functools.reduce(operator.add, part, np.float64(0))
+    assert got.tobytes() == np.add.reduce(parts).tobytes()
+
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")}, grid=1, block=1)
+def in_order(x, total):
+    for i in range(x.shape[0]):
+        total[0] += x[i]
+
+
+def test_any_number_of_shards_and_slices():
+    with synk.fork(3, device="cpu"):
+        has_the_bits_of_its_shards()
 
 
 def test_no_rows_at_all():
