@@ -71,7 +71,7 @@ def in_worlds(calls):
 
 
 def test_the_same_bits_in_every_world():
-    cases = [(k, s) for k in (1, 4, 7, 16) for s in (1, 3)]
+    cases = [(1, 3), (4, 1), (7, 3), (16, 1)]
     calls = {
         (name, k, s): (lambda call=call, k=k, s=s: call(shards=k, num_slices=s))
         for name, call in CALLS.items()
