@@ -1,5 +1,9 @@
 """The best row, by NumPy and by kernels: as NumPy's argmin and argmax of all rows at once."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,3 +66,11 @@ def test_kernels_over_many_blocks(op: str, dtype: str) -> None:
         values, rows = np.zeros(2, dtype), np.full(2, -1)
         by_kernels(op, values, rows, scores, 0)
         check(op, values, rows, scores)
+
+
+def test_kernels_in_the_simulator() -> None:
+    """Numba's own idea of what these kernels do on a GPU."""
+    env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
+    script = Path(__file__).with_name("reductions_in_simulator.py")
+    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == "as NumPy\n", done.stderr
