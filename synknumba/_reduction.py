@@ -233,7 +233,7 @@ def locate(op: Op, values: Array, rows: Array, scores: Array, first: int) -> Non
         first: the row that scores[0] is of; after all the rows before.
     """
     index = scores.argmin(axis=0) if op == "argmin" else scores.argmax(axis=0)
-    found = np.take_along_axis(scores, index[None], 0)[0]
+    found = scores[index, np.arange(len(index))]  # a tenth of the time of take_along_axis, for a few columns
     with np.errstate(invalid="ignore"):  # of comparisons with NaN
         better = found < values if op == "argmin" else found > values
     better |= (rows < 0) | ((found != found) & (values == values))  # noqa: PLR0124  # NaN, as NumPy has it
@@ -255,11 +255,12 @@ def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
     >>> [int(one) for one in best("argmax", np.array([3, 9, 5, 5]), np.array([2, -1, 7, 8]))]
     [5, 7]
     """
-    present = np.flatnonzero((rows >= 0).reshape(len(rows), -1).all(axis=1))
+    present = (rows >= 0).reshape(len(rows), -1).all(axis=1)
     values, rows = values[present], rows[present]
     index = values.argmin(axis=0) if op == "argmin" else values.argmax(axis=0)
-    pair = [np.take_along_axis(one, index[None], 0)[0] for one in (values, rows)]
-    return pair[0], pair[1]
+    if values.ndim == 1:
+        return values[index], rows[index]
+    return np.take_along_axis(values, index[None], 0)[0], np.take_along_axis(rows, index[None], 0)[0]
 
 
 def check_weights(weights: Array) -> None:
