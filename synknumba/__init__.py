@@ -20,6 +20,7 @@ from synknumba._data import data as data
 from synknumba._decorators import expectation as expectation
 from synknumba._decorators import function as function
 from synknumba._decorators import parallel as parallel
+from synknumba._decorators import vectorize as vectorize
 from synknumba._errors import ArgumentError as ArgumentError
 from synknumba._errors import BatchError as BatchError
 from synknumba._errors import CallTimeout as CallTimeout
@@ -48,6 +49,7 @@ from synknumba._types import WORLD_SIZE as WORLD_SIZE
 from synknumba._types import Extremum as Extremum
 from synknumba._types import Span as Span
 from synknumba._variable import Variable as Variable
+from synknumba._vectorize import Vectorized as Vectorized
 from synknumba._world import World as World
 from synknumba._world import close as close
 

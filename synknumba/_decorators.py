@@ -1,4 +1,4 @@
-"""The decorators: `parallel` for kernels, `function` for Python functions of arrays, `expectation` for means over rows."""
+"""The decorators: `parallel` for kernels, `function`, `vectorize` for functions of numbers, `expectation` for means."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,6 +11,7 @@ from synknumba._function import Function
 from synknumba._launch import LaunchConfig
 from synknumba._options import FunctionOptions, check_updates
 from synknumba._types import Block, Grid
+from synknumba._vectorize import Vectorized, VectorizeOptions, python_function, ufunc_signatures
 
 _MISSING: Any = object()
 
@@ -208,6 +209,47 @@ def expectation(
         return Expectation(target, options, name)
 
     return decorate if func is None else decorate(func)
+
+
+def vectorize(
+    func: Any = None,
+    /,
+    *,
+    signatures: Any = (),
+    broadcast: Iterable[str] = (),
+    givens: Mapping[str, Any] | None = None,
+    sliceable: Iterable[str] = (),
+    name: str | None = None,
+) -> Any:
+    """Applies a function of numbers to each element of the rows, on all ranks.
+
+    The function becomes part of a kernel, so it is written as a device function of Numba's; what it calls must be decorated
+    with `numba.njit` or `numba.cuda.jit(device=True)`.
+
+    Args:
+        func: what is decorated: a function that returns one number, or a ufunc that `numba.vectorize` made of one. Or, as for
+            `numba.vectorize`, the signatures.
+        signatures: one or a list, as "float32(float32, float32)": the first that all arguments cast to safely is taken, and
+            they are converted to its types. Without, the types are the arguments', and the result's is what Numba makes of them.
+        broadcast: array parameters whose axis 0 is not rows: every rank gets them whole, and they broadcast as in NumPy.
+        givens: values or variables bound to parameters, which callers then leave out. Arrays are read at each call.
+        sliceable: parameters that are variables of rows, as for `parallel`.
+        name: for messages; default: the function's.
+
+    Returns:
+        A `Vectorized`, which is called like a `Function`; used with arguments, a decorator that makes one.
+
+    Raises:
+        ArgumentError: a name is not a parameter of the function, or has two roles; a signature is none.
+    """
+    declared = func if isinstance(func, str | list | tuple) else signatures
+
+    def decorate(target: Any) -> Vectorized:
+        known = declared or ufunc_signatures(target)
+        options = VectorizeOptions(_names(broadcast, "broadcast"), dict(givens or {}), _names(sliceable, "sliceable"), known)
+        return Vectorized(python_function(target), options, name)
+
+    return decorate if func is None or declared is func else decorate(func)
 
 
 def _plain_ops(ops: Any) -> Any:

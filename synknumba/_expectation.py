@@ -4,9 +4,7 @@ f(x, 0.5) ── kinds of arguments ──> kernel (generated once) ──> Func
 """
 
 import ast
-import hashlib
 import inspect
-import linecache
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +17,9 @@ from synknumba._arguments import IndexRange, Output
 from synknumba._data import Data
 from synknumba._errors import ArgumentError
 from synknumba._estimate import Estimate
-from synknumba._expectation_source import MOST_ROOMS, OWN_NAMES, OWN_PREFIX, THREADS, Kind, Recipe, kernel_source
+from synknumba._expectation_source import MOST_ROOMS, OWN_NAMES, THREADS, Kind, Recipe, kernel_source
 from synknumba._function import Function
+from synknumba._generated import check_own_names, define_kernel, kernel_name
 from synknumba._launch import LaunchConfig
 from synknumba._moments import Moments
 from synknumba._options import FunctionOptions
@@ -168,7 +167,13 @@ class Expectation:
             raise ArgumentError(message)
         blocks = _BLOCKS[device]
         recipe = Recipe(
-            _kernel_name(self.py_func.__name__), parameters, self._size, weight, options.covariance, self._real, blocks == 1
+            kernel_name("mean_of", self.py_func.__name__),
+            parameters,
+            self._size,
+            weight,
+            options.covariance,
+            self._real,
+            blocks == 1,
         )
         if recipe.rooms > MOST_ROOMS:
             message = (
@@ -200,31 +205,12 @@ def _slices(num_slices: Any) -> int:
     return max(1, int(num_slices)) if hasattr(num_slices, "__index__") else 1
 
 
-def _kernel_name(function: str) -> str:
-    return f"mean_of_{function}" if function.isidentifier() else "mean_of_rows"
-
-
 def _compiled(recipe: Recipe, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel as a Python function whose source can be looked at, on the ranks too."""
-    from numba import cuda  # not when synknumba is imported
+    """The kernel as a Python function."""
     from numba.core.types import float32, float64, int32  # noqa: PLC0415
 
-    text = kernel_source(recipe)
-    scope: dict[str, Any] = {"synk_function": cuda.jit(device=True)(function)}
-    scope |= {
-        "cuda": cuda,
-        "float32": float32,
-        "float64": float64,
-        "int32": int32,
-        "nan": math.nan,
-        "__name__": function.__module__,
-    }
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # the same text, the same name: kernels on disk are found again
-    filename = f"<synknumba expectation {digest}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    exec(compile(text, filename, "exec"), scope)  # noqa: S102  # the generated kernel
-    kernel: Any = scope[recipe.name]
-    kernel.__doc__ = function.__doc__
+    scope = {"float32": float32, "float64": float64, "int32": int32, "nan": math.nan}
+    kernel: Any = define_kernel(kernel_source(recipe), recipe.name, "expectation", function, scope)
     defaults = [parameter.default for parameter in inspect.signature(function).parameters.values()]
     kernel.__defaults__ = tuple(value for value in defaults if value is not inspect.Parameter.empty) or None
     return kernel  # type: ignore[no-any-return]
@@ -269,10 +255,7 @@ def _check(name: str, parameters: Mapping[str, Any], options: ExpectationOptions
         message = f"weights=True of {name} means that its last value is the row's weight, but it does not return a tuple"
         raise ArgumentError(message)
     _estimate.check_covariance(covariance=options.covariance, weighted=options.weight is not None)
-    own = [parameter for parameter in parameters if parameter.startswith(OWN_PREFIX) or parameter in OWN_NAMES]
-    if own:
-        message = f"{name} has a parameter named {own[0]!r}, which its kernel uses itself; rename it"
-        raise ArgumentError(message)
+    check_own_names(name, parameters, OWN_NAMES)
 
 
 def _real(dtype: Any) -> str:

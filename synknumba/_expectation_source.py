@@ -17,8 +17,7 @@ from typing import Literal, TypeAlias, final
 THREADS = 256  # of a block
 MOST_ROOMS = 23  # of 2 KiB each: with the centres, within the 48 KiB of smem that every GPU gives a block
 
-# Of the names in the kernel, beside the parameters of the function.
-OWN_PREFIX = "synk_"
+# Global names in the kernel, which no parameter may have.
 OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
 
 # Lines that a block stores into, but for the column.

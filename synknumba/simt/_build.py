@@ -35,7 +35,7 @@ from synknumba.simt._storage import SMEM, Storage, local_array_calls, slot_dtype
 from synknumba.simt._swaps import other
 from synknumba.simt._sync import synchronises, waits_for
 from synknumba.simt._team import BLOCKS, THREADS, Team
-from synknumba.simt._types import VariableTypes, infer_types
+from synknumba.simt._types import VariableTypes, infer_types, unified_type
 
 TypeMap = Mapping[str, types.Type]
 
@@ -138,6 +138,10 @@ class Program:
         function = self.define(f"{self.code.source.tree.name}_thread", names, code, namespace)
         kinds = tuple(types.int64 for _ in (*STATE, LINEAR, SMEM)) + tuple(argtypes[name] for name in self.params)
         return infer_types(function, kinds)
+
+    def type_of(self, name: str, argtypes: TypeMap) -> types.Type | None:
+        """The type of a local variable; None if it is not used, `types.unknown` if it has several."""
+        return unified_type(self._infer(argtypes, self.body), name)
 
     # ---- the launch
 

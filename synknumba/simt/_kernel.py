@@ -241,6 +241,14 @@ class Kernel:
         for kinds, text in self._texts.items():
             print(f"{self.py_func.__name__} {kinds}", "-" * 80, text, "=" * 80, sep="\n", file=file)
 
+    def type_of(self, name: str, *kinds: types.Type) -> types.Type | None:
+        """The type that a local variable has where the arguments are of these types; nothing is compiled.
+
+        Returns:
+            None if it is not used, `types.unknown` if it has several types that have nothing in common.
+        """
+        return self._program.type_of(name, dict(zip(self._program.params, kinds, strict=True)))
+
     @property
     def specialized(self) -> bool:
         """Whether the kernel is declared for exactly one list of argument types."""

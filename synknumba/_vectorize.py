@@ -1,0 +1,314 @@
+"""`Vectorized`: a function of numbers becomes a kernel that maps it over elements, and one that reduces rows with it.
+
+f(x, y, 0.5) ── types, shapes ──> kernel (generated once) ──> Function ──> rows gathered, or written to out
+f.reduce(x)  ── type ───────────> kernel ──> Function ──> a row for each chunk ──> the same kernel in the coordinator ──> a row
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, final
+
+import numpy as np
+
+from synknumba._arguments import Output
+from synknumba._bind import RESERVED, Binder, signature_names
+from synknumba._data import Data
+from synknumba._errors import ArgumentError, ReductionError
+from synknumba._function import Function
+from synknumba._generated import check_own_names, define_kernel, kernel_name
+from synknumba._options import FunctionOptions
+from synknumba._report import PlanReport
+from synknumba._types import DeviceKind, Shape
+from synknumba._variable import Variable
+from synknumba._vectorize_arguments import Given, describe, operand, result_row, variable_shape
+from synknumba._vectorize_reduce import Reducer
+from synknumba._vectorize_source import OUT, OWN_NAMES, MapRecipe, element_launch, map_source
+from synknumba._vectorize_types import Loops, cast_name, parse
+from synknumba._world import current_world, open_world
+
+_KEPT = 64  # kernels of one function: for argument types, and shapes of rows
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class VectorizeOptions:
+    """What the decorator was given.
+
+    Attributes:
+        broadcast, givens, sliceable: as for `parallel`.
+        signatures: as Numba takes them; empty where types are the arguments'.
+    """
+
+    broadcast: frozenset[str]
+    givens: Mapping[str, Any]
+    sliceable: frozenset[str]
+    signatures: Any
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a result is written.
+
+    Attributes:
+        value: what was given as `out`.
+        row: the shape of a row of it.
+        parameter: of the kernel; the function's own where it is also an argument.
+    """
+
+    value: Any
+    row: Shape
+    parameter: str
+
+
+@final
+class Vectorized:
+    """A function of numbers, applied to each element. Made by `vectorize`; called like a `Function`.
+
+    Call it as `f(*args, out=None, batch=None, local_batch=None, num_slices=1, **kwargs)`. Arrays broadcast against each other
+    as in NumPy, but for axis 0 of `Data`, NumPy arrays and variables in `sliceable=`, which is rows. The result has as many
+    rows. It is gathered, or written to `out`, which is then returned.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: VectorizeOptions, name: str | None) -> None:
+        self.py_func = function
+        self.name: str = name or function.__name__
+        self.__name__ = self.name
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+        self._options = options
+        parameters = signature_names(function, "the function")
+        check_own_names(self.name, parameters, OWN_NAMES)
+        self._parameters = parameters
+        self._binder = Binder(
+            self.name,
+            "kernel",
+            parameters,
+            broadcast=options.broadcast,
+            givens=options.givens,
+            sliceable=options.sliceable,
+            outputs=(),
+            inout=(),
+            updates={},
+        )
+        signatures = parse(self.name, options.signatures, len(parameters)) if options.signatures else ()
+        self._loops = Loops(self.name, function, signatures)
+        self._functions: dict[Any, Function] = {}
+        self._reducer: Reducer | None = None
+
+    # ---- calls
+
+    def __call__(
+        self, *args: Any, out: Any = None, batch: Any = None, local_batch: Any = None, num_slices: int = 1, **kwargs: Any
+    ) -> Any:
+        """Applies the function to every element of the rows of all ranks.
+
+        Raises:
+            As a `Function`; DataError where shapes do not broadcast; ArgumentError where Numba cannot compile the function for
+            the types given, or the result does not cast to `out`.
+        """
+        function, passed = self._prepared(current_world().device, out, args, kwargs)
+        result = function(*passed, batch=batch, local_batch=local_batch, num_slices=num_slices)
+        return result if out is None else out
+
+    def as_serial(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """Applies it on the root alone, to all the rows."""
+        options, kwargs = _call_options(kwargs)
+        function, passed = self._prepared(current_world().device, out, args, kwargs)
+        result = function.as_serial(*passed, **options)
+        return result if out is None else out
+
+    def plan(self, *args: Any, out: Any = None, **kwargs: Any) -> PlanReport:
+        """Works a call out without making it, as `Function.plan` does."""
+        options, kwargs = _call_options(kwargs)
+        world = open_world()
+        function, passed = self._prepared("cpu" if world is None else world.device, out, args, kwargs)
+        return function.plan(*passed, **options)
+
+    def __repr__(self) -> str:
+        """Name and parameters."""
+        return f"<synknumba vectorized {self.name}({', '.join(self._parameters)})>"
+
+    # ---- reductions
+
+    def reduce(
+        self,
+        array: Any,
+        axis: int = 0,
+        dtype: Any = None,
+        *,
+        initial: Any = None,
+        keepdims: bool = False,
+        batch: Any = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+    ) -> Any:
+        """Reduces rows to one: f(… f(f(row 0, row 1), row 2) …, last row), element by element.
+
+        Rows are put together in their order, but in groups, so the function must be associative. It need not be commutative.
+
+        Args:
+            array: the rows: `Data`, an array, `arange(n)`, or a variable if the first parameter is in `sliceable=`.
+            axis: 0, the axis that is divided over the ranks.
+            dtype: in which it is computed, and of the result. By default that of f(x, x).
+            initial: a number to start from; by default the first row.
+            keepdims: whether the result has an axis of length 1 in the place of the rows.
+            batch: as for a call.
+            local_batch: as for a call.
+            num_slices: as for a call.
+
+        Returns:
+            An array of one row's shape; a NumPy scalar where rows are numbers.
+
+        Raises:
+            As a `Function`; ArgumentError where the function is not one of two numbers, or does not return the type that it
+            takes; ReductionError where there are no rows and no `initial`.
+        """
+        if self._reducer is None:
+            if len(self._parameters) != 2 or self._options.givens:
+                told = ", ".join(self._parameters)
+                message = f"{self.name}.reduce needs a function of two numbers, none of them in givens=; it has ({told})"
+                raise ArgumentError(message)
+            name = next(iter(self._parameters))
+            self._reducer = Reducer(self.name, self.py_func, self._loops, name, sliceable=name in self._options.sliceable)
+        if isinstance(axis, bool) or axis != 0:
+            message = f"{self.name}.reduce goes over axis 0, the rows, which the ranks divide; got axis={axis!r}"
+            raise ArgumentError(message)
+        options = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices}
+        reduced = self._reducer.reduce(array, dtype, initial, options)
+        return reduced[np.newaxis] if keepdims else reduced[()]
+
+    def accumulate(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Refuses, and says why."""
+        message = (
+            f"{self.name}.accumulate is not there: each row of its result needs all rows before it, so the ranks would wait "
+            "for one another instead of working at once. Use reduce for the last row, or NumPy's accumulate in the script"
+        )
+        raise ReductionError(message)
+
+    # ---- kernels that map
+
+    def _describe(self, name: str, value: Any) -> Given:
+        return describe(self.name, name, value, broadcast=self._options.broadcast, sliceable=self._options.sliceable)
+
+    def _prepared(
+        self, device: DeviceKind, out: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Function, list[Any]]:
+        """The function for such arguments, and what it is called with, by position."""
+        values = self._binder.match(args, kwargs)
+        given = {name: self._describe(name, value) for name, value in values.items()}
+        place = None if out is None else self._place(out, values)
+        row = result_row(self.name, given, None if place is None else place.row)
+        where = None if place is None else (place.parameter, isinstance(out, Variable))
+        key = (device, tuple(given.values()), row, where)
+        function = self._functions.get(key)
+        if function is None:
+            function = self._make(given, row, place)
+            self._keep(key, function)
+        if place is not None:
+            self._check_cast(given, place)
+        passed = [values[name] for name in self._binder.passed]
+        return function, [*passed, out] if place is not None and place.parameter == OUT else passed
+
+    def _place(self, out: Any, values: Mapping[str, Any]) -> _Place:
+        """Where to write, which may be one of the arguments."""
+        if isinstance(out, Variable):
+            row = () if out.is_tree else variable_shape(self.name, OUT, out, rows=True)
+            has_rows = not out.is_tree and bool(out.root_shapes()[0])
+        elif isinstance(out, Data | np.ndarray):
+            row, has_rows = out.shape[1:], out.ndim > 0
+        else:
+            message = f"out of {self.name} must be Data, a Variable or a NumPy array, got a {type(out).__name__}"
+            raise ArgumentError(message)
+        if not has_rows:
+            message = f"out of {self.name} must be an array with rows, got {out!r}"
+            raise ArgumentError(message)
+        # NumPy arrays are copied, and so need not be the same one.
+        names = [name for name, value in values.items() if value is out and not isinstance(out, np.ndarray)]
+        options = self._options
+        for name in names:
+            if name in options.broadcast or (isinstance(out, Variable) and name not in options.sliceable):
+                where = "sliceable=" if isinstance(out, Variable) else "rows, and not in broadcast="
+                message = f"{name} and out of {self.name} are the same {type(out).__name__}; that takes it in {where}"
+                raise ArgumentError(message)
+        return _Place(out, row, names[0] if names else OUT)
+
+    def _make(self, given: Mapping[str, Given], row: Shape, place: _Place | None) -> Function:
+        """The function for arguments of these types and shapes."""
+        loop = self._loops.choose([*given.values()])
+        operands = {
+            name: operand(one, row, None if one.element == kind else cast_name(kind))
+            for (name, one), kind in zip(given.items(), loop.args, strict=True)
+        }
+        parameter = OUT if place is None else place.parameter
+        name = kernel_name("map_of", self.py_func.__name__)
+        recipe = MapRecipe(name, operands, len(row), cast_name(loop.result), parameter)
+        kernel = define_kernel(map_source(recipe), name, "vectorize", self.py_func, loop.scope())
+        options = FunctionOptions(
+            style="kernel",
+            outputs={OUT: Output("gather", row, loop.dtype)} if place is None else {},
+            ops=None,
+            has_ops=True,
+            broadcast=self._options.broadcast,
+            inout=frozenset() if place is None else frozenset({parameter}),
+            givens=self._options.givens,
+            sliceable=self._options.sliceable | (frozenset({parameter}) if _is_variable(place) else frozenset()),
+            updates={},
+            launch=element_launch(row),
+            compile_options={},
+        )
+        return Function(kernel, options, self.name)
+
+    def _check_cast(self, given: Mapping[str, Given], place: _Place) -> None:
+        result = self._loops.choose([*given.values()]).dtype
+        if not np.can_cast(result, place.value.dtype, "same_kind"):
+            message = (
+                f"the result of {self.name} has dtype {result}, which does not cast to out of dtype {place.value.dtype} as "
+                '"same_kind"; pass an out of another dtype, or convert in the function'
+            )
+            raise ArgumentError(message)
+
+    def _keep(self, key: Any, function: Function) -> None:
+        while len(self._functions) >= _KEPT:
+            self._functions.pop(next(iter(self._functions)))  # the oldest; its ranks forget it with it
+        self._functions[key] = function
+
+
+def _is_variable(place: _Place | None) -> bool:
+    return place is not None and isinstance(place.value, Variable)
+
+
+def _call_options(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of a call, and its arguments."""
+    return {name: kwargs[name] for name in kwargs if name in RESERVED}, {
+        name: kwargs[name] for name in kwargs if name not in RESERVED
+    }
+
+
+def python_function(target: Any) -> Callable[..., Any]:
+    """The Python function of a function, of one that Numba has decorated, or of a ufunc that `numba.vectorize` has made."""
+    for found in (getattr(target, "py_func", None), getattr(getattr(target, "_dispatcher", None), "py_func", None), target):
+        if inspect.isfunction(found):
+            return found
+    wrapped = getattr(target, "__wrapped__", None)
+    if inspect.isfunction(wrapped):
+        return wrapped
+    hint = (
+        "; a ufunc does not tell the Python function that it was made of, so pass that" if isinstance(target, np.ufunc) else ""
+    )
+    message = f"vectorize wraps a function of numbers, got {target!r}{hint}"
+    raise ArgumentError(message)
+
+
+def ufunc_signatures(target: Any) -> list[str]:
+    """The signatures that a ufunc of `numba.vectorize` was declared with."""
+    if not getattr(target, "_frozen", False):  # Numba has no public name for it
+        return []
+    return [_signature(one) for one in target.types]
+
+
+def _signature(told: str) -> str:
+    """NumPy's "dd->d" as Numba's text."""
+    args, result = ([np.dtype(char).name for char in part] for part in told.split("->"))
+    return f"{result[0]}({', '.join(args)})"

@@ -1,0 +1,218 @@
+"""The text of the kernels of a vectorized function: one that maps it over elements, one that reduces rows with it.
+
+    map         out[j, k] = function(x[j, k], y[j, 0], table[k], a)           a CUDA thread for each element
+    reduction   partials[c, k] = function(… function(x[a, k], x[a + 1, k]) …, x[b − 1, k])
+                                                                             a CUDA thread for each chunk c of rows a … b − 1
+
+j is the row, k the indices in it. Neighbouring threads have neighbouring columns of the last axis, or rows where these are
+numbers. The next axis is on the rows' threads (y), the first of the others on z; what remains are loops.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+from synknumba._launch import LaunchConfig
+
+THREADS = 256  # of a block
+_MOST_BLOCKS = 65535  # along y and z, by CUDA's limits
+
+OUT = "out"  # the parameter with the result
+OWN_NAMES = frozenset({OUT, "cuda", "range"})
+
+Kind: TypeAlias = Literal["rows", "indices", "whole", "scalar", "number"]
+"""An array of rows; the rows' global indices; an array that is not divided; a number; a 0-d array."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What the function gets of one argument.
+
+    Attributes:
+        kind: of the argument.
+        axes: of an array, without the rows': whether it has the result's length along each, or one element for all.
+        cast: the name of the type that an element is converted to; None where it is passed as it is.
+    """
+
+    kind: Kind
+    axes: tuple[bool, ...] = ()
+    cast: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MapRecipe:
+    """What a kernel that maps is generated from.
+
+    Attributes:
+        name: of the kernel.
+        operands: by parameter of the function.
+        axes: how many the result has beside the rows'.
+        cast: the name of the type that a value is converted to; None where it is stored as it is.
+        place: the parameter with the result: `OUT`, or one of the function's own.
+    """
+
+    name: str
+    operands: Mapping[str, Operand]
+    axes: int
+    cast: str | None = None
+    place: str = OUT
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReductionRecipe:
+    """What a kernel that reduces is generated from.
+
+    Attributes:
+        name: of the kernel.
+        parameter: with the rows.
+        is_indices: whether the rows are an index range.
+        axes: how many a row has.
+        cast: the name of the type of the result, to which every element is converted.
+    """
+
+    name: str
+    parameter: str
+    is_indices: bool
+    axes: int
+    cast: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ElementGrid:
+    """The grid for a thread an element, where rows have elements; threads step on where CUDA has no room for so many."""
+
+    columns: int
+    rows: int
+    layers: int
+
+    def __call__(self, rows: int) -> tuple[int, int, int]:
+        """Blocks for so many rows."""
+        return self.columns, max(1, min(_MOST_BLOCKS, -(-rows // self.rows))), self.layers
+
+
+def element_launch(shape: Sequence[int]) -> LaunchConfig:
+    """The launch for rows of this shape.
+
+    >>> element_launch((3, 5)).resolve(1000)
+    ((1, 32, 3), (8, 32, 1))
+    """
+    if not shape:
+        return LaunchConfig(THREADS)
+    columns = min(THREADS, 1 << max(0, shape[-1] - 1).bit_length())
+    rows = THREADS // columns
+    layers = max(1, min(_MOST_BLOCKS, shape[0])) if len(shape) > 1 else 1
+    return LaunchConfig((columns, rows), ElementGrid(max(1, min(_MOST_BLOCKS, -(-shape[-1] // columns))), rows, layers))
+
+
+def map_source(recipe: MapRecipe) -> str:
+    """The kernel, a function of the function's parameters and the result."""
+    arguments = ", ".join(_argument(name, operand, recipe.axes) for name, operand in recipe.operands.items())
+    value = _cast(recipe.cast, f"synk_function({arguments})")
+    body = [f"{recipe.place}[{_index(recipe.axes)}] = {value}"]
+    loops = [_row_loop(recipe.axes, f"{recipe.place}.shape[0]"), *_axis_loops(recipe.axes, recipe.place)]
+    parameters = [*recipe.operands] + [name for name in (recipe.place,) if name not in recipe.operands]
+    return _kernel(recipe.name, parameters, [*_threads(recipe.axes), *_nested(loops, body)])
+
+
+def reduction_source(recipe: ReductionRecipe) -> str:
+    """The kernel, a function of partial results, of which chunks have one, of the slice's number, and of the rows."""
+    x = recipe.parameter
+    index = "".join(f", synk_k{axis}" for axis in range(recipe.axes))
+    first, other = (
+        _cast(recipe.cast, f"{x}.start + {row}" if recipe.is_indices else f"{x}[{row}{index}]")
+        for row in ("synk_start", "synk_i")
+    )
+    element = [
+        f"synk_value = {first}",
+        "for synk_i in range(synk_start + 1, synk_stop):",
+        f"    synk_value = {_cast(recipe.cast, f'synk_function(synk_value, {other})')}",
+        f"synk_partials[synk_slice, synk_j{index}] = synk_value",
+    ]
+    chunk = [
+        "synk_start = synk_j * synk_n // synk_chunks",
+        "synk_stop = (synk_j + 1) * synk_n // synk_chunks",
+        "if synk_start < synk_stop:",
+        "    synk_there[synk_slice, synk_j] = 1",
+        *_indented(_nested(_axis_loops(recipe.axes, "synk_partials", first=2), element)),
+    ]
+    body = [
+        f"synk_n = {f'{x}.stop - {x}.start' if recipe.is_indices else f'{x}.shape[0]'}",
+        "synk_chunks = synk_partials.shape[1]",
+        *_threads(recipe.axes),
+        *_nested([_row_loop(recipe.axes, "synk_chunks")], chunk),
+    ]
+    return _kernel(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], body)
+
+
+def probe_source(name: str, parameters: Sequence[str]) -> str:
+    """A kernel that does nothing but call the function with numbers, to see what it returns."""
+    return _kernel(name, parameters, [f"synk_value = synk_function({', '.join(parameters)})"])
+
+
+def _kernel(name: str, parameters: Sequence[str], body: Sequence[str]) -> str:
+    return "\n".join([f"def {name}({', '.join(parameters)}):", *_indented(body)]) + "\n"
+
+
+def _nested(loops: Sequence[str], body: Sequence[str]) -> list[str]:
+    """Loops, one inside the other."""
+    for loop in reversed(loops):
+        body = [loop, *_indented(body)]
+    return list(body)
+
+
+def _indented(lines: Sequence[str]) -> Iterator[str]:
+    return (f"    {line}" for line in lines)
+
+
+def _threads(axes: int) -> list[str]:
+    """Where the thread is among all, and how many there are, along x, y and z."""
+    used = "xyz"[: axes + 1] if axes else ""
+    return [
+        line
+        for axis in used[:3]
+        for line in (
+            f"synk_{axis} = cuda.blockIdx.{axis} * cuda.blockDim.{axis} + cuda.threadIdx.{axis}",
+            f"synk_{axis}_step = cuda.gridDim.{axis} * cuda.blockDim.{axis}",
+        )
+    ]
+
+
+def _row_loop(axes: int, count: str) -> str:
+    step = ("synk_y", count, "synk_y_step") if axes else ("cuda.grid(1)", count, "cuda.gridsize(1)")
+    return f"for synk_j in range({', '.join(step)}):"
+
+
+def _axis_loops(axes: int, array: str, first: int = 1) -> list[str]:
+    loops = []
+    for axis in range(axes):
+        length = f"{array}.shape[{first + axis}]"
+        thread = "x" if axis == axes - 1 else "z" if axis == 0 else ""
+        steps = f"synk_{thread}, {length}, synk_{thread}_step" if thread else length
+        loops.append(f"for synk_k{axis} in range({steps}):")
+    return loops
+
+
+def _index(axes: int) -> str:
+    return ", ".join(["synk_j", *(f"synk_k{axis}" for axis in range(axes))])
+
+
+def _argument(name: str, operand: Operand, axes: int) -> str:
+    """The element of an array, whose axes are the last of the result's."""
+    first = axes - len(operand.axes)
+    index = [f"synk_k{first + axis}" if full else "0" for axis, full in enumerate(operand.axes)]
+    told = {
+        "rows": f"{name}[{', '.join(['synk_j', *index])}]",
+        "whole": f"{name}[{', '.join(index)}]",
+        "indices": f"{name}.start + synk_j",
+        "number": f"{name}[()]",
+        "scalar": name,
+    }
+    return _cast(operand.cast, told[operand.kind])
+
+
+def _cast(cast: str | None, value: str) -> str:
+    return value if cast is None else f"{cast}({value})"
