@@ -11,7 +11,7 @@ from synknumba._function import Function
 from synknumba._launch import LaunchConfig
 from synknumba._options import FunctionOptions, check_updates
 from synknumba._types import Block, Grid
-from synknumba._vectorize import Vectorized, VectorizeOptions, python_function, ufunc_signatures
+from synknumba._vectorize import Vectorized, python_function, ufunc_signatures
 
 _MISSING: Any = object()
 
@@ -230,10 +230,10 @@ def vectorize(
         func: what is decorated: a function that returns one number, or a ufunc that `numba.vectorize` made of one. Or, as for
             `numba.vectorize`, the signatures.
         signatures: one or a list, as "float32(float32, float32)": the first that all arguments cast to safely is taken, and
-            they are converted to its types. Without, the types are the arguments', and the result's is what Numba makes of them.
+            they are converted to its types. Without, the types are the arguments', and the result's is what Numba finds.
         broadcast: array parameters whose axis 0 is not rows: every rank gets them whole, and they broadcast as in NumPy.
         givens: values or variables bound to parameters, which callers then leave out. Arrays are read at each call.
-        sliceable: parameters that are variables of rows, as for `parallel`.
+        sliceable: parameters whose variables are rows, as for `parallel`; other arguments are what they are elsewhere.
         name: for messages; default: the function's.
 
     Returns:
@@ -245,9 +245,20 @@ def vectorize(
     declared = func if isinstance(func, str | list | tuple) else signatures
 
     def decorate(target: Any) -> Vectorized:
-        known = declared or ufunc_signatures(target)
-        options = VectorizeOptions(_names(broadcast, "broadcast"), dict(givens or {}), _names(sliceable, "sliceable"), known)
-        return Vectorized(python_function(target), options, name)
+        options = FunctionOptions(
+            style="kernel",
+            outputs={},
+            ops=None,
+            has_ops=True,
+            broadcast=_names(broadcast, "broadcast"),
+            inout=frozenset(),
+            givens=dict(givens or {}),
+            sliceable=_names(sliceable, "sliceable"),
+            updates={},
+            launch=None,
+            compile_options={},
+        )
+        return Vectorized(python_function(target), options, declared or ufunc_signatures(target), name)
 
     return decorate if func is None or declared is func else decorate(func)
 

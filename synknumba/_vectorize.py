@@ -6,7 +6,7 @@ f.reduce(x)  ── type ───────────> kernel ──> Funct
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, final
 
 import numpy as np
@@ -17,7 +17,7 @@ from synknumba._data import Data
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._function import Function
 from synknumba._generated import check_own_names, define_kernel, kernel_name
-from synknumba._options import FunctionOptions
+from synknumba._options import FunctionOptions, check_names
 from synknumba._report import PlanReport
 from synknumba._types import DeviceKind, Shape
 from synknumba._variable import Variable
@@ -28,22 +28,6 @@ from synknumba._vectorize_types import Loops, cast_name, parse
 from synknumba._world import current_world, open_world
 
 _KEPT = 64  # kernels of one function: for argument types, and shapes of rows
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class VectorizeOptions:
-    """What the decorator was given.
-
-    Attributes:
-        broadcast, givens, sliceable: as for `parallel`.
-        signatures: as Numba takes them; empty where types are the arguments'.
-    """
-
-    broadcast: frozenset[str]
-    givens: Mapping[str, Any]
-    sliceable: frozenset[str]
-    signatures: Any
 
 
 @final
@@ -71,7 +55,7 @@ class Vectorized:
     rows. It is gathered, or written to `out`, which is then returned.
     """
 
-    def __init__(self, function: Callable[..., Any], options: VectorizeOptions, name: str | None) -> None:
+    def __init__(self, function: Callable[..., Any], options: FunctionOptions, signatures: Any, name: str | None) -> None:
         self.py_func = function
         self.name: str = name or function.__name__
         self.__name__ = self.name
@@ -80,6 +64,7 @@ class Vectorized:
         self._options = options
         parameters = signature_names(function, "the function")
         check_own_names(self.name, parameters, OWN_NAMES)
+        check_names(self.name, parameters, options)
         self._parameters = parameters
         self._binder = Binder(
             self.name,
@@ -92,8 +77,7 @@ class Vectorized:
             inout=(),
             updates={},
         )
-        signatures = parse(self.name, options.signatures, len(parameters)) if options.signatures else ()
-        self._loops = Loops(self.name, function, signatures)
+        self._loops = Loops(self.name, function, parse(self.name, signatures, len(parameters)) if signatures else ())
         self._functions: dict[Any, Function] = {}
         self._reducer: Reducer | None = None
 
@@ -149,7 +133,7 @@ class Vectorized:
         Rows are put together in their order, but in groups, so the function must be associative. It need not be commutative.
 
         Args:
-            array: the rows: `Data`, an array, `arange(n)`, or a variable if the first parameter is in `sliceable=`.
+            array: the rows: `Data`, an array, a variable, or `arange(n)`.
             axis: 0, the axis that is divided over the ranks.
             dtype: in which it is computed, and of the result. By default that of f(x, x).
             initial: a number to start from; by default the first row.
@@ -171,7 +155,7 @@ class Vectorized:
                 message = f"{self.name}.reduce needs a function of two numbers, none of them in givens=; it has ({told})"
                 raise ArgumentError(message)
             name = next(iter(self._parameters))
-            self._reducer = Reducer(self.name, self.py_func, self._loops, name, sliceable=name in self._options.sliceable)
+            self._reducer = Reducer(self.name, self.py_func, self._loops, name)
         if isinstance(axis, bool) or axis != 0:
             message = f"{self.name}.reduce goes over axis 0, the rows, which the ranks divide; got axis={axis!r}"
             raise ArgumentError(message)
@@ -201,10 +185,11 @@ class Vectorized:
         place = None if out is None else self._place(out, values)
         row = result_row(self.name, given, None if place is None else place.row)
         where = None if place is None else (place.parameter, isinstance(out, Variable))
-        key = (device, tuple(given.values()), row, where)
+        variables = frozenset(name for name in self._options.sliceable if isinstance(values[name], Variable))
+        key = (device, tuple(given.values()), row, where, variables)
         function = self._functions.get(key)
         if function is None:
-            function = self._make(given, row, place)
+            function = self._make(given, row, place, variables)
             self._keep(key, function)
         if place is not None:
             self._check_cast(given, place)
@@ -234,8 +219,8 @@ class Vectorized:
                 raise ArgumentError(message)
         return _Place(out, row, names[0] if names else OUT)
 
-    def _make(self, given: Mapping[str, Given], row: Shape, place: _Place | None) -> Function:
-        """The function for arguments of these types and shapes."""
+    def _make(self, given: Mapping[str, Given], row: Shape, place: _Place | None, variables: frozenset[str]) -> Function:
+        """The function for arguments of these types and shapes, of which these are variables of rows."""
         loop = self._loops.choose([*given.values()])
         operands = {
             name: operand(one, row, None if one.element == kind else cast_name(kind))
@@ -245,18 +230,14 @@ class Vectorized:
         name = kernel_name("map_of", self.py_func.__name__)
         recipe = MapRecipe(name, operands, len(row), cast_name(loop.result), parameter)
         kernel = define_kernel(map_source(recipe), name, "vectorize", self.py_func, loop.scope())
-        options = FunctionOptions(
-            style="kernel",
+        if _is_variable(place):
+            variables |= {parameter}
+        options = replace(
+            self._options,
             outputs={OUT: Output("gather", row, loop.dtype)} if place is None else {},
-            ops=None,
-            has_ops=True,
-            broadcast=self._options.broadcast,
             inout=frozenset() if place is None else frozenset({parameter}),
-            givens=self._options.givens,
-            sliceable=self._options.sliceable | (frozenset({parameter}) if _is_variable(place) else frozenset()),
-            updates={},
+            sliceable=variables,
             launch=element_launch(row),
-            compile_options={},
         )
         return Function(kernel, options, self.name)
 

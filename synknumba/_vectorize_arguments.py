@@ -109,9 +109,10 @@ def _typeof(function: str, name: str, value: Any) -> Any:
     from numba import typeof  # noqa: PLC0415
 
     try:
-        return typeof(value)
+        kind = typeof(value)
     except (ValueError, NotImplementedError) as error:
         raise _unknown(function, name, np.asarray(value).dtype) from error
+    return _checked(function, name, kind, np.asarray(value).dtype)
 
 
 def _type_of(function: str, name: str, dtype: DType) -> Any:
@@ -119,13 +120,24 @@ def _type_of(function: str, name: str, dtype: DType) -> Any:
     from numba.np.numpy_support import from_dtype  # noqa: PLC0415
 
     try:
-        return from_dtype(dtype.newbyteorder("="))
+        kind = from_dtype(dtype.newbyteorder("="))
     except (NumbaError, NotImplementedError) as error:
         raise _unknown(function, name, dtype) from error
+    return _checked(function, name, kind, dtype)
+
+
+def _checked(function: str, name: str, kind: Any, dtype: DType) -> Any:
+    from numba.core import types  # noqa: PLC0415
+
+    if not isinstance(kind, types.Number | types.Boolean):
+        raise _unknown(function, name, dtype)
+    return kind
 
 
 def _unknown(function: str, name: str, dtype: DType) -> ArgumentError:
-    return ArgumentError(f"{name} of {function} has dtype {dtype}, which Numba does not compute with; convert it")
+    return ArgumentError(
+        f"{name} of {function} has dtype {dtype}, which is not one of numbers that Numba computes with; convert it"
+    )
 
 
 # ---- shapes

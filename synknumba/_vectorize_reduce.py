@@ -17,6 +17,7 @@ from synknumba._generated import define_kernel, kernel_name
 from synknumba._launch import LaunchConfig
 from synknumba._options import FunctionOptions
 from synknumba._types import Array, DeviceKind, RankConstant, Shape
+from synknumba._variable import Variable
 from synknumba._vectorize_arguments import Given, describe
 from synknumba._vectorize_source import THREADS, ReductionRecipe, element_launch, reduction_source
 from synknumba._vectorize_types import Loops, cast_name, dtype_of
@@ -49,15 +50,13 @@ class Reducer:
         function: the user's, of two numbers.
         loops: the types that it is compiled for.
         parameter: its first, which the rows are passed as.
-        sliceable: whether they may be a variable's.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], loops: Loops, parameter: str, *, sliceable: bool) -> None:
+    def __init__(self, name: str, function: Callable[..., Any], loops: Loops, parameter: str) -> None:
         self._name = name
         self._function = function
         self._loops = loops
         self._parameter = parameter
-        self._sliceable = frozenset({parameter}) if sliceable else frozenset()
         self._kept: dict[Any, _Reduction] = {}
 
     def reduce(self, array: Any, dtype: Any, initial: Any, options: Mapping[str, Any]) -> Array:
@@ -69,7 +68,7 @@ class Reducer:
             initial: what to start from; None for the first row.
             options: of the call.
         """
-        told = describe(self._name, self._parameter, array, broadcast=(), sliceable=self._sliceable)
+        told = describe(self._name, self._parameter, array, broadcast=(), sliceable=(self._parameter,))
         if told.kind not in {"rows", "indices"}:
             message = (
                 f"{self._name}.reduce goes over rows, which a {type(array).__name__} does not have here; pass Data or an array"
@@ -80,7 +79,8 @@ class Reducer:
         if not first and isinstance(array, IndexRange) and not array.length:
             raise self._no_rows()
         slices = options["num_slices"]
-        reduction = self._reduction(current_world().device, told, kind, int(slices) if hasattr(slices, "__index__") else 1)
+        room = int(slices) if hasattr(slices, "__index__") else 1  # what is wrong with it is told by the call
+        reduction = self._reduction(current_world().device, told, kind, room, of_variable=isinstance(array, Variable))
         parts, there = reduction.function(array, **options)
         lines = [part[mark.astype(bool)] for part, mark in zip(parts, there, strict=True)]
         return self._folded(np.concatenate([*first, *lines]), reduction)
@@ -110,16 +110,16 @@ class Reducer:
             f"{self._name}.reduce got no rows, and there is no row to begin with; pass at least one, or initial="
         )
 
-    def _reduction(self, device: DeviceKind, told: Given, kind: Any, slices: int) -> _Reduction:
-        key = (device, told, kind, slices)
+    def _reduction(self, device: DeviceKind, told: Given, kind: Any, slices: int, *, of_variable: bool) -> _Reduction:
+        key = (device, told, kind, slices, of_variable)
         found = self._kept.get(key)
         if found is None:
             while len(self._kept) >= _KEPT:
                 self._kept.pop(next(iter(self._kept)))
-            found = self._kept[key] = self._make(device, told, kind, slices)
+            found = self._kept[key] = self._make(device, told, kind, slices, of_variable=of_variable)
         return found
 
-    def _make(self, device: DeviceKind, told: Given, kind: Any, slices: int) -> _Reduction:
+    def _make(self, device: DeviceKind, told: Given, kind: Any, slices: int, *, of_variable: bool) -> _Reduction:
         dtype = dtype_of(kind)
         chunks = max(1, _CHUNKS[device] // max(1, int(np.prod(told.shape, dtype=np.int64))))
         options = FunctionOptions(
@@ -133,7 +133,7 @@ class Reducer:
             broadcast=frozenset(),
             inout=frozenset(),
             givens={"synk_slice": RankConstant.SLICE},
-            sliceable=self._sliceable,
+            sliceable=frozenset({self._parameter}) if of_variable else frozenset(),
             updates={},
             launch=_launch(told.shape, chunks),
             compile_options={},
