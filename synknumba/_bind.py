@@ -4,6 +4,7 @@ Everything that can be wrong with an argument is found here, in the coordinator,
 """
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any
@@ -30,7 +31,7 @@ from synknumba._program import (
     Tree,
 )
 from synknumba._tree import flatten, is_nested
-from synknumba._types import Array, Op, RankConstant
+from synknumba._types import Array, Op, RankConstant, Shape
 from synknumba._variable import Variable
 from synknumba._world import World
 
@@ -73,6 +74,7 @@ class Binder:
         givens: Mapping[str, Any],
         sliceable: Collection[str],
         updates: Mapping[str, tuple[Variable, Op]],
+        flat: Collection[str] = (),
     ) -> None:
         self._name = name
         self._style = style
@@ -83,6 +85,7 @@ class Binder:
         self._givens = dict(givens)
         self._sliceable = frozenset(sliceable)
         self._updates = dict(updates)
+        self._flat = frozenset(flat)
         self._variables = VariableBinder(name, style, inout=inout, givens=givens, sliceable=sliceable, updates=updates)
         self._made = {*self._outputs, *self._updates}  # for the call, and not passed
         self.passed = [p for p in parameters if p not in self._made and p not in self._givens]
@@ -205,7 +208,7 @@ class Binder:
         if name in self._inout:
             self._check_write_back(bound, name, array)
         if bound.dry:
-            return self._place(bound, name, slot, HostArray(-1, array.dtype, array.shape), by_position=False)
+            return self._place(bound, name, slot, HostArray(-1, array.dtype, self._shape(name, array)), by_position=False)
         staged = self.stage(slot, name, array)
         if name in self._inout:
             bound.write_back.append((name, array, staged))
@@ -230,8 +233,15 @@ class Binder:
         if data.frozen and name in self._inout:
             message = f"{name} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() before"
             raise ArgumentError(message)
-        array = HostArray(segment.id, data.dtype, data.shape, version=data.version)
+        array = HostArray(segment.id, data.dtype, self._shape(name, data), version=data.version)
         return self._place(bound, name, slot, array, by_position=data.minibatch)
+
+    def _shape(self, name: str, array: Array | Data) -> Shape:
+        """As the function sees it."""
+        if name not in self._flat:
+            return array.shape
+        kept = 0 if name in self._broadcast else 1
+        return (*array.shape[:kept], math.prod(array.shape[kept:]))
 
     def _place(self, bound: Bound, name: str, slot: Any, array: HostArray, *, by_position: bool) -> Param:
         """Sharded or whole."""

@@ -81,6 +81,7 @@ class Function:
             givens=options.givens,
             sliceable=options.sliceable,
             updates=options.updates,
+            flat=options.flat,
         )
         self._selector = RowSelector(self.name, options.style)
         self._builder = OutputBuilder(self.name, options.outputs)

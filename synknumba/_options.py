@@ -18,7 +18,7 @@ from synknumba._variable import Variable
 
 @dataclass(frozen=True, slots=True)
 class FunctionOptions:
-    """What a decorator was given."""
+    """What a decorator was given, and `flat`: the arrays that a generated kernel sees with all axes but the rows' as one."""
 
     style: FunctionStyle
     outputs: Mapping[str, Output]
@@ -31,6 +31,7 @@ class FunctionOptions:
     updates: Mapping[str, tuple[Variable, Op]]
     launch: LaunchConfig | None
     compile_options: Mapping[str, Any]
+    flat: frozenset[str] = frozenset()
 
     def user_ops(self) -> list[UserOp]:
         """The ops that are functions of the user's."""

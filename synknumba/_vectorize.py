@@ -5,6 +5,7 @@ f.reduce(x)  ── type ───────────> kernel ──> Funct
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, final
@@ -21,7 +22,7 @@ from synknumba._options import FunctionOptions, check_names
 from synknumba._report import PlanReport
 from synknumba._types import DeviceKind, Shape
 from synknumba._variable import Variable
-from synknumba._vectorize_arguments import Given, describe, operand, result_row, variable_shape
+from synknumba._vectorize_arguments import Given, describe, merged, operand, result_row, variable_shape
 from synknumba._vectorize_reduce import Reducer
 from synknumba._vectorize_source import OUT, OWN_NAMES, MapRecipe, element_launch, map_source
 from synknumba._vectorize_types import Loops, cast_name, parse
@@ -44,6 +45,26 @@ class _Place:
     value: Any
     row: Shape
     parameter: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What the kernel for a call depends on.
+
+    Attributes:
+        given: the arguments, by parameter.
+        row: the shape of a row of the result, as the kernel sees it.
+        place: the parameter that the result is written to; None where it is gathered.
+        variables: the parameters that are variables of rows.
+        flat: the arrays that the kernel sees with the axes of a row as one.
+    """
+
+    given: tuple[tuple[str, Given], ...]
+    row: Shape
+    place: str | None
+    variables: frozenset[str]
+    flat: frozenset[str] = frozenset()
 
 
 @final
@@ -92,22 +113,22 @@ class Vectorized:
             As a `Function`; DataError where shapes do not broadcast; ArgumentError where Numba cannot compile the function for
             the types given, or the result does not cast to `out`.
         """
-        function, passed = self._prepared(current_world().device, out, args, kwargs)
+        function, passed, row = self._prepared(current_world().device, out, args, kwargs)
         result = function(*passed, batch=batch, local_batch=local_batch, num_slices=num_slices)
-        return result if out is None else out
+        return result.reshape(len(result), *row) if out is None else out
 
     def as_serial(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Applies it on the root alone, to all the rows."""
         options, kwargs = _call_options(kwargs)
-        function, passed = self._prepared(current_world().device, out, args, kwargs)
+        function, passed, row = self._prepared(current_world().device, out, args, kwargs)
         result = function.as_serial(*passed, **options)
-        return result if out is None else out
+        return result.reshape(len(result), *row) if out is None else out
 
     def plan(self, *args: Any, out: Any = None, **kwargs: Any) -> PlanReport:
         """Works a call out without making it, as `Function.plan` does."""
         options, kwargs = _call_options(kwargs)
         world = open_world()
-        function, passed = self._prepared("cpu" if world is None else world.device, out, args, kwargs)
+        function, passed, _ = self._prepared("cpu" if world is None else world.device, out, args, kwargs)
         return function.plan(*passed, **options)
 
     def __repr__(self) -> str:
@@ -178,23 +199,22 @@ class Vectorized:
 
     def _prepared(
         self, device: DeviceKind, out: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Function, list[Any]]:
-        """The function for such arguments, and what it is called with, by position."""
+    ) -> tuple[Function, list[Any], Shape]:
+        """The function for such arguments, what it is called with, by position, and the shape of a row of the result."""
         values = self._binder.match(args, kwargs)
         given = {name: self._describe(name, value) for name, value in values.items()}
         place = None if out is None else self._place(out, values)
         row = result_row(self.name, given, None if place is None else place.row)
-        where = None if place is None else (place.parameter, isinstance(out, Variable))
-        variables = frozenset(name for name in self._options.sliceable if isinstance(values[name], Variable))
-        key = (device, tuple(given.values()), row, where, variables)
+        layout = self._layout(given, values, row, place)
+        key = (device, layout)
         function = self._functions.get(key)
         if function is None:
-            function = self._make(given, row, place, variables)
+            function = self._make(layout)
             self._keep(key, function)
         if place is not None:
             self._check_cast(given, place)
         passed = [values[name] for name in self._binder.passed]
-        return function, [*passed, out] if place is not None and place.parameter == OUT else passed
+        return function, [*passed, out] if place is not None and place.parameter == OUT else passed, row
 
     def _place(self, out: Any, values: Mapping[str, Any]) -> _Place:
         """Where to write, which may be one of the arguments."""
@@ -219,25 +239,40 @@ class Vectorized:
                 raise ArgumentError(message)
         return _Place(out, row, names[0] if names else OUT)
 
-    def _make(self, given: Mapping[str, Given], row: Shape, place: _Place | None, variables: frozenset[str]) -> Function:
-        """The function for arguments of these types and shapes, of which these are variables of rows."""
-        loop = self._loops.choose([*given.values()])
+    def _layout(self, given: dict[str, Given], values: Mapping[str, Any], row: Shape, place: _Place | None) -> _Layout:
+        """What a kernel depends on."""
+        arrays = {name: value for name, value in values.items() if given[name].kind in {"rows", "whole"}}
+        if place is not None:
+            arrays[place.parameter] = place.value
+        variables = frozenset(
+            name
+            for name, value in arrays.items()
+            if isinstance(value, Variable) and (name == OUT or given[name].kind == "rows")
+        )
+        # A core runs loops over two axes at its best; variables are their ranks' own, and stay as they are.
+        is_mergeable = len(row) > 1 and not any(isinstance(value, Variable) for value in arrays.values())
+        one_axis = merged(given, row) if is_mergeable else None
+        if one_axis is None:
+            return _Layout(tuple(given.items()), row, place and place.parameter, variables)
+        return _Layout(tuple(one_axis.items()), (math.prod(row),), place and place.parameter, variables, frozenset(arrays))
+
+    def _make(self, layout: _Layout) -> Function:
+        """The function for arguments of these types and shapes."""
+        loop = self._loops.choose([one for _, one in layout.given])
         operands = {
-            name: operand(one, row, None if one.element == kind else cast_name(kind))
-            for (name, one), kind in zip(given.items(), loop.args, strict=True)
+            name: operand(one, layout.row, None if one.element == kind else cast_name(kind))
+            for (name, one), kind in zip(layout.given, loop.args, strict=True)
         }
-        parameter = OUT if place is None else place.parameter
         name = kernel_name("map_of", self.py_func.__name__)
-        recipe = MapRecipe(name, operands, len(row), cast_name(loop.result), parameter)
+        recipe = MapRecipe(name, operands, len(layout.row), cast_name(loop.result), layout.place or OUT)
         kernel = define_kernel(map_source(recipe), name, "vectorize", self.py_func, loop.scope())
-        if _is_variable(place):
-            variables |= {parameter}
         options = replace(
             self._options,
-            outputs={OUT: Output("gather", row, loop.dtype)} if place is None else {},
-            inout=frozenset() if place is None else frozenset({parameter}),
-            sliceable=variables,
-            launch=element_launch(row),
+            outputs={OUT: Output("gather", layout.row, loop.dtype)} if layout.place is None else {},
+            inout=frozenset() if layout.place is None else frozenset({layout.place}),
+            sliceable=layout.variables,
+            launch=element_launch(layout.row),
+            flat=layout.flat,
         )
         return Function(kernel, options, self.name)
 
@@ -254,10 +289,6 @@ class Vectorized:
         while len(self._functions) >= _KEPT:
             self._functions.pop(next(iter(self._functions)))  # the oldest; its ranks forget it with it
         self._functions[key] = function
-
-
-def _is_variable(place: _Place | None) -> bool:
-    return place is not None and isinstance(place.value, Variable)
 
 
 def _call_options(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,7 +1,8 @@
 """What a vectorized function gets of each argument: its type, its shape beside the rows, and the shape of a result's row."""
 
+import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -191,6 +192,17 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> 
             "are divided over the ranks, so other arrays have no axis for them"
         )
         raise DataError(message)
+    return found
+
+
+def merged(given: Mapping[str, Given], row: Shape) -> dict[str, Given] | None:
+    """The arguments with the axes of a result's row as one; None where some array has but a part of them."""
+    found = {}
+    for name, one in given.items():
+        size = math.prod(one.shape)
+        if one.kind in _ARRAYS and one.shape != row and size != 1:
+            return None
+        found[name] = replace(one, shape=(size,)) if one.kind in _ARRAYS else one
     return found
 
 

@@ -3,6 +3,7 @@
 rows ── rank, slice, chunk ──> a row for each chunk, in order ── the same kernel, in the coordinator ──> one row
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -83,7 +84,8 @@ class Reducer:
         reduction = self._reduction(current_world().device, told, kind, room, of_variable=isinstance(array, Variable))
         parts, there = reduction.function(array, **options)
         lines = [part[mark.astype(bool)] for part, mark in zip(parts, there, strict=True)]
-        return self._folded(np.concatenate([*first, *lines]), reduction)
+        first = [line.reshape(1, *reduction.row) for line in first]
+        return self._folded(np.concatenate([*first, *lines]), reduction).reshape(told.shape)
 
     def _initial(self, initial: Any, row: Shape, kind: Any) -> Array:
         dtype = dtype_of(kind)
@@ -120,12 +122,15 @@ class Reducer:
         return found
 
     def _make(self, device: DeviceKind, told: Given, kind: Any, slices: int, *, of_variable: bool) -> _Reduction:
-        dtype = dtype_of(kind)
-        chunks = max(1, _CHUNKS[device] // max(1, int(np.prod(told.shape, dtype=np.int64))))
+        dtype, row = dtype_of(kind), told.shape
+        is_flat = len(row) > 1 and not of_variable
+        if is_flat:
+            row = (math.prod(row),)
+        chunks = max(1, _CHUNKS[device] // max(1, math.prod(row)))
         options = FunctionOptions(
             style="kernel",
             outputs={
-                "synk_partials": Output(None, (max(1, slices), chunks, *told.shape), dtype),
+                "synk_partials": Output(None, (max(1, slices), chunks, *row), dtype),
                 "synk_there": Output(None, (max(1, slices), chunks), np.dtype(np.uint8)),
             },
             ops=None,
@@ -135,12 +140,13 @@ class Reducer:
             givens={"synk_slice": RankConstant.SLICE},
             sliceable=frozenset({self._parameter}) if of_variable else frozenset(),
             updates={},
-            launch=_launch(told.shape, chunks),
+            launch=_launch(row, chunks),
             compile_options={},
+            flat=frozenset({self._parameter}) if is_flat else frozenset(),
         )
-        kernel = self._kernel(kind, len(told.shape), is_indices=told.kind == "indices")
+        kernel = self._kernel(kind, len(row), is_indices=told.kind == "indices")
         fold = kernel if told.kind == "rows" else self._kernel(kind, 0, is_indices=False)
-        return _Reduction(Function(kernel, options, f"{self._name}.reduce"), simt.jit(fold), dtype, told.shape)
+        return _Reduction(Function(kernel, options, f"{self._name}.reduce"), simt.jit(fold), dtype, row)
 
     def _kernel(self, kind: Any, axes: int, *, is_indices: bool) -> Callable[..., Any]:
         name = kernel_name("reduction_by", self._function.__name__)
