@@ -68,13 +68,20 @@ ShapeRule = Shape | int | Callable[[Mapping[str, Any]], Shape | int] | None
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How a kernel's output parameter is made and put together. Made by `output`; `scratch` is memory that no caller gets."""
+    """How a kernel's output parameter is made and put together. Made by `output`.
+
+    Attributes:
+        op, shape, dtype, like: as `output` takes them.
+        scratch: it is memory that no caller gets.
+        filled: it starts at the identity of the op.
+    """
 
     op: Op
     shape: ShapeRule = None
     dtype: Any = None
     like: str | None = None
     scratch: bool = False
+    filled: bool = True
 
 
 def output(

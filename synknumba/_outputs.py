@@ -114,7 +114,7 @@ class OutputBuilder:
         built = Built()
         for name, output in self._outputs.items():
             dtype, shape = self._resolve(name, output, bound, count)
-            result = Result(name, output.op, dtype, shape, None)
+            result = Result(name, output.op, dtype, shape, None, filled=output.filled)
             if isinstance(output.op, UserOp):
                 _folding.check_identity(output.op, dtype, f"{name} of {self._name}")
             if name in wanted:

@@ -122,6 +122,7 @@ class Result:
         stays: each rank's part stays on its device, where a `Combination` takes it; `parts` tells its dtype and shape.
         lent: the parts are in a segment whose id comes with each call: which of `Program.lent` at the end of its values.
         rows: of an op that locates, the parts' rows: int64, of their shape, and in the control block where they are.
+        filled: it starts at the identity of the op; a kernel that is sure to write every element need not wait for that.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Result:
     stays: bool = False
     lent: int | None = None
     rows: HostArray | None = None
+    filled: bool = True
 
 
 @dataclass(frozen=True, slots=True)

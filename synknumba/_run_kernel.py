@@ -241,7 +241,8 @@ class Accumulator(OutputSteps):
             array = buffer.array
             moves.stores += [] if buffer.store is None else [buffer.store]
         private = target is not None and self._param.in_control
-        moves.before.append(self._device.fill(array, _reduction.identity(op, dtype), private=private))
+        if self._param.filled:
+            moves.before.append(self._device.fill(array, _reduction.identity(op, dtype), private=private))
         return array
 
     def fold(self, rows: SliceRows | None) -> list[Step]:

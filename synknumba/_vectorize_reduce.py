@@ -144,13 +144,13 @@ class Reducer:
             compile_options={},
             flat=frozenset({self._parameter}) if is_flat else frozenset(),
         )
-        kernel = self._kernel(kind, len(row), is_indices=told.kind == "indices")
-        fold = kernel if told.kind == "rows" else self._kernel(kind, 0, is_indices=False)
+        kernel = self._kernel(kind, len(row), is_indices=told.kind == "indices", is_divided=chunks > 1)
+        fold = self._kernel(kind, len(row), is_indices=False, is_divided=False)
         return _Reduction(Function(kernel, options, f"{self._name}.reduce"), simt.jit(fold), dtype, row)
 
-    def _kernel(self, kind: Any, axes: int, *, is_indices: bool) -> Callable[..., Any]:
+    def _kernel(self, kind: Any, axes: int, *, is_indices: bool, is_divided: bool) -> Callable[..., Any]:
         name = kernel_name("reduction_by", self._function.__name__)
-        recipe = ReductionRecipe(name, self._parameter, is_indices, axes, cast_name(kind))
+        recipe = ReductionRecipe(name, self._parameter, is_indices, axes, cast_name(kind), is_divided)
         scope = {cast_name(kind): kind}
         return define_kernel(reduction_source(recipe), name, "vectorize", self._function, scope)
 
@@ -158,7 +158,6 @@ class Reducer:
 def _launch(row: Shape, chunks: int) -> LaunchConfig:
     """A thread for each chunk and element of a row."""
     if not row:
-        return LaunchConfig(THREADS, max(1, -(-chunks // THREADS)))
-    by_element = element_launch(row)
-    grid, block = by_element.resolve(chunks)
-    return LaunchConfig(block, grid)
+        return LaunchConfig(min(THREADS, chunks), -(-chunks // THREADS))
+    grid, (columns, rows, _) = element_launch(row).resolve(chunks)
+    return LaunchConfig((columns, min(rows, chunks)), grid)

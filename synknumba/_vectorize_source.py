@@ -71,6 +71,7 @@ class ReductionRecipe:
         is_indices: whether the rows are an index range.
         axes: how many a row has.
         cast: the name of the type of the result, to which every element is converted.
+        is_divided: whether the rows are divided into chunks, and not one.
     """
 
     name: str
@@ -78,6 +79,7 @@ class ReductionRecipe:
     is_indices: bool
     axes: int
     cast: str
+    is_divided: bool
 
 
 @final
@@ -95,7 +97,7 @@ class ElementGrid:
 
 
 def element_launch(shape: Sequence[int]) -> LaunchConfig:
-    """The launch for rows of this shape.
+    """The launch for rows of this shape, with threads for all of the last axis.
 
     >>> element_launch((3, 5)).resolve(1000)
     ((1, 32, 3), (8, 32, 1))
@@ -105,7 +107,7 @@ def element_launch(shape: Sequence[int]) -> LaunchConfig:
     columns = min(THREADS, 1 << max(0, shape[-1] - 1).bit_length())
     rows = THREADS // columns
     layers = max(1, min(_MOST_BLOCKS, shape[0])) if len(shape) > 1 else 1
-    return LaunchConfig((columns, rows), ElementGrid(max(1, min(_MOST_BLOCKS, -(-shape[-1] // columns))), rows, layers))
+    return LaunchConfig((columns, rows), ElementGrid(max(1, -(-shape[-1] // columns)), rows, layers))
 
 
 def map_source(recipe: MapRecipe) -> str:
@@ -121,31 +123,42 @@ def map_source(recipe: MapRecipe) -> str:
 def reduction_source(recipe: ReductionRecipe) -> str:
     """The kernel, a function of partial results, of which chunks have one, of the slice's number, and of the rows."""
     x = recipe.parameter
-    index = "".join(f", synk_k{axis}" for axis in range(recipe.axes))
-    first, other = (
-        _cast(recipe.cast, f"{x}.start + {row}" if recipe.is_indices else f"{x}[{row}{index}]")
-        for row in ("synk_start", "synk_i")
-    )
-    element = [
-        f"synk_value = {first}",
-        "for synk_i in range(synk_start + 1, synk_stop):",
-        f"    synk_value = {_cast(recipe.cast, f'synk_function(synk_value, {other})')}",
-        f"synk_partials[synk_slice, synk_j{index}] = synk_value",
-    ]
-    chunk = [
-        "synk_start = synk_j * synk_n // synk_chunks",
-        "synk_stop = (synk_j + 1) * synk_n // synk_chunks",
-        "if synk_start < synk_stop:",
-        "    synk_there[synk_slice, synk_j] = 1",
-        *_indented(_nested(_axis_loops(recipe.axes, "synk_partials", first=2), element)),
-    ]
-    body = [
-        f"synk_n = {f'{x}.stop - {x}.start' if recipe.is_indices else f'{x}.shape[0]'}",
-        "synk_chunks = synk_partials.shape[1]",
-        *_threads(recipe.axes),
-        *_nested([_row_loop(recipe.axes, "synk_chunks")], chunk),
-    ]
+    head = [f"synk_n = {f'{x}.stop - {x}.start' if recipe.is_indices else f'{x}.shape[0]'}", *_threads(recipe.axes)]
+    if recipe.is_divided:
+        chunk = [
+            "synk_start = synk_j * synk_n // synk_chunks",
+            "synk_stop = (synk_j + 1) * synk_n // synk_chunks",
+            "if synk_start < synk_stop:",
+            "    synk_there[synk_slice, synk_j] = 1",
+            *_indented(_reduced(recipe, "synk_j", "synk_start", "synk_start + 1, synk_stop")),
+        ]
+        body = [*head, "synk_chunks = synk_partials.shape[1]", *_nested([_row_loop(recipe.axes, "synk_chunks")], chunk)]
+    else:  # bounds that are plain lengths let the loop over rows go around that over threads: an eighth of the time
+        body = [*head, "synk_there[synk_slice, 0] = 1", *_reduced(recipe, "0", "0", "1, synk_n")]
     return _kernel(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], body)
+
+
+def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> list[str]:
+    """The rows of one chunk: the first, and the range of the others."""
+    x = recipe.parameter
+    index = "".join(f", synk_k{axis}" for axis in range(recipe.axes))
+    start, other = (
+        _cast(recipe.cast, f"{x}.start + {row}" if recipe.is_indices else f"{x}[{row}{index}]") for row in (first, "synk_i")
+    )
+    loops = _axis_loops(recipe.axes, "synk_partials", first=2)
+    if loops:  # there is a thread for each
+        last = recipe.axes - 1
+        loops[-1] = f"if synk_k{last} < synk_partials.shape[{2 + last}]:"
+    elif not recipe.is_divided:
+        loops = ["if cuda.grid(1) == 0:"]
+    element = [
+        f"synk_value = {start}",
+        f"for synk_i in range({others}):",
+        f"    synk_value = {_cast(recipe.cast, f'synk_function(synk_value, {other})')}",
+        f"synk_partials[synk_slice, {chunk}{index}] = synk_value",
+    ]
+    own = [f"synk_k{recipe.axes - 1} = synk_x"] if recipe.axes else []
+    return [*own, *_nested(loops, element)]
 
 
 def probe_source(name: str, parameters: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from numba import cuda, njit
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
+from synknumba import _vectorize_reduce
 
 
 @synk.vectorize
@@ -362,6 +363,21 @@ def test_signatures_of_reductions(world):
 def test_reductions_of_variables(world):
     values = values_of("float64", (world.world_size * 4, 2))
     assert_array_equal(own.reduce(own_rows(values), num_slices=2), values.sum(axis=0))
+
+
+def test_chunks_of_rows_as_on_gpus(world, monkeypatch):
+    monkeypatch.setitem(_vectorize_reduce._CHUNKS, world.device, 20)
+    last, total = synk.vectorize(latest.py_func), synk.vectorize(add.py_func)
+    rng = np.random.default_rng(5)
+    for n in (1, 2, 30, 1000):
+        x = rng.integers(1, 10**6, n) * (rng.random(n) < 0.5)
+        for num_slices in (1, 3):
+            assert last.reduce(x, num_slices=num_slices) == functools.reduce(lambda a, b: b if b != 0 else a, x)
+            columns = x[:, None] * np.arange(3)
+            assert_array_equal(total.reduce(columns, num_slices=num_slices), columns.sum(axis=0))
+    assert total.reduce(synk.arange(101)) == 5050
+    rows = own_rows(np.arange(world.world_size * 12.0).reshape(-1, 2, 2))
+    assert_array_equal(total.reduce(rows), np.arange(world.world_size * 12.0).reshape(-1, 2, 2).sum(axis=0))
 
 
 def test_nan_and_negative_zero(world):
