@@ -112,7 +112,8 @@ class Bound:
                     message += "; local_batch selects rows of sliceable variables"
                 raise BatchError(message)
             return None
-        length = _partition.common_length(lengths)
+        agree = len({*lengths.values()}) == 1
+        length = _partition.common_length(lengths, () if agree else self.written()[0])
         rows = _partition.select(batch, length)
         for name, available in self.minibatches.items():
             _partition.minibatch_rows(rows, available, name)

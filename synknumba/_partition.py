@@ -5,7 +5,7 @@ W parts, part r is the rows from r·n // W up to (r+1)·n // W.
 """
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Never, TypeAlias, cast, final
 
@@ -157,11 +157,12 @@ def minibatch_rows(rows: Rows, length: int, name: str) -> Range:
     return Range(0, 1, rows.count)
 
 
-def common_length(lengths: Mapping[str, int]) -> int:
+def common_length(lengths: Mapping[str, int], written: Collection[str] = ()) -> int:
     """The number of rows that all sharded arguments have.
 
     Args:
         lengths: rows of each sharded argument, by name; at least one.
+        written: those whose rows are written back, so that they must be sharded.
 
     Raises:
         PartitionError: they disagree.
@@ -170,10 +171,9 @@ def common_length(lengths: Mapping[str, int]) -> int:
     for name, other in lengths.items():
         if other != length:
             whole = name.partition("[")[0]  # of an array inside a nested argument
-            message = (
-                f"{name} has {other} rows but {first} has {length}; sharded arguments must agree along axis 0. "
-                f'Pass {whole} in broadcast=("{whole}",) if every rank needs all of it.'
-            )
+            message = f"{name} has {other} rows but {first} has {length}; sharded arguments must agree along axis 0."
+            if name not in written:
+                message += f' Pass {whole} in broadcast=("{whole}",) if every rank needs all of it.'
             raise PartitionError(message)
     return length
 
