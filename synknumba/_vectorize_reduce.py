@@ -103,6 +103,7 @@ class Reducer:
         if len(lines) == 0:
             raise self._no_rows()
         partials = np.empty((1, 1, *reduction.row), reduction.dtype)
+        lines.flags.writeable = False  # as inputs are on the ranks, so that what they have compiled is found
         grid, block = _launch(reduction.row, 1).resolve(1)
         reduction.fold[grid, block](partials, np.empty((1, 1), np.uint8), 0, lines)
         return partials[0, 0]  # type: ignore[no-any-return]
