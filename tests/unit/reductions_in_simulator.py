@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from synknumba._folding import THREADS, fold_kernel
-from synknumba._locating import locating_kernels, search_grid
+from synknumba._folding import fold_kernel
+from synknumba._locating import THREADS, locating_kernels, search_grid
 from synknumba._types import UserOp
 
 
@@ -22,15 +22,14 @@ def simulated(kernel):
 
 def main():
     rng = np.random.default_rng(0)
-    for op, dtype in (("argmin", "float64"), ("argmax", "int32")):
+    for op, dtype, n, columns in (("argmax", "float64", 300, 2), ("argmin", "int64", 200, 1)):
         search, settle = map(simulated, locating_kernels(op, np.dtype(dtype)))
-        n = 300
-        scores = rng.integers(0, 50, (n, 2)).astype(dtype)
+        scores = rng.integers(-50, 50, (n, columns)).astype(dtype)
         if dtype == "float64":
             scores[[7, 290], 1] = np.nan
-        grid = search_grid(n, 2)
-        found = np.empty((grid[0], 2), dtype), np.empty((grid[0], 2), np.int64)
-        values, rows = np.zeros(2, dtype), np.full(2, -1)
+        grid = search_grid(n, columns)
+        found = np.empty((grid[0], columns), dtype), np.empty((grid[0], columns), np.int64)
+        values, rows = np.zeros(columns, dtype), np.full(columns, -1)
         search[grid, THREADS](scores, 100, *found)
         settle[(1, *grid[1:]), THREADS](*found, values, rows)
         wanted = getattr(scores, op)(axis=0)
@@ -39,7 +38,7 @@ def main():
     fold = simulated(fold_kernel(UserOp(lambda a, b: a * 3 - b, 0, 0)))
     parts = rng.integers(0, 9, (4, 300))
     total = parts[0].copy()
-    fold[2, THREADS](total, parts[1:])
+    fold[2, 40](total, parts[1:])
     np.testing.assert_array_equal(total, ((parts[0] * 3 - parts[1]) * 3 - parts[2]) * 3 - parts[3])
 
 
