@@ -80,6 +80,38 @@ def test_steps_that_cannot_be_recorded_are_tried_once(bench):
     assert len(tried) == 1
 
 
+def test_kernels_between_those_with_scalars(bench, monkeypatch, launches):
+    """As where an op is a function: launches of its kernel, which have no scalars that change, are left as they are."""
+    driver = Driver(bench.machine)
+    monkeypatch.setattr(bench.gpu.graph, "_driver", lambda: driver)
+    total, out = bench.array(1), bench.host([0.0])
+    parts = [bench.array(1) for _ in range(3)]
+
+    def write(part, scale, number):
+        part.now()[:] = scale * number
+
+    def fold(into, part, one):
+        into.now()[:] = 10 * into.now() + one * part.now()
+
+    def kernel(function):
+        return bench.gpu.launch.CudaKernel(Dispatcher(bench.machine, function), bench.stream, debug=False)
+
+    writing, folding, size = kernel(write), kernel(fold), ((1, 1, 1), (1, 1, 1), 0)
+    scales = [[part, 1, k + 1] for k, part in enumerate(parts)]
+    steps = [bench.fill(total, private=True)]
+    for args, part in zip(scales, parts, strict=True):
+        steps += [writing.bind(*size, args, (1,)), folding.bind(*size, [total, part, 1], ())]
+    repeated = Repetition(device_of(bench), [*steps, bench.out(out, total)])
+    for scale in (1, 1, 1, 2, 3, 3):
+        for args in scales:
+            args[1] = scale
+        repeated.renew()
+        repeated()
+        assert out[0] == scale * 123
+    assert len(launches) == 5
+    assert len(bench.machine.graphs) == 1
+
+
 @pytest.mark.parametrize("refuses", [False, True])
 def test_scalars(bench, monkeypatch, launches, refuses):
     driver = Driver(bench.machine)
