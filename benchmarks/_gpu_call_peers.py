@@ -1,4 +1,4 @@
-"""Peers of call_overhead.py, expectation.py and montecarlo.py in processes of their own: how they start, and what they share.
+"""Peers of several benchmarks in processes of their own: how they start, and what they share.
 
     script ──start, SETTINGS──> _gpu_call_torch.py × W, _gpu_call_jax.py, _montecarlo_jax.py, … ──rows of JSON──> script
 
@@ -6,7 +6,8 @@ Rows are printed as soon as they are measured, so that a process that has to be 
 imported, nor is Numba but by its own peer: torch and JAX may be in another environment.
 
 Works. "sum": the sum of a few float64 numbers that lie on the devices. "pairs": the mean of y·exp(−x²) over float32 arrays
-that lie on the devices. "pi" and "option": see `_montecarlo`. The number is in the script at the end of each step, and right.
+that lie on the devices. "pi" and "option": see `_montecarlo`; the others: see `_vectorize`. What is made is there at the end of
+each step, and right.
 """
 
 import contextlib
@@ -35,7 +36,17 @@ AT_MOST = {
     "pairs": 2000,
     "pi": 2000,
     "option": 2000,
+    "linear": 2000,
+    "wave": 2000,
+    "sum of rows": 2000,
 }  # steps, so that fast ones do not take all the time that there is
+FAMILIES = {  # of scripts, but for "sum" and "pairs"
+    "pi": "_montecarlo",
+    "option": "_montecarlo",
+    "linear": "_vectorize",
+    "wave": "_vectorize",
+    "sum of rows": "_vectorize",
+}
 TOLERANCE = {"sum": 1e-12, "pairs": 1e-3}  # float32 sums of many terms differ in the fourth digit
 BLOCK = 1 << 20  # random pairs, which are repeated to make more: random numbers take longer than copies
 LINE = 8  # words of a cache line
@@ -49,7 +60,7 @@ START_SECONDS = 90.0  # that processes may take beside what they measure: import
 class Settings:
     """What is measured, for each number of ranks and each number of rows."""
 
-    work: Literal["sum", "pairs", "pi", "option"]
+    work: Literal["sum", "pairs", "pi", "option", "linear", "wave", "sum of rows"]
     device: Literal["cpu", "cuda"]
     ranks: tuple[int, ...]
     rows: tuple[int, ...]
@@ -109,7 +120,7 @@ def _start(peer: Peer, settings: Settings, python: str, folder: Path) -> list[su
         environment["JAX_PLATFORMS"] = "cpu"
         environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={most}"
     (folder / "page").write_bytes(bytes(PAGE_BYTES))
-    family = "_montecarlo" if settings.work in {"pi", "option"} else "_gpu_call"
+    family = FAMILIES.get(settings.work, "_gpu_call")
     command = [python, str(Path(__file__).with_name(f"{family}_{peer}.py")), json.dumps(asdict(settings))]
     processes = []
     for rank in range(most if peer == "torch" else 1):
