@@ -21,6 +21,7 @@ from synknumba._decorators import expectation as expectation
 from synknumba._decorators import function as function
 from synknumba._decorators import parallel as parallel
 from synknumba._decorators import vectorize as vectorize
+from synknumba._distribute import distribute as distribute
 from synknumba._errors import ArgumentError as ArgumentError
 from synknumba._errors import BatchError as BatchError
 from synknumba._errors import CallTimeout as CallTimeout
@@ -39,7 +40,6 @@ from synknumba._estimate import Estimate as Estimate
 from synknumba._expectation import Expectation as Expectation
 from synknumba._fork import fork as fork
 from synknumba._function import Function as Function
-from synknumba._function import distribute as distribute
 from synknumba._make_variable import flatten as flatten
 from synknumba._make_variable import variable as variable
 from synknumba._report import PlanReport as PlanReport

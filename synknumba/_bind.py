@@ -5,7 +5,7 @@ Everything that can be wrong with an argument is found here, in the coordinator,
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -17,12 +17,12 @@ from synknumba._bind_variables import VariableBinder
 from synknumba._bound import Bound, leaves_of
 from synknumba._data import Data
 from synknumba._errors import ArgumentError, DataError
+from synknumba._options import FunctionOptions
 from synknumba._program import (
     Broadcast,
     Constant,
     Dynamic,
     Filled,
-    FunctionStyle,
     HostArray,
     IndexSpan,
     Param,
@@ -31,7 +31,7 @@ from synknumba._program import (
     Tree,
 )
 from synknumba._tree import flatten, is_nested
-from synknumba._types import Array, Op, RankConstant, Shape
+from synknumba._types import Array, RankConstant, Shape
 from synknumba._variable import Variable
 from synknumba._world import World
 
@@ -60,39 +60,39 @@ def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
 
 
 class Binder:
-    """Binds the arguments of one function."""
+    """Binds the arguments of one function.
 
-    def __init__(
-        self,
-        name: str,
-        style: FunctionStyle,
-        parameters: Mapping[str, Any],
-        *,
-        outputs: Collection[str],
-        broadcast: Collection[str],
-        inout: Collection[str],
-        givens: Mapping[str, Any],
-        sliceable: Collection[str],
-        updates: Mapping[str, tuple[Variable, Op]],
-        flat: Collection[str] = (),
-    ) -> None:
+    Args:
+        name: of the function.
+        parameters: and their defaults.
+        options: what its decorator was given.
+    """
+
+    def __init__(self, name: str, parameters: Mapping[str, Any], options: FunctionOptions) -> None:
         self._name = name
-        self._style = style
+        self._style = options.style
         self._defaults = dict(parameters)
-        self._outputs = tuple(outputs)
-        self._broadcast = frozenset(broadcast)
-        self._inout = frozenset(inout)
-        self._givens = dict(givens)
-        self._sliceable = frozenset(sliceable)
-        self._updates = dict(updates)
-        self._flat = frozenset(flat)
-        self._variables = VariableBinder(name, style, inout=inout, givens=givens, sliceable=sliceable, updates=updates)
+        self._outputs = tuple(options.outputs if options.style == "kernel" else ())
+        self._broadcast = options.broadcast
+        self._inout = options.inout
+        self._givens = dict(options.givens)
+        self._sliceable = options.sliceable
+        self._updates = dict(options.updates)
+        self._flat = options.flat
+        self._variables = VariableBinder(
+            name,
+            options.style,
+            inout=options.inout,
+            givens=options.givens,
+            sliceable=options.sliceable,
+            updates=options.updates,
+        )
         self._made = {*self._outputs, *self._updates}  # for the call, and not passed
         self.passed = [p for p in parameters if p not in self._made and p not in self._givens]
         given = [leaf for value in self._givens.values() for leaf in flatten(value)[0]]
         # What every call is about besides its arguments.
         self.fixed: list[Data | Variable] = [one for one in given if isinstance(one, Data | Variable)]
-        self.fixed += (variable for variable, _ in updates.values())
+        self.fixed += (variable for variable, _ in self._updates.values())
         self._staging: dict[object, Data] = {}
 
     def match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

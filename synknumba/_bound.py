@@ -1,5 +1,6 @@
 """One call's arguments, sorted: which parameter gets what, how many rows there are, what changes from call to call."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from synknumba._partition import Range, Rows
 from synknumba._program import Dynamic, HeldRows, Param, Sharded, Tree
 from synknumba._shm import Segment
 from synknumba._storage import Storage
-from synknumba._types import Array, Batch
+from synknumba._types import Array, Batch, RankConstant
 from synknumba._variable import Variable
 from synknumba._world import World
 
@@ -78,15 +79,17 @@ class Bound:
 
     def texts(self) -> tuple[str, ...]:
         """Each argument in a few words."""
-        return tuple(f"{name}: {describe_value(value)}" for name, value in self.whole.items())
+        return tuple(f"{name}: {describe_value(value)}" for name, value in self._passed())
 
     def lasting_texts(self) -> tuple[str, ...]:
         """The same, but of what changes from call to call the type alone: true of every call of one plan."""
         changing = {name for name, param in self.parameters.items() if isinstance(param, Dynamic | Tree)}
-        told = (
-            (name, type(value).__name__ if name in changing else describe_value(value)) for name, value in self.whole.items()
-        )
+        told = ((name, type(value).__name__ if name in changing else describe_value(value)) for name, value in self._passed())
         return tuple(f"{name}: {text}" for name, text in told)
+
+    def _passed(self) -> Iterator[tuple[str, Any]]:
+        """The arguments, without the slice's number, which generated kernels alone have and nobody has passed."""
+        return ((name, value) for name, value in self.whole.items() if value is not RankConstant.SLICE)
 
     def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
         """Notes a scalar that comes with each call."""

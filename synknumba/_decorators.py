@@ -203,10 +203,8 @@ def expectation(
     """
 
     def decorate(target: Callable[..., Any]) -> Expectation:
-        options = ExpectationOptions(
-            _names(broadcast, "broadcast"), dict(givens or {}), _names(sliceable, "sliceable"), weights, covariance, size, dtype
-        )
-        return Expectation(target, options, name)
+        kernel = _kernel_options(broadcast, givens, sliceable)
+        return Expectation(target, ExpectationOptions(kernel, weights, covariance, size, dtype), name)
 
     return decorate if func is None else decorate(func)
 
@@ -245,22 +243,27 @@ def vectorize(
     declared = func if isinstance(func, str | list | tuple) else signatures
 
     def decorate(target: Any) -> Vectorized:
-        options = FunctionOptions(
-            style="kernel",
-            outputs={},
-            ops=None,
-            has_ops=True,
-            broadcast=_names(broadcast, "broadcast"),
-            inout=frozenset(),
-            givens=dict(givens or {}),
-            sliceable=_names(sliceable, "sliceable"),
-            updates={},
-            launch=None,
-            compile_options={},
-        )
+        options = _kernel_options(broadcast, givens, sliceable)
         return Vectorized(python_function(target), options, declared or ufunc_signatures(target), name)
 
     return decorate if func is None or declared is func else decorate(func)
+
+
+def _kernel_options(broadcast: Iterable[str], givens: Mapping[str, Any] | None, sliceable: Iterable[str]) -> FunctionOptions:
+    """Those of generated kernels, as far as the decorator tells them."""
+    return FunctionOptions(
+        style="kernel",
+        outputs={},
+        ops=None,
+        has_ops=True,
+        broadcast=_names(broadcast, "broadcast"),
+        inout=frozenset(),
+        givens=dict(givens or {}),
+        sliceable=_names(sliceable, "sliceable"),
+        updates={},
+        launch=None,
+        compile_options={},
+    )
 
 
 def _plain_ops(ops: Any) -> Any:

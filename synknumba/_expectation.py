@@ -7,14 +7,16 @@ import ast
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 
 from synknumba import _estimate
 from synknumba._arguments import IndexRange, Output
+from synknumba._bind import Binder, signature_names
 from synknumba._data import Data
+from synknumba._distribute import InnerFunction
 from synknumba._errors import ArgumentError
 from synknumba._estimate import Estimate
 from synknumba._expectation_source import MOST_ROOMS, OWN_NAMES, THREADS, Kind, Recipe, kernel_source
@@ -22,7 +24,7 @@ from synknumba._function import Function
 from synknumba._generated import check_own_names, define_kernel, kernel_name
 from synknumba._launch import LaunchConfig
 from synknumba._moments import Moments
-from synknumba._options import FunctionOptions
+from synknumba._options import FunctionOptions, check_names
 from synknumba._report import PlanReport
 from synknumba._types import Array, DeviceKind, RankConstant
 from synknumba._variable import Variable
@@ -39,16 +41,14 @@ class ExpectationOptions:
     """What the decorator was given.
 
     Attributes:
-        broadcast, givens, sliceable: as for `parallel`.
+        kernel: broadcast, givens and sliceable, as for `parallel`.
         weights: the parameter that is the row's weight; True where it is the last of the values returned; None without weights.
         covariance: whether to keep the products of each two values.
         size: how many numbers the function returns in a tuple, 0 for a number alone; None to see it from the source.
         dtype: of a thread's sums.
     """
 
-    broadcast: frozenset[str]
-    givens: Mapping[str, Any]
-    sliceable: frozenset[str]
+    kernel: FunctionOptions
     weights: str | bool | None
     covariance: bool
     size: int | None
@@ -77,7 +77,7 @@ class _Blocks:
 class Expectation:
     """The expectation value of a function of one row. Made by `expectation`; called like a `Function`, it gives an `Estimate`.
 
-    Call it as `f(*args, batch=None, local_batch=None, num_slices=1, **kwargs)`. For each row, the function gets
+    Call it as `f(*args, batch=None, local_batch=None, num_slices=1, shards=None, **kwargs)`. For each row, the function gets
 
     - of `Data`, NumPy arrays and variables in `sliceable=`: the row, a number or an array of one dimension less;
     - of `synknumba.arange(n)`: the global index of the row;
@@ -94,67 +94,97 @@ class Expectation:
         self.__doc__ = self.py_func.__doc__
         self.__wrapped__ = self.py_func
         self._options = options
-        self._defaults = {key: value.default for key, value in inspect.signature(self.py_func).parameters.items()}
-        self._passed = [key for key in self._defaults if key not in options.givens]
+        self._parameters = signature_names(self.py_func, "the function")
         self._size = _size(self.name, self.py_func, options)
         self._real = _real(options.dtype)
-        _check(self.name, self._defaults, options, self._size)
+        _check(self.name, self._parameters, options, self._size)
+        self._binder = Binder(self.name, self._parameters, options.kernel)
+        self._inner = InnerFunction(self.name, self.py_func)
         self._functions: dict[Any, tuple[Function, Recipe]] = {}
 
     # ---- calls
 
-    def __call__(self, *args: Any, num_slices: int = 1, **kwargs: Any) -> Estimate:
+    def __call__(
+        self,
+        *args: Any,
+        batch: Any = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        shards: int | None = None,
+        **kwargs: Any,
+    ) -> Estimate:
         """Takes the mean over the rows of all ranks.
 
         Raises:
             As a `Function`; ReductionError where there are no rows.
         """
-        function, recipe = self._prepared(current_world().device, num_slices, args, kwargs)
-        return _estimated(function(*args, num_slices=num_slices, **kwargs), recipe)
+        function, recipe, passed = self._prepared(current_world().device, num_slices, args, kwargs)
+        parts = function(*passed, batch=batch, local_batch=local_batch, num_slices=num_slices, shards=shards)
+        return _estimated(parts, recipe)
 
-    def as_serial(self, *args: Any, num_slices: int = 1, **kwargs: Any) -> Estimate:
+    def as_serial(
+        self,
+        *args: Any,
+        batch: Any = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        shards: int | None = None,
+        **kwargs: Any,
+    ) -> Estimate:
         """Takes the mean on the root alone, of all the rows."""
-        function, recipe = self._prepared(current_world().device, num_slices, args, kwargs)
-        return _estimated(function.as_serial(*args, num_slices=num_slices, **kwargs), recipe)
+        function, recipe, passed = self._prepared(current_world().device, num_slices, args, kwargs)
+        selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
+        return _estimated(function.as_serial(*passed, **selecting), recipe)
 
-    def plan(self, *args: Any, num_slices: int = 1, **kwargs: Any) -> PlanReport:
+    def plan(
+        self,
+        *args: Any,
+        batch: Any = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        shards: int | None = None,
+        world_size: int | None = None,
+        **kwargs: Any,
+    ) -> PlanReport:
         """Works a call out without making it, as `Function.plan` does."""
         world = open_world()
-        function, _ = self._prepared("cpu" if world is None else world.device, num_slices, args, kwargs)
-        return function.plan(*args, num_slices=num_slices, **kwargs)
+        function, _, passed = self._prepared("cpu" if world is None else world.device, num_slices, args, kwargs)
+        selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
+        report = function.plan(*passed, **selecting, world_size=world_size)
+        return replace(report, outputs=(("estimate", "mean"),))
 
     def __repr__(self) -> str:
         """Name and parameters."""
-        return f"<synknumba expectation {self.name}({', '.join(self._defaults)})>"
+        return f"<synknumba expectation {self.name}({', '.join(self._parameters)})>"
 
     # ---- kernels
 
     def _prepared(
-        self, device: DeviceKind, num_slices: int, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Function, Recipe]:
-        """The function for arguments of these kinds."""
-        given = dict(zip(self._passed, args, strict=False)) | dict(kwargs) | dict(self._options.givens)
-        kinds = tuple(self._kind(name, given.get(name, default)) for name, default in self._defaults.items())
-        key = (device, num_slices, kinds)
+        self, device: DeviceKind, num_slices: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Function, Recipe, tuple[Any, ...]]:
+        """The function for arguments of these kinds, and what it is called with, by position."""
+        values = self._binder.match(args, kwargs)
+        kinds = tuple(self._kind(name, value) for name, value in values.items())
+        key = (device, _slices(num_slices), kinds)
         found = self._functions.get(key)
         if found is None:
-            found = self._functions[key] = self._make(device, num_slices, kinds)
-        return found
+            found = self._functions[key] = self._make(*key)
+        return *found, tuple(values[name] for name in self._binder.passed)
 
     def _kind(self, name: str, value: Any) -> Kind:
         if isinstance(value, IndexRange):
             return "indices"
         if isinstance(value, Variable):
-            return "rows" if name in self._options.sliceable else "whole"
+            return "rows" if name in self._options.kernel.sliceable else "whole"
         if not (isinstance(value, Data | np.ndarray) or hasattr(value, "__array__")) or isinstance(value, np.generic):
             return "whole"
         if np.ndim(value) == 0:
             return "number" if isinstance(value, Data) else "whole"  # NumPy's are passed as numbers
-        return "whole" if name in self._options.broadcast else "rows"
+        return "whole" if name in self._options.kernel.broadcast else "rows"
 
     def _make(self, device: DeviceKind, num_slices: int, kinds: tuple[Kind, ...]) -> tuple[Function, Recipe]:
         options = self._options
-        parameters = dict(zip(self._defaults, kinds, strict=True))
+        parameters = dict(zip(self._parameters, kinds, strict=True))
         if not {"rows", "indices"} & {*kinds}:
             message = (
                 f"{self.name} is an expectation over rows, and none of its arguments has any; pass Data, an array, or "
@@ -181,23 +211,16 @@ class Expectation:
                 "values at a time" + (", or leave covariance=True out" if options.covariance else "")
             )
             raise ArgumentError(message)
-        outputs = {"synk_partials": Output(None, (_slices(num_slices), recipe.columns), np.dtype(np.float64))}
+        outputs = {"synk_partials": Output(None, (num_slices, recipe.columns), np.dtype(np.float64))}
         if not recipe.one_block:
             outputs["synk_lines"] = Output(None, (blocks + 1, recipe.columns), np.dtype(np.float64), scratch=True)
-        function_options = FunctionOptions(
-            style="kernel",
+        kernel_options = replace(
+            options.kernel,
             outputs=outputs,
-            ops=None,
-            has_ops=True,
-            broadcast=options.broadcast,
-            inout=frozenset(),
-            givens={**options.givens, "synk_slice": RankConstant.SLICE},
-            sliceable=options.sliceable,
-            updates={},
+            givens={**options.kernel.givens, "synk_slice": RankConstant.SLICE},
             launch=LaunchConfig(THREADS, _Blocks(blocks)),
-            compile_options={},
         )
-        return Function(_compiled(recipe, self.py_func), function_options, self.name), recipe
+        return Function(_compiled(recipe, self._inner), kernel_options, self.name, self._inner), recipe
 
 
 def _slices(num_slices: Any) -> int:
@@ -205,15 +228,12 @@ def _slices(num_slices: Any) -> int:
     return max(1, int(num_slices)) if hasattr(num_slices, "__index__") else 1
 
 
-def _compiled(recipe: Recipe, function: Callable[..., Any]) -> Callable[..., Any]:
+def _compiled(recipe: Recipe, function: InnerFunction) -> Callable[..., Any]:
     """The kernel as a Python function."""
     from numba.core.types import float32, float64, int32  # noqa: PLC0415
 
     scope = {"float32": float32, "float64": float64, "int32": int32, "nan": math.nan}
-    kernel: Any = define_kernel(kernel_source(recipe), recipe.name, "expectation", function, scope)
-    defaults = [parameter.default for parameter in inspect.signature(function).parameters.values()]
-    kernel.__defaults__ = tuple(value for value in defaults if value is not inspect.Parameter.empty) or None
-    return kernel  # type: ignore[no-any-return]
+    return define_kernel(kernel_source(recipe), recipe.name, "expectation", function.device_function, scope)
 
 
 # ---- results
@@ -256,6 +276,7 @@ def _check(name: str, parameters: Mapping[str, Any], options: ExpectationOptions
         raise ArgumentError(message)
     _estimate.check_covariance(covariance=options.covariance, weighted=options.weight is not None)
     check_own_names(name, parameters, OWN_NAMES)
+    check_names(name, parameters, options.kernel)
 
 
 def _real(dtype: Any) -> str:

@@ -7,7 +7,6 @@ f(x, y, 0.5) ──known call──> Plan.execute                       the hot 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import count as counter
 from typing import Any
 
 from synknumba import _folding, simt
@@ -17,6 +16,7 @@ from synknumba._call_rows import CallRows, RowSelector, check_shards, check_writ
 from synknumba._control import VALUE_BYTES
 from synknumba._copying import copy_into
 from synknumba._data import Data
+from synknumba._distribute import Distributed, InnerFunction
 from synknumba._errors import ArgumentError, ReductionError, WorldError
 from synknumba._failure import CallInfo
 from synknumba._kept_plans import KeptPlans
@@ -37,11 +37,8 @@ from synknumba._writes import written_parameters
 ROW_VALUES = 3  # of a call's values, at most: those that select rows
 OWN_VALUES = 3  # likewise, for each rank: those that select rows of sliceable variables
 
-_ids = counter()
-_functions: "weakref.WeakSet[Function]" = weakref.WeakSet()
 
-
-class Function:
+class Function(Distributed):
     """A function that runs on all ranks when it is called. Made by the decorators.
 
     Call it as `f(*args, batch=None, local_batch=None, num_slices=1, output_subset=None, shards=None, **kwargs)`: arguments by
@@ -60,35 +57,30 @@ class Function:
     outputs wanted, in the order wanted.
     """
 
-    def __init__(self, function: Callable[..., Any], options: FunctionOptions, name: str | None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: FunctionOptions,
+        name: str | None,
+        inner: InnerFunction | None = None,
+    ) -> None:
+        super().__init__()
         self.py_func = function
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
         self.__name__ = self.name
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         self._options = options
-        self._id = next(_ids)
+        self._inner = inner  # where `function` is a kernel that was generated around one
         parameters = signature_names(function, "the function" if options.style == "function" else "the kernel")
         check_names(self.name, parameters, options)
         self._parameters = parameters
-        self._binder = Binder(
-            self.name,
-            options.style,
-            parameters,
-            outputs=options.outputs,
-            broadcast=options.broadcast,
-            inout=options.inout,
-            givens=options.givens,
-            sliceable=options.sliceable,
-            updates=options.updates,
-            flat=options.flat,
-        )
+        self._binder = Binder(self.name, parameters, options)
         self._selector = RowSelector(self.name, options.style)
         self._builder = OutputBuilder(self.name, options.outputs)
         self._world: World | None = None
         self._plans = KeptPlans(self._binder)
         self._written: dict[str, int] | None = None  # parameters that the source stores to, when it has been looked at
-        _functions.add(self)
 
     # ---- calls
 
@@ -193,7 +185,6 @@ class Function:
         self._leave()
         self._world = world
         world.at_close(weakref.WeakMethod(self._leave))
-        weakref.finalize(self, _forget, weakref.ref(world), self._id).atexit = False
 
     def _leave(self) -> None:
         """Lets go of the plans, and of the memory of their results."""
@@ -299,10 +290,19 @@ class Function:
                 simt.jit(self.py_func).check()  # refused here, by name and line, rather than on every rank
             for op in self._options.user_ops():
                 _folding.check(op)
-            spec = make_spec(self._id, self.name, self.py_func, self._options)
+            sent = {}
+            if self._inner is not None:
+                self._inner.send(world)
+                sent[self._inner.number] = self._inner.device_function
+            spec = make_spec(self._id, self.name, self.py_func, self._options, sent)
         world.command(Install(spec, program), info=info)
         if spec is not None:
-            world.shipped.add(self._id)
+            self._note_sent(world)
+
+    def send(self, world: World) -> None:
+        """Sends the function, unless the ranks have it."""
+        if self._id not in world.shipped:
+            self._ship(world, None, CallInfo(self.name))
 
     def _check_per_rank(self, world: World, bound: Bound) -> None:
         for path, values in bound.per_rank.items():
@@ -402,24 +402,6 @@ class Function:
         return RankSideFunction, (self.name, self.py_func)
 
 
-def _forget(world: "weakref.ref[World]", function_id: int) -> None:
-    """Has the ranks drop a function that is gone here."""
-    alive = world()
-    if alive is not None:
-        alive.forget("function", function_id)
-
-
 def _formats(bound: Bound, rows: CallRows) -> str:
     own = "" if rows.own_source is None else rows.own_source.values
     return "".join(bound.formats) + rows.source.values + own
-
-
-def distribute() -> None:
-    """Sends every function made so far to the ranks now, instead of at its first call. May be called again."""
-    world = current_world()
-    world.begin()
-    try:
-        for one in sorted(_functions, key=lambda f: f._id):  # noqa: SLF001
-            one._ship(world, None, CallInfo(one.name))  # noqa: SLF001
-    finally:
-        world.end()

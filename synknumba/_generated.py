@@ -23,26 +23,31 @@ def check_own_names(name: str, parameters: Iterable[str], others: Collection[str
         raise ArgumentError(message)
 
 
-def define_kernel(
-    text: str, name: str, what: str, function: Callable[..., Any], scope: Mapping[str, Any]
-) -> Callable[..., Any]:
+def device_function(function: Callable[..., Any]) -> Any:
+    """A plain function as kernels call it."""
+    from numba import cuda  # not when synknumba is imported
+
+    return cuda.jit(device=True)(function)
+
+
+def define_kernel(text: str, name: str, what: str, function: Any, scope: Mapping[str, Any]) -> Callable[..., Any]:
     """The kernel as a Python function whose source can be looked at, on the ranks too.
 
     Args:
         text: its source.
         name: the kernel's.
         what: it is for, as its file is named.
-        function: the user's, which the text calls `synk_function`.
+        function: what `device_function` made of the user's; the text calls it `synk_function`.
         scope: what else the text names, besides `cuda`.
     """
     from numba import cuda  # not when synknumba is imported
 
-    whole: dict[str, Any] = {"synk_function": cuda.jit(device=True)(function), "cuda": cuda, "__name__": function.__module__}
+    whole: dict[str, Any] = {"synk_function": function, "cuda": cuda, "__name__": function.py_func.__module__}
     whole |= scope
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # the same text, the same name: kernels on disk are found again
     filename = f"<synknumba {what} {digest}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), whole)  # noqa: S102  # the generated kernel
     kernel: Any = whole[name]
-    kernel.__doc__ = function.__doc__
+    kernel.__doc__ = function.py_func.__doc__
     return kernel  # type: ignore[no-any-return]

@@ -24,7 +24,8 @@ class FunctionSpec:
         id: unique in the coordinator's life.
         name: for messages.
         style: a Numba CUDA kernel, or a Python function of device arrays.
-        payload: cloudpickle of (plain function, LaunchConfig or None, compile options).
+        payload: of (plain function, LaunchConfig or None, compile options), as `_payload` makes it; what was sent before is a
+            number in it.
         sources: text of files that do not exist on disk (notebook cells), for `linecache`.
     """
 

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, assert_never
 
 import numpy as np
 
-from synknumba import _channel, _rank_state, _spin
+from synknumba import _channel, _payload, _rank_state, _spin
 from synknumba._control import MESSAGE, ControlBlock
 from synknumba._holding import Holding
 from synknumba._launch import LaunchConfig
@@ -263,7 +263,7 @@ class Rank:
 
     def _load(self, spec: FunctionSpec) -> Loaded:
         linecache.cache.update(spec.sources)
-        function, launch, options = pickle.loads(spec.payload)  # noqa: S301  # from our own coordinator
+        function, launch, options = _payload.load(spec.payload, lambda number: self.functions[number].function)
         kernel = self.device.kernel(function, options) if spec.style == "kernel" else None
         return Loaded(spec, function, kernel, launch)
 

@@ -3,34 +3,50 @@
 import linecache
 import os
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NoReturn
 
-import cloudpickle
-
+from synknumba import _payload
 from synknumba._errors import ArgumentError
 from synknumba._options import FunctionOptions
 from synknumba._program import FunctionSpec
 from synknumba._world import current_world
 
+_NOTHING: Mapping[int, Any] = MappingProxyType({})
 
-def make_spec(function_id: int, name: str, function: Callable[..., Any], options: FunctionOptions) -> FunctionSpec:
+
+def make_spec(
+    function_id: int,
+    name: str,
+    function: Callable[..., Any],
+    options: FunctionOptions | None = None,
+    sent: Mapping[int, Any] = _NOTHING,
+) -> FunctionSpec:
     """The function as it is shipped.
+
+    Args:
+        function_id: its number.
+        name: for messages.
+        function: the plain function, or one that kernels call.
+        options: what its decorator was given; None where kernels call it.
+        sent: what it refers to and the ranks have, by number.
 
     Raises:
         ArgumentError: it, or something that it refers to, cannot be pickled.
     """
-    payload = (function, options.launch, dict(options.compile_options))
+    told = (None, {}) if options is None else (options.launch, dict(options.compile_options))
     try:
-        pickled = cloudpickle.dumps(payload)
+        pickled = _payload.dump((function, *told), sent)
     except Exception as error:
         message = (
             f"{name} cannot be sent to the ranks: {error}. What a function needs must be passed to it, or be defined so that "
             "it can be pickled."
         )
         raise ArgumentError(message) from error
-    return FunctionSpec(function_id, name, options.style, pickled, _pseudo_files())
+    style = "function" if options is None else options.style
+    return FunctionSpec(function_id, name, style, pickled, _pseudo_files())
 
 
 def _pseudo_files() -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 from synknumba._arguments import IndexRange, Output
 from synknumba._bind import RESERVED, Binder, signature_names
 from synknumba._data import Data
+from synknumba._distribute import InnerFunction
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._function import Function
 from synknumba._generated import check_own_names, define_kernel, kernel_name
@@ -74,9 +75,9 @@ class _Layout:
 class Vectorized:
     """A function of numbers, applied to each element. Made by `vectorize`; called like a `Function`.
 
-    Call it as `f(*args, out=None, batch=None, local_batch=None, num_slices=1, **kwargs)`. Arrays broadcast against each other
-    as in NumPy, but for axis 0 of `Data`, NumPy arrays and variables in `sliceable=`, which is rows. The result has as many
-    rows. It is gathered, or written to `out`, which is then returned.
+    Call it as `f(*args, out=None, batch=None, local_batch=None, num_slices=1, shards=None, **kwargs)`. Arrays broadcast against
+    each other as in NumPy, but for axis 0 of `Data`, NumPy arrays and variables in `sliceable=`, which is rows. The result has
+    as many rows. It is gathered, or written to `out`, which is then returned.
     """
 
     def __init__(self, function: Callable[..., Any], options: FunctionOptions, signatures: Any, name: str | None) -> None:
@@ -90,18 +91,9 @@ class Vectorized:
         check_own_names(self.name, parameters, OWN_NAMES)
         check_names(self.name, parameters, options)
         self._parameters = parameters
-        self._binder = Binder(
-            self.name,
-            "kernel",
-            parameters,
-            broadcast=options.broadcast,
-            givens=options.givens,
-            sliceable=options.sliceable,
-            outputs=(),
-            inout=(),
-            updates={},
-        )
-        self._loops = Loops(self.name, function, parse(self.name, signatures, len(parameters)) if signatures else ())
+        self._binder = Binder(self.name, parameters, options)
+        self._inner = InnerFunction(self.name, function)
+        self._loops = Loops(self._inner, parse(self.name, signatures, len(parameters)) if signatures else ())
         self._functions: dict[Any, Function] = {}
         # Calls that are quick to recognise take 15 µs instead of 35: the function, the shape of a row, and whether it gets out.
         self._known: dict[Any, tuple[Function, Shape, bool]] = {}
@@ -111,7 +103,14 @@ class Vectorized:
     # ---- calls
 
     def __call__(
-        self, *args: Any, out: Any = None, batch: Any = None, local_batch: Any = None, num_slices: int = 1, **kwargs: Any
+        self,
+        *args: Any,
+        out: Any = None,
+        batch: Any = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        shards: int | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Applies the function to every element of the rows of all ranks.
 
@@ -120,7 +119,7 @@ class Vectorized:
             the types given, or the result does not cast to `out`.
         """
         function, passed, row = self._prepared(current_world().device, out, args, kwargs)
-        result = function(*passed, batch=batch, local_batch=local_batch, num_slices=num_slices)
+        result = function(*passed, batch=batch, local_batch=local_batch, num_slices=num_slices, shards=shards)
         return result.reshape(len(result), *row) if out is None else out
 
     def as_serial(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
@@ -154,6 +153,7 @@ class Vectorized:
         batch: Any = None,
         local_batch: Any = None,
         num_slices: int = 1,
+        shards: int | None = None,
     ) -> Any:
         """Reduces rows to one: f(… f(f(row 0, row 1), row 2) …, last row), element by element.
 
@@ -168,6 +168,7 @@ class Vectorized:
             batch: as for a call.
             local_batch: as for a call.
             num_slices: as for a call.
+            shards: as for a call: the same bits for every number of ranks.
 
         Returns:
             An array of one row's shape; a NumPy scalar where rows are numbers.
@@ -182,11 +183,11 @@ class Vectorized:
                 message = f"{self.name}.reduce needs a function of two numbers, none of them in givens=; it has ({told})"
                 raise ArgumentError(message)
             name = next(iter(self._parameters))
-            self._reducer = Reducer(self.name, self.py_func, self._loops, name)
+            self._reducer = Reducer(self._inner, self._loops, name)
         if isinstance(axis, bool) or axis != 0:
             message = f"{self.name}.reduce goes over axis 0, the rows, which the ranks divide; got axis={axis!r}"
             raise ArgumentError(message)
-        options = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices}
+        options = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
         reduced = self._reducer.reduce(array, dtype, initial, options)
         return reduced[np.newaxis] if keepdims else reduced[()]
 
@@ -293,7 +294,7 @@ class Vectorized:
         }
         name = kernel_name("map_of", self.py_func.__name__)
         recipe = MapRecipe(name, operands, len(layout.row), cast_name(loop.result), layout.place or OUT)
-        kernel = define_kernel(map_source(recipe), name, "vectorize", self.py_func, loop.scope())
+        kernel = define_kernel(map_source(recipe), name, "vectorize", self._inner.device_function, loop.scope())
         options = replace(
             self._options,
             outputs={OUT: Output("gather", layout.row, loop.dtype, filled=False)} if layout.place is None else {},
@@ -302,7 +303,7 @@ class Vectorized:
             launch=element_launch(layout.row),
             flat=layout.flat,
         )
-        return Function(kernel, options, self.name)
+        return Function(kernel, options, self.name, self._inner)
 
     def _check_cast(self, given: Mapping[str, Given], place: _Place) -> None:
         result = self._loops.choose([*given.values()]).dtype

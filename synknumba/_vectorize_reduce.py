@@ -12,6 +12,7 @@ import numpy as np
 
 from synknumba import simt
 from synknumba._arguments import IndexRange, Output
+from synknumba._distribute import InnerFunction
 from synknumba._errors import ArgumentError, DataError, ReductionError
 from synknumba._function import Function
 from synknumba._generated import define_kernel, kernel_name
@@ -47,15 +48,14 @@ class Reducer:
     """The reductions of one function.
 
     Args:
-        name: of the function.
-        function: the user's, of two numbers.
+        inner: the user's function, of two numbers.
         loops: the types that it is compiled for.
         parameter: its first, which the rows are passed as.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], loops: Loops, parameter: str) -> None:
-        self._name = name
-        self._function = function
+    def __init__(self, inner: InnerFunction, loops: Loops, parameter: str) -> None:
+        self._name = inner.name
+        self._inner = inner
         self._loops = loops
         self._parameter = parameter
         self._kept: dict[Any, _Reduction] = {}
@@ -147,13 +147,13 @@ class Reducer:
         )
         kernel = self._kernel(kind, len(row), is_indices=told.kind == "indices", is_divided=chunks > 1)
         fold = self._kernel(kind, len(row), is_indices=False, is_divided=False)
-        return _Reduction(Function(kernel, options, f"{self._name}.reduce"), simt.jit(fold), dtype, row)
+        return _Reduction(Function(kernel, options, f"{self._name}.reduce", self._inner), simt.jit(fold), dtype, row)
 
     def _kernel(self, kind: Any, axes: int, *, is_indices: bool, is_divided: bool) -> Callable[..., Any]:
-        name = kernel_name("reduction_by", self._function.__name__)
+        name = kernel_name("reduction_by", self._inner.py_func.__name__)
         recipe = ReductionRecipe(name, self._parameter, is_indices, axes, cast_name(kind), is_divided)
         scope = {cast_name(kind): kind}
-        return define_kernel(reduction_source(recipe), name, "vectorize", self._function, scope)
+        return define_kernel(reduction_source(recipe), name, "vectorize", self._inner.device_function, scope)
 
 
 def _launch(row: Shape, chunks: int) -> LaunchConfig:

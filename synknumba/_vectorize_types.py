@@ -1,12 +1,13 @@
 """The types that a vectorized function is compiled for: a signature's, or the arguments' and what follows from them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from synknumba import simt
+from synknumba._distribute import InnerFunction
 from synknumba._errors import ArgumentError, KernelError
 from synknumba._generated import define_kernel, kernel_name
 from synknumba._vectorize_arguments import Given
@@ -56,15 +57,14 @@ class Loops:
     """All that one function may be compiled for.
 
     Args:
-        name: of the function, for messages.
-        function: the user's.
+        inner: the user's function.
         signatures: of (argument types, result type); a result of None is to be found out. Without any, the function is
             compiled for whatever it is called with.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], signatures: Sequence[tuple[tuple[Any, ...], Any]]) -> None:
-        self._name = name
-        self._function = function
+    def __init__(self, inner: InnerFunction, signatures: Sequence[tuple[tuple[Any, ...], Any]]) -> None:
+        self._name = inner.name
+        self._inner = inner
         self._signatures = tuple(signatures)
         self._results: dict[tuple[Any, ...], Any] = {}
 
@@ -114,7 +114,7 @@ class Loops:
         if result is None:
             result = self._results.get(args)
             if result is None:
-                result = self._results[args] = _infer(self._name, self._function, args)
+                result = self._results[args] = _infer(self._inner, args)
         return Loop(args, result)
 
 
@@ -170,7 +170,7 @@ def _fits(one: Given, kind: Any) -> bool:
     return wanted.kind in _WEAK_KINDS[one.python]
 
 
-def _infer(name: str, function: Callable[..., Any], kinds: tuple[Any, ...]) -> Any:
+def _infer(inner: InnerFunction, kinds: tuple[Any, ...]) -> Any:
     """The type that Numba finds for what the function returns.
 
     Raises:
@@ -179,10 +179,10 @@ def _infer(name: str, function: Callable[..., Any], kinds: tuple[Any, ...]) -> A
     from numba.core import types  # noqa: PLC0415
     from numba.core.errors import NumbaError  # noqa: PLC0415
 
-    own = kernel_name("type_of", function.__name__)
+    own = kernel_name("type_of", inner.py_func.__name__)
     text = probe_source(own, [f"synk_{position}" for position in range(len(kinds))])
-    probe = simt.jit(define_kernel(text, own, "vectorize", function, {}), cache=False)
-    told = f"{name}({', '.join(map(str, kinds))})"
+    probe = simt.jit(define_kernel(text, own, "vectorize", inner.device_function, {}), cache=False)
+    told = f"{inner.name}({', '.join(map(str, kinds))})"
     try:
         found = probe.type_of("synk_value", *kinds)
     except (NumbaError, KernelError) as error:

@@ -248,12 +248,52 @@ def test_refuses(world):
         plain(np.zeros(0))
     with pytest.raises(synk.ArgumentError, match="number for each row"):
         weighted(np.zeros(3), 1.0)
-    with pytest.raises(synk.ArgumentError, match="misses the arguments i, table"):
+    with pytest.raises(synk.ArgumentError, match="several misses the arguments i, table"):
         several(np.zeros(3))
+    with pytest.raises(synk.ArgumentError, match="wave misses the argument x$"):
+        wave(beta=2.0)
+    with pytest.raises(synk.ArgumentError, match=r"wave takes 2 arguments \(x, beta\), got 3$"):
+        wave(np.zeros(3), 1.0, 2.0)
+    for unknown in ("gamma", "synk_slice", "synk_partials", "output_subset"):
+        with pytest.raises(synk.ArgumentError, match=f"wave has no parameter '{unknown}'; it has x, beta$"):
+            wave(np.zeros(3), **{unknown: 1})
+    with pytest.raises(synk.PartitionError, match="shards must be an integer"):
+        plain(np.zeros(3), shards=0)
     with pytest.raises(synk.PartitionError, match="num_slices"):
         plain(np.zeros(3), num_slices=0)
     with pytest.raises(synk.PartitionError, match="num_slices"):
         plain(np.zeros(3), num_slices=1.5)
+    with pytest.raises(synk.PartitionError, match="num_slices"):
+        plain(np.zeros(3), num_slices=[2])
+
+
+def test_the_kernels_own_names_are_told_nowhere(world):
+    @synk.expectation
+    def wrong(x, scale):
+        return x + "a" * scale
+
+    with pytest.raises(synk.RankError) as caught:
+        wrong(np.zeros(5), 2)
+    assert "x: float64 (5,)" in str(caught.value)
+    assert "synk.SLICE" not in str(caught.value)
+    report = wave.plan(np.zeros(5), shards=2, world_size=4)
+    assert report.outputs == (("estimate", "mean"),)
+    assert report.arguments == ("x: float64 (5,)", "beta: 0.5")
+    assert len(report.ranks) == 4
+    assert "synk" not in str(report)
+
+
+@pytest.mark.parametrize("shards", [1, 3, 8])
+def test_shards(world, shards):
+    rng = np.random.default_rng(14)
+    for n in (1, 2, 7, 1000):
+        values, weights = 1e9 + rng.normal(size=n), rng.random(n)
+        for num_slices in (1, 3):
+            check(plain(values, shards=shards, num_slices=num_slices), values)
+        ours = [weighted(values, weights, shards=shards), weighted.as_serial(values, weights, shards=shards)]
+        assert_allclose(ours[0].mean, 1e9 + np.average(values - 1e9, weights=weights), rtol=1e-15)
+        assert [one.mean for one in ours] == [ours[0].mean] * 2
+        assert_array_equal(ours[0].variance, ours[1].variance)
 
 
 def test_refuses_more_than_smem_holds(world):
@@ -269,6 +309,8 @@ def test_refuses_what_no_call_can_have():
         ({"weights": "x", "covariance": True}, "further values"),
         ({"dtype": "int32"}, "float64 or float32"),
         ({"broadcast": "x"}, "tuple of names"),
+        ({"broadcast": ("v",)}, "not a parameter of <lambda>; it has x$"),
+        ({"givens": {"v": 1}}, "not a parameter of <lambda>; it has x$"),
     ):
         with pytest.raises(synk.SynkError, match=words):
             synk.expectation(lambda x: x, **options)

@@ -75,3 +75,14 @@ def test_constant_rows_have_no_variance_and_results_repeat(world):
     values = rows(50_000)
     first = again(values)
     assert all((other.mean, other.variance) == (first.mean, first.variance) for other in (again(values) for _ in range(20)))
+
+
+@pytest.mark.parametrize("shards", [1, 4, 9])
+def test_shards_have_the_same_bits_on_one_rank(world, shards):
+    values = rows(10_007)
+    several = synk.expectation(two, covariance=True)
+    for num_slices in (1, 2):
+        together, alone = (call(values, shards=shards, num_slices=num_slices) for call in (several, several.as_serial))
+        assert_allclose(together.mean[0], math.fsum(values) / len(values), **CLOSE)
+        assert_array_equal(together.mean, alone.mean)
+        assert_array_equal(together.covariance, alone.covariance)

@@ -147,6 +147,22 @@ def test_results_are_folded_in_order(world):
     assert first_digits(x, shards=4) == wanted
 
 
+@synk.vectorize
+def less(a, b):
+    return min(a, b)
+
+
+def test_a_vectorized_function_is_an_op(world):
+    @synk.parallel(outputs={"least": synk.output(less, identity=math.inf, shape=(), dtype="float64")}, block=1, grid=1)
+    def least_of(x, least):
+        for i in range(x.shape[0]):
+            least[0] = min(least[0], x[i])
+
+    x = expected.values(101)
+    for how in ({}, {"num_slices": 3}, {"shards": 4}):
+        assert least_of(x, **how) == x.min() == less.reduce(x, **how)
+
+
 def test_rank_without_rows(world):
     got = several(expected.values(1))
     assert got.end[1] == 7

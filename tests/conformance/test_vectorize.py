@@ -360,8 +360,29 @@ def test_rows_are_put_together_in_their_order(world):
     for n in (1, 2, 9, 1000):
         x = rng.integers(1, 10**6, n) * (rng.random(n) < 0.5)
         want = functools.reduce(lambda a, b: b if b != 0 else a, x)
-        for num_slices in (1, 3):
-            assert latest.reduce(synk.data(x), num_slices=num_slices) == want
+        for how in ({}, {"num_slices": 3}, {"shards": 4}, {"shards": 7, "num_slices": 2}):
+            assert latest.reduce(synk.data(x), **how) == want
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5, 13])
+@pytest.mark.parametrize("inner", [(), (3,), (2, 4)])
+def test_shards_of_reductions_have_the_bits_of_their_rows_in_order(world, shards, inner):
+    for n in (1, 4, 1001) if world.device == "cpu" else (1, 4):  # a GPU cuts shards further
+        x = np.random.default_rng(n).normal(size=(n, *inner))
+        parts = [x[s * n // shards : (s + 1) * n // shards] for s in range(shards)]
+        want = functools.reduce(np.add, [functools.reduce(np.add, part) for part in parts if len(part)])
+        assert add.reduce(x, shards=shards).tobytes() == want.tobytes()
+
+
+def test_shards_change_nothing_in_what_is_elementwise(world):
+    x = np.random.default_rng(0).normal(size=(101, 3))
+    assert_array_equal(add(x, 1.0, shards=7), x + 1.0)
+    assert_array_equal(damped(x[:, 0], synk.arange(101), 0.0, shards=7, num_slices=2), 1.0 + np.arange(101))
+    assert_array_equal(add.as_serial(x, 1.0, shards=7), x + 1.0)
+    assert add.plan(x, 1.0, shards=7).shards == 7
+    out = synk.data(x)
+    add(out, 1.0, out=out, shards=3)
+    assert_array_equal(out, x + 1.0)
 
 
 def test_options_of_reductions(world):

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -61,6 +62,55 @@ def test_distribute_before_the_first_call_and_after(fork_row):
         assert second(np.ones(4)) == 8
         third = make(3)  # not distributed
         assert third(np.ones(4)) == 12
+
+
+def scaled():
+    """A function of a number, and one that changes what it scales by."""
+    factor = 2.0
+
+    def by_factor(x):
+        return factor * x
+
+    def change(value):
+        nonlocal factor
+        factor = value
+
+    return by_factor, change
+
+
+@pytest.mark.parametrize("decorator", [synk.expectation, synk.vectorize])
+def test_distribute_sends_what_kernels_are_generated_around(fork_row, decorator):
+    """What was sent is what is run, as a change that comes after it shows; kernels for other arguments are made later."""
+    for is_sent in (True, False):
+        function, change = scaled()
+        made = decorator(function)
+        with fork_row():
+            if is_sent:
+                synk.distribute()
+            change(5.0)
+            factor = 2.0 if is_sent else 5.0
+            for x in (np.arange(4.0), np.arange(4, dtype=np.int32), synk.arange(4)):
+                result = made(x)
+                wanted = factor * np.arange(4)
+                if decorator is synk.expectation:
+                    assert result.mean == wanted.mean()
+                else:
+                    assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("decorator", [synk.expectation, synk.vectorize])
+def test_what_cannot_be_sent_is_told_by_distribute(fork_row, decorator):
+    lock = threading.Lock()
+
+    @decorator
+    def locking(x):
+        return x if lock.locked() else -x
+
+    with fork_row():
+        with pytest.raises(synk.ArgumentError, match="locking cannot be sent to the ranks"):
+            synk.distribute()
+        del locking
+        synk.distribute()
 
 
 def test_functions_and_data_in_two_successive_worlds(fork_row):

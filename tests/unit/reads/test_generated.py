@@ -1,0 +1,45 @@
+"""Kernels that are generated around a function surely read their rows, so that frozen ones are not copied for a call."""
+
+import numpy as np
+import pytest
+from numba.core import types
+
+from synknumba._expectation_source import Recipe, kernel_source
+from synknumba._generated import define_kernel, device_function
+from synknumba._reads import read_parameters
+from synknumba._vectorize_source import MapRecipe, Operand, ReductionRecipe, map_source, reduction_source
+
+
+def kernel_of(text, function):
+    scope = {"float64": np.float64, "nan": np.nan, "synk_float64": types.float64}
+    name = text.removeprefix("def ").partition("(")[0]
+    return define_kernel(text, name, "test", device_function(function), scope)
+
+
+def test_means_read_rows_that_are_numbers():
+    recipe = Recipe("mean", {"x": "rows", "m": "rows", "i": "indices", "table": "whole"}, None, None, False, "float64", True)
+    kernel = kernel_of(kernel_source(recipe), lambda x, m, i, table: x + m[0] + table[i])
+    # A row of m, and the table, go on to the function.
+    assert read_parameters(kernel, {"x": 1, "m": 2, "table": 1, "synk_partials": 3, "synk_slice": 0}) == {"x"}
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_maps_read_all_but_the_result(axes):
+    operands = {
+        "x": Operand("rows", (True,) * axes),
+        "y": Operand("rows", (False,) * axes, "synk_float64"),
+        "table": Operand("whole", (True,) * axes),
+        "n": Operand("scalar"),
+    }
+    kernel = kernel_of(map_source(MapRecipe("map", operands, axes)), lambda x, y, table, n: x + y + table + n)
+    dimensions = {"x": 1 + axes, "y": 1 + axes, "table": axes, "n": 0, "out": 1 + axes}
+    assert read_parameters(kernel, dimensions) == {"x", "y", "table"}
+
+
+@pytest.mark.parametrize("is_divided", [False, True])
+@pytest.mark.parametrize("axes", [0, 1, 2])
+def test_reductions_read_their_rows(axes, is_divided):
+    recipe = ReductionRecipe("reduction", "x", False, axes, "synk_float64", is_divided)
+    kernel = kernel_of(reduction_source(recipe), lambda x, y: x + y)
+    dimensions = {"x": 1 + axes, "synk_partials": 2 + axes, "synk_there": 2, "synk_slice": 0}
+    assert read_parameters(kernel, dimensions) == {"x"}
