@@ -91,6 +91,11 @@ def numpy_into(work: Work, x: Any, y: Any, out: Any, spare: Any) -> Any:
     return np.multiply(out, spare, out=out)
 
 
+def gathered(variable: Any) -> Any:
+    """The rows of all ranks, one after another."""
+    return synk.gather(variable, nd_up=0)
+
+
 # ---- candidates ------------------------------------------------------------------------------------------------------------
 
 
@@ -110,7 +115,7 @@ def own(work: Work, hosts: Sequence[Any], ranks: int, device: str) -> Iterator[C
     if work == "sum of rows":
         yield Candidate(OWN, "on devices, reduce", ranks, lambda: function.reduce(held[0]))
     else:
-        yield Candidate(OWN, "on devices, out=", ranks, lambda: function(*held[:2], out=held[2]), synk.gather)
+        yield Candidate(OWN, "on devices, out=", ranks, lambda: function(*held[:2], out=held[2]), gathered)
 
 
 def on_cores(work: Work, hosts: Sequence[Any], threads: int) -> Iterator[Candidate]:

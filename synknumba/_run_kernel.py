@@ -333,7 +333,8 @@ class Locator(OutputSteps):
         self._hosts = [
             routine.place.host(one)[slice(*own)].reshape(own[1] - own[0], columns) for one in (param.parts, param.rows)
         ]
-        buffers = [routine.workspace.output((name, k), host) for k, host in enumerate(self._hosts)]
+        slots = (name, "values"), (name, "rows")  # not those of the scores, which are by turns
+        buffers = [routine.workspace.output(slot, host) for slot, host in zip(slots, self._hosts, strict=True)]
         self._best = [buffer.array for buffer in buffers]
         self._on_host = all(buffer.store is None for buffer in buffers)
 
