@@ -43,6 +43,7 @@ from synknumba._function import Function as Function
 from synknumba._make_variable import flatten as flatten
 from synknumba._make_variable import variable as variable
 from synknumba._report import PlanReport as PlanReport
+from synknumba._statistics import Statistics as Statistics
 from synknumba._types import OFFSET as OFFSET
 from synknumba._types import RANK as RANK
 from synknumba._types import WORLD_SIZE as WORLD_SIZE

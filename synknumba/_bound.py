@@ -10,7 +10,7 @@ from synknumba import _partition
 from synknumba._data import Data
 from synknumba._errors import BatchError
 from synknumba._partition import Range, Rows
-from synknumba._program import Dynamic, HeldRows, Param, Sharded, Tree
+from synknumba._program import Broadcast, Dynamic, HeldRows, Param, Sharded, Tree
 from synknumba._shm import Segment
 from synknumba._storage import Storage
 from synknumba._types import Array, Batch, RankConstant
@@ -76,6 +76,17 @@ class Bound:
         leaves = [(name, leaf) for name, param in self.parameters.items() for leaf in leaves_of(param)]
         sharded = [name for name, leaf in leaves if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position]
         return sharded, [name for name, leaf in leaves if isinstance(leaf, HeldRows) and leaf.writable]
+
+    def sizes(self) -> tuple[int, int]:
+        """Bytes that a row of all sharded arguments takes, and bytes of all broadcast arguments."""
+        per_row = whole = 0
+        for leaf in (leaf for param in self.parameters.values() for leaf in leaves_of(param)):
+            match leaf:
+                case Sharded(array):
+                    per_row += int(np.prod(array.shape[1:], dtype=np.int64)) * np.dtype(array.dtype).itemsize
+                case Broadcast(array):
+                    whole += int(np.prod(array.shape, dtype=np.int64)) * np.dtype(array.dtype).itemsize
+        return per_row, whole
 
     def texts(self) -> tuple[str, ...]:
         """Each argument in a few words."""

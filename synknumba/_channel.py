@@ -4,10 +4,12 @@ A message is a length (8 bytes), then a pickle; descriptors ride on the length. 
 messages, so nothing here is on the hot path.
 """
 
+import io
 import pickle
 import select
 import socket
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +31,25 @@ def pack(message: object) -> bytes:
     """A message as bytes. Classes of the script travel whole, and are the same class again where they came from."""
     packed: bytes = cloudpickle.dumps(message)
     return packed
+
+
+# Their errors ask the driver for a text when they are made; with CUDA initialised the coordinator could not fork again.
+_GPU_LIBRARIES = {"cupy", "cupy_backends", "cuda"}
+
+
+class _KnownReader(pickle.Unpickler):
+    """Knows the classes of what is imported already: a script that names another class has not imported it either."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module not in sys.modules or module.partition(".")[0] in _GPU_LIBRARIES:
+            message = f"{module}.{name} stays on the rank"
+            raise pickle.UnpicklingError(message)
+        return super().find_class(module, name)
+
+
+def unpack_known(packed: bytes) -> Any:
+    """What was packed inside a message, if its classes are those of modules that this process has, and not of a GPU's."""
+    return _KnownReader(io.BytesIO(packed)).load()
 
 
 def send(sock: socket.socket, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:

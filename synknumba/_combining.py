@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from synknumba._failure import CallInfo
+from synknumba._joining import join
 from synknumba._lending import Lender
 from synknumba._messages import Install
 from synknumba._program import Combination
@@ -34,7 +35,7 @@ def is_worthwhile(world: World, nbytes: int) -> bool:
         return nbytes >= CORES_BYTES
     if world.transport != "nccl" or nbytes < DEVICES_BYTES:
         return False
-    world.join()
+    join(world)
     return world.transport == "nccl"  # if it cannot be set up, it is "host" from now on
 
 

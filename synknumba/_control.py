@@ -132,6 +132,16 @@ class ControlBlock:
             doorbell.wait(IDLE_SECONDS)  # the coordinator took the flag down, so its post is under way
         return True
 
+    @property
+    def began(self) -> int:
+        """When the last round began, by `time.monotonic_ns`."""
+        return int(_spin.read(self.base, _spin.BEGAN))
+
+    @property
+    def worked(self) -> int:
+        """Nanoseconds of all rounds together that were over at once."""
+        return int(_spin.read(self.base, _spin.WORKED))
+
     def missing(self, sequence: int) -> list[int]:
         """The ranks that have not answered this round."""
         return [rank for rank in range(self.world_size) if self._word(rank, _spin.DONE) != sequence]

@@ -6,6 +6,7 @@ a rank and re-raised in the coordinator.
 """
 
 import linecache
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -54,11 +55,51 @@ class WorldError(SynkError, RuntimeError):
 
 
 class RankDied(WorldError):  # noqa: N818  # the name says what happened; "Error" would add nothing
-    """A rank's process ended while the world was open. All ranks have been ended; every `Data` keeps its contents."""
+    """A rank's process ended while the world was open. All ranks have been ended; every `Data` keeps its contents.
+
+    Attributes:
+        rank: that died first; None if that is not known, as are the others then.
+        pid: of its process.
+        exitcode: as `subprocess` gives it: the exit code, or minus the number of a signal; None where the process had not ended
+            by itself, as when its GPU was lost.
+        function: the name of the function called.
+        arguments: what was passed, one short text an argument (name, dtype and shape).
+        stack: where the rank was, the innermost frame first, if it crashed and could still tell.
+        stderr: the last lines that the rank wrote there.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        pid: int | None = None,
+        exitcode: int | None = None,
+        function: str = "",
+        arguments: tuple[str, ...] = (),
+        stack: str = "",
+        stderr: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.pid = pid
+        self.exitcode = exitcode
+        self.function = function
+        self.arguments = arguments
+        self.stack = stack
+        self.stderr = stderr
 
 
 class CallTimeout(WorldError, TimeoutError):  # noqa: N818  # as the built-in it is, plus which call
-    """A call took longer than the `timeout` given to `fork()`. All ranks have been ended; every `Data` keeps its contents."""
+    """A call took longer than the `timeout` given to `fork()`. All ranks have been ended; every `Data` keeps its contents.
+
+    Attributes:
+        stacks: where each rank was that had not answered, by rank: the frames of its code, the innermost first.
+    """
+
+    def __init__(self, message: str, *, stacks: Mapping[int, str] | None = None) -> None:
+        super().__init__(message)
+        self.stacks = dict(stacks or {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from numbers import Real
 
 from synknumba import _rank_state
 from synknumba._errors import DeviceError, PartitionError, WorldError
+from synknumba._threads import tell_of_threads
 from synknumba._types import DeviceKind, Transport
 from synknumba._world import World, open_world
 from synknumba.device import cuda_is_initialised, probe, usable_cores
@@ -22,6 +23,7 @@ def fork(
     transport: str = "auto",
     profile: bool = False,
     timeout: float | None = None,
+    prefix_output: bool = False,
 ) -> World:
     """Starts the ranks: one process per GPU, or per CPU core where there is no GPU.
 
@@ -34,6 +36,8 @@ def fork(
         profile: write a cProfile of each rank to synknumba-rank<r>.prof in the working directory when the world closes.
         timeout: seconds a call may take before all ranks are ended and `CallTimeout` is raised. Default: no limit. Compiling,
             at the first call of a function, counts.
+        prefix_output: put "[rank 2] " before each line that a rank writes to stdout or stderr. Lines are whole then, and come a
+            moment later.
 
     Returns:
         The world; use it as a context manager, or call `close()`.
@@ -53,6 +57,7 @@ def fork(
     _check_timeout(timeout)
     _check_transport(transport)
     world_size, kind, indices = _resolve(world_size, device, devices)
+    tell_of_threads()
     carrier = _choose_transport(transport, kind, indices)
     return World(
         world_size,
@@ -62,6 +67,7 @@ def fork(
         timeout=timeout,
         transport=carrier,
         transport_is_free=transport == "auto",
+        prefix_output=bool(prefix_output),
     )
 
 

@@ -171,6 +171,7 @@ class Function(Distributed):
                 self._plans.remember(args, options.shards, bound, plan, rows.count)
         else:
             world.attach(bound.segments)
+            world.tally.scattered_bytes += plan.scattered_by(rows.count) - plan.scattered_bytes
         for variable in bound.changed:
             self._mark(world, variable)
         result = plan.execute((*bound.values, *rows.values), rows.count)
@@ -216,7 +217,8 @@ class Function(Distributed):
         )
         world.attach(bound.segments)
         self._ship(world, program, info)
-        return FunctionPlan(world, program, info, About(bound.segments, bound.storages), has_ops=self._options.has_ops)
+        about = About(bound.segments, bound.storages, *bound.sizes(), rows.count)
+        return FunctionPlan(world, program, info, about, has_ops=self._options.has_ops)
 
     def _check_writes(self, bound: Bound) -> None:
         """Refuses to lose what a function writes to an input."""
@@ -279,7 +281,7 @@ class Function(Distributed):
         world.attach([*bound.segments, *built.segments.values()])
         self._ship(world, program, info)
         finish = None if len(wanted) < 2 else result_class(self.name, tuple(wanted))
-        about = About(bound.segments, bound.storages)
+        about = About(bound.segments, bound.storages, *bound.sizes(), rows.count)
         return KernelPlan(world, program, info, about, wanted, finish, built.segments, sorted(built.combined))
 
     def _ship(self, world: World, program: Program | None, info: CallInfo) -> None:

@@ -65,11 +65,16 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """Say what the device holds. The answer is a `Measured`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """End."""
 
 
-Command: TypeAlias = Attach | Install | Hold | Invite | Join | Drop | Stop
+Command: TypeAlias = Attach | Install | Hold | Invite | Join | Drop | Measure | Stop
 
 
 # ---- what a rank says back -----------------------------------------------------------------------------------------------
@@ -117,4 +122,53 @@ class Invitation:
     problem: str | None = None
 
 
-News: TypeAlias = Failed | Returned | Invitation
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a rank's device holds, in bytes; None where the device is the host.
+
+    Attributes:
+        held: taken by this rank.
+        free: of the device.
+    """
+
+    held: int | None
+    free: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A warning.
+
+    Attributes:
+        text: of it.
+        name: of its class.
+        builtin: the name of the built-in class that this derives from.
+        category: the pickled class; empty where it does not pickle.
+        filename: where it was given.
+        line: likewise.
+    """
+
+    text: str
+    name: str
+    builtin: str
+    category: bytes
+    filename: str
+    line: int
+
+
+News: TypeAlias = Failed | Returned | Invitation | Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a rank sends at the end of a round, if it has anything to say, and once when it has started.
+
+    Attributes:
+        rank: that says it.
+        news: of what it was asked to do.
+        warned: what was warned of meanwhile.
+    """
+
+    rank: int
+    news: News | None
+    warned: tuple[Warned, ...] = ()

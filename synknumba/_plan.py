@@ -30,10 +30,11 @@ from synknumba._lending import Lender
 from synknumba._messages import Returned
 from synknumba._program import Combination, Combined, Program, Result
 from synknumba._returned import RankReturn, ResultReader
+from synknumba._rounds import RankNews
 from synknumba._shm import Segment
 from synknumba._tree import Structure, describe, spread, unflatten
 from synknumba._types import Array, Op, UserOp
-from synknumba._world import RankNews, World
+from synknumba._world import World
 
 _numbers = itertools.count()
 
@@ -49,6 +50,9 @@ class About:
 
     segments: Sequence[Segment]
     variables: Sequence[Any] = ()  # the memory of variables, which layers above know
+    row_bytes: int = 0  # of all that is divided
+    whole_bytes: int = 0  # of what goes to every rank
+    count: "Count" = None  # rows of the call that it was made for
 
 
 class Plan(ABC):
@@ -56,6 +60,7 @@ class Plan(ABC):
 
     Attributes:
         lenders: of the results that the caller may get where they lie.
+        scattered_bytes: handed to the ranks by a call like the one that it was made for.
         rows: of a call's row count, who had how many. It does not refer to the plan, whose memory is freed with the last
             reference.
     """
@@ -72,6 +77,14 @@ class Plan(ABC):
         self.rows = partial(RowCount, participants=program.num_shards(world.world_size))
         self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
         self._memory = world.control.values.data
+        self._tally = world.tally
+        self._row_bytes = about.row_bytes
+        self._whole_bytes = about.whole_bytes * (1 if program.solo else world.world_size)
+        self.scattered_bytes = self.scattered_by(about.count)
+
+    def scattered_by(self, count: Count) -> int:
+        """Bytes that a call of so many rows hands to the ranks."""
+        return self._row_bytes * (total_rows(count) or 0) + self._whole_bytes
 
     def execute(self, values: tuple[Any, ...], count: Count) -> Any:
         """One call. The world is begun.
@@ -85,6 +98,9 @@ class Plan(ABC):
         if self._pack is not None:
             self._pack(self._memory, 0, *values)
         self.world.run(self._number, self.info, self.learn)
+        tally = self._tally
+        tally.calls += 1
+        tally.scattered_bytes += self.scattered_bytes
         return self.collect(count)
 
     @property

@@ -2,18 +2,21 @@
 
 import contextlib
 import os
+import random
 import signal
 import socket
-import sys
 import threading
 import time
-import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import final
 
 from synknumba._control import ControlBlock
-from synknumba._failure import how_it_ended
-from synknumba._rank import RankConfig, rank_main
+from synknumba._failure import Death, LastWords
+from synknumba._inherited import before_fork, fork
+from synknumba._rank import rank_main
+from synknumba._scribe import Scribe
+from synknumba._settling import RankConfig
+from synknumba._stacks import Stacks, ask, shorten
 from synknumba._types import DeviceKind
 from synknumba.device import usable_cores
 
@@ -31,8 +34,12 @@ class Processes:
         self.pids: list[int] = []
         self.sockets: list[socket.socket] = []
         self._lifelines: list[int] = []
+        self._stacks: list[Stacks] = []
+        self._scribe: Scribe | None = None
 
-    def start(self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool) -> None:
+    def start(
+        self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool, prefix_output: bool
+    ) -> None:
         """Forks the ranks of a control block.
 
         Args:
@@ -40,54 +47,60 @@ class Processes:
             device: the kind that each rank opens.
             devices: the GPU of each rank; empty on the CPU.
             profile: whether ranks profile themselves.
+            prefix_output: whether lines that ranks print get the rank's number.
         """
-        sys.stdout.flush()
-        sys.stderr.flush()
+        before_fork()
+        state = random.getstate()
+        scribe = self._scribe = Scribe(prefix=prefix_output)
         threads = max(1, usable_cores() // control.world_size)
         for rank in range(control.world_size):
-            ours, theirs = socket.socketpair()
-            lifeline, end = os.pipe()
-            self.sockets.append(ours)
-            self._lifelines.append(end)
-            config = RankConfig(
-                rank=rank,
-                world_size=control.world_size,
-                device=device,
-                device_index=devices[rank] if devices else 0,
-                control=control,
-                socket=theirs,
-                lifeline=lifeline,
-                coordinator=os.getpid(),
-                from_main_thread=threading.current_thread() is threading.main_thread(),
-                threads=threads,
-                profile=profile,
-            )
-            # What a signal handler raised right after the fork would lose us the new rank's process id, and would have the rank
-            # run on in the script.
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            try:
-                self._fork_one(config)
-            finally:
-                theirs.close()
-                os.close(lifeline)
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            with contextlib.ExitStack() as child_ends:
+                sock, lifeline, streams = self._connect(rank, scribe, child_ends)
+                config = RankConfig(
+                    rank=rank,
+                    world_size=control.world_size,
+                    device=device,
+                    device_index=devices[rank] if devices else 0,
+                    control=control,
+                    socket=sock,
+                    lifeline=lifeline,
+                    stacks=self._stacks[rank],
+                    streams=streams,
+                    coordinator=os.getpid(),
+                    from_main_thread=threading.current_thread() is threading.main_thread(),
+                    threads=threads,
+                    random_state=state,
+                    profile=profile,
+                )
+                with _undisturbed():
+                    self._fork_one(config)
+        with _undisturbed():
+            scribe.start()
+
+    def _connect(
+        self, rank: int, scribe: Scribe, child_ends: contextlib.ExitStack
+    ) -> tuple[socket.socket, int, dict[int, int]]:
+        """Makes what connects the coordinator with a rank; the rank's ends of the socketpair, the lifeline and the streams."""
+        ours, theirs = socket.socketpair()
+        self.sockets.append(ours)
+        child_ends.callback(theirs.close)
+        lifeline, end = os.pipe()
+        self._lifelines.append(end)
+        child_ends.callback(os.close, lifeline)
+        self._stacks.append(Stacks(rank))
+        streams = {}
+        for stream in scribe.streams:
+            streams[stream] = scribe.pipe(rank, stream)
+            child_ends.callback(os.close, streams[stream])
+        return theirs, lifeline, streams
 
     def _fork_one(self, config: RankConfig) -> None:
-        with warnings.catch_warnings():
-            # Python 3.12 warns of a fork beside threads. Ranks run our own loop and compiled code, take no lock that a
-            # thread of the coordinator may hold, and notebooks always have threads.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+        pid = fork()
         if pid == 0:
-            # Only the coordinator may hold its ends, or a rank would not see them close.
-            for sock in self.sockets:
-                sock.close()
-            for end in self._lifelines:
-                os.close(end)
-            rank_main(config)
+            rank_main(config)  # which lets go of the coordinator's ends, or a rank would not see them close
         self.pids.append(pid)
 
-    def find_dead(self, grace: float) -> str | None:
+    def find_dead(self, grace: float) -> Death | None:
         """Looks for a rank that has ended, for `grace` seconds at most; says which and how, or None."""
         deadline = time.monotonic() + grace
         while True:
@@ -100,7 +113,7 @@ class Processes:
                     ended, status = pid, None
                 if ended:
                     self.pids[rank] = 0
-                    return f"rank {rank} (pid {pid}) {how_it_ended(status)}"
+                    return Death(rank, pid, status)
             if time.monotonic() >= deadline:
                 return None
             time.sleep(0.01)
@@ -128,9 +141,41 @@ class Processes:
                     os.waitpid(pid, 0)
                 self.pids[index] = 0
 
+    # ---- what they tell of themselves
+
+    def where(self, ranks: Collection[int]) -> dict[int, str]:
+        """Where these ranks are in their code, as `_stacks.ask` tells it. They run on."""
+        running = {self.pids[rank]: rank for rank in ranks if self.pids[rank]}
+        told = ask({pid: self._stacks[rank] for pid, rank in running.items()})
+        return {rank: told[pid] for pid, rank in running.items()}
+
+    def last_words(self, rank: int) -> LastWords:
+        """What a rank has left behind. All have been killed, and nothing more is heard of them afterwards."""
+        stack = shorten(self._stacks[rank].read()) if rank < len(self._stacks) else ""
+        lines = self._scribe.finish() if self._scribe is not None else {}
+        return LastWords(stack, lines.get(rank, ""))
+
     def close(self) -> None:
-        """Closes the coordinator's ends; idempotent."""
+        """Closes the coordinator's ends, when what ranks have written has been passed on; idempotent."""
+        if self._scribe is not None:
+            self._scribe.finish()
+        for stacks in self._stacks:
+            stacks.close()
         for sock in self.sockets:
             sock.close()
         while self._lifelines:
             os.close(self._lifelines.pop())
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """For the moment of a fork: no signal.
+
+    What a signal handler raised right after the fork would lose us the new process id, and would have the child run on in the
+    script.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -8,59 +8,49 @@ A Python exception, of the user's code or of ours, is news, and the loop goes on
 coordinator has died: the kernel ends it at once, whatever it does, by the parent-death signal or by SIGIO from the lifeline.
 """
 
-import ctypes
-import fcntl
-import gc
 import linecache
 import os
 import pickle
-import signal
-import socket
-import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, assert_never
 
-import numpy as np
-
-from synknumba import _channel, _payload, _rank_state, _spin
-from synknumba._control import MESSAGE, ControlBlock
+from synknumba import _channel, _payload, _spin
+from synknumba._control import MESSAGE
 from synknumba._holding import Holding
+from synknumba._inherited import flush
 from synknumba._launch import LaunchConfig
-from synknumba._limits import limit_threads
-from synknumba._messages import Attach, Command, Drop, Failed, Hold, Install, Invitation, Invite, Join, News, Stop
+from synknumba._messages import (
+    Answer,
+    Attach,
+    Command,
+    Drop,
+    Failed,
+    Hold,
+    Install,
+    Invitation,
+    Invite,
+    Join,
+    Measure,
+    Measured,
+    News,
+    Stop,
+)
 from synknumba._program import Collective, Combination, FunctionSpec, Program, Transfer
 from synknumba._routine import Place, Repeated, Routine
 from synknumba._run_collective import CollectiveRoutine, TransferRoutine
 from synknumba._run_combination import CombinationRoutine
 from synknumba._run_function import FunctionRoutine
 from synknumba._run_kernel import KernelRoutine
-from synknumba._shm import Segment, allow_descriptors, release_inherited
-from synknumba._types import DeviceKind
+from synknumba._settling import RankConfig, settle
+from synknumba._shm import Segment
+from synknumba._warned import Collector
 from synknumba.comm import Communicator, host_communicator, nccl_communicator, nccl_problem, nccl_unique_id
 from synknumba.device import Device, DeviceKernel, open_device
 
-_PR_SET_PDEATHSIG = 1  # prctl.h
 _PACKAGE = os.path.dirname(__file__) + os.sep
-
-
-@dataclass(frozen=True, slots=True)
-class RankConfig:
-    """What a rank is given at the fork."""
-
-    rank: int
-    world_size: int
-    device: DeviceKind
-    device_index: int
-    control: ControlBlock
-    socket: socket.socket
-    lifeline: int
-    coordinator: int
-    from_main_thread: bool
-    threads: int
-    profile: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +74,10 @@ class CoordinatorGoneError(Exception):
 class Rank:
     """One rank's state between calls."""
 
-    def __init__(self, config: RankConfig, device: Device) -> None:
+    def __init__(self, config: RankConfig, device: Device, collector: Collector) -> None:
         self.config = config
         self.device = device
+        self._collector = collector
         self.segments: dict[int, Segment] = {}
         self.functions: dict[int, Loaded] = {}
         self.routines: dict[int, Repeated] = {}
@@ -101,6 +92,7 @@ class Rank:
         """Until told to stop, or until the coordinator has died."""
         config, control, rank = self.config, self.config.control, self.config.rank
         base, world_size = control.base, config.world_size
+        warned = self._collector.waiting
         pauses, yields = control.patience.pauses, control.patience.rank
         sequence, number = 0, self._await_command(0)
         while number is not None:
@@ -123,7 +115,8 @@ class Rank:
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
                 # Copies under way must not land in memory that the script writes to next.
                 news = replace(describe_failure(error), lost=not self.device.recover())
-            if news is None:
+            silent = news is None and not warned
+            if silent:
                 number = _spin.arrive(base, world_size, rank, sequence, 0, pauses, yields)
             else:
                 payload, descriptors = self._pack(news, descriptors)
@@ -131,7 +124,7 @@ class Rank:
             if number == _spin.MUST_POST:
                 control.done.post()
                 number = _spin.NO_COMMAND
-            if news is not None:
+            if not silent:
                 _channel.send(config.socket, payload, descriptors, self.watch)
             if number == _spin.NO_COMMAND:
                 number = self._await_command(sequence)
@@ -146,12 +139,13 @@ class Rank:
             if not control.sleep_rank(config.rank, sequence, config.coordinator):
                 return None
 
-    def _pack(self, news: News, descriptors: list[int]) -> tuple[bytes, list[int]]:
-        """News as bytes; that it cannot be packed is news as well."""
+    def _pack(self, news: News | None, descriptors: list[int]) -> tuple[bytes, list[int]]:
+        """What there is to say as bytes; that it cannot be packed is news as well."""
+        rank, warned = self.config.rank, self._collector.hand_over()
         try:
-            return _channel.pack((self.config.rank, news)), descriptors
+            return _channel.pack(Answer(rank, news, warned)), descriptors
         except Exception as error:  # noqa: BLE001  # whatever a class of the user's raises when it is pickled
-            return _channel.pack((self.config.rank, describe_failure(error))), []
+            return _channel.pack(Answer(rank, describe_failure(error), warned)), []
 
     def watch(self) -> None:
         """Raises when the coordinator has died."""
@@ -180,6 +174,8 @@ class Rank:
                 self._transports[False] = self._gpu_transport(unique_id)
             case Drop():
                 self._drop(command)
+            case Measure():
+                return Measured(*self.device.memory_use())
             case Stop():
                 raise StopAsked
             case _:
@@ -320,53 +316,29 @@ def rank_main(config: RankConfig) -> NoReturn:
     """A rank's life; called in the child right after the fork."""
     code = 1
     try:
-        _settle(config)
+        settle(config)
         code = _live(config)
     except KeyboardInterrupt:
         code = 130
     except BaseException:  # noqa: BLE001  # nothing may escape into the script that was forked
         traceback.print_exc()
     finally:
-        with suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        flush()
         os._exit(code)
 
 
-def _settle(config: RankConfig) -> None:
-    """Makes the child a process of its own: signals, death with the coordinator, threads, random state."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the coordinator decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # The signal comes when the *thread* that forked ends, so it is asked for only where that thread lives as long as its
-    # process.
-    if config.from_main_thread:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # The lifeline's other end is the coordinator's alone. It closes when the coordinator ends or becomes another program, and
-    # the kernel then sends SIGIO, which ends a process that does not handle it.
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(config.lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(config.lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the fork was made with all signals held
-    if os.getppid() != config.coordinator:
-        os._exit(1)
-    _rank_state.enter(config.rank, config.world_size)
-    release_inherited(keep=(config.control.segment,))  # or dropped Data would live on in the ranks
-    allow_descriptors()  # as many as the coordinator may come to have
-    limit_threads(config.threads)
-    # Ranks that share one random state would draw the same "random" numbers.
-    np.random.seed([config.rank, *np.random.randint(0, 2**32, 4, np.uint32)])  # noqa: NPY002  # the global generator is what users' code may use
-    gc.freeze()  # what was inherited is never collected here, so its pages stay shared
-
-
 def _live(config: RankConfig) -> int:
+    collector = Collector()
+    collector.enter()
     try:
         device = open_device(config.device, config.device_index)
     except BaseException as error:  # noqa: BLE001  # told to the coordinator, whatever it is
-        _channel.send(config.socket, _channel.pack((config.rank, describe_failure(error))), [], lambda: None)
+        answer = Answer(config.rank, describe_failure(error), collector.hand_over())
+        _channel.send(config.socket, _channel.pack(answer), [], lambda: None)
         return 1
-    _channel.send(config.socket, _channel.pack((config.rank, None)), [], lambda: None)
+    _channel.send(config.socket, _channel.pack(Answer(config.rank, None, collector.hand_over())), [], lambda: None)
     device.attach(config.control.segment)
-    rank = Rank(config, device)
+    rank = Rank(config, device, collector)
     try:
         if config.profile:
             _profiled(rank)
@@ -374,6 +346,7 @@ def _live(config: RankConfig) -> int:
             rank.run()
     finally:
         rank.close()
+        collector.print_rest()
     return 0
 
 

@@ -5,13 +5,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from synknumba._arguments import Output
 from synknumba._bound import Bound
 from synknumba._call_rows import CallRows
 from synknumba._partition import bounds, part
-from synknumba._program import Broadcast, Sharded, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ def make_report(
         shards: in all; None for one a rank.
     """
     pieces = shards or bound.world_size
-    per_row, whole = _bytes(bound)
+    per_row, whole = bound.sizes()
     own = None if rows.own is None else rows.own.counts
     ranks, at = [], 0
     for rank in range(bound.world_size):
@@ -121,18 +118,3 @@ def _slices(start: int, stop: int, own: int, num_slices: int) -> tuple[tuple[int
     own_cuts = [part(own, num_slices, k) for k in range(num_slices)]
     runs = [cut for cut, (low, high) in zip(cuts, own_cuts, strict=True) if cut[1] > cut[0] or high > low]
     return tuple((start + low, start + high) for low, high in runs)
-
-
-def _bytes(bound: Bound) -> tuple[int, int]:
-    """Bytes that a row of all sharded arguments takes, and bytes of all broadcast arguments."""
-    per_row = whole = 0
-    params = list(bound.parameters.values())
-    while params:
-        match params.pop():
-            case Tree(_, leaves):
-                params += leaves
-            case Sharded(array):
-                per_row += int(np.prod(array.shape[1:], dtype=np.int64)) * np.dtype(array.dtype).itemsize
-            case Broadcast(array):
-                whole += int(np.prod(array.shape, dtype=np.int64)) * np.dtype(array.dtype).itemsize
-    return per_row, whole

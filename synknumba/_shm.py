@@ -228,6 +228,11 @@ class Segment:
         return f"<Segment id={self.id} size={self.size} {state}>"
 
 
+def total_bytes() -> int:
+    """Bytes of all segments that this process has made and not let go of."""
+    return sum(segment.size for segment in tuple(_alive) if segment.fd >= 0)
+
+
 def release_inherited(keep: Collection[Segment] = ()) -> None:
     """In a forked child: lets go of every segment inherited from the parent, except those in `keep`.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from synknumba._casting import fill
 from synknumba._failure import CallInfo
+from synknumba._joining import join
 from synknumba._layout import LeafLayout, StorageLayout
 from synknumba._plan import next_number
 from synknumba._program import Collective, HostArray, Transfer
@@ -124,7 +125,7 @@ class GpuTraffic(Traffic):
         return self.fetch(target, [(leaf, work.root) for leaf in range(len(layout.leaves))])
 
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
-        self.world.join()
+        join(self.world)
         if self.world.transport == "nccl":
             arrays = tuple(pair.ends() for pair in pairs)
             program = Collective(next_number(), work.kind, arrays, work.op, work.root, host=False)

@@ -20,7 +20,6 @@ at their first run, when CuPy compiles its kernels.
 """
 
 import ctypes
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +32,7 @@ from cupy.cuda import nccl, runtime
 
 from synknumba._types import CollectiveOp
 from synknumba.comm._base import Communicator, Exchange, Step
+from synknumba.comm._loopback import stay_on_this_machine
 
 _Call: TypeAlias = Callable[[], object]
 _Part: TypeAlias = tuple[int, int]  # start, stop
@@ -107,13 +107,9 @@ def available() -> str | None:
 
 def make_unique_id() -> bytes:
     """What the ranks of one communicator know each other by. It starts a thread: call it in rank 0 alone, after the fork."""
-    _stay_on_this_machine()
+    stay_on_this_machine()
     unique_id: bytes = nccl.get_unique_id()
     return unique_id
-
-
-def _stay_on_this_machine() -> None:
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
 def _connect(world_size: int, rank: int, unique_id: bytes) -> Any:
@@ -123,7 +119,7 @@ def _connect(world_size: int, rank: int, unique_id: bytes) -> Any:
     graph. The end of the process frees all that it holds. CuPy destroys a communicator with the last reference to it, hence one
     reference more than Python knows of.
     """
-    _stay_on_this_machine()
+    stay_on_this_machine()
     communicator = nccl.NcclCommunicator(world_size, unique_id, rank)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
     return communicator

@@ -291,6 +291,10 @@ class Device(ABC):
     def synchronize(self) -> None:
         """Waits for all steps so far."""
 
+    def memory_use(self) -> tuple[int | None, int | None]:
+        """Bytes of the device that this rank has taken, and that are free; by default None, as it is the host's memory."""
+        return None, None
+
     def recover(self) -> bool:
         """After an exception: waits for what is under way, and says whether the device can still be used."""
         self.synchronize()

@@ -144,6 +144,9 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         self._streams.synchronize()
 
+    def memory_use(self) -> tuple[int | None, int | None]:
+        return cupy.get_default_memory_pool().total_bytes(), runtime.memGetInfo()[0]
+
     def recover(self) -> bool:
         with contextlib.suppress(runtime.CUDARuntimeError):
             self._streams.synchronize()

@@ -252,6 +252,18 @@ def test_memory_that_cannot_be_locked():
     assert done.returncode == 0, done.stderr
 
 
+def test_statistics_tell_the_memory_of_each_gpu(world):
+    before = world.statistics().memory
+    assert len(before.devices) == len(before.devices_free) == 3
+    held = synk.variable(np.ones(1 << 22))
+    add_up(synk.data(np.ones(10)))
+    after = world.statistics().memory
+    assert all(now >= then + (1 << 25) for now, then in zip(after.devices, before.devices, strict=True)), "a replica on each"
+    assert all(free > 0 for free in after.devices_free)
+    assert "GPUs: " in str(world.statistics())
+    assert np.array_equal(held.get_value(0)[:2], [1, 1])
+
+
 def test_a_fault_ends_the_world_and_the_next_one_works():
     done = run_script("""
         import numpy as np

@@ -187,7 +187,7 @@ def test_used_on_a_rank(held):
 
     with pytest.MonkeyPatch.context() as patch:  # as it is on a rank that was forked just now
         patch.setattr(_rank_state._state, "rank", 1)
-        patch.setattr(_world, "_open", [])
+        patch.setattr(_world._open, "_world", None)
         held_here = synk.Variable([np.ones(3)], ("leaf",), "inherited")
         told = try_all()
     assert all(one.startswith("this is rank 1") for one in told), told

@@ -1,0 +1,113 @@
+"""What a process that is forked from the script inherits and must not use as its own: descriptors, buffers, random states.
+
+The coordinator calls `before_fork()` and `fork()`; the child calls the rest.
+"""
+
+import ctypes
+import os
+import random
+import stat
+import sys
+import warnings
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+_LINE_BUFFERED = 1  # stdio.h, _IOLBF
+
+_libc = ctypes.CDLL(None)
+
+
+def before_fork() -> None:
+    """Empties the buffers of the standard streams, of Python's and of C's: a child would write out its copy of them too."""
+    for stream in {id(one): one for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
+        with suppress(OSError, ValueError, AttributeError):  # closed, or not there at all
+            stream.flush()  # type: ignore[union-attr]
+    _libc.fflush(None)
+
+
+def fork() -> int:
+    """As `os.fork`, without Python 3.12's warning of threads: `synknumba.fork` says itself which there are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def close_inherited(keep: Collection[int]) -> None:
+    """Takes sockets, pipes and the like away, as they are somebody's conversation; and stdin, which is the script's to read.
+
+    A pipe that stays open here is one whose end the script waits for in vain; a listening socket keeps its port. Files and
+    terminals stay, so that a log file of the script's can be written to on the ranks; and what is the same as stdout or stderr.
+
+    What is taken away becomes /dev/null, and its number stays taken: whoever has it noted down, such as a socket object of the
+    script's that is collected here, closes nothing else.
+
+    Args:
+        keep: descriptors that stay as they are.
+    """
+    spared = {_file(fd) for fd in (1, 2)}
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        with suppress(OSError):  # listdir's own
+            mode = os.fstat(fd).st_mode
+            spoken = stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or stat.S_IFMT(mode) == 0  # 0: epoll, eventfd, inotify
+            if spoken and fd > 2 and fd not in keep and _file(fd) not in spared:
+                os.dup2(null, fd, inheritable=False)
+    os.close(null)
+
+
+def _file(fd: int) -> tuple[int, int] | None:
+    with suppress(OSError):
+        status = os.fstat(fd)
+        return status.st_dev, status.st_ino
+    return None
+
+
+def settle_streams() -> None:
+    """Has stdout and stderr go to their descriptors, line by line, whether Python or a C library writes, and whereto.
+
+    A rank may be ended at any moment, and what it has printed is not to go with it. Nor is it to go to an object in memory, as
+    where the script's prints are captured at the fork: it would be the rank's copy. Notebooks bring it home themselves.
+    """
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if type(stream).__module__.partition(".")[0] != "ipykernel":
+            setattr(sys, name, _by_line(stream, fd))
+    sys.stdin = os.fdopen(0, closefd=False)  # what the script has read ahead is not the rank's
+    with suppress(ValueError):  # a C library without the symbol
+        _libc.setvbuf(ctypes.c_void_p.in_dll(_libc, "stdout"), None, _LINE_BUFFERED, ctypes.c_size_t(0))
+
+
+def _by_line(stream: Any, fd: int) -> Any:
+    """The stream, if that is what it writes to; else a new one."""
+    with suppress(AttributeError, OSError, ValueError):  # whatever stands in its place
+        if stream.fileno() == fd:
+            stream.reconfigure(line_buffering=True)
+            return stream
+    return os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def flush() -> None:
+    """Writes out what is left, of Python's streams and of C's; before a process ends without Python's own end."""
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    _libc.fflush(None)
+
+
+def seed(rank: int, state: Any) -> None:
+    """Gives a rank random states of its own, which follow from those that the script had at the fork.
+
+    Ranks that shared one state would draw the same "random" numbers.
+
+    Args:
+        rank: of this process.
+        state: `random.getstate()` of the script; Python has seeded the child's anew already, from the system.
+    """
+    np.random.seed([rank, *np.random.randint(0, 2**32, 4, np.uint32)])  # noqa: NPY002  # the global generator is what users' code may use
+    random.setstate(state)
+    random.seed((rank << 128) + random.getrandbits(128))

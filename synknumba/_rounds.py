@@ -1,0 +1,285 @@
+"""Rounds: the ranks are told to do something, all do it, all have answered; and what happens if they do not.
+
+    ring ──> ranks work ──> all have arrived ──> news is read ──> warnings are shown ──> failures are raised
+
+Only one round is under way at a time; whoever starts one has the world. While the coordinator waits, it looks after the ranks
+every 50 ms. A rank that has died, or a call past its time, ends the world in the middle of a round. So does whatever else is
+raised there, as by Ctrl-C: ranks that are still at work would answer the next round with the results of this one.
+"""
+
+import contextlib
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeAlias, final
+
+from synknumba import _channel, _spin
+from synknumba._control import MESSAGE, ControlBlock
+from synknumba._errors import ArgumentError, CallTimeout, DeviceError, SynkError, WorldError
+from synknumba._failure import CallInfo, Death, cause_of, device_lost, rank_died, rank_error, unreadable, whereabouts
+from synknumba._messages import Answer, Command, Failed, Install, News, Stop, Warned
+from synknumba._processes import Processes
+from synknumba._statistics import Tally
+from synknumba._types import DeviceKind
+from synknumba._warned import show
+
+START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine longer
+
+RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, what it says, descriptors
+Learn: TypeAlias = Callable[[Sequence[RankNews]], None]
+
+
+@final
+class Rounds:
+    """The rounds of one world.
+
+    Args:
+        control: the world's.
+        processes: its ranks.
+        tally: where rounds are counted.
+        timeout: seconds that a call may take, or None.
+        ended: called with the reason when the ranks have been ended; None where the script wanted it.
+
+    Attributes:
+        sequence: the number of the last round.
+        timeout: as given.
+        in_flight: the round that is under way, unless it is over at once.
+    """
+
+    def __init__(
+        self,
+        control: ControlBlock,
+        processes: Processes,
+        tally: Tally,
+        timeout: float | None,
+        ended: "weakref.WeakMethod[Callable[[str | None], None]]",
+    ) -> None:
+        self.sequence = 0
+        self.timeout = timeout
+        self.in_flight: CallInfo | None = None
+        self._control = control
+        self._base, self._world_size = control.base, control.world_size
+        self._spins = control.patience.pauses, control.patience.coordinator
+        self._processes = processes
+        self._tally = tally
+        self._ended = ended
+        self._warned: list[Warned] = []  # what ranks have warned of, and nobody was shown yet
+
+    def await_ranks(self, device: DeviceKind) -> None:
+        """Waits until every rank has its device; raises what went wrong on the first that has not."""
+        deadline = time.monotonic() + START_SECONDS
+        info = CallInfo("starting", is_call=False)
+
+        def watch() -> None:
+            self._check_alive(info)
+            if time.monotonic() > deadline:
+                message = f"the ranks did not start within {START_SECONDS:.0f} s; see what `nvidia-smi` and the system log say"
+                raise WorldError(message)
+
+        for rank, sock in enumerate(self._processes.sockets):
+            try:
+                answer, _ = _channel.receive(sock, watch)
+            except EOFError:
+                self._check_alive(info, grace=1.0)
+                raise
+            self._warned += answer.warned
+            if answer.news is not None:
+                assert isinstance(answer.news, Failed)  # noqa: S101  # a rank that starts says None or why not
+                message = f"rank {rank} could not open its {device} device: {answer.news.type_name}: {answer.news.message}"
+                raise DeviceError(message) from cause_of(answer.news)
+        self._show_warnings()
+
+    def run(self, number: int, info: CallInfo, learn: Learn) -> None:
+        """Has every rank run a program. Between `begin` and `end`.
+
+        Args:
+            number: of the program.
+            info: for messages.
+            learn: takes in what ranks say that have not failed, also where another has: they say it only once.
+
+        Raises:
+            RankError: a Python exception on a rank.
+            RankDied, CallTimeout: the world is closed and every rank ended.
+        """
+        self.sequence += 1
+        try:
+            code = _spin.call(self._base, self._world_size, self.sequence, number, *self._spins)
+            if code != _spin.ALL_DONE:
+                began = self._control.began
+                self._finish_round(code, info, learn)
+                self._tally.working += time.monotonic_ns() - began
+        except SynkError:
+            with contextlib.suppress(Warning):  # what failed is more than what was warned of
+                self._show_warnings()
+            raise  # the round is over, or the world has ended
+        except BaseException:
+            self._break_off()
+            raise
+        if self._warned:
+            self._show_warnings()
+
+    def _show_warnings(self) -> None:
+        """Gives the warnings of the ranks, when the round is over; one that is an error here is raised."""
+        if self._warned:
+            told, self._warned = self._warned, []
+            show(told)
+
+    def _break_off(self) -> None:
+        """Ends the world in the middle of a round: Ctrl-C, or whatever else a signal handler raises.
+
+        Ranks that are still at work would otherwise answer the next round with the results of this one.
+        """
+        self.kill("a call was interrupted")
+
+    def _finish_round(self, code: int, info: CallInfo, learn: Learn) -> None:
+        """The rest of a round that was not over at once."""
+        self.in_flight = info
+        if code == -1:
+            self._control.wake_ranks()
+            code = _spin.await_all(self._base, self._world_size, *self._spins)
+        watch = self._watch(info)
+        while code == _spin.NOT_YET and not self._control.sleep_coordinator():
+            watch()
+        news = self._read_news(info, watch)
+        self.in_flight = None
+        learn([one for one in news if not isinstance(one[1], Failed)])
+        failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]
+        for rank, failed in failures:
+            if failed.lost:
+                self._end(device_lost(rank, failed), Death(rank, self._processes.pids[rank], None), info)
+        if failures:
+            raise rank_error(info, failures)
+
+    def _watch(self, info: CallInfo) -> Callable[[], None]:
+        """What to do now and then while ranks work: raises when one has died, or the time is up."""
+        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+
+        def watch() -> None:
+            self._check_alive(info)
+            if deadline is not None and time.monotonic() > deadline:
+                self._give_up(info)
+
+        return watch
+
+    def _give_up(self, info: CallInfo) -> None:
+        missing = self._control.missing(self.sequence)
+        stacks = self._processes.where(missing)
+        self.kill(f"{info} took longer than timeout={self.timeout} s")
+        message = (
+            f"{info} took longer than timeout={self.timeout} s; still at work: rank {', '.join(map(str, missing))}. All ranks "
+            f"have been ended; Data keep their contents. Call fork() again, with a larger timeout if the call needs it.\n"
+            f"{whereabouts(stacks)}"
+        )
+        raise CallTimeout(message, stacks=stacks)
+
+    def _read_news(self, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
+        out = []
+        for rank in self._control.with_news():
+            try:
+                answer, descriptors = _channel.receive(self._processes.sockets[rank], watch)
+            except WorldError:
+                raise  # CallTimeout is an OSError too
+            except (EOFError, OSError):
+                self._check_alive(info, grace=1.0)
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever a class of the user's raises when it is unpickled
+                answer, descriptors = Answer(rank, unreadable(error)), []
+            self._warned += answer.warned
+            if answer.news is not None:
+                out.append((rank, answer.news, descriptors))
+        return out
+
+    def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
+        """Has every rank carry out a command. Between `begin` and `end`.
+
+        Returns:
+            What ranks say that have not failed.
+
+        Raises:
+            ArgumentError: the command holds something of the user's that cannot be pickled; nothing was sent.
+        """
+        answers: list[RankNews] = []
+        info = info or CallInfo(type(command).__name__.lower())
+        try:
+            payload = _channel.pack(command)
+        except Exception as error:
+            message = f"{info}: what was passed cannot be sent to the ranks: {error}"
+            raise ArgumentError(message) from error
+        began = time.monotonic_ns()
+        try:
+            self._command(payload, descriptors, info, answers.extend)
+        except SynkError:
+            with contextlib.suppress(Warning):
+                self._show_warnings()
+            raise  # as in `run`
+        except BaseException:
+            self._break_off()
+            raise
+        finally:
+            self._tally.preparing += time.monotonic_ns() - began
+        self._tally.plans += isinstance(command, Install) and command.program is not None
+        self._show_warnings()
+        return answers
+
+    def _command(
+        self,
+        payload: bytes,
+        descriptors: Sequence[int],
+        info: CallInfo,
+        learn: Learn,
+    ) -> None:
+        self.sequence += 1
+        _spin.ring(self._base, self._world_size, self.sequence, MESSAGE)
+        self._control.wake_ranks()
+        watch = self._watch(info)
+        try:
+            for sock in self._processes.sockets:
+                _channel.send(sock, payload, descriptors, watch)
+        except WorldError:
+            raise  # as in `_read_news`
+        except OSError:
+            self._check_alive(info, grace=1.0)
+            raise
+        self._finish_round(_spin.NOT_YET, info, learn)
+
+    # ---- the end
+
+    def _check_alive(self, info: CallInfo, grace: float = 0.0) -> None:
+        """Raises `RankDied` when a rank has ended, after ending the others."""
+        death = self._processes.find_dead(grace)
+        if death is not None:
+            self._end(str(death), death, info)
+
+    def _end(self, reason: str, death: Death, info: CallInfo) -> NoReturn:
+        """Ends all ranks, and says why."""
+        reason = f"{reason} {'during' if info.is_call else 'while'} {info}"
+        self._processes.kill()
+        words = self._processes.last_words(death.rank)
+        self.kill(reason)
+        raise rank_died(reason, death, info, words)
+
+    def kill(self, reason: str | None = None) -> None:
+        """Ends all ranks at once, and with them the world."""
+        self._processes.kill()
+        ended = self._ended()
+        if ended is not None:
+            ended(reason)
+
+    def stop(self, seconds: float) -> None:
+        """Tells the ranks to end and waits for them; kills those that do not."""
+        try:
+            self.sequence += 1
+            _spin.ring(self._base, self._world_size, self.sequence, MESSAGE)
+            self._control.wake_ranks()
+            payload = _channel.pack(Stop())
+            for sock in self._processes.sockets:
+                _channel.send(sock, payload, (), _no_patience)
+            self._processes.join(seconds)
+        except (OSError, TimeoutError):
+            pass  # a rank is dead or stuck; it is killed below
+        finally:
+            self.kill()
+
+
+def _no_patience() -> None:
+    raise TimeoutError

@@ -1,0 +1,312 @@
+"""What a rank has of the script that it was forked from, and what comes back from it: descriptors, output, warnings, chance."""
+
+import builtins
+import glob
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import synknumba as synk
+from synknumba import _threads
+
+ROWS = np.arange(100.0)
+
+
+@synk.function(outputs="sum")
+def total(x):
+    return x.sum()
+
+
+@synk.function(outputs=None)
+def ask(question):
+    names = {"glob": glob, "np": np, "os": os, "random": random, "subprocess": subprocess, "sys": sys}
+    return np.frombuffer(eval(question, names).encode().ljust(4096), np.uint8)
+
+
+def answers(question):
+    """What an expression gives on each rank, as text."""
+    return [bytes(one).decode().strip() for one in ask(question)]
+
+
+# ---- threads -------------------------------------------------------------------------------------------------------------
+
+
+def test_threads_are_named_once(monkeypatch):
+    monkeypatch.setattr(_threads, "_told", [])
+    done = threading.Event()
+    loaders = [threading.Thread(target=done.wait, name=name) for name in ("loader", "writer")]
+    for thread in loaders:
+        thread.start()
+    try:
+        with pytest.warns(RuntimeWarning, match=r"2 other threads run: 'loader', 'writer'.*Call fork\(\) before") as caught:
+            synk.fork(1, device="cpu").close()
+        assert [Path(one.filename).name for one in caught] == ["test_hygiene.py"]
+        synk.fork(1, device="cpu").close()  # warnings are errors here
+    finally:
+        done.set()
+        for thread in loaders:
+            thread.join()
+
+
+def test_no_word_of_threads_where_there_are_none_but_the_main_one(monkeypatch):
+    monkeypatch.setattr(_threads, "_told", [])
+    problems = []
+
+    def work():
+        try:
+            with synk.fork(1, device="cpu"):
+                assert total(ROWS) == ROWS.sum()
+        except BaseException as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not problems
+    assert not _threads._told
+
+
+# ---- descriptors ---------------------------------------------------------------------------------------------------------
+
+
+def test_conversations_are_not_inherited_but_files_are(tmp_path):
+    log = tmp_path / "log"
+    with socket.create_server(("127.0.0.1", 0)) as server, log.open("w") as file:
+        reader, writer = os.pipe()
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        address = server.getsockname()
+        with synk.fork(2, device="cpu"):
+            kinds = answers(f"repr([os.readlink(f'/proc/self/fd/{{fd}}') for fd in {[server.fileno(), reader, writer]}])")
+            assert kinds == [repr([os.devnull] * 3)] * 2
+            links = answers("' '.join(os.readlink(path) for path in glob.glob('/proc/self/fd/*') if os.path.islink(path))")
+            for one in links:
+                assert one.count("socket:") == 1, "the one to the script"
+                assert one.count("pipe:") <= 3, "the lifeline, stderr and perhaps stdout"
+                assert str(log) in one
+            child.stdin.close()
+            assert child.wait(10) == 0, "a rank that had the other end of its input would keep it waiting"
+            child.stdout.close()
+            os.close(writer)
+            assert os.read(reader, 1) == b"", "nobody else can write there"
+            os.close(reader)
+            server.close()
+            with socket.socket() as anew:
+                anew.bind(address)  # a rank that had it would keep the port
+            ask(f"repr(os.write({file.fileno()}, b'line\\n'))")
+            assert answers("repr(sys.stdin.read())") == ["''"] * 2
+    assert log.read_text() == "line\n" * 2
+
+
+# ---- output --------------------------------------------------------------------------------------------------------------
+
+PRINTS = """
+    import ctypes
+
+    @synk.function()
+    def speak(rank, how):
+        libc = ctypes.CDLL(None)
+        if how == "print":
+            print("printed by", rank)
+            print("unfinished", rank, end="")
+            sys.stderr.write(f"error of {rank}\\n")
+        elif how == "C":
+            libc.printf(b"said in C by %d\\n", rank)
+        elif how == "dies" and rank == 1:
+            print("last line of", rank)
+            libc.printf(b"last in C of %d\\n", rank)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    print("before")  # into a pipe, so it stays in the buffer
+    ctypes.CDLL(None).printf(b"before in C\\n")
+    world = synk.fork(2, device="cpu", prefix_output=PREFIX)
+    speak(synk.RANK, "C")
+    try:
+        speak(synk.RANK, "dies")
+    except synk.RankDied:
+        pass
+    with synk.fork(2, device="cpu", prefix_output=PREFIX):
+        speak(synk.RANK, "print")
+"""
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_what_ranks_print_is_neither_lost_nor_printed_twice(start, prefix):
+    script = start(PRINTS.replace("PREFIX", str(prefix)))
+    out, _ = script.process.stdout, script.process.wait(60)
+    text = out.read().decode()
+    script.finish()
+    first, second = ("[rank 0] ", "[rank 1] ") if prefix else ("", "")
+    for line in (
+        "before",
+        "before in C",
+        f"{first}said in C by 0",
+        f"{second}said in C by 1",
+        f"{second}last line of 1",
+        f"{second}last in C of 1",
+        f"{first}printed by 0",
+        f"{second}printed by 1",
+    ):
+        assert text.count(f"{line}\n") == 1 + (line == "before" and text.count("before\n") - 1), (line, text)
+    for rank, mark in enumerate((first, second)):
+        assert text.count(f"{mark}unfinished {rank}") == 1, text
+        assert script.errors.count(f"{mark}error of {rank}\n") == 1
+    if prefix:
+        assert all(line.startswith(("[rank ", "before")) for line in text.splitlines()), text
+
+
+# ---- warnings ------------------------------------------------------------------------------------------------------------
+
+
+class OwnWarning(UserWarning):
+    pass
+
+
+@synk.function(outputs="sum")
+def warn(x, text, fails=False):
+    warnings.warn(text, OwnWarning, stacklevel=1)
+    if fails:
+        raise ValueError(text)
+    return x.sum()
+
+
+def test_warnings_of_ranks_are_shown_once_by_the_script(capfd):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        with synk.fork(3, device="cpu"):
+            for _ in range(3):
+                assert warn(ROWS, "first") == ROWS.sum()
+            assert warn(ROWS, "second") == ROWS.sum()
+            with pytest.raises(synk.RankError):
+                warn(ROWS, "third", True)
+            assert total(ROWS) == ROWS.sum()
+    assert [str(one.message) for one in caught] == ["first", "second", "third"]
+    assert {one.category for one in caught} == {OwnWarning}
+    assert {Path(one.filename).name for one in caught} == {"test_hygiene.py"}
+    assert linecache_line(caught[0]) == "warnings.warn(text, OwnWarning, stacklevel=1)"
+    assert capfd.readouterr().err == "", "ranks print nothing themselves"
+
+
+def linecache_line(caught):
+    return Path(caught.filename).read_text().splitlines()[caught.lineno - 1].strip()
+
+
+def test_filters_of_the_script_are_those_of_the_ranks():
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        world = synk.fork(2, device="cpu")
+    with world:
+        with pytest.raises(OwnWarning, match="as an error"):  # here warnings are errors: the filters of pytest
+            warn(ROWS, "as an error")
+        assert not world.closed
+        assert total(ROWS) == ROWS.sum(), "the world is as it was"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert warn(ROWS, "not wanted") == ROWS.sum()
+    with synk.fork(2, device="cpu"), pytest.raises(synk.RankError, match="OwnWarning: on the rank"):
+        warn(ROWS, "on the rank")
+
+
+def test_every_kind_of_warning_comes_home():
+    @synk.function()
+    def warn_of(name):
+        warnings.warn(f"of {name}", getattr(builtins, name), stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with synk.fork(2, device="cpu"):
+            for name in ("DeprecationWarning", "RuntimeWarning", "ResourceWarning"):
+                warn_of(name)
+                warn_of(name)
+    told = [(str(one.message), one.category.__name__) for one in caught]
+    assert told == [
+        (f"of {name}", name) for name in ("DeprecationWarning", "RuntimeWarning", "ResourceWarning") for _ in range(2)
+    ]
+
+
+def test_warning_of_a_class_that_the_script_does_not_know():
+    @synk.function()
+    def warn_strangely():
+        import sys as modules
+        import types
+
+        module = types.ModuleType("only_on_ranks")
+        module.OddWarning = type("OddWarning", (FutureWarning,), {"__module__": "only_on_ranks"})
+        modules.modules["only_on_ranks"] = module
+        warnings.warn("strange", module.OddWarning, stacklevel=1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        with synk.fork(1, device="cpu"), pytest.warns(FutureWarning, match="OddWarning: strange"):
+            warn_strangely()
+
+
+# ---- chance --------------------------------------------------------------------------------------------------------------
+
+
+def draws():
+    return answers("repr((random.random(), float(np.random.random())))")
+
+
+def test_random_states_differ_between_ranks_and_follow_from_the_script():
+    told = []
+    for _ in range(2):
+        random.seed(5)
+        np.random.seed(6)  # noqa: NPY002  # the global generator is what it is about
+        with synk.fork(3, device="cpu"):
+            told.append(draws())
+    assert told[0] == told[1]
+    assert len({part for one in told[0] for part in eval(one)}) == 6
+    random.seed(7)
+    with synk.fork(3, device="cpu"):
+        other = draws()
+    assert not {eval(one)[0] for one in other} & {eval(one)[0] for one in told[0]}
+
+
+def test_hashes_are_those_of_the_script():
+    with synk.fork(2, device="cpu"):
+        assert answers("repr(hash('a text'))") == [repr(hash("a text"))] * 2
+
+
+# ---- the process that carries output -------------------------------------------------------------------------------------
+
+
+def test_a_process_that_a_rank_leaves_behind_holds_nothing_up():
+    with synk.fork(1, device="cpu") as world:
+        pid = int(answers("repr(subprocess.Popen(['sleep', '100']).pid)")[0])
+    assert world.closed
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_stderr_that_nobody_reads_holds_nothing_up(start):
+    script = start("""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        try:
+            while True:
+                os.write(writer, b"x" * 4096)
+        except BlockingIOError:
+            os.set_blocking(writer, True)
+        os.dup2(writer, 2)
+
+        @synk.function()
+        def complain():
+            os.write(2, b"nobody hears this\\n")
+
+        world = synk.fork(2, device="cpu")
+        complain()
+        began = time.monotonic()
+        world.close()
+        say("closed", time.monotonic() - began)
+        check_world()
+    """)
+    assert float(script.expect(r"closed (\S+)")[1]) < 3
+    script.finish()

@@ -1,0 +1,176 @@
+"""What others on the machine could reach of a world: nothing has a name, nothing listens, nothing may be written by others."""
+
+import ast
+import os
+import socket
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import synknumba as synk
+from synknumba import _shm
+from synknumba.comm import _loopback
+from synknumba.simt._store import Store
+
+ROWS = np.arange(100_000.0)
+PACKAGE = Path(synk.__file__).parent
+
+# Who may read pickles, and from where.
+READERS = {
+    "_channel.py": "the private socketpair, and what came inside a message",
+    "_payload.py": "functions, out of a message",
+    "_rank.py": "what it has pickled itself, to see whether it can be",
+    "device/_cuda_cache.py": "the cache of kernels, after the checks of simt/_store.py",
+    "simt/_cache.py": "the same",
+    "simt/_pickling.py": "a part of the pickle that is being read",
+}
+
+
+@synk.function(outputs="gather")
+def double(x):
+    return 2 * x
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """The processes of a world that has done something, with their descriptors' targets."""
+    with synk.fork(2, device="cpu") as world:
+        data = synk.data(ROWS)
+        assert np.array_equal(double(data), 2 * ROWS)
+        variable = synk.variable(ROWS)
+        synk.all_reduce(variable)
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        assert {*map(str, world.pids)} < {*children}, "the ranks, and what carries their output"
+        yield {int(pid): links(int(pid)) for pid in (os.getpid(), *children)}
+
+
+def links(pid):
+    found = {}
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        if path.is_symlink():
+            found[int(path.name)] = str(path.readlink())
+    return found
+
+
+def test_nothing_listens(processes):
+    sockets = {pid: {link[8:-1] for link in held.values() if link.startswith("socket:[")} for pid, held in processes.items()}
+    ours = set.union(*sockets.values())
+    seen = 0
+    for table in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6", "packet"):
+        path = Path(f"/proc/net/{table}")
+        for line in path.read_text().splitlines()[1:] if path.exists() else ():
+            inode = line.split()[8 if table == "packet" else 9]
+            assert inode not in ours, f"{table}: {line}"
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[6] in ours:
+            seen += 1
+            accepts, name = int(fields[3], 16) & 0x10000, fields[7:]
+            assert not accepts, "a socket that anybody may connect to"
+            assert not name, "a socket that anybody may find"
+    assert seen >= 2 * 2, "both ends of each rank's socketpair"
+
+
+def test_the_search_for_listeners_finds_one():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        inode = os.fstat(server.fileno()).st_ino
+        assert any(line.split()[9] == str(inode) for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+
+
+def test_memory_has_no_name_and_is_this_users_alone(processes):
+    shared = 0
+    for pid, held in processes.items():
+        for fd, link in held.items():
+            if "/synk-" in link or link.startswith("/memfd:synk-"):
+                shared += 1
+                assert link.endswith(" (deleted)"), link
+                status = Path(f"/proc/{pid}/fd/{fd}").stat()
+                assert status.st_uid == os.geteuid()
+                assert status.st_nlink == 0
+                if "/dev/shm" in link:
+                    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert shared >= 3
+    assert not [path for path in Path("/dev/shm").iterdir() if path.name.startswith("synk-")]
+
+
+def test_a_segment_is_private_from_its_first_moment(monkeypatch):
+    """Under the name that it has for some microseconds nobody else may open it, whatever the script's umask."""
+    seen = []
+    unlink = _shm.posix_ipc.unlink_shared_memory
+
+    def look(name):
+        seen.append(stat.S_IMODE(Path(f"/dev/shm{name}").stat().st_mode))
+        unlink(name)
+
+    monkeypatch.setattr(_shm.posix_ipc, "unlink_shared_memory", look)
+    before = os.umask(0)
+    try:
+        _shm.Segment(100).close()
+    finally:
+        os.umask(before)
+    assert seen == [0o600]
+
+
+def test_no_file_is_written_for_all(processes, tmp_path):
+    for pid, held in processes.items():
+        for fd, link in held.items():
+            path = Path(f"/proc/{pid}/fd/{fd}")
+            if link.startswith("/") and path.exists() and stat.S_ISREG(path.stat().st_mode) and pid != os.getpid():
+                assert "synk" in link or not path.stat().st_mode & stat.S_IWOTH, link
+    before = os.umask(0)
+    try:
+        store = Store(tmp_path / "cache")
+        with store.lock("00"):
+            assert store.write("00", b"payload")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
+    files = list((tmp_path / "cache").iterdir())
+    assert len(files) == 2
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files)
+    assert store.read("00") == b"payload"
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
+def test_a_cache_that_others_may_write_to_is_not_read(tmp_path, mode):
+    store = Store(tmp_path / "cache")
+    assert store.write("00", b"payload")
+    store.path.chmod(mode)
+    assert store.read("00") is None
+    assert not store.write("01", b"payload")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_cache_of_another_user_is_not_read(tmp_path):
+    store = Store(tmp_path / "cache")
+    assert store.write("00", b"payload")
+    os.chown(store.path, 65534, 65534)
+    assert store.read("00") is None
+    os.chown(store.path, 0, 0)
+    os.chown(store.path / "00", 65534, 65534)
+    assert store.read("00") is None
+
+
+def test_pickles_are_read_where_it_is_known_who_wrote_them():
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Attribute(ast.Name("pickle" | "cloudpickle"), "load" | "loads" | "Unpickler"):
+                    found.setdefault(str(path.relative_to(PACKAGE)), []).append(node.lineno)
+                case ast.ImportFrom("pickle" | "cloudpickle" | "marshal" | "shelve" | "dill"):
+                    pytest.fail(f"{path}:{node.lineno} hides what it reads")
+                case ast.keyword("allow_pickle"):
+                    pytest.fail(f"{path}:{node.value.lineno} lets NumPy read pickles")
+    assert found.keys() == READERS.keys()
+
+
+def test_nccl_is_told_to_stay_on_this_machine(monkeypatch):
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    _loopback.stay_on_this_machine()
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "lo"
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
+    _loopback.stay_on_this_machine()
+    assert os.environ["NCCL_SOCKET_IFNAME"] == "eth7", "who asks for another gets it"

@@ -1,0 +1,33 @@
+"""What docs/diagnosis.md shows of a rank that died is what its script prints."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+
+
+def plain(text):
+    """Without line breaks, process ids and folders."""
+    return re.sub(r'File "[^"]*/', 'File "', re.sub(r"pid \d+", "pid N", " ".join(text.split())))
+
+
+def test_the_error_of_a_rank_that_died(tmp_path):
+    program, shown = re.search(r"```python\n(import ctypes.*?)```\s+```\n(.*?)```", PAGE, re.DOTALL).groups()
+    assert "RankDied" in shown
+    script = tmp_path / "fault.py"
+    script.write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert plain(shown) in plain(done.stderr)
+    assert done.stderr.startswith("free(): invalid pointer\n")
