@@ -65,6 +65,13 @@ class Rounds:
         self._ended = ended
         self._warned: list[Warned] = []  # what ranks have warned of, and nobody was shown yet
 
+    @property
+    def doing(self) -> str:
+        """What is under way, in words."""
+        if self.in_flight is not None:
+            return f"in {self.in_flight}"
+        return "in a call that has just begun" if self._control.missing(self.sequence) else "between calls"
+
     def await_ranks(self, device: DeviceKind) -> None:
         """Waits until every rank has its device; raises what went wrong on the first that has not."""
         deadline = time.monotonic() + START_SECONDS

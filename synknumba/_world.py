@@ -241,8 +241,7 @@ class World:
         if self._closed:
             raise self.closed_error()
         stacks = self._processes.where(range(self.world_size))
-        doing = "between calls" if self._rounds.in_flight is None else f"in {self._rounds.in_flight}"
-        (file or sys.stderr).write(f"{self!r}, {doing}\n{whereabouts(stacks)}\n")
+        (file or sys.stderr).write(f"{self!r}, {self._rounds.doing}\n{whereabouts(stacks)}\n")
 
     # ---- state
 

@@ -123,12 +123,19 @@ def test_dump_tells_where_each_rank_is():
         world.dump()
 
 
+def dumped(world):
+    told = io.StringIO()
+    world.dump(told)
+    return told.getvalue()
+
+
 def test_dump_of_ranks_at_work_in_compiled_code_and_stopped(capsys):
     world = synk.fork(2, device="cpu")
     burn(ROWS, 1)
     pids = world.pids
 
     def look() -> None:
+        poll(lambda: "in burn(" in dumped(world), "the coordinator has gone to sleep")
         await_work(pids[0])
         world.dump()
         os.kill(pids[1], signal.SIGSTOP)
