@@ -3,6 +3,7 @@
 - Its symbols are its own: a kernel that is loaded from the cache lies in one process with others of the same name, and LLVM
   would take the first of two functions with one name for both.
 - Calls such as `exp` in its loops may become calls of a vector library (see `_vector_math`).
+- Loops that draw random numbers work on several vectors in turns (see `_interleave`).
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from numba.core import types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, CompileResult
 
+from synknumba.simt._interleave import with_interleaving
 from synknumba.simt._vector_math import with_vector_math
 
 # How Numba marks a call that is resolved when the process runs, such as that of a recursive function.
@@ -41,7 +43,8 @@ class KernelLibrary(JITCodeLibrary):
     _final_module: llvm.ModuleRef
 
     def _optimize_final_module(self) -> None:
-        module = with_vector_math(self._final_module)
+        features = self.codegen.magic_tuple()[2]
+        module = with_interleaving(with_vector_math(self._final_module), features)
         for function in module.functions:
             if function.linkage is llvm.Linkage.linkonce_odr and not function.is_declaration:
                 function.linkage = llvm.Linkage.internal  # a function it calls; nothing else is linked with it
