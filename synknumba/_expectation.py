@@ -6,7 +6,7 @@ f(x, 0.5) ── kinds of arguments ──> kernel (generated once) ──> Func
 import ast
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -19,20 +19,20 @@ from synknumba._data import Data
 from synknumba._distribute import InnerFunction
 from synknumba._errors import ArgumentError
 from synknumba._estimate import Estimate
+from synknumba._expectation_lines import LineReader
 from synknumba._expectation_source import MOST_ROOMS, OWN_NAMES, THREADS, Kind, Recipe, kernel_source
 from synknumba._function import Function
 from synknumba._generated import check_own_names, define_kernel, kernel_name
 from synknumba._launch import LaunchConfig
-from synknumba._moments import Moments
 from synknumba._options import FunctionOptions, check_names
 from synknumba._report import PlanReport
-from synknumba._types import Array, DeviceKind, RankConstant
+from synknumba._types import DeviceKind, RankConstant
 from synknumba._variable import Variable
 from synknumba._world import current_world, open_world
 
-# Lines of partial results that a rank makes for a slice, at most. A core runs block after block, and one is the fastest. A GPU
-# has about 4 blocks of 256 threads, half of what fits, on each of the 132 multiprocessors of an H100; not measured yet.
-_BLOCKS: Mapping[DeviceKind, int] = {"cpu": 1, "cuda": 512}
+# Blocks of a launch, at most. A core runs block after block, and one is the fastest. 1056 are the 8 blocks of 256 threads that
+# fit on each of the 132 multiprocessors of an H100: 6 % faster than half of them for random numbers, and the same for memory.
+_BLOCKS: Mapping[DeviceKind, int] = {"cpu": 1, "cuda": 1056}
 
 
 @final
@@ -100,7 +100,7 @@ class Expectation:
         _check(self.name, self._parameters, options, self._size)
         self._binder = Binder(self.name, self._parameters, options.kernel)
         self._inner = InnerFunction(self.name, self.py_func)
-        self._functions: dict[Any, tuple[Function, Recipe]] = {}
+        self._functions: dict[Any, tuple[Function, LineReader]] = {}
 
     # ---- calls
 
@@ -118,9 +118,9 @@ class Expectation:
         Raises:
             As a `Function`; ReductionError where there are no rows.
         """
-        function, recipe, passed = self._prepared(current_world().device, num_slices, args, kwargs)
+        function, reader, passed = self._prepared(current_world().device, num_slices, args, kwargs)
         parts = function(*passed, batch=batch, local_batch=local_batch, num_slices=num_slices, shards=shards)
-        return _estimated(parts, recipe)
+        return reader.estimate(parts)
 
     def as_serial(
         self,
@@ -132,9 +132,9 @@ class Expectation:
         **kwargs: Any,
     ) -> Estimate:
         """Takes the mean on the root alone, of all the rows."""
-        function, recipe, passed = self._prepared(current_world().device, num_slices, args, kwargs)
+        function, reader, passed = self._prepared(current_world().device, num_slices, args, kwargs)
         selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
-        return _estimated(function.as_serial(*passed, **selecting), recipe)
+        return reader.estimate(function.as_serial(*passed, **selecting))
 
     def plan(
         self,
@@ -161,7 +161,7 @@ class Expectation:
 
     def _prepared(
         self, device: DeviceKind, num_slices: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Function, Recipe, tuple[Any, ...]]:
+    ) -> tuple[Function, LineReader, tuple[Any, ...]]:
         """The function for arguments of these kinds, and what it is called with, by position."""
         values = self._binder.match(args, kwargs)
         kinds = tuple(self._kind(name, value) for name, value in values.items())
@@ -182,7 +182,7 @@ class Expectation:
             return "number" if isinstance(value, Data) else "whole"  # NumPy's are passed as numbers
         return "whole" if name in self._options.kernel.broadcast else "rows"
 
-    def _make(self, device: DeviceKind, num_slices: int, kinds: tuple[Kind, ...]) -> tuple[Function, Recipe]:
+    def _make(self, device: DeviceKind, num_slices: int, kinds: tuple[Kind, ...]) -> tuple[Function, LineReader]:
         options = self._options
         parameters = dict(zip(self._parameters, kinds, strict=True))
         if not {"rows", "indices"} & {*kinds}:
@@ -220,7 +220,7 @@ class Expectation:
             givens={**options.kernel.givens, "synk_slice": RankConstant.SLICE},
             launch=LaunchConfig(THREADS, _Blocks(blocks)),
         )
-        return Function(_compiled(recipe, self._inner), kernel_options, self.name, self._inner), recipe
+        return Function(_compiled(recipe, self._inner), kernel_options, self.name, self._inner), LineReader(recipe)
 
 
 def _slices(num_slices: Any) -> int:
@@ -234,33 +234,6 @@ def _compiled(recipe: Recipe, function: InnerFunction) -> Callable[..., Any]:
 
     scope = {"float32": float32, "float64": float64, "int32": int32, "nan": math.nan}
     return define_kernel(kernel_source(recipe), recipe.name, "expectation", function.device_function, scope)
-
-
-# ---- results
-
-
-def _estimated(parts: Sequence[Array], recipe: Recipe) -> Estimate:
-    """The ranks' lines, by rank, slice and block, as one estimate."""
-    lines = np.concatenate([part.reshape(-1, recipe.columns) for part in parts])
-    k, pairs = recipe.values, recipe.pairs
-    cuts = np.cumsum([1, 1, k, k, len(pairs), *([] if recipe.weight is None else [1, k])])
-    rows, weight, mean, rest, products, *squares = np.split(lines, cuts, axis=1)[: len(cuts) + (recipe.weight is not None)]
-    if recipe.covariance:
-        products = _matrices(products, pairs, k)
-    stacked = np.stack([np.broadcast_to(one, mean.shape) for one in squares], axis=1) if squares else None
-    return _estimate.merged(Moments(rows, weight, mean, rest, products, stacked), scalar=recipe.size is None or _alone(recipe))
-
-
-def _alone(recipe: Recipe) -> bool:
-    """Whether a value stands alone beside its weight."""
-    return recipe.weight == "" and recipe.size == 2
-
-
-def _matrices(products: Array, pairs: Sequence[tuple[int, int]], k: int) -> Array:
-    matrices = np.empty((len(products), k, k))
-    for column, (i, j) in enumerate(pairs):
-        matrices[:, i, j] = matrices[:, j, i] = products[:, column]
-    return matrices
 
 
 # ---- what the decorator was given
