@@ -17,7 +17,7 @@ from _common import arguments, print_table, save
 from call_overhead import kernel_sum
 
 import synknumba as synk
-from synknumba import _rank_state, _repetition, _routine, _world
+from synknumba import _rank_state, _repetition, _rounds, _routine
 
 CALLS = 20_000
 POINTS = 4  # of a rank, and of the coordinator
@@ -39,11 +39,11 @@ class Step:
 
 def install(points: Any) -> tuple[Any, ...]:
     """Has ranks and coordinator note the time: before the fork. Returns what was there."""
-    run_world, call_routine, repeat = _world.World.run, _routine.Routine.__call__, _repetition.Repetition.__call__
+    run_round, call_routine, repeat = _rounds.Rounds.run, _routine.Routine.__call__, _repetition.Repetition.__call__
 
-    def timed_world(self: Any, *args: Any) -> None:
+    def timed_round(self: Any, *args: Any) -> None:
         points[-1, 0] = clock()
-        run_world(self, *args)
+        run_round(self, *args)
         points[-1, 1] = clock()
 
     def timed_routine(self: Any) -> Any:
@@ -59,10 +59,10 @@ def install(points: Any) -> tuple[Any, ...]:
         repeat(self)
         mine[2] = clock()
 
-    _world.World.run = timed_world
+    _rounds.Rounds.run = timed_round
     _routine.Routine.__call__ = timed_routine
     _repetition.Repetition.__call__ = timed_repetition
-    return run_world, call_routine, repeat
+    return run_round, call_routine, repeat
 
 
 STEPS = (
@@ -93,7 +93,7 @@ def measure(ranks: int, device: str) -> list[Step]:
             end = clock()
             last = points[:-1].max(axis=0)
             call[:] = start, points[-1, 0], *last, points[-1, 1], end
-    _world.World.run, _routine.Routine.__call__, _repetition.Repetition.__call__ = originals
+    _rounds.Rounds.run, _routine.Routine.__call__, _repetition.Repetition.__call__ = originals
     parts = np.diff(taken, axis=1).T / 1e3
     whole = (taken[:, -1] - taken[:, 0]) / 1e3
     median = np.median(whole)

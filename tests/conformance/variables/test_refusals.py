@@ -9,6 +9,7 @@ import pytest
 
 import synknumba as synk
 from synknumba._messages import Drop
+from synknumba._rounds import Rounds
 from tests.conformance.variables import functions
 from tests.conformance.variables.ranks import RECORD, assert_held
 
@@ -18,16 +19,16 @@ pytestmark = pytest.mark.usefixtures("usable")
 @contextmanager
 def refused(error: type[Exception], *parts: str) -> Iterator[None]:
     """The error is raised, and its message has these parts, in this order; the ranks are told nothing."""
-    send = synk.World.command
+    send = Rounds.command
 
-    def refuse(world, command, *args, **kwargs):
+    def refuse(rounds, command, *args, **kwargs):
         if isinstance(command, Drop):  # of what is let go, at whatever moment
-            return send(world, command, *args, **kwargs)
+            return send(rounds, command, *args, **kwargs)
         pytest.fail("something was sent to the ranks")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(synk.World, "run", refuse)
-        patch.setattr(synk.World, "command", refuse)
+        patch.setattr(Rounds, "run", refuse)
+        patch.setattr(Rounds, "command", refuse)
         with pytest.raises(error, match="(?s)" + ".*".join(map(re.escape, parts))):
             yield
 
