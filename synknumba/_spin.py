@@ -1,7 +1,8 @@
 """The compiled waits: a doorbell that ranks spin on and a counter of arrivals that the coordinator spins on.
 
 A wait first tells the core that it spins, `pauses` times; then it gives way to whoever else wants the core, which is a system
-call, `yields` times; then it gives up, and its caller goes to sleep.
+call, `yields` times but for no longer than YIELD_MS; then it gives up, and its caller goes to sleep. Compiled code hears of no
+signal and looks after nobody, so the limit of time is what bounds how late a death, a `timeout` or Ctrl-C is noticed.
 
 Every function takes the address of the control block, whose words are int64 and whose layout is in `_control`. All loads and
 stores here are atomic: a plain load would be hoisted out of the loop by LLVM, and the order of the stores is the protocol.
@@ -21,17 +22,23 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 ALL_DONE = 0  # every rank has arrived, none has anything to say
 ALL_DONE_WITH_NEWS = 1  # every rank has arrived and at least one has a message
 NOT_YET = 2  # the spin ended before every rank had arrived
 
+# What the longest spin takes where nobody else wants the core. Where somebody does, each time that a wait gives way may last
+# for their turn of some milliseconds, and 20,000 times would be a minute.
+YIELD_MS = 30
+
 # Beside commands, which are program numbers or small negative numbers.
 NO_COMMAND = -(2**62)
 MUST_POST = -(2**62) + 1
 
 _I64 = ir.IntType(64)
+_CLOCK_MONOTONIC_COARSE = 6  # time.h
 
 
 def _pointer(builder: Any, base: Any, word: Any) -> Any:
@@ -115,6 +122,22 @@ def pause(typingctx: Any) -> Any:
     return types.void(), codegen
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _clock(typingctx: Any) -> Any:
+    """Milliseconds, from a clock that is read in some 5 ns without a system call and ticks every 1 to 10 ms."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        timespec = ir.ArrayType(_I64, 2)  # seconds, nanoseconds
+        memory = cgutils.alloca_once(builder, timespec)
+        declared = ir.FunctionType(ir.IntType(32), [ir.IntType(32), timespec.as_pointer()])
+        function = cgutils.get_or_insert_function(builder.module, declared, "clock_gettime")
+        builder.call(function, [ir.IntType(32)(_CLOCK_MONOTONIC_COARSE), memory])
+        seconds, nanoseconds = (builder.extract_value(builder.load(memory), i) for i in range(2))
+        return builder.add(builder.mul(seconds, _I64(1000)), builder.sdiv(nanoseconds, _I64(1_000_000)))
+
+    return types.int64(), codegen
+
+
 def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
     """Compiles at definition, or loads from Numba's cache beside this file: the waits must be ready before the first fork."""
 
@@ -128,22 +151,32 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
     return decorate
 
 
-@compiled("void(int64, int64)")
-def _rest(spin: int, pauses: int) -> None:
-    """What a wait does between two looks: the first `pauses` times it keeps the core, then it gives way."""
+@compiled("int64(int64, int64, int64)")
+def _rest(spin: int, pauses: int, since: int) -> int:
+    """What a wait does between two looks: the first `pauses` times it keeps the core, then it gives way.
+
+    Returns when it first gave way, which is `since` the next time; 0 where it has not yet; −1 when that is too long ago.
+    """
     if spin < pauses:
         pause()
-    else:
-        _sched_yield()
+        return 0
+    _sched_yield()
+    now = _clock()
+    if since == 0:
+        return now
+    return -1 if now - since > YIELD_MS else since
 
 
 @compiled("int64(int64, int64, int64)")
 def await_word(address: int, pauses: int, yields: int) -> int:
     """Spins until the int64 at an address is not zero; 1 if it is."""
+    since = 0
     for i in range(pauses + yields):
         if load_acquire(address, 0) != 0:
             return 1
-        _rest(i, pauses)
+        since = _rest(i, pauses, since)
+        if since < 0:
+            break
     return 0
 
 
@@ -194,10 +227,13 @@ def wake(base: int, rank: int) -> int:
 @compiled("int64(int64, int64, int64, int64)")
 def await_all(base: int, world_size: int, pauses: int, yields: int) -> int:
     """Spins until every rank has arrived."""
+    since = 0
     for i in range(pauses + yields):
         if load_acquire(base, ARRIVED) == world_size:
             return ALL_DONE_WITH_NEWS if load_acquire(base, NEWS) != 0 else ALL_DONE
-        _rest(i, pauses)
+        since = _rest(i, pauses, since)
+        if since < 0:
+            break
     return NOT_YET
 
 
@@ -230,10 +266,13 @@ def coordinator_wakes(base: int) -> int:
 @compiled("int64(int64, int64, int64, int64)")
 def await_command(base: int, sequence: int, pauses: int, yields: int) -> int:
     """Spins until the doorbell differs from `sequence`; then the command, else NO_COMMAND."""
+    since = 0
     for i in range(pauses + yields):
         if load_acquire(base, DOORBELL) != sequence:
             return load_acquire(base, COMMAND)
-        _rest(i, pauses)
+        since = _rest(i, pauses, since)
+        if since < 0:
+            break
     return NO_COMMAND
 
 

@@ -59,3 +59,29 @@ def test_close_does_not_wait_for_a_rank_that_does_not_answer(start):
     """)
     assert float(script.expect(r"closed (\S+)")[1]) < 4.0
     script.finish()
+
+
+def test_timeout_where_others_want_the_cores(start):
+    """A coordinator that gives way while it waits may not come back for some milliseconds, each time."""
+    script = start("""
+        script = os.getpid()
+        world = synk.fork(1, device="cpu", timeout=0.5)
+        total(ROWS)
+        others = []
+        for _ in range(4 * os.cpu_count()):
+            others.append(os.fork())
+            if not others[-1]:
+                while os.getppid() == script:
+                    pass
+                os._exit(0)
+        began = time.monotonic()
+        try:
+            forever(ROWS)
+        except synk.CallTimeout:
+            say("timeout", time.monotonic() - began)
+        for pid in others:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    """)
+    assert float(script.expect(r"timeout (\S+)")[1]) < 10.0, "spins that are counted alone took minutes"
+    script.finish()
