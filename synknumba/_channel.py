@@ -5,6 +5,7 @@ messages, so nothing here is on the hot path.
 """
 
 import io
+import os
 import pickle
 import select
 import socket
@@ -68,7 +69,15 @@ def receive(sock: socket.socket, watch: Callable[[], None]) -> tuple[Any, list[i
     header, descriptors, _, _ = socket.recv_fds(sock, _LENGTH.size, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     if len(header) < _LENGTH.size:
         raise EOFError
-    (length,) = _LENGTH.unpack(header)
+    try:
+        payload = _receive_payload(sock, _LENGTH.unpack(header)[0], watch)
+        return pickle.loads(payload), descriptors  # noqa: S301  # the peer is this process's own fork
+    except BaseException:
+        close_all(descriptors)
+        raise
+
+
+def _receive_payload(sock: socket.socket, length: int, watch: Callable[[], None]) -> bytearray:
     payload = bytearray(length)
     view = memoryview(payload)
     while view:
@@ -77,4 +86,10 @@ def receive(sock: socket.socket, watch: Callable[[], None]) -> tuple[Any, list[i
         if received == 0:
             raise EOFError
         view = view[received:]
-    return pickle.loads(payload), descriptors  # noqa: S301  # the peer is this process's own fork
+    return payload
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Closes descriptors that nobody will use."""
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import final
 
 from synknumba._control import ControlBlock
@@ -16,6 +16,7 @@ from synknumba._inherited import before_fork, fork
 from synknumba._rank import rank_main
 from synknumba._scribe import Scribe
 from synknumba._settling import RankConfig
+from synknumba._signals import held_signals
 from synknumba._stacks import Stacks, ask, shorten
 from synknumba._types import DeviceKind
 from synknumba.device import usable_cores
@@ -36,6 +37,13 @@ class Processes:
         self._lifelines: list[int] = []
         self._stacks: list[Stacks] = []
         self._scribe: Scribe | None = None
+        self._owner = os.getpid()
+
+    def __del__(self) -> None:
+        """Ranks do not outlive what knows of them, as where one Ctrl-C breaks off what another has set off."""
+        if os.getpid() == self._owner:
+            self.kill()
+            self.close()
 
     def start(
         self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool, prefix_output: bool
@@ -54,7 +62,9 @@ class Processes:
         scribe = self._scribe = Scribe(prefix=prefix_output)
         threads = max(1, usable_cores() // control.world_size)
         for rank in range(control.world_size):
-            with contextlib.ExitStack() as child_ends:
+            # What a signal handler raised right after the fork would lose us the new process id, and would have the child run
+            # on in the script.
+            with held_signals(), contextlib.ExitStack() as child_ends:
                 sock, lifeline, streams = self._connect(rank, scribe, child_ends)
                 config = RankConfig(
                     rank=rank,
@@ -72,9 +82,8 @@ class Processes:
                     random_state=state,
                     profile=profile,
                 )
-                with _undisturbed():
-                    self._fork_one(config)
-        with _undisturbed():
+                self._fork_one(config)
+        with held_signals():
             scribe.start()
 
     def _connect(
@@ -165,17 +174,3 @@ class Processes:
             sock.close()
         while self._lifelines:
             os.close(self._lifelines.pop())
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """For the moment of a fork: no signal.
-
-    What a signal handler raised right after the fork would lose us the new process id, and would have the child run on in the
-    script.
-    """
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

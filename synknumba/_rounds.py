@@ -19,6 +19,7 @@ from synknumba._errors import ArgumentError, CallTimeout, DeviceError, SynkError
 from synknumba._failure import CallInfo, Death, cause_of, device_lost, rank_died, rank_error, unreadable, whereabouts
 from synknumba._messages import Answer, Command, Failed, Install, News, Stop, Warned
 from synknumba._processes import Processes
+from synknumba._signals import held_signals
 from synknumba._statistics import Tally
 from synknumba._types import DeviceKind
 from synknumba._warned import show
@@ -44,6 +45,7 @@ class Rounds:
         sequence: the number of the last round.
         timeout: as given.
         in_flight: the round that is under way, unless it is over at once.
+        under_way: whether a round is; between two calls, one that was broken off and could not be ended.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class Rounds:
         self.sequence = 0
         self.timeout = timeout
         self.in_flight: CallInfo | None = None
+        self.under_way = False
+        self._over = False
         self._control = control
         self._base, self._world_size = control.base, control.world_size
         self._spins = control.patience.pauses, control.patience.coordinator
@@ -109,18 +113,21 @@ class Rounds:
             RankDied, CallTimeout: the world is closed and every rank ended.
         """
         self.sequence += 1
+        self.under_way = True
         try:
             code = _spin.call(self._base, self._world_size, self.sequence, number, *self._spins)
             if code != _spin.ALL_DONE:
                 began = self._control.began
                 self._finish_round(code, info, learn)
                 self._tally.working += time.monotonic_ns() - began
+            self.under_way = False
         except SynkError:
+            self.under_way = False
             with contextlib.suppress(Warning):  # what failed is more than what was warned of
                 self._show_warnings()
             raise  # the round is over, or the world has ended
         except BaseException:
-            self._break_off()
+            self.break_off()
             raise
         if self._warned:
             self._show_warnings()
@@ -131,7 +138,7 @@ class Rounds:
             told, self._warned = self._warned, []
             show(told)
 
-    def _break_off(self) -> None:
+    def break_off(self) -> None:
         """Ends the world in the middle of a round: Ctrl-C, or whatever else a signal handler raises.
 
         Ranks that are still at work would otherwise answer the next round with the results of this one.
@@ -169,7 +176,8 @@ class Rounds:
         return watch
 
     def _give_up(self, info: CallInfo) -> None:
-        missing = self._control.missing(self.sequence)
+        # All may have arrived, and one not have sent its news.
+        missing = self._control.missing(self.sequence) or self._control.with_news()
         stacks = self._processes.where(missing)
         self.kill(f"{info} took longer than timeout={self.timeout} s")
         message = (
@@ -180,7 +188,16 @@ class Rounds:
         raise CallTimeout(message, stacks=stacks)
 
     def _read_news(self, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
-        out = []
+        out: list[RankNews] = []
+        try:
+            self._read_each(info, watch, out)
+        except BaseException:
+            for _, _, descriptors in out:
+                _channel.close_all(descriptors)
+            raise
+        return out
+
+    def _read_each(self, info: CallInfo, watch: Callable[[], None], out: list[RankNews]) -> None:
         for rank in self._control.with_news():
             try:
                 answer, descriptors = _channel.receive(self._processes.sockets[rank], watch)
@@ -194,7 +211,6 @@ class Rounds:
             self._warned += answer.warned
             if answer.news is not None:
                 out.append((rank, answer.news, descriptors))
-        return out
 
     def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
         """Has every rank carry out a command. Between `begin` and `end`.
@@ -213,14 +229,17 @@ class Rounds:
             message = f"{info}: what was passed cannot be sent to the ranks: {error}"
             raise ArgumentError(message) from error
         began = time.monotonic_ns()
+        self.under_way = True
         try:
             self._command(payload, descriptors, info, answers.extend)
+            self.under_way = False
         except SynkError:
+            self.under_way = False
             with contextlib.suppress(Warning):
                 self._show_warnings()
             raise  # as in `run`
         except BaseException:
-            self._break_off()
+            self.break_off()
             raise
         finally:
             self._tally.preparing += time.monotonic_ns() - began
@@ -266,14 +285,27 @@ class Rounds:
         raise rank_died(reason, death, info, words)
 
     def kill(self, reason: str | None = None) -> None:
-        """Ends all ranks at once, and with them the world."""
+        """Ends all ranks at once, and with them the world, however often Ctrl-C is pressed meanwhile."""
+        try:
+            with held_signals():
+                self._kill(reason)
+        except BaseException:
+            if not self._over:  # a signal came before they were held
+                with held_signals():
+                    self._kill(reason)
+            raise
+
+    def _kill(self, reason: str | None) -> None:
         self._processes.kill()
         ended = self._ended()
         if ended is not None:
             ended(reason)
+        self._over = True
+        self.under_way = False
 
     def stop(self, seconds: float) -> None:
         """Tells the ranks to end and waits for them; kills those that do not."""
+        self.under_way = True
         try:
             self.sequence += 1
             _spin.ring(self._base, self._world_size, self.sequence, MESSAGE)

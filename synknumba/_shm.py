@@ -34,6 +34,7 @@ import posix_ipc
 from numpy.typing import DTypeLike
 
 from synknumba._errors import SharedMemoryError
+from synknumba._signals import held_signals
 from synknumba._types import Array, Shape
 
 # tmpfs undoes an interrupted reservation: in one piece, a large one would start over at every tick of a profiling timer.
@@ -50,6 +51,7 @@ _T = TypeVar("_T")
 _ids = itertools.count(1)
 _tokens = itertools.count(1)
 _listeners: dict[int, Callable[[int], None]] = {}
+_descriptors: dict[int, tuple[int, int]] = {}  # by segment id: the descriptor, and the process that made the segment
 _alive: "weakref.WeakSet[Segment]" = weakref.WeakSet()
 _maps: "weakref.WeakKeyDictionary[mmap.mmap, int]" = weakref.WeakKeyDictionary()  # to segment ids; views may outlive those
 
@@ -133,7 +135,9 @@ class Segment:
         self._mapping: mmap.mmap | None = mapping
         self._ranges = [_address_range(mapping)]
         _maps[mapping] = segment_id
-        self._finalizer = weakref.finalize(self, _release, segment_id, fd, os.getpid())
+        if fd >= 0:
+            _descriptors[segment_id] = fd, os.getpid()
+        self._finalizer = weakref.finalize(self, _release, segment_id, fd)
         self._finalizer.atexit = False  # a process that ends gives its memory back by that
         _alive.add(self)
 
@@ -205,6 +209,7 @@ class Segment:
         """In a forked child: as `close()`, but silent, and for a segment that the parent made."""
         self._mapping = None
         if self._finalizer.detach() is not None and self.fd >= 0:
+            _descriptors.pop(self.id, None)
             os.close(self.fd)
         self.fd = -1
 
@@ -251,13 +256,25 @@ def release_inherited(keep: Collection[Segment] = ()) -> None:
     _blank_descriptors(inodes)
 
 
-def _release(segment_id: int, fd: int, creator: int) -> None:
+def _release(segment_id: int, fd: int) -> None:
     # A forked child may have closed the descriptor and reused its number; its parent's segments go by release_inherited().
-    if fd < 0 or os.getpid() != creator:
+    if fd < 0 or _descriptors.get(segment_id) != (fd, os.getpid()):
         return
-    os.close(fd)
-    for callback in tuple(_listeners.values()):
-        callback(segment_id)
+    try:
+        for callback in tuple(_listeners.values()):
+            callback(segment_id)
+    finally:
+        with held_signals():
+            del _descriptors[segment_id]
+            os.close(fd)
+
+
+def close_orphans() -> None:
+    """Closes what a finalizer has left open: Python drops what a signal handler raises in one, and then it does no more."""
+    alive = {segment.id for segment in tuple(_alive)}
+    for segment_id, (fd, _) in tuple(_descriptors.items()):
+        if segment_id not in alive:
+            _release(segment_id, fd)
 
 
 def _round_to_pages(nbytes: int) -> int:
@@ -309,12 +326,15 @@ def _with_descriptors(make: Callable[[], _T]) -> _T:
 
 
 def _make(size: int, nbytes: int) -> tuple[int, mmap.mmap]:
-    fd = _open_nameless(nbytes)
+    fd = -1
     try:
+        with held_signals():  # or what was opened would be nobody's
+            fd = _open_nameless(nbytes)
         _reserve(fd, 0, size, nbytes)
         return fd, _map(fd, size, populate=True)
     except BaseException:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
         raise
 
 

@@ -46,7 +46,6 @@ DROP_SECONDS = 5.0  # how long a call waits for a drop in another thread; one ta
 
 _open: "OpenWorld[World]" = OpenWorld()
 current_world = _open.current
-open_world = _open.get
 raise_untold = _open.raise_untold
 
 
@@ -96,15 +95,18 @@ class World:
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._drops = 0  # drops under way, or about to be
         _shm.sweep_names()
+        _shm.close_orphans()
         patience = CROWDED if world_size + 1 > usable_cores() else ROOMY
         self.control = ControlBlock(world_size, patience)
         self._processes = Processes()
         self._rounds = Rounds(self.control, self._processes, self.tally, timeout, weakref.WeakMethod(self._release))
         self.run, self.command = self._rounds.run, self._rounds.command
-        self._unsubscribe = _shm.on_release(lambda segment: self.forget("segment", segment))
+        self._unsubscribe = _nothing
         try:
             self._processes.start(self.control, device, devices, profile=profile, prefix_output=prefix_output)
             self._rounds.await_ranks(device)
+            # Not before: it keeps the world, and one that Ctrl-C has kept from starting, and from ending, must go by itself.
+            self._unsubscribe = _shm.on_release(lambda segment: self.forget("segment", segment))
         except BaseException:
             self._rounds.kill()
             raise
@@ -130,6 +132,8 @@ class World:
                 "Make calls from one thread, or guard them with a lock."
             )
             raise WorldError(message)
+        if self._rounds.under_way:
+            self._rounds.break_off()
         if self._closed:
             self._lock.release()
             raise self.closed_error()
@@ -206,6 +210,11 @@ class World:
             self._rounds.stop(CLOSE_SECONDS)
         finally:
             self._lock.release()
+
+    def settle(self) -> None:
+        """Ends a world in which a round was broken off, by Ctrl-C twice so quickly that there was no time to end it."""
+        if self._rounds.under_way and not self._lock.locked():
+            self._rounds.break_off()
 
     # ---- diagnosis
 
@@ -287,6 +296,18 @@ class World:
         where = f", devices={list(self.devices)}" if self.devices else ""
         state = "closed" if self._closed else "open"
         return f"<World of {self.world_size} {self.device} rank{'s' if self.world_size > 1 else ''}{where}, {state}>"
+
+
+def _nothing() -> None:
+    """What there is to be undone at first."""
+
+
+def open_world() -> World | None:
+    """The open world, or None."""
+    world = _open.get()
+    if world is not None:
+        world.settle()
+    return _open.get()
 
 
 def close() -> None:

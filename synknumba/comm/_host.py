@@ -32,6 +32,7 @@ from numba import types
 from numba.extending import intrinsic, register_jitable
 
 from synknumba._reduction import UFUNCS
+from synknumba._signals import held_signals
 from synknumba._spin import compiled
 from synknumba._types import Array, CollectiveOp
 from synknumba.comm._base import Communicator, Exchange, Step
@@ -135,13 +136,14 @@ def prepare(op: CollectiveOp | None, dtype: Any) -> None:
         op: None for the collectives that only move elements.
         dtype: of the arrays.
     """
-    _mover()
-    if op is None:
-        return
-    array = np.empty(0, dtype)
-    computed = _simplified(op, _Piece((array,), (array,))).sources[0].dtype
-    if _is_compiled(op, computed):
-        _combiner(op, computed.str)
+    with held_signals():  # what Ctrl-C breaks off in Numba's tables stays broken, and nothing can be compiled any more
+        _mover()
+        if op is None:
+            return
+        array = np.empty(0, dtype)
+        computed = _simplified(op, _Piece((array,), (array,))).sources[0].dtype
+        if _is_compiled(op, computed):
+            _combiner(op, computed.str)
 
 
 # ---- who works on what

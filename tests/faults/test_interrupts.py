@@ -200,3 +200,95 @@ def test_interrupt_right_after_a_process_was_made(start, side):
     script.expect("no child")
     script.finish()
     assert "interrupted in rank" not in script.printed
+
+
+def test_interrupt_while_numba_compiles(start):
+    """Numba's tables do not survive an exception in the middle of them: the interrupt waits for the end."""
+    script = start("""
+        from synknumba.comm import _host
+
+        combiner = _host._combiner
+
+        def interrupted(*args):
+            os.kill(os.getpid(), signal.SIGINT)
+            made = combiner(*args)
+            say("compiled")
+            return made
+
+        with synk.fork(2, device="cpu") as world:
+            large = synk.variable(np.ones(500_000))
+            _host._combiner = interrupted
+            try:
+                synk.all_reduce(large, "max")
+            except KeyboardInterrupt:
+                say("interrupted")
+            _host._combiner = combiner
+            assert not world.closed
+            assert synk.all_reduce(large, "sum").get_value(1)[0] == 2.0
+    """)
+    script.expect("compiled")
+    script.expect("interrupted")
+    script.finish()
+
+
+# ---- a notebook ----------------------------------------------------------------------------------------------------------
+
+# What a kernel does: each cell is compiled and run in one namespace, with threads beside; an interrupt is a SIGINT to it.
+NOTEBOOK = """
+import threading, warnings
+
+warnings.filterwarnings("ignore", message="fork")  # which says that there are threads
+threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()  # as a kernel's heartbeat
+space = {name: globals()[name] for name in ("synk", "np", "os", "say", "total", "forever", "ROWS", "cuda")}
+
+def cell(text, number=[0]):
+    number[0] += 1
+    try:
+        exec(compile(text, f"<cell {number[0]}>", "exec"), space)
+    except BaseException as error:
+        say("cell", number[0], type(error).__name__, str(error)[:60].replace(chr(10), " "))
+    else:
+        say("cell", number[0], "done")
+"""
+
+
+@pytest.mark.parametrize("call", ["forever(numbers)", "total(numbers)"])
+def test_notebook_interrupted_and_run_again(start, call):
+    """The cell that forks is run again after an interrupt, and again without one."""
+    script = start(
+        NOTEBOOK
+        + f"""
+FORKS = "synk.close(); world = synk.fork(2, device='cpu'); numbers = synk.data(ROWS)"
+cell(FORKS)
+cell("say('ranks', *world.pids); {call}")
+for _ in range(2):
+    cell(FORKS)
+    cell("assert total(numbers) == ROWS.sum()")
+cell("synk.fork(2, device='cpu')")
+cell("assert total(numbers) == ROWS.sum()")
+cell("synk.close()")
+"""
+    )
+    script.expect("cell 1 done")
+    ranks = script.ranks()
+    if call.startswith("forever"):
+        await_work(ranks[0])
+        script.press_ctrl_c()
+        script.expect("cell 2 KeyboardInterrupt.*")
+    else:
+        script.expect("cell 2 done")
+    for number in (3, 4, 5, 6):
+        script.expect(f"cell {number} done")
+    script.expect("cell 7 WorldError fork.. called while .*")
+    for number in (8, 9):
+        script.expect(f"cell {number} done")
+    script.finish()
+
+
+def test_notebook_whose_kernel_is_restarted(start):
+    """A restart is a SIGKILL to the kernel alone, or a SIGTERM; the next one finds nothing of the last."""
+    script = start(NOTEBOOK + "cell(\"world = synk.fork(2, device='cpu'); say('ranks', *world.pids); forever(ROWS)\")")
+    await_work(script.ranks()[0])
+    script.kill(signal.SIGKILL)
+    script.finish(-signal.SIGKILL)
+    start("check_world()").finish()
