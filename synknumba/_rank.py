@@ -114,7 +114,8 @@ class Rank:
                 return
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
                 # Copies under way must not land in memory that the script writes to next.
-                news = replace(describe_failure(error), lost=not self.device.recover())
+                lost = not self.device.recover()
+                news = replace(describe_failure(error, "" if lost else self.device.explain(error)), lost=lost)
             silent = news is None and not warned
             if silent:
                 number = _spin.arrive(base, world_size, rank, sequence, 0, pauses, yields)
@@ -295,8 +296,8 @@ class Rank:
         self.device.close()
 
 
-def describe_failure(error: BaseException) -> Failed:
-    """An exception as news; its traceback starts where the user's code does."""
+def describe_failure(error: BaseException, more: str = "") -> Failed:
+    """An exception as news, with what the device says of it; its traceback starts where the user's code does."""
     start = error.__traceback__
     while start is not None and start.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         start = start.tb_next
@@ -309,7 +310,7 @@ def describe_failure(error: BaseException) -> Failed:
         message = str(error)
     except Exception as unprintable:  # noqa: BLE001  # the class is the user's
         message = f"(its __str__ raised {type(unprintable).__name__})"
-    return Failed(type(error).__qualname__, message, text, cause)
+    return Failed(type(error).__qualname__, f"{message} {more}".rstrip(), text, cause)
 
 
 def rank_main(config: RankConfig) -> NoReturn:

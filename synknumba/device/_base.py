@@ -300,6 +300,10 @@ class Device(ABC):
         self.synchronize()
         return True
 
+    def explain(self, error: BaseException) -> str:
+        """What else is to be told of an exception, as how much memory is free; empty by default."""
+        return ""
+
     def attach(self, segment: Segment, *, whole: bool = False) -> None:
         """Called when a segment is mapped; a driver may page-lock it: now, if the `whole` is going to be used."""
 

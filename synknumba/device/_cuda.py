@@ -157,6 +157,16 @@ class CudaDevice(Device):
             return True
         return False
 
+    def explain(self, error: BaseException) -> str:
+        if not isinstance(error, cupy.cuda.memory.OutOfMemoryError):
+            return ""
+        free, total = runtime.memGetInfo()
+        pooled = cupy.get_default_memory_pool().free_bytes()
+        return (
+            f"The GPU has {free:,} of {total:,} bytes free, and this rank's pool {pooled:,} more. Use num_slices=, "
+            f"a smaller batch or more GPUs, or drop variables."
+        )
+
     def attach(self, segment: Segment, *, whole: bool = False) -> None:
         self._locked.add(segment.id, segment.array(np.uint8, (segment.size,)), whole=whole)
 
