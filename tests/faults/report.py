@@ -1,0 +1,114 @@
+"""Carries out the fault matrix and writes the table of docs/reliability.md.
+
+    python -m tests.faults.report [docs/reliability.md] [--only PATTERN] [--times N]
+
+Without a file it prints what is not as promised. What was seen on GPUs is kept in benchmarks/results/*faults*.json, written
+there by `python -m tests.report FILE -m "gpu or multi_gpu" tests/faults`.
+"""
+
+import argparse
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import _common
+from tests.faults.matrix.server import Server, run_all
+from tests.faults.matrix.table import CASES, Outcome, problems, representative
+from tests.faults.scripts import ROOT
+
+HEAD = """# What happens when something goes wrong
+
+Written by `python -m tests.faults.report docs/reliability.md`, which makes each of these things happen in real processes, and
+looks at what the script is told and at what is left: processes, children, descriptors, mappings and names of shared memory, and
+the contents of `Data`. Then it calls `fork()` again and checks the next calls against NumPy.
+
+{total} cases on CPU cores, of 1, 2 and 3 ranks, where one, several or all ranks have the fault; {bad} were not as promised.
+A row is a fault at a phase. Its seconds are the longest from the fault until the script was told or, where the script itself
+ends, until the last process was gone. A rank that is stopped is told of after the call's `timeout`, 0.4 s here.
+
+{machine}
+
+| fault | in | phase | cases | the script gets | seconds | leaks | next call |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def carry_out(names: list[str]) -> dict[str, Outcome]:
+    """What was seen of the cases that can be had here."""
+    seen = run_all([name for name in names if not CASES[name].small_shm])
+    small = [name for name in names if CASES[name].small_shm]
+    if small and Server.can_have_small_shm():
+        seen |= run_all(small, small_shm=True, servers=1)
+    return seen
+
+
+def table(seen: dict[str, Outcome]) -> str:
+    """The rows, one for each fault at each phase."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name in seen:
+        case = CASES[name]
+        what = case.fault.what
+        if case.second is not None:
+            what += f", then {case.second.what} {case.second.phase}"
+        where = "ranks" if case.fault.ranks else "script"
+        groups.setdefault((what, where, case.fault.phase or "–", _told(name)), []).append(name)
+    return "".join(_row(*key, [seen[name] for name in names], names) for key, names in groups.items())
+
+
+def _told(name: str) -> str:
+    case = CASES[name]
+    if case.error == "ended":
+        return f"ends, status {case.words[0]}"
+    told = f"`{case.error}`" if case.error else "nothing"
+    return told + ("; the world stays open" if case.stays_open else "")
+
+
+def _row(what: str, where: str, phase: str, told: str, outcomes: list[Outcome], names: list[str]) -> str:
+    seconds = max(outcome.get("seconds", 0.0) for outcome in outcomes)
+    leaks = sum(bool(outcome.get("leaks") or outcome.get("left")) for outcome in outcomes)
+    right = sum(outcome.get("next") == "right" for outcome in outcomes)
+    next_call = "right" if right == len(names) else f"right in {right} of {len(names)}"
+    return f"| {what} | {where} | {phase} | {len(names)} | {told} | {seconds:.2f} | {leaks or 'none'} | {next_call} |\n"
+
+
+def gpu_rows() -> str:
+    """What the last run on GPUs has seen."""
+    lines = []
+    for path in sorted((ROOT / "benchmarks" / "results").glob("*faults*.json")):
+        report = json.loads(path.read_text())
+        lines.append(
+            f"\n`{path.name}`, {report['date']}: {json.dumps(report['machine'])}\n\n| file | outcome | tests |\n|---|---|---|\n"
+        )
+        lines += [f"| {row['file']} | {row['outcome']} | {row['tests']} |\n" for row in report["results"]]
+        lines += [f"\nFailed: {failure}\n" for failure in report["failures"]]
+    return "".join(lines) or "\nNo run on GPUs is kept yet.\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path)
+    parser.add_argument("--only", default="", help="a regular expression for the names of cases")
+    parser.add_argument("--representative", action="store_true", help="only those that the tests always run")
+    parser.add_argument("--times", type=int, default=1, help="how often all are run, one time after the other")
+    options = parser.parse_args()
+    always = representative()
+    names = [name for name in CASES if re.search(options.only, name) and (name in always or not options.representative)]
+    bad: dict[str, list[str]] = {}
+    seen: dict[str, Outcome] = {}
+    for _ in range(options.times):
+        began = time.monotonic()
+        seen = carry_out(names)
+        bad = {name: found for name, outcome in seen.items() if (found := problems(CASES[name], outcome))}
+        for name, found in bad.items():
+            print(name, *found, sep="\n    ")
+        print(f"{len(seen)} cases, {len(bad)} not as promised, {time.monotonic() - began:.0f} s", flush=True)
+    if options.file is not None:
+        head = HEAD.format(total=len(seen), bad=len(bad), machine=f"Machine: `{json.dumps(_common.machine())}`")
+        options.file.write_text(f"{head}{table(seen)}\n## On GPUs\n{gpu_rows()}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

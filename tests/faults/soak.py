@@ -1,0 +1,104 @@
+"""Calls mixed at random with faults, checked against NumPy; memory and descriptors must stay flat.
+
+    python -m tests.faults.soak --calls 1000000 --seed 1
+
+A line says how far it is, and what is held. It ends with an error at the first wrong result, and where more is held at the end
+than after the first tenth, everything let go of both times.
+"""
+
+import argparse
+import gc
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import synknumba as synk
+from tests.faults.scripts import names_in_shm
+from tests.faults.soak_model import COMMON, RARE, Model
+
+RARELY = 400  # steps between two that end a world, about
+MEMORY_SLACK = 48 << 20  # caches of Python, NumPy and Numba, and fragments
+
+
+def held() -> dict[str, int]:
+    """What this process holds."""
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        resident, shared = (int(word) * os.sysconf("SC_PAGESIZE") for word in file.read().split()[1:3])
+    with open("/proc/self/maps") as file:
+        mapped = sum("/synk-" in line for line in file)
+    status = os.statvfs("/dev/shm")
+    return {
+        "resident": resident - shared,
+        "segments": mapped,
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "children": len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
+        "names": len(names_in_shm()),
+        "shm": (status.f_blocks - status.f_bfree) * status.f_frsize,
+    }
+
+
+def interrupted(model: Model, step: str, rng: random.Random) -> None:
+    """A step that an alarm breaks off somewhere; the script then starts over with what it has."""
+    signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 5e-3))
+    try:
+        getattr(model, step)(rng.randrange)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+    model.arrays.clear()  # a call that writes rows may be half done
+    model.results.clear()
+    model.fork(1 + rng.randrange(3))
+
+
+def soak(calls: int, seed: int, every: float) -> None:
+    """Raises AssertionError at what is wrong."""
+    rng = random.Random(seed)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    steps, weights = list(COMMON), list(COMMON.values())
+    done, first, began, told = 0, None, time.monotonic(), 0.0
+    model = Model()
+    for step in (*COMMON, *RARE) * 5:  # what functions keep for NumPy arrays they are called with is there from the start
+        getattr(model, step)(rng.randrange)
+    while done + model.calls < calls:
+        if rng.randrange(RARELY):
+            getattr(model, rng.choices(steps, weights)[0])(rng.randrange)
+        elif rng.randrange(3):
+            getattr(model, rng.choices(list(RARE), RARE.values())[0])(rng.randrange)
+        else:
+            interrupted(model, rng.choices(steps, weights)[0], rng)
+        if time.monotonic() > told + every:
+            told = time.monotonic()
+            print(f"{done + model.calls:>9} calls, {told - began:6.0f} s, {held()}", flush=True)
+        if first is None and done + model.calls > calls / 10:
+            done += model.calls
+            model.close()
+            first = held()
+            model = Model()
+    done += model.calls
+    model.close()
+    last = held()
+    print(f"{done} calls, seed {seed}, {time.monotonic() - began:.0f} s\nat first {first}\nat last  {last}", flush=True)
+    assert first is not None
+    for what in ("segments", "descriptors", "children"):
+        assert last[what] <= first[what], (what, first, last)
+    assert last["resident"] <= first["resident"] + MEMORY_SLACK, (first, last)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--calls", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--every", type=float, default=30.0, help="seconds between two lines")
+    options = parser.parse_args()
+    soak(options.calls, options.seed, options.every)
+    synk.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
