@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ class Collected:
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str, str]] = Counter()
         self.failures: list[str] = []
+        self.faults: list[Any] = []
         self.seconds = 0.0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -36,6 +38,7 @@ class Collected:
         self.counts[report.nodeid.split("::")[0], device[1] if device else "-", report.outcome] += 1
         if report.failed:
             self.failures.append(report.nodeid)
+        self.faults += [told for name, told in report.user_properties if name == "fault" and report.when == "call"]
 
 
 def main() -> int:
@@ -55,6 +58,7 @@ def main() -> int:
         "seconds": round(collected.seconds, 1),
         "results": rows,
         "failures": collected.failures,
+        **({"faults": collected.faults} if collected.faults else {}),
     }
     Path(target).write_text(json.dumps(report, indent=1) + "\n")
     return int(code)

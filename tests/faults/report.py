@@ -34,6 +34,10 @@ ends, until the last process was gone. A rank that is stopped is told of after t
 |---|---|---|---|---|---|---|---|
 """
 
+GPU_HEAD = """| fault | the script gets | seconds | leaks | next call |
+|---|---|---|---|---|
+"""
+
 
 def carry_out(names: list[str]) -> dict[str, Outcome]:
     """What was seen of the cases that can be had here."""
@@ -74,14 +78,16 @@ def _row(what: str, where: str, phase: str, told: str, outcomes: list[Outcome], 
 
 
 def gpu_rows() -> str:
-    """What the last run on GPUs has seen."""
+    """What the last run on GPUs has seen; its tests assert that nothing leaks and that the next call is right."""
     lines = []
     for path in sorted((ROOT / "benchmarks" / "results").glob("*faults*.json")):
         report = json.loads(path.read_text())
         lines.append(
-            f"\n`{path.name}`, {report['date']}: {json.dumps(report['machine'])}\n\n| file | outcome | tests |\n|---|---|---|\n"
+            f"\n{', '.join(report['machine']['gpus'])}; benchmarks/results/{path.name}, {report['date']}.\n\n{GPU_HEAD}"
         )
-        lines += [f"| {row['file']} | {row['outcome']} | {row['tests']} |\n" for row in report["results"]]
+        for row in report["faults"]:
+            seconds = "" if row["seconds"] is None else f"{row['seconds']:.2f}"
+            lines.append(f"| {row['fault']} | {row['error']} | {seconds} | none | right |\n")
         lines += [f"\nFailed: {failure}\n" for failure in report["failures"]]
     return "".join(lines) or "\nNo run on GPUs is kept yet.\n"
 
@@ -91,8 +97,15 @@ def main() -> int:
     parser.add_argument("file", nargs="?", type=Path)
     parser.add_argument("--only", default="", help="a regular expression for the names of cases")
     parser.add_argument("--representative", action="store_true", help="only those that the tests always run")
+    parser.add_argument(
+        "--gpus-only", action="store_true", help="write what was seen on GPUs anew, and leave the rest as it is"
+    )
     parser.add_argument("--times", type=int, default=1, help="how often all are run, one time after the other")
     options = parser.parse_args()
+    if options.gpus_only:
+        kept = options.file.read_text().split("\n## On GPUs\n")[0]
+        options.file.write_text(f"{kept}\n## On GPUs\n{gpu_rows()}")
+        return 0
     always = representative()
     names = [name for name in CASES if re.search(options.only, name) and (name in always or not options.representative)]
     bad: dict[str, list[str]] = {}

@@ -43,9 +43,16 @@ def asserting(x, on, rank, found):
 """
 
 
-def finish(script):
-    script.expect("no child")
-    script.finish()
+@pytest.fixture
+def finish(record_property):
+    """Waits until the script has called `fork()` again and ended, and notes for docs/reliability.md what it was told."""
+
+    def wait(script, fault, error, seconds):
+        script.expect("no child")
+        script.finish()
+        record_property("fault", {"fault": fault, "error": error, "seconds": None if seconds is None else float(seconds)})
+
+    return wait
 
 
 @pytest.mark.parametrize(
@@ -53,7 +60,7 @@ def finish(script):
     [pytest.param([0], marks=one_gpu), pytest.param([0, 0], marks=one_gpu), pytest.param([0, 1], marks=two_gpus)],
     ids=["cuda1", "cuda2on1", "cuda2"],
 )
-def test_illegal_address(start, devices):
+def test_illegal_address(start, finish, devices):
     """On a GPU that ranks share, the context of another rank is another one, but the world ends all the same."""
     last = len(devices) - 1
     script = start(
@@ -77,11 +84,11 @@ except synk.RankDied as error:
     assert float(told[1]) < 2.0
     assert f"rank {last}" in told[2]
     assert "wild(" in told[2]
-    finish(script)
+    finish(script, f"a kernel writes to an illegal address, devices={devices}", "`RankDied`", told[1])
 
 
 @one_gpu
-def test_exception_in_a_kernel(start):
+def test_exception_in_a_kernel(start, finish):
     """Told as what it is where Numba tells it; where its `raise` traps, the context is lost and the world ends."""
     script = start(
         "DEVICES = [0]\n"
@@ -102,8 +109,9 @@ except synk.RankDied as error:
 """
         + AGAIN
     )
-    script.expect("told .*")
-    finish(script)
+    told = script.expect(r"told (\w+) (.*)")
+    error = "`RankError`; the world stays open" if told[1] == "ValueError" else "`RankDied`"
+    finish(script, "a kernel raises an exception, debug=True", error, None)
 
 
 HOARD = """
@@ -138,7 +146,7 @@ GREEDY = {
 
 @one_gpu
 @pytest.mark.parametrize("how", GREEDY)
-def test_out_of_device_memory(start, how):
+def test_out_of_device_memory(start, finish, how):
     """The error says how many bytes were asked for, and the world is usable."""
     call, asked = GREEDY[how]
     script = start(
@@ -162,11 +170,11 @@ world.close()
 """
         + AGAIN
     )
-    told = script.expect(r"told (\w+) (.*)")[2]
+    error, told = script.expect(r"told (\w+) (.*)").groups()
     assert re.search(asked, told), told
     assert "memory" in told.lower()
     assert re.search(r"The GPU has [\d,]+ of [\d,]+ bytes free", told), told
-    finish(script)
+    finish(script, f"the GPU has no memory for: {how}", f"`{error}`; the world stays open", None)
 
 
 NCCL = """
@@ -183,7 +191,7 @@ total(numbers)
 @pytest.mark.multi_gpu
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("call", ["all_reduce(v, 'max')", "broadcast(v)"])
-def test_rank_killed_inside_a_collective(start, call, rank):
+def test_rank_killed_inside_a_collective(start, finish, call, rank):
     script = start(
         KILLER
         + NCCL.format(timeout="")
@@ -206,13 +214,13 @@ killer.join()
     assert float(told[1]) < 1.0
     assert f"rank {rank} " in told[2]
     assert "SIGKILL" in told[2]
-    finish(script)
+    finish(script, f"SIGKILL of rank {rank} inside {call} by NCCL", "`RankDied`", told[1])
 
 
 @pytest.mark.gpu
 @pytest.mark.multi_gpu
 @pytest.mark.parametrize("rank", [0, 1])
-def test_rank_stopped_inside_a_collective(start, rank):
+def test_rank_stopped_inside_a_collective(start, finish, rank):
     """The other rank waits for it inside a kernel of NCCL's, which nothing can interrupt."""
     script = start(
         NCCL.format(timeout=", timeout=3.0")
@@ -229,12 +237,12 @@ except synk.CallTimeout as error:
     told = script.expect(r"timeout (\S+) (.*)")
     assert 3.0 <= float(told[1]) < 5.0
     assert "all_reduce" in told[2]
-    finish(script)
+    finish(script, f"SIGSTOP of rank {rank} inside all_reduce by NCCL, timeout=3", "`CallTimeout`", told[1])
 
 
 @pytest.mark.gpu
 @pytest.mark.multi_gpu
-def test_rank_dies_before_it_arrives_at_a_collective(start):
+def test_rank_dies_before_it_arrives_at_a_collective(start, finish):
     """The other one is in it already."""
     script = start(
         """
@@ -264,4 +272,4 @@ _run_collective.Steps.__call__ = run
         + AGAIN
     )
     script.expect("died rank 1 .*SIGKILL.*")
-    finish(script)
+    finish(script, "SIGKILL of a rank before it arrives at all_reduce by NCCL", "`RankDied`", None)
