@@ -104,8 +104,9 @@ class Segment:
             SharedMemoryError: `/dev/shm` or the memory has no such space, or the process has no descriptor left.
         """
         size = _round_to_pages(nbytes)
-        fd, mapping = _with_descriptors(partial(_make, size, nbytes))
-        self._adopt(next(_ids), size, mapping, fd)
+        segment_id = next(_ids)
+        fd, mapping = _with_descriptors(partial(_make, segment_id, size, nbytes))
+        self._adopt(segment_id, size, mapping, fd)
 
     @classmethod
     def attach(cls, segment_id: int, fd: int, size: int) -> Self:
@@ -135,8 +136,6 @@ class Segment:
         self._mapping: mmap.mmap | None = mapping
         self._ranges = [_address_range(mapping)]
         _maps[mapping] = segment_id
-        if fd >= 0:
-            _descriptors[segment_id] = fd, os.getpid()
         self._finalizer = weakref.finalize(self, _release, segment_id, fd)
         self._finalizer.atexit = False  # a process that ends gives its memory back by that
         _alive.add(self)
@@ -270,7 +269,10 @@ def _release(segment_id: int, fd: int) -> None:
 
 
 def close_orphans() -> None:
-    """Closes what a finalizer has left open: Python drops what a signal handler raises in one, and then it does no more."""
+    """Closes what interrupts have left open: of segments that were not made to the end, and of finalizers.
+
+    Python drops what a signal handler raises in a finalizer, which then does no more.
+    """
     alive = {segment.id for segment in tuple(_alive)}
     for segment_id, (fd, _) in tuple(_descriptors.items()):
         if segment_id not in alive:
@@ -325,15 +327,16 @@ def _with_descriptors(make: Callable[[], _T]) -> _T:
         return make()
 
 
-def _make(size: int, nbytes: int) -> tuple[int, mmap.mmap]:
-    fd = -1
+def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
+    with held_signals():  # from here on it is known, whatever is raised before there is a segment
+        fd = _open_nameless(nbytes)
+        _descriptors[segment_id] = fd, os.getpid()
     try:
-        with held_signals():  # or what was opened would be nobody's
-            fd = _open_nameless(nbytes)
         _reserve(fd, 0, size, nbytes)
         return fd, _map(fd, size, populate=True)
     except BaseException:
-        if fd >= 0:
+        with held_signals():
+            del _descriptors[segment_id]
             os.close(fd)
         raise
 
