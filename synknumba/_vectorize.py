@@ -31,6 +31,10 @@ from synknumba._world import current_world, open_world
 
 _KEPT = 64  # kernels of one function: for argument types, and shapes of rows
 
+# Blocks of a launch, at most. A core takes a thread an element. On a GPU the loop over elements costs each of its threads a
+# division of 64 bits, as much as a dozen elements: a few times what fits on 132 multiprocessors at once, and threads step on.
+_BLOCKS: Mapping[DeviceKind, int | None] = {"cpu": None, "cuda": 4224}
+
 # Types of arguments that are what they are, whatever their value.
 _PLAIN = frozenset({bool, float, complex, IndexRange, type(None), *(np.dtype(char).type for char in "?bhilBHILfdFD")})
 
@@ -220,7 +224,7 @@ class Vectorized:
         key = (device, layout)
         function = self._functions.get(key)
         if function is None:
-            function = self._make(layout)
+            function = self._make(device, layout)
             self._keep(key, function)
         if place is not None:
             self._check_cast(given, place)
@@ -285,7 +289,7 @@ class Vectorized:
             return _Layout(tuple(given.items()), row, place and place.parameter, variables)
         return _Layout(tuple(one_axis.items()), (math.prod(row),), place and place.parameter, variables, frozenset(arrays))
 
-    def _make(self, layout: _Layout) -> Function:
+    def _make(self, device: DeviceKind, layout: _Layout) -> Function:
         """The function for arguments of these types and shapes."""
         loop = self._loops.choose([one for _, one in layout.given])
         operands = {
@@ -300,7 +304,7 @@ class Vectorized:
             outputs={OUT: Output("gather", layout.row, loop.dtype, filled=False)} if layout.place is None else {},
             inout=frozenset() if layout.place is None else frozenset({layout.place}),
             sliceable=layout.variables,
-            launch=element_launch(layout.row),
+            launch=element_launch(layout.row, _BLOCKS[device]),
             flat=layout.flat,
         )
         return Function(kernel, options, self.name, self._inner)

@@ -21,15 +21,16 @@ from synknumba._options import FunctionOptions
 from synknumba._types import Array, DeviceKind, RankConstant, Shape
 from synknumba._variable import Variable
 from synknumba._vectorize_arguments import Given, describe
-from synknumba._vectorize_source import THREADS, ReductionRecipe, element_launch, reduction_source
+from synknumba._vectorize_source import THREADS, TILE, ReductionRecipe, RowGrid, element_launch, reduction_source
 from synknumba._vectorize_types import Loops, cast_name, dtype_of
 from synknumba._world import current_world
 
 _KEPT = 64  # kernels of one function: for types, and shapes of rows
 
-# Chunks of rows that a rank makes of a slice, at most, for rows of one number. A core does one after the other. A GPU has room
-# for about 2048 threads on each of the 132 multiprocessors of an H100; not measured yet.
+# Chunks of rows that a rank makes of a slice, at most. A core does one after the other. A GPU has a chunk for each block where
+# rows are numbers, and else so many threads: an H100 holds 8 blocks of 256 threads on each of its 132 multiprocessors.
 _CHUNKS: Mapping[DeviceKind, int] = {"cpu": 1, "cuda": 1 << 16}
+_BLOCKS = 1056
 
 
 @final
@@ -127,7 +128,7 @@ class Reducer:
         is_flat = len(row) > 1 and not of_variable
         if is_flat:
             row = (math.prod(row),)
-        chunks = max(1, _CHUNKS[device] // max(1, math.prod(row)))
+        chunks = max(1, min(_CHUNKS[device], _BLOCKS) if not row else _CHUNKS[device] // max(1, math.prod(row)))
         options = FunctionOptions(
             style="kernel",
             outputs={
@@ -159,6 +160,6 @@ class Reducer:
 def _launch(row: Shape, chunks: int) -> LaunchConfig:
     """A thread for each chunk and element of a row."""
     if not row:
-        return LaunchConfig(min(THREADS, chunks), -(-chunks // THREADS))
+        return LaunchConfig(1, 1) if chunks == 1 else LaunchConfig(THREADS, RowGrid(THREADS * TILE, chunks))
     grid, (columns, rows, _) = element_launch(row).resolve(chunks)
     return LaunchConfig((columns, min(rows, chunks)), grid)

@@ -5,7 +5,8 @@
                                                                              a CUDA thread for each chunk c of rows a … b − 1
 
 j is the row, k the indices in it. Neighbouring threads have neighbouring columns of the last axis, or rows where these are
-numbers. The next axis is on the rows' threads (y), the first of the others on z; what remains are loops.
+numbers. The next axis is on the rows' threads (y), the first of the others on z; what remains are loops. Of rows that are
+numbers a GPU's chunks have blocks and not threads, so that neighbouring threads read neighbouring rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Literal, TypeAlias, final
 from synknumba._launch import LaunchConfig
 
 THREADS = 256  # of a block
+TILE = 8  # rows that a thread reduces at a time, where blocks reduce rows of one number
 _MOST_BLOCKS = 65535  # along y and z, by CUDA's limits
 
 OUT = "out"  # the parameter with the result
@@ -90,24 +92,46 @@ class ElementGrid:
     columns: int
     rows: int
     layers: int
+    most: int
 
     def __call__(self, rows: int) -> tuple[int, int, int]:
         """Blocks for so many rows."""
-        return self.columns, max(1, min(_MOST_BLOCKS, -(-rows // self.rows))), self.layers
+        return self.columns, max(1, min(self.most, -(-rows // self.rows))), self.layers
 
 
-def element_launch(shape: Sequence[int]) -> LaunchConfig:
+@final
+@dataclass(frozen=True, slots=True)
+class RowGrid:
+    """The grid for so many rows a block, up to a number of blocks."""
+
+    rows: int
+    most: int
+
+    def __call__(self, rows: int) -> int:
+        """Blocks for so many rows."""
+        return max(1, min(self.most, -(-rows // self.rows)))
+
+
+def element_launch(shape: Sequence[int], most: int | None = None) -> LaunchConfig:
     """The launch for rows of this shape, with threads for all of the last axis.
+
+    Args:
+        shape: of a row.
+        most: blocks, about, over which threads step on; None for a thread an element, as far as there is room.
 
     >>> element_launch((3, 5)).resolve(1000)
     ((1, 32, 3), (8, 32, 1))
+    >>> element_launch((3, 5), most=12).resolve(1000)
+    ((1, 4, 3), (8, 32, 1))
     """
     if not shape:
-        return LaunchConfig(THREADS)
+        return LaunchConfig(THREADS, None if most is None else RowGrid(THREADS, most))
     columns = min(THREADS, 1 << max(0, shape[-1] - 1).bit_length())
     rows = THREADS // columns
     layers = max(1, min(_MOST_BLOCKS, shape[0])) if len(shape) > 1 else 1
-    return LaunchConfig((columns, rows), ElementGrid(max(1, -(-shape[-1] // columns)), rows, layers))
+    across = max(1, -(-shape[-1] // columns))
+    most_rows = _MOST_BLOCKS if most is None else min(_MOST_BLOCKS, max(1, most // (across * layers)))
+    return LaunchConfig((columns, rows), ElementGrid(across, rows, layers, most_rows))
 
 
 def map_source(recipe: MapRecipe) -> str:
@@ -123,6 +147,8 @@ def map_source(recipe: MapRecipe) -> str:
 def reduction_source(recipe: ReductionRecipe) -> str:
     """The kernel, a function of partial results, of which chunks have one, of the slice's number, and of the rows."""
     x = recipe.parameter
+    if recipe.is_divided and not recipe.axes:
+        return _kernel(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], _by_blocks(recipe))
     head = [f"synk_n = {f'{x}.stop - {x}.start' if recipe.is_indices else f'{x}.shape[0]'}", *_threads(recipe.axes)]
     if recipe.is_divided:
         chunk = [
@@ -136,6 +162,56 @@ def reduction_source(recipe: ReductionRecipe) -> str:
     else:  # bounds that are plain lengths let the loop over rows go around that over threads: an eighth of the time
         body = [*head, "synk_there[synk_slice, 0] = 1", *_reduced(recipe, "0", "0", "1, synk_n")]
     return _kernel(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], body)
+
+
+def _by_blocks(recipe: ReductionRecipe) -> list[str]:
+    """Block b reduces rows b n / B to (b + 1) n / B, tile after tile: each thread a few neighbouring rows, then all threads.
+
+    Threads are put together in pairs of neighbours, then in pairs of these, so that the order of rows is kept.
+    """
+    x = recipe.parameter
+
+    def both(left: str, right: str) -> str:
+        return _cast(recipe.cast, f"synk_function({left}, {right})")
+
+    def row(index: str) -> str:
+        return _cast(
+            recipe.cast, f"{recipe.parameter}.start + {index}" if recipe.is_indices else f"{recipe.parameter}[{index}]"
+        )
+
+    x = recipe.parameter
+    return [
+        f"synk_threads = cuda.shared.array({THREADS}, {recipe.cast})",
+        "synk_t = cuda.threadIdx.x",
+        "synk_b = cuda.blockIdx.x",
+        f"synk_n = {f'{x}.stop - {x}.start' if recipe.is_indices else f'{x}.shape[0]'}",
+        "synk_first = synk_b * synk_n // cuda.gridDim.x",
+        "synk_last = (synk_b + 1) * synk_n // cuda.gridDim.x",
+        f"synk_total = {_cast(recipe.cast, '0')}",
+        f"for synk_tile in range(synk_first, synk_last, {THREADS * TILE}):",
+        f"    synk_start = synk_tile + synk_t * {TILE}",
+        "    if synk_start < synk_last:",
+        f"        synk_value = {row('synk_start')}",
+        f"        for synk_i in range(synk_start + 1, min(synk_start + {TILE}, synk_last)):",
+        f"            synk_value = {both('synk_value', row('synk_i'))}",
+        "        synk_threads[synk_t] = synk_value",
+        f"    synk_used = min({THREADS}, (synk_last - synk_tile + {TILE - 1}) // {TILE})",
+        "    cuda.syncthreads()",
+        "    synk_step = 1",
+        "    while synk_step < synk_used:",
+        "        if synk_t % (2 * synk_step) == 0 and synk_t + synk_step < synk_used:",
+        f"            synk_threads[synk_t] = {both('synk_threads[synk_t]', 'synk_threads[synk_t + synk_step]')}",
+        "        cuda.syncthreads()",
+        "        synk_step *= 2",
+        "    if synk_t == 0 and synk_tile == synk_first:",
+        "        synk_total = synk_threads[0]",
+        "    elif synk_t == 0:",
+        f"        synk_total = {both('synk_total', 'synk_threads[0]')}",
+        "    cuda.syncthreads()",
+        "if synk_t == 0 and synk_first < synk_last:",
+        "    synk_there[synk_slice, synk_b] = 1",
+        "    synk_partials[synk_slice, synk_b] = synk_total",
+    ]
 
 
 def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> list[str]:

@@ -420,15 +420,26 @@ def test_chunks_of_rows_as_on_gpus(world, monkeypatch):
     monkeypatch.setitem(_vectorize_reduce._CHUNKS, world.device, 20)
     last, total = synk.vectorize(latest.py_func), synk.vectorize(add.py_func)
     rng = np.random.default_rng(5)
-    for n in (1, 2, 30, 1000):
+    for n in (1, 2, 30, 1000, 100_003):  # of the last, blocks have several tiles
         x = rng.integers(1, 10**6, n) * (rng.random(n) < 0.5)
         for num_slices in (1, 3):
             assert last.reduce(x, num_slices=num_slices) == functools.reduce(lambda a, b: b if b != 0 else a, x)
             columns = x[:, None] * np.arange(3)
             assert_array_equal(total.reduce(columns, num_slices=num_slices), columns.sum(axis=0))
+    for dtype in ("int8", "uint64", "float32", "complex128"):
+        numbers = np.arange(5000).astype(dtype)
+        assert_array_equal(total.reduce(numbers), numbers.sum(dtype=np.result_type(numbers.sum(), dtype)))
     assert total.reduce(synk.arange(101)) == 5050
     rows = own_rows(np.arange(world.world_size * 12.0).reshape(-1, 2, 2))
     assert_array_equal(total.reduce(rows), np.arange(world.world_size * 12.0).reshape(-1, 2, 2).sum(axis=0))
+
+
+def test_threads_step_on_as_on_gpus(world, monkeypatch):
+    monkeypatch.setitem(_vectorize._BLOCKS, world.device, 6)
+    total = synk.vectorize(add.py_func)
+    for shape in ((10_007,), (1000, 3), (50, 3, 700)):
+        x = np.arange(math.prod(shape), dtype=float).reshape(shape)
+        assert_array_equal(total(x, 0.5), x + 0.5)
 
 
 def test_nan_and_negative_zero(world):
