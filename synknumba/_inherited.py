@@ -71,12 +71,11 @@ def settle_streams() -> None:
     """Has stdout and stderr go to their descriptors, line by line, whether Python or a C library writes, and whereto.
 
     A rank may be ended at any moment, and what it has printed is not to go with it. Nor is it to go to an object in memory, as
-    where the script's prints are captured at the fork: it would be the rank's copy. Notebooks bring it home themselves.
+    where the script's prints are captured at the fork: it would be the rank's copy. Nor through the threads and sockets of a
+    notebook, which are not here; its kernel reads the descriptors too, and shows in the cell what comes.
     """
     for name, fd in (("stdout", 1), ("stderr", 2)):
-        stream = getattr(sys, name)
-        if type(stream).__module__.partition(".")[0] != "ipykernel":
-            setattr(sys, name, _by_line(stream, fd))
+        setattr(sys, name, _by_line(getattr(sys, name), fd))
     sys.stdin = os.fdopen(0, closefd=False)  # what the script has read ahead is not the rank's
     with suppress(ValueError):  # a C library without the symbol
         _libc.setvbuf(ctypes.c_void_p.in_dll(_libc, "stdout"), None, _LINE_BUFFERED, ctypes.c_size_t(0))

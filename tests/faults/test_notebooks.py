@@ -3,6 +3,7 @@
 Left out, with a line that says so, where Jupyter is not installed.
 """
 
+import os
 import queue
 import re
 import time
@@ -40,7 +41,9 @@ class Notebook:
 
     def __init__(self) -> None:
         self.manager: Any = jupyter_client.KernelManager()
-        self.manager.start_kernel(cwd=str(ROOT))
+        # Under pytest a kernel does not read its descriptors, which is how it shows what other processes write.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        self.manager.start_kernel(cwd=str(ROOT), env=environment)
         self.connect()
 
     def connect(self) -> None:
@@ -149,3 +152,25 @@ def test_fork_does_not_warn_of_the_threads_of_a_kernel(notebook):
     told = notebook.run("import warnings; warnings.simplefilter('error')\n" + FORKS)
     pids(told)
     assert "Warning" not in told
+
+
+def test_what_ranks_print_is_shown(notebook):
+    pids(notebook.run(FORKS))
+    told = notebook.run("synk.function(lambda x: print('hello from rank', len(x)))(rows); time.sleep(2.0)")  # it reads in turns
+    assert "hello from rank 501\n" in told
+    assert "hello from rank 500\n" in told
+
+
+def test_last_words_of_a_rank_are_told(notebook):
+    pids(notebook.run(FORKS))
+    told = notebook.run("""
+import sys
+
+@synk.function()
+def crash(x):
+    print("last words", file=sys.stderr)
+    os.kill(os.getpid(), 11)
+
+crash(rows)
+""")
+    assert re.search(r"(?s)RankDied: rank \d .*SIGSEGV.*wrote to stderr last.*last words", told), told
