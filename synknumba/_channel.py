@@ -11,6 +11,7 @@ import select
 import socket
 import struct
 import sys
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,7 +57,8 @@ def unpack_known(packed: bytes) -> Any:
 def send(sock: socket.socket, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
     """Sends a packed message, calling `watch` while the peer does not read; `watch` raises to give up."""
     _wait(sock, select.POLLOUT, watch)
-    socket.send_fds(sock, [_LENGTH.pack(len(payload))], descriptors)
+    passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+    sock.sendmsg([_LENGTH.pack(len(payload))], passed, socket.MSG_NOSIGNAL)  # socket.send_fds takes no flags
     view = memoryview(payload)
     while view:
         _wait(sock, select.POLLOUT, watch)

@@ -112,9 +112,9 @@ class Rounds:
             RankError: a Python exception on a rank.
             RankDied, CallTimeout: the world is closed and every rank ended.
         """
-        self.sequence += 1
-        self.under_way = True
+        self.under_way = True  # first: what breaks in here may find the sequence ahead of the ranks'
         try:
+            self.sequence += 1
             code = _spin.call(self._base, self._world_size, self.sequence, number, *self._spins)
             if code != _spin.ALL_DONE:
                 began = self._control.began
@@ -170,6 +170,11 @@ class Rounds:
 
         def watch() -> None:
             self._check_alive(info)
+            if self._over:
+                message = (
+                    f"the world was closed during {info}, by another thread or a signal handler; call fork() to start again"
+                )
+                raise WorldError(message)
             if deadline is not None and time.monotonic() > deadline:
                 self._give_up(info)
 

@@ -17,7 +17,7 @@ from synknumba._messages import Warned
 
 MOST = 100  # of one rank in one round; a loop with the filter "always" must not fill its memory
 
-_shown: dict[Any, Any] = {}  # what Python keeps to show a warning once, for those of all ranks and all worlds
+_shown: dict[str, dict[Any, Any]] = {}  # by file, what Python keeps to show a warning once, for all ranks and all worlds
 
 
 @final
@@ -66,7 +66,14 @@ def show(told: Iterable[Warned]) -> None:
     for one in dict.fromkeys(told):
         category = _category(one)
         text = one.text if category.__name__ == one.name else f"{one.name}: {one.text}"
-        warnings.warn_explicit(text, category, one.filename, one.line, registry=_shown)
+        registry = _shown.setdefault(one.filename, {})
+        warnings.warn_explicit(text, category, one.filename, one.line, _module_of(one.filename), registry)
+
+
+def _module_of(filename: str) -> str | None:
+    """The module whose code is in a file, for filters by module: by default a script's own deprecations are shown."""
+    found = (name for name, module in tuple(sys.modules.items()) if getattr(module, "__file__", None) == filename)
+    return next(found, None)
 
 
 def _category(one: Warned) -> type[Warning]:

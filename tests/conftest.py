@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from importlib.util import find_spec
@@ -16,6 +17,8 @@ CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what it runs in the background that way
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[GPUS] = probe()
     # Many worlds compile the same kernels: once is enough. Nothing is taken from an earlier run, or left in the user's cache.
     config.stash[CACHE] = tempfile.TemporaryDirectory(prefix="synknumba-tests-", ignore_cleanup_errors=True)

@@ -249,6 +249,38 @@ def test_warning_of_a_class_that_the_script_does_not_know():
             warn_strangely()
 
 
+def test_the_same_warning_in_two_files_is_shown_twice_and_deprecations_of_the_script_as_python_does(start, tmp_path):
+    """The filters are Python's own, of which one shows deprecations in __main__ alone."""
+    (tmp_path / "other_file.py").write_text(
+        "import warnings\n\n\ndef tell(kind):\n    warnings.warn('same', kind, stacklevel=1)\n"
+    )
+    script = start(f"""
+        import warnings
+
+        warnings.resetwarnings()
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        warnings.filterwarnings("default", category=DeprecationWarning, module="__main__")
+        sys.path.insert(0, {str(tmp_path)!r})
+        import other_file
+
+        @synk.function()
+        def both(x):
+            other_file.tell(RuntimeWarning)
+            other_file.tell(DeprecationWarning)
+            warnings.warn("same", RuntimeWarning, stacklevel=1)
+            warnings.warn("mine", DeprecationWarning, stacklevel=1)
+
+        shown = []
+        warnings.showwarning = lambda message, category, *rest: shown.append((str(message), category.__name__))
+        with synk.fork(2, device="cpu"):
+            both(ROWS)
+            both(ROWS)
+        say(*sorted(shown))
+    """)
+    script.expect(r"\('mine', 'DeprecationWarning'\) \('same', 'RuntimeWarning'\) \('same', 'RuntimeWarning'\)$")
+    script.finish()
+
+
 # ---- chance --------------------------------------------------------------------------------------------------------------
 
 

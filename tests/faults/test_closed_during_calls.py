@@ -1,0 +1,52 @@
+"""The world is closed while a call is under way, by another thread or a signal handler: the call ends, and says so."""
+
+import pytest
+
+CLOSERS = {
+    "a thread": "threading.Timer(0.5, world.close).start()",
+    "a handler": "signal.signal(signal.SIGALRM, lambda *_: synk.close()); signal.setitimer(signal.ITIMER_REAL, 0.5)",
+}
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+@pytest.mark.parametrize("who", CLOSERS)
+def test_the_call_ends(start, who, timeout):
+    script = start(f"""
+        import threading
+
+        @synk.function(outputs="sum")
+        def slow(x):
+            time.sleep(100)
+
+        world = synk.fork(2, device="cpu", timeout={timeout})
+        total(ROWS)
+        {CLOSERS[who]}
+        try:
+            slow(ROWS)
+        except synk.WorldError as error:
+            say(type(error).__name__, error)
+        assert world.closed
+        with synk.fork(2, device="cpu"):
+            assert total(ROWS) == ROWS.sum()
+        say("right again")
+    """)
+    script.expect("WorldError the world was closed during slow.* fork.*")
+    script.expect("right again")
+    script.finish()
+
+
+def test_a_script_that_dies_of_sigpipe_is_told_of_a_dead_rank(start):
+    """Signal 13 is the default of a Unix program; here Data goes to a rank that is not there."""
+    script = start("""
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        world = synk.fork(2, device="cpu")
+        total(ROWS)
+        os.kill(world.pids[1], signal.SIGKILL)
+        time.sleep(0.2)
+        try:
+            total(synk.data(np.arange(20.0)))
+        except synk.RankDied as error:
+            say("died", error)
+    """)
+    script.expect("died rank 1 .*SIGKILL.*")
+    script.finish()
