@@ -430,6 +430,8 @@ def test_chunks_of_rows_as_on_gpus(world, monkeypatch):
         numbers = np.arange(5000).astype(dtype)
         assert_array_equal(total.reduce(numbers), numbers.sum(dtype=np.result_type(numbers.sum(), dtype)))
     assert total.reduce(synk.arange(101)) == 5050
+    named = synk.vectorize(lambda min, max: min + max)  # noqa: A006  # names that kernels may call
+    assert named.reduce(np.arange(5001.0)) == 5001 * 2500
     rows = own_rows(np.arange(world.world_size * 12.0).reshape(-1, 2, 2))
     assert_array_equal(total.reduce(rows), np.arange(world.world_size * 12.0).reshape(-1, 2, 2).sum(axis=0))
 
