@@ -34,6 +34,7 @@ ends, until the last process was gone. A rank that is stopped is told of after t
 |---|---|---|---|---|---|---|---|
 """
 
+GPU_WORDS = "The tests there fail where anything is left or the next call is wrong."
 GPU_HEAD = """| fault | the script gets | seconds | leaks | next call |
 |---|---|---|---|---|
 """
