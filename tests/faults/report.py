@@ -84,7 +84,7 @@ def gpu_rows() -> str:
     for path in sorted((ROOT / "benchmarks" / "results").glob("*faults*.json")):
         report = json.loads(path.read_text())
         lines.append(
-            f"\n{', '.join(report['machine']['gpus'])}; benchmarks/results/{path.name}, {report['date']}.\n\n{GPU_HEAD}"
+            f"\n{', '.join(report['machine']['gpus'])}; benchmarks/results/{path.name}, {report['date']}. {GPU_WORDS}\n\n{GPU_HEAD}"
         )
         for row in report["faults"]:
             seconds = "" if row["seconds"] is None else f"{row['seconds']:.2f}"
