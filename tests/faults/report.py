@@ -83,9 +83,8 @@ def gpu_rows() -> str:
     lines = []
     for path in sorted((ROOT / "benchmarks" / "results").glob("*faults*.json")):
         report = json.loads(path.read_text())
-        lines.append(
-            f"\n{', '.join(report['machine']['gpus'])}; benchmarks/results/{path.name}, {report['date']}. {GPU_WORDS}\n\n{GPU_HEAD}"
-        )
+        gpus = ", ".join(report["machine"]["gpus"])
+        lines.append(f"\n{gpus}; benchmarks/results/{path.name}, {report['date']}. {GPU_WORDS}\n\n{GPU_HEAD}")
         for row in report["faults"]:
             seconds = "" if row["seconds"] is None else f"{row['seconds']:.2f}"
             lines.append(f"| {row['fault']} | {row['error']} | {seconds} | none | right |\n")
