@@ -175,14 +175,17 @@ def _means(recipe: Recipe, target: str) -> list[str]:
 
 
 def _divided(recipe: Recipe, target: str) -> list[str]:
-    """From the threads' sums in smem to the means, less the centre, and into a line."""
+    """From the threads' sums in smem to the means, less the centre, and into a line.
+
+    Sums without weight are 0, so that the mean is the centre, or NaN, as 0 · NaN and 0 · ∞ are.
+    """
     values = range(recipe.values)
     return [
         *_added(2 + recipe.values),
         "synk_total = synk_sums[1, 0]",
-        *(f"synk_e{i} = 0.0" for i in values),
+        *(f"synk_e{i} = synk_sums[{2 + i}, 0]" for i in values),
         "if synk_total != 0.0:",
-        *(f"    synk_e{i} = synk_sums[{2 + i}, 0] / synk_total" for i in values),
+        *(f"    synk_e{i} /= synk_total" for i in values),
         "if synk_t == 0:",
         *_indented([*_stored(target, 0, ("synk_sums[0, 0]", "synk_total")), *_stored_means(recipe, target)]),
         "cuda.syncthreads()",
@@ -241,19 +244,18 @@ def _summed(recipe: Recipe, rooms: Sequence[str], target: str) -> list[str]:
 def _last_block(recipe: Recipe) -> list[str]:
     """The block that ends last puts the lines of all together, in their order, whichever block it is.
 
-    A thread takes every 256th line. The centre is the mean of the first block, which always has rows. A line without weight has
-    no mean.
+    A thread takes every 256th line. The centre is the mean of the first block, which always has rows.
     """
     values = range(recipe.values)
     rooms = [f"synk_g{room}" for room in range(recipe.late_rooms)]
     every_line = f"for synk_j in range(1 + synk_t, cuda.gridDim.x + 1, {THREADS}):"
-    distances = ["synk_h = synk_lines[synk_j, 1]", "if synk_h != 0.0:"]
+    distances = ["synk_h = synk_lines[synk_j, 1]"]
     for i in values:
         mean, rest = f"synk_lines[synk_j, {2 + i}]", f"synk_lines[synk_j, {2 + recipe.values + i}]"
-        distances.append(f"    synk_x{i} = ({mean} - synk_centre[{i}]) + {rest}")
-    sums = ["synk_c += synk_lines[synk_j, 0]", *distances, "    synk_u += synk_h"]
-    sums += [f"    synk_f{i} += synk_h * synk_x{i}" for i in values]
-    squares = [*distances, *(f"    synk_x{i} -= synk_e{i}" for i in values), *_indented(_moved_line(recipe))]
+        distances.append(f"synk_x{i} = ({mean} - synk_centre[{i}]) + {rest}")
+    sums = ["synk_c += synk_lines[synk_j, 0]", *distances, "synk_u += synk_h"]
+    sums += [f"synk_f{i} += synk_h * synk_x{i}" for i in values]
+    squares = [*distances, *(f"synk_x{i} -= synk_e{i}" for i in values), *_moved_line(recipe)]
     return [
         *_ended_last(recipe),
         *(f"{name} = 0.0" for name in ("synk_c", "synk_u", *(f"synk_f{i}" for i in values), *rooms)),

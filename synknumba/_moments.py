@@ -29,7 +29,7 @@ class Moments:
     Attributes:
         count: shape (P, 1): rows.
         weight: shape (P, 1): Σ w; the rows where there are no weights.
-        mean: shape (P, k): Σ w v / Σ w, rounded; anything where the weight is 0.
+        mean: shape (P, k): Σ w v / Σ w, rounded; where the weight is 0 any number, or NaN if a v is not finite.
         rest: shape (P, k): Σ w v / Σ w less `mean`.
         products: shape (P, k): Σ w (v − mean)²; or shape (P, k, k): Σ (v − mean)(v' − mean') for each two of the values.
         squares: shape (P, 3, k): Σ w² (v − mean)^j for j = 0, 1, 2; None where there are no weights.
@@ -44,16 +44,17 @@ class Moments:
 
 
 def merge(parts: Moments) -> Moments:
-    """All parts as one, shape (1, …). A part of weight 0 changes no mean.
+    """All parts as one, shape (1, …). A part of weight 0 changes no mean, unless its own is NaN.
 
     Values that are infinite or NaN pass through as in a sum: a mean of ∞ and 1 is ∞, of ∞ and −∞ NaN; M is NaN.
     """
     if len(parts.count) == 1:
         return parts
     with np.errstate(invalid="ignore", over="ignore"):
-        used = parts.weight != 0
+        has_weight = parts.weight != 0
+        used = has_weight | np.isnan(parts.mean)
         total = parts.weight.sum(axis=0, keepdims=True)
-        means, first = np.where(used, parts.mean, 0.0), int(used.argmax())
+        means, first = np.where(used, parts.mean, 0.0), int(has_weight.argmax())
         infinite = means.sum(axis=0, keepdims=True)
         finite = np.isfinite(means).all(axis=0, keepdims=True)
         delta = np.where(used & finite, (means - means[first]) + parts.rest, 0.0)
@@ -87,7 +88,8 @@ def of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mome
     with np.errstate(invalid="ignore", over="ignore"):
         w = np.ones((len(values), 1)) if weights is None else weights[:, None]
         total = w.sum(axis=0, keepdims=True)
-        mean = np.divide((w * values).sum(axis=0, keepdims=True), total, out=values[:1].copy(), where=total != 0)
+        weighted = (w * values).sum(axis=0, keepdims=True)  # without weight 0, or NaN
+        mean = np.divide(weighted, total, out=values[:1] + weighted, where=total != 0)
         away = np.where(np.isfinite(mean), values - mean, np.nan)
         left = np.divide((w * away).sum(axis=0, keepdims=True), total, out=np.zeros_like(mean), where=total != 0)
         mean, rest = _rounded(mean, left)

@@ -1,5 +1,6 @@
 """Expectation values and their error bars are NumPy's, however the rows lie."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ from numba import cuda, njit
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
+from synknumba import _expectation
 
 CLOSE = {"rtol": 1e-12, "atol": 0}
 
@@ -155,6 +157,26 @@ def test_weights(world, num_slices):
     assert_allclose(estimate.stderr, math.sqrt(spread) / total, rtol=1e-11)
     assert_allclose(estimate.effective_size, total**2 / square, **CLOSE)
     assert estimate.count == 600
+
+
+@pytest.mark.parametrize("blocks", [1, 7])
+def test_rows_of_weight_0_are_not_left_out(world, monkeypatch, blocks):
+    monkeypatch.setattr(_expectation, "_BLOCKS", {"cpu": blocks, "cuda": blocks})
+    mean = synk.expectation(lambda x, y, w: (x, y), weights="w")
+    for n, bad, place, num_slices in itertools.product((4, 3000), (np.nan, np.inf), (0, -1), (1, 2, 4)):
+        values, weights = np.arange(float(n)), np.ones(n)
+        values[place], weights[place] = bad, 0.0
+        finite = np.arange(float(n))
+        for call in (mean, mean.as_serial):
+            found = call(values, finite, weights, num_slices=num_slices)
+            assert_array_equal(np.isnan([found.mean, found.variance, found.stderr]), [[True, False]] * 3)
+            assert_allclose(found.mean[1], np.average(finite, weights=weights), rtol=1e-14)
+            assert_allclose(found.effective_size, n - 1)
+    # Whole blocks, slices and ranks without weight move no mean.
+    finite = 1e9 + np.arange(3000.0)
+    weights = np.where(np.arange(3000) >= 2900, 1.0, 0.0)
+    for num_slices in (1, 4):
+        assert_allclose(mean(finite, finite, weights, num_slices=num_slices).mean, finite[2900:].mean(), **CLOSE)
 
 
 def test_the_weight_may_be_returned(world):

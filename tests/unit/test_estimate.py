@@ -122,6 +122,16 @@ def test_infinite_values_make_the_mean_that_a_sum_makes(values, mean):
         assert math.isnan(whole.variance)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_rows_of_weight_0_are_not_left_out(bad):
+    together = Estimate.from_values([bad, 1.0, 2.0], [0.0, 1.0, 1.0])
+    one, others = Estimate.from_values([bad], [0.0]), Estimate.from_values([1.0, 2.0], [1.0, 1.0])
+    for found in (together, one, one + others, others + one, one + one + others):
+        assert math.isnan(found.mean)
+        assert math.isnan(found.variance)
+    assert (others + Estimate.from_values([7.0], [0.0])).mean == 1.5
+
+
 def test_nan_concerns_its_own_value_only():
     first, second = Estimate.from_values([[1.0, math.nan], [3.0, 1.0]]), Estimate.from_values([[5.0, 1.0]])
     assert_array_equal((first + second).mean, [3.0, math.nan])
