@@ -17,7 +17,7 @@ from synknumba._arguments import IndexRange, Output
 from synknumba._bind import Binder, signature_names
 from synknumba._data import Data
 from synknumba._distribute import InnerFunction
-from synknumba._errors import ArgumentError
+from synknumba._errors import ArgumentError, KernelError
 from synknumba._estimate import Estimate
 from synknumba._expectation_lines import LineReader
 from synknumba._expectation_source import MOST_ROOMS, OWN_NAMES, THREADS, Kind, Recipe, kernel_source
@@ -29,6 +29,8 @@ from synknumba._report import PlanReport
 from synknumba._types import DeviceKind, RankConstant
 from synknumba._variable import Variable
 from synknumba._world import current_world, open_world
+
+_KEPT = 64  # functions of one expectation: for kinds of arguments, and numbers of slices
 
 # Blocks of a launch, at most. A core runs block after block, and one is the fastest. 1056 are the 8 blocks of 256 threads that
 # fit on each of the 132 multiprocessors of an H100: 6 % faster than half of them for random numbers, and the same for memory.
@@ -168,6 +170,8 @@ class Expectation:
         key = (device, _slices(num_slices), kinds)
         found = self._functions.get(key)
         if found is None:
+            while len(self._functions) >= _KEPT:
+                self._functions.pop(next(iter(self._functions)))  # the oldest; its ranks forget it with it
             found = self._functions[key] = self._make(*key)
         return *found, tuple(values[name] for name in self._binder.passed)
 
@@ -266,10 +270,8 @@ def _real(dtype: Any) -> str:
 def _size(name: str, function: Callable[..., Any], options: ExpectationOptions) -> int | None:
     """How many numbers the function returns in a tuple; None for a number alone."""
     if options.size is not None:
-        return options.size or None
-    from synknumba.simt._source import read_definition  # noqa: PLC0415
-
-    returns = list(_returns(read_definition(function).tree))  # type: ignore[arg-type]
+        return _told_size(name, function, options.size)
+    returns = _read_returns(function)
     sizes = {len(node.value.elts) if isinstance(node.value, ast.Tuple) else None for node in returns}
     if len(sizes) != 1 or any(node.value is None for node in returns):
         message = (
@@ -278,6 +280,32 @@ def _size(name: str, function: Callable[..., Any], options: ExpectationOptions) 
         )
         raise ArgumentError(message)
     return sizes.pop()
+
+
+def _told_size(name: str, function: Callable[..., Any], size: Any) -> int | None:
+    """What size= says, unless the source shows that it is wrong."""
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
+        message = f"size= of {name} is the length of the tuple that it returns, an integer, or 0 for a number; got {size!r}"
+        raise ArgumentError(message)
+    try:
+        returns = _read_returns(function)
+    except KernelError:  # there is no source to be seen
+        returns = []
+    for node in returns:
+        if isinstance(node.value, ast.Tuple) and _is_plain(node.value) and len(node.value.elts) != size:
+            message = f"size={size} of {name}, but line {node.lineno} of its file returns a tuple of {len(node.value.elts)}"
+            raise ArgumentError(message)
+    return int(size) or None
+
+
+def _is_plain(node: ast.Tuple) -> bool:
+    return not any(isinstance(element, ast.Starred) for element in node.elts)
+
+
+def _read_returns(function: Callable[..., Any]) -> list[ast.Return]:
+    from synknumba.simt._source import read_definition  # noqa: PLC0415
+
+    return list(_returns(read_definition(function).tree))  # type: ignore[arg-type]
 
 
 def _returns(node: ast.AST) -> Iterator[ast.Return]:

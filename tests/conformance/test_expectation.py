@@ -305,6 +305,13 @@ def test_the_kernels_own_names_are_told_nowhere(world):
     assert "synk" not in str(report)
 
 
+def test_keeps_few_functions():
+    mean = synk.expectation(lambda x: x)
+    for num_slices in range(1, 80):
+        mean.plan(np.zeros(5), num_slices=num_slices, world_size=1)
+    assert len(mean._functions) == 64
+
+
 @pytest.mark.parametrize("shards", [1, 3, 8])
 def test_shards(world, shards):
     rng = np.random.default_rng(14)
@@ -330,6 +337,7 @@ def test_refuses_what_no_call_can_have():
         ({"weights": True}, "last value"),
         ({"weights": "x", "covariance": True}, "further values"),
         ({"dtype": "int32"}, "float64 or float32"),
+        *(({"size": size}, "length of the tuple") for size in (True, -1, 1.0, "2")),
         ({"broadcast": "x"}, "tuple of names"),
         ({"broadcast": ("v",)}, "not a parameter of <lambda>; it has x$"),
         ({"givens": {"v": 1}}, "not a parameter of <lambda>; it has x$"),
@@ -346,5 +354,8 @@ def test_refuses_what_no_call_can_have():
                 return x, x
             return x
 
+    for size in (0, 1, 3):
+        with pytest.raises(synk.ArgumentError, match=f"size={size} of <lambda>, but line .* a tuple of 2"):
+            synk.expectation(lambda x: (x, x), size=size)
     with pytest.raises(synk.ArgumentError, match="wraps a function"):
         synk.expectation(3)
