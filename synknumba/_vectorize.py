@@ -133,12 +133,12 @@ class Vectorized:
         result = function.as_serial(*passed, **options)
         return result.reshape(len(result), *row) if out is None else out
 
-    def plan(self, *args: Any, out: Any = None, **kwargs: Any) -> PlanReport:
+    def plan(self, *args: Any, out: Any = None, world_size: int | None = None, **kwargs: Any) -> PlanReport:
         """Works a call out without making it, as `Function.plan` does."""
         options, kwargs = _call_options(kwargs)
         world = open_world()
         function, passed, _ = self._prepared("cpu" if world is None else world.device, out, args, kwargs)
-        return function.plan(*passed, **options)
+        return function.plan(*passed, **options, world_size=world_size)
 
     def __repr__(self) -> str:
         """Name and parameters."""

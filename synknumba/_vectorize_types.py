@@ -188,6 +188,9 @@ def _infer(inner: InnerFunction, kinds: tuple[Any, ...]) -> Any:
     except (NumbaError, KernelError) as error:
         message = f"{told} cannot be compiled: {error}"
         raise ArgumentError(message) from error
+    except NotImplementedError as error:  # of types that Numba knows, but has no arithmetic for on cores, as float16
+        message = f"{told} cannot be compiled, as Numba has no {error} there; convert the rows, for example to float32"
+        raise ArgumentError(message) from error
     if not isinstance(found, types.Number | types.Boolean):
         message = f"{told} returns {found}; a vectorized function returns one number"
         raise ArgumentError(message)

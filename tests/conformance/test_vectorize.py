@@ -206,6 +206,7 @@ def test_serial_and_plan(world):
     assert_array_equal(add.as_serial(x, 1), x + 1)
     report = add.plan(x, 1, num_slices=2)
     assert (report.rows, len(report.ranks), report.outputs) == (40, world.world_size, (("out", "gather"),))
+    assert len(add.plan(x, 1, world_size=7).ranks) == 7
 
 
 # ---- signatures
@@ -442,6 +443,13 @@ def test_threads_step_on_as_on_gpus(world, monkeypatch):
     for shape in ((10_007,), (1000, 3), (50, 3, 700)):
         x = np.arange(math.prod(shape), dtype=float).reshape(shape)
         assert_array_equal(total(x, 0.5), x + 0.5)
+
+
+def test_refuses_float16(world):
+    half = np.ones(4, np.float16)
+    for call in (lambda: add.reduce(half), lambda: add(half, 1), lambda: add.reduce(half, dtype=np.float16)):
+        with pytest.raises(synk.ArgumentError, match="float16"):
+            call()
 
 
 def test_nan_and_negative_zero(world):
