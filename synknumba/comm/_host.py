@@ -331,13 +331,23 @@ def _max(a: Any, b: Any) -> Any:
     return a if a > b or a != a else b  # noqa: PLR0124
 
 
+@register_jitable
+def _complex_prod(a: Any, b: Any) -> Any:
+    """As NumPy multiplies.
+
+    Numba compiles its own product once for a process, with the options of whatever asks for it first. Where that is a kernel,
+    whose sums and products are contracted, the last bit is another one.
+    """
+    return complex(a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real)
+
+
 _ELEMENTS: dict[CollectiveOp, Callable[[Any, Any], Any]] = {"sum": _sum, "prod": _prod, "min": _min, "max": _max, "avg": _sum}
 
 
 @cache
 def _combiner(op: CollectiveOp, dtype: str) -> Any:
     """Compiles for one op and one dtype. What the closure takes from here is part of the key in Numba's cache."""
-    element = _ELEMENTS[op]
+    element = _complex_prod if op == "prod" and np.dtype(dtype).kind == "c" else _ELEMENTS[op]
     is_average = op == "avg"
     scalar = np.dtype(dtype).type
     itemsize = np.dtype(dtype).itemsize

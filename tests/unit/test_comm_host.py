@@ -1,11 +1,13 @@
 """The host transport: what participants do one after the other is what NumPy does, and nothing else is written."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -223,6 +225,31 @@ def test_every_op_and_dtype_in_two_parts(op: Any, dtype: str, world_size: int) -
     World(2, 0, []).run(lambda communicator: communicator.all_reduce([exchange], op))
     for array in arrays:
         assert_same(array, want)
+
+
+def test_products_of_complex_numbers_do_not_depend_on_what_was_compiled_before(tmp_path: Path) -> None:
+    """A kernel's are contracted, and Numba would use for both what it has compiled first."""
+    script = """
+import numpy as np
+from numba import cuda
+from synknumba import simt
+from tests.unit.test_comm_host import test_every_op_and_dtype_in_two_parts
+
+@simt.jit
+def multiply(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = x[i] * y[i]
+
+multiply[1, 32](np.ones(32, complex), np.ones(32, complex))
+test_every_op_and_dtype_in_two_parts("prod", "complex128", 2)
+test_every_op_and_dtype_in_two_parts("prod", "complex64", 3)
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "SYNKNUMBA_CACHE_DIR": str(tmp_path)}
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, str(path)], check=True, env=environment | {"PYTHONPATH": str(root)}, timeout=100)
 
 
 @pytest.mark.parametrize(
