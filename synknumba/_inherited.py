@@ -85,7 +85,7 @@ def _by_line(stream: Any, fd: int) -> Any:
     """The stream, if that is what it writes to; else a new one."""
     with suppress(AttributeError, OSError, ValueError):  # whatever stands in its place
         if stream.fileno() == fd:
-            stream.reconfigure(line_buffering=True)
+            stream.reconfigure(line_buffering=True, write_through=False)  # also under python -u, or lines of ranks would mix
             return stream
     return os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
