@@ -23,7 +23,7 @@ from synknumba._expectation_lines import LineReader
 from synknumba._expectation_source import MOST_ROOMS, OWN_NAMES, THREADS, Kind, Recipe, kernel_source
 from synknumba._function import Function
 from synknumba._generated import check_own_names, define_kernel, kernel_name
-from synknumba._launch import LaunchConfig
+from synknumba._launch import LaunchConfig, RowGrid
 from synknumba._options import FunctionOptions, check_names
 from synknumba._report import PlanReport
 from synknumba._types import DeviceKind, RankConstant
@@ -62,17 +62,6 @@ class ExpectationOptions:
         if isinstance(self.weights, str):
             return self.weights
         return "" if self.weights else None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """The grid of a launch: a thread for each row, up to a number of blocks."""
-
-    most: int
-
-    def __call__(self, rows: int) -> int:
-        return max(1, min(self.most, -(-rows // THREADS)))
 
 
 @final
@@ -222,7 +211,7 @@ class Expectation:
             options.kernel,
             outputs=outputs,
             givens={**options.kernel.givens, "synk_slice": RankConstant.SLICE},
-            launch=LaunchConfig(THREADS, _Blocks(blocks)),
+            launch=LaunchConfig(THREADS, RowGrid(THREADS, blocks)),
         )
         return Function(_compiled(recipe, self._inner), kernel_options, self.name, self._inner), LineReader(recipe)
 

@@ -7,7 +7,7 @@ C++ Programming Guide). They hold on the CPU device too, so that a script that r
 import math
 import operator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 from synknumba._errors import LaunchError
 from synknumba._types import Block, Grid
@@ -115,3 +115,16 @@ def _dim3(what: str, value: object, limits: Dim3) -> Dim3:
             raise LaunchError(message)
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RowGrid:
+    """The grid for so many rows a block, up to a number of blocks."""
+
+    rows: int
+    most: int
+
+    def __call__(self, rows: int) -> int:
+        """Blocks for so many rows."""
+        return max(1, min(self.most, -(-rows // self.rows)))

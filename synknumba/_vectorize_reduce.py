@@ -16,12 +16,12 @@ from synknumba._distribute import InnerFunction
 from synknumba._errors import ArgumentError, DataError, ReductionError
 from synknumba._function import Function
 from synknumba._generated import define_kernel, kernel_name
-from synknumba._launch import LaunchConfig
+from synknumba._launch import LaunchConfig, RowGrid
 from synknumba._options import FunctionOptions
 from synknumba._types import Array, DeviceKind, RankConstant, Shape
 from synknumba._variable import Variable
 from synknumba._vectorize_arguments import Given, describe
-from synknumba._vectorize_source import THREADS, TILE, ReductionRecipe, RowGrid, element_launch, reduction_source
+from synknumba._vectorize_source import THREADS, TILE, ReductionRecipe, element_launch, reduction_source
 from synknumba._vectorize_types import Loops, cast_name, dtype_of
 from synknumba._world import current_world
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
-from synknumba._launch import LaunchConfig
+from synknumba._launch import LaunchConfig, RowGrid
 
 THREADS = 256  # of a block
 TILE = 8  # rows that a thread reduces at a time, where blocks reduce rows of one number
@@ -97,19 +97,6 @@ class ElementGrid:
     def __call__(self, rows: int) -> tuple[int, int, int]:
         """Blocks for so many rows."""
         return self.columns, max(1, min(self.most, -(-rows // self.rows))), self.layers
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RowGrid:
-    """The grid for so many rows a block, up to a number of blocks."""
-
-    rows: int
-    most: int
-
-    def __call__(self, rows: int) -> int:
-        """Blocks for so many rows."""
-        return max(1, min(self.most, -(-rows // self.rows)))
 
 
 def element_launch(shape: Sequence[int], most: int | None = None) -> LaunchConfig:
