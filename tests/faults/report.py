@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from benchmarks import _common
-from tests.faults.matrix.server import Server, run_all
+from tests.faults.matrix.client import run_wanted
 from tests.faults.matrix.table import CASES, Outcome, problems, representative
 from tests.faults.scripts import ROOT
 
@@ -38,15 +38,6 @@ GPU_WORDS = "The tests there fail where anything is left or the next call is wro
 GPU_HEAD = """| fault | the script gets | seconds | leaks | next call |
 |---|---|---|---|---|
 """
-
-
-def carry_out(names: list[str]) -> dict[str, Outcome]:
-    """What was seen of the cases that can be had here."""
-    seen = run_all([name for name in names if not CASES[name].small_shm])
-    small = [name for name in names if CASES[name].small_shm]
-    if small and Server.can_have_small_shm():
-        seen |= run_all(small, small_shm=True, servers=1)
-    return seen
 
 
 def table(seen: dict[str, Outcome]) -> str:
@@ -112,7 +103,7 @@ def main() -> int:
     seen: dict[str, Outcome] = {}
     for _ in range(options.times):
         began = time.monotonic()
-        seen = carry_out(names)
+        seen = run_wanted(names)
         bad = {name: found for name, outcome in seen.items() if (found := problems(CASES[name], outcome))}
         for name, found in bad.items():
             print(name, *found, sep="\n    ")

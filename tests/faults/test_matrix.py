@@ -3,17 +3,12 @@
 Of the cases that differ in the ranks alone one is always run, the others are marked slow: `pytest -m slow tests/faults`.
 """
 
+import sys
+
 import pytest
 
-from synknumba import _distribute
-
-others = set(_distribute._made)
-from tests.faults.matrix.server import Server, run_all  # noqa: E402
-from tests.faults.matrix.table import CASES, Outcome, problems, representative  # noqa: E402
-
-# The functions of the cases are for processes of their own: some of them cannot be sent, and `distribute()` in other tests of
-# this process sends whatever there is.
-_distribute._made.difference_update(set(_distribute._made) - others)
+from tests.faults.matrix.client import run_wanted
+from tests.faults.matrix.table import CASES, Outcome, problems, representative
 
 pytestmark = pytest.mark.timeout(1800)  # the first test waits for all cases, which are run beside each other
 ALWAYS = representative()
@@ -24,12 +19,7 @@ PARAMS = {name: pytest.param(name, marks=() if name in ALWAYS else pytest.mark.s
 def seen(request) -> dict[str, Outcome]:
     """What was seen of each case that is wanted."""
     of_faults = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    wanted = [item.callspec.params["name"] for item in of_faults]
-    ordinary = run_all([name for name in wanted if not CASES[name].small_shm])
-    cramped = [name for name in wanted if CASES[name].small_shm]
-    if not cramped or not Server.can_have_small_shm():
-        return ordinary
-    return ordinary | run_all(cramped, small_shm=True, servers=1)
+    return run_wanted([item.callspec.params["name"] for item in of_faults])
 
 
 @pytest.mark.parametrize("name", PARAMS.values())
@@ -42,3 +32,8 @@ def test_fault(seen, name):
 def test_enough_is_always_run():
     assert len(ALWAYS) >= 200
     assert len(set(CASES)) >= 600
+
+
+def test_functions_of_the_cases_are_not_of_this_process():
+    """Some of them cannot be sent, and `distribute()` in other tests of this process sends whatever there is."""
+    assert not {"tests.faults.matrix.phases", "tests.faults.matrix.acts"} & set(sys.modules)

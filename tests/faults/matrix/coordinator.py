@@ -24,6 +24,8 @@ import numpy as np
 
 import synknumba as synk
 from synknumba import _rounds, _world
+from tests.faults.matrix import acts, shortages  # noqa: F401  # for what they add to ACTS
+from tests.faults.matrix.acting import ACTS
 from tests.faults.matrix.cases import START_SECONDS, TIMEOUT, Case
 from tests.faults.matrix.phases import BOARD, LARGE, ROWS, STARTING, Calls, phase_of, strike, wrapped
 from tests.faults.matrix.table import Outcome
@@ -206,5 +208,5 @@ def _trouble(case: Case, calls: Calls) -> Outcome:
     calls.total()
     pids = world.pids
     BOARD.strike()
-    outcome = _attempt(case, lambda: trouble.act(calls, case.fault.ranks))
+    outcome = _attempt(case, lambda: ACTS[case.fault.what](calls, case.fault.ranks))
     return _look_after(case, calls, outcome, pids)
