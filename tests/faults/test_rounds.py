@@ -2,6 +2,7 @@
 
 import pytest
 
+from synknumba._control import ControlBlock
 from tests.faults import rounds
 from tests.faults.rounds import PATIENCES, Delays
 
@@ -13,19 +14,51 @@ def test_every_payload_arrives(ranks, patience, delays):
     rounds.run(1500 // ranks, ranks, PATIENCES[patience], delays=delays)
 
 
-def test_a_stale_payload_is_seen(monkeypatch):
-    """A coordinator that writes after the doorbell is found out."""
-    ring = rounds._spin.call
+@pytest.fixture
+def soon(monkeypatch):
+    """A round that does not end is found out soon."""
+    monkeypatch.setattr(rounds, "HANG_SECONDS", 0.5)
+
+
+@pytest.mark.parametrize("word", rounds.WORDS)
+def test_values_of_the_round_before_are_seen(word, soon, monkeypatch, capfd):
+    """A coordinator whose store comes after the doorbell is found out by the ranks, whichever store it is."""
+    real, controls = rounds._spin.call, []
+    monkeypatch.setattr(rounds, "ControlBlock", lambda *given: controls.append(ControlBlock(*given)) or controls[0])
 
     def late(base, world_size, sequence, *others):
-        code = ring(base, world_size, sequence, *others)
-        rounds.payload = lambda sequence, word: 0
-        return code
+        if sequence == 5:
+            controls[0].values.data.cast("q")[word] = rounds.payload(4, word)
+        return real(base, world_size, sequence, *others)
 
-    monkeypatch.setattr(rounds, "payload", rounds.payload)
     monkeypatch.setattr(rounds._spin, "call", late)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="never answered by"):
         rounds.run(10, 2, PATIENCES["crowded"], delays=False)
+    assert f"5, {word})" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("word", [0, rounds.LAST])
+def test_results_of_the_round_before_are_seen(word, monkeypatch):
+    """A rank whose store comes after its arrival is found out by the coordinator."""
+    real, controls = rounds._spin.arrive, []
+    monkeypatch.setattr(rounds, "ControlBlock", lambda *given: controls.append(ControlBlock(*given)) or controls[0])
+
+    def late(base, world_size, rank, sequence, *others):
+        if (rank, sequence) == (1, 5):
+            controls[0].results[rank].data.cast("q")[word] = rounds.payload(4, rank)
+        return real(base, world_size, rank, sequence, *others)
+
+    monkeypatch.setattr(rounds._spin, "arrive", late)
+    with pytest.raises(AssertionError, match=r"\(5, 1\)"):
+        rounds.run(10, 2, PATIENCES["crowded"], delays=False)
+
+
+def test_a_wake_up_that_is_lost_is_seen(soon, monkeypatch):
+    """Ranks that are not woken leave a round without end."""
+    monkeypatch.setattr(ControlBlock, "wake_ranks", lambda self: None)
+    monkeypatch.setattr(ControlBlock, "sleep_rank", lambda self, rank, sequence, coordinator: rounds.time.sleep(3600))
+    with pytest.raises(AssertionError, match="never answered by"):
+        rounds.run(10, 2, PATIENCES["never"], delays=False)
 
 
 def test_delays_happen():
