@@ -8,16 +8,15 @@ when the new shape fits, and grown in place when it does not.
 
 import itertools
 import math
-import operator
-from collections.abc import Iterator
 from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
+from synknumba._array_operations import ArrayOperations, unwrap
 from synknumba._casting import accept, fill
 from synknumba._copying import private_copy
+from synknumba._data_checks import check_oversize, checked_dtype, checked_shape, checked_size, declared, oversized
 from synknumba._errors import DataError
 from synknumba._shm import Segment
 from synknumba._types import Array, Shape
@@ -30,7 +29,7 @@ _versions = itertools.count(1)
 
 
 @final
-class Data(NDArrayOperatorsMixin):
+class Data(ArrayOperations):
     """A host array in shared memory, of fixed dtype and number of dimensions; the shape may change.
 
     It is used like a NumPy array: indexing, `len`, iteration, arithmetic, ufuncs and `np.asarray` read and write the shared
@@ -90,9 +89,9 @@ class Data(NDArrayOperatorsMixin):
         self.name = name
         self._minibatch = bool(minibatch)
         self._version = 0  # of contents that stay as they are; 0 where they may change
-        _check_oversize(oversize)
+        check_oversize(oversize)
         if value is None:
-            self._dtype, new_shape = self._declared(dtype, shape, ndim)
+            self._dtype, new_shape = declared(self._label(), dtype, shape, ndim)
             self._open(new_shape, oversize)
             return
         if shape is not None:
@@ -101,22 +100,10 @@ class Data(NDArrayOperatorsMixin):
             )
             raise DataError(msg)
         given: Any = _with_dtype(value) if dtype is None else value
-        self._dtype = self._checked_dtype(given.dtype if dtype is None else dtype)
+        self._dtype = checked_dtype(self._label(), given.dtype if dtype is None else dtype)
         source = self._accept(given, ndim, force_cast=force_cast)
         self._open(source.shape, oversize)
         fill(self._view, source)
-
-    def _declared(self, dtype: DTypeLike | None, shape: int | Shape | None, ndim: int | None) -> tuple[_DType, Shape]:
-        if dtype is None or (shape is None and ndim is None):
-            given = {"dtype": dtype, "shape": shape, "ndim": ndim}
-            got = ", ".join(f"{key}={item!r}" for key, item in given.items() if item is not None) or "nothing"
-            msg = f"{self._label()} needs value, or dtype with shape or ndim; got {got}"
-            raise DataError(msg)
-        dims = (0,) * self._checked_size("ndim", ndim or 0) if shape is None else self._checked_shape(shape)
-        if ndim is not None and len(dims) != ndim:
-            msg = f"{self._label()}: shape {dims} has {len(dims)} dimensions but ndim is {ndim}; give one of them"
-            raise DataError(msg)
-        return self._checked_dtype(dtype), dims
 
     # ---- what it is
 
@@ -218,7 +205,7 @@ class Data(NDArrayOperatorsMixin):
             SharedMemoryError: `/dev/shm` is full. Nothing has changed.
         """
         self._check_thawed()
-        _check_oversize(oversize)
+        check_oversize(oversize)
         source = self._detached(self._accept(value, self.ndim, force_cast=force_cast))
         self._reshape(source.shape, oversize)
         self._used = max(self._used, source.size)
@@ -236,8 +223,8 @@ class Data(NDArrayOperatorsMixin):
             SharedMemoryError: `/dev/shm` is full. Nothing has changed.
         """
         self._check_thawed()
-        _check_oversize(oversize)
-        dims = self._checked_shape(shape)
+        check_oversize(oversize)
+        dims = checked_shape(self._label(), shape)
         if len(dims) != self.ndim:
             msg = f"{self._label()} has {self.ndim} dimensions, which are fixed, but shape {dims} has {len(dims)}"
             raise DataError(msg)
@@ -253,7 +240,7 @@ class Data(NDArrayOperatorsMixin):
         if self.ndim == 0:
             msg = f"{self._label()} has 0 dimensions, and so no length to set"
             raise DataError(msg)
-        self.set_shape((self._checked_size("n", n), *self.shape[1:]), oversize=oversize)
+        self.set_shape((checked_size(self._label(), "n", n), *self.shape[1:]), oversize=oversize)
 
     def free_memory(self) -> None:
         """Gives the memory back, here and on the ranks, but for one page; the length becomes 0. Row shape and dtype stay.
@@ -281,59 +268,17 @@ class Data(NDArrayOperatorsMixin):
         fill(conditioned, source)
         return conditioned
 
-    # ---- as NumPy sees it
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """The view itself where neither a cast nor a copy is asked for."""
-        return np.array(self.data, dtype=dtype, copy=copy)
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """Reads each `Data` among the inputs as an array and writes into each in `out=`; the result is an ndarray or `out`."""
-        out = kwargs.get("out")
-        if out is not None:
-            kwargs["out"] = tuple(_unwrap(item) for item in out)
-        if "where" in kwargs:
-            kwargs["where"] = _unwrap(kwargs["where"])
-        result = getattr(ufunc, method)(*(_unwrap(item) for item in inputs), **kwargs)
-        if out is None:
-            return result
-        if not isinstance(result, tuple):
-            return out[0]
-        return tuple(part if given is None else given for part, given in zip(result, out, strict=True))
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.data[_unwrap(index)]
+    # ---- as Python sees it
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._check_thawed()
-        value = _unwrap(value)
+        value = unwrap(value)
         if isinstance(value, np.ndarray) and self._segment.generation > 0:
             value = self._detached(value)
-        self.data[_unwrap(index)] = value
+        self.data[unwrap(index)] = value
 
     def __len__(self) -> int:
         return len(self._view)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.data)
-
-    def __contains__(self, item: object) -> bool:
-        return item in self.data
-
-    def __bool__(self) -> bool:
-        return bool(self.data)
-
-    def __int__(self) -> int:
-        return int(self.data)
-
-    def __float__(self) -> float:
-        return float(self.data)
-
-    def __complex__(self) -> complex:
-        return complex(self.data)
-
-    def __index__(self) -> int:
-        return operator.index(self.data)
 
     def __repr__(self) -> str:
         """Shows shape, dtype and allocation, never the contents."""
@@ -369,7 +314,7 @@ class Data(NDArrayOperatorsMixin):
 
     def _open(self, shape: Shape, oversize: float) -> None:
         size = math.prod(shape)
-        self._alloc_size = _oversized(size, oversize)
+        self._alloc_size = oversized(size, oversize)
         self._segment = Segment(self._alloc_size * self._dtype.itemsize)
         self._used = size  # items of the segment that may be other than zero
         self._show(shape)
@@ -378,7 +323,7 @@ class Data(NDArrayOperatorsMixin):
         self._check_usable()
         size = math.prod(shape)
         if size > self._alloc_size:
-            wanted = _oversized(size, oversize)
+            wanted = oversized(size, oversize)
             self._segment.grow(wanted * self._dtype.itemsize)
             self._alloc_size = wanted
         self._show(shape)
@@ -395,33 +340,6 @@ class Data(NDArrayOperatorsMixin):
     def _detached(self, array: Array) -> Array:
         """`array`, or a copy of it where it shows this memory: NumPy does not see that two mappings overlap."""
         return private_copy(array) if self._segment.overlaps(array) else array
-
-    def _checked_dtype(self, dtype: DTypeLike) -> _DType:
-        try:
-            checked: _DType = np.dtype(dtype)
-        except TypeError as error:
-            msg = f"{self._label()}: {dtype!r} is not a dtype: {error}"
-            raise DataError(msg) from error
-        if checked.hasobject or checked.itemsize == 0 or checked.subdtype is not None:
-            hint = " such as float64, U16 or a structured dtype of those; put the dimensions of a subarray into shape"
-            msg = f"{self._label()}: dtype {checked} cannot be shared between processes; give a fixed-size dtype{hint}"
-            raise DataError(msg)
-        return checked.newbyteorder("=")
-
-    def _checked_shape(self, shape: int | Shape) -> Shape:
-        if isinstance(shape, tuple | list):
-            return tuple(self._checked_size("shape", size) for size in shape)
-        return (self._checked_size("shape", shape),)
-
-    def _checked_size(self, argument: str, size: Any) -> int:
-        try:
-            checked = operator.index(size)
-        except TypeError:
-            checked = -1
-        if checked < 0:
-            msg = f"{self._label()}: {argument} must be of integers of at least 0, got {size!r}"
-            raise DataError(msg)
-        return checked
 
     def _accept(self, value: Any, ndim: int | None, *, force_cast: bool) -> Array:
         """`value` as an array that `fill` can store without failing, or a DataError."""
@@ -479,24 +397,6 @@ def data(
         oversize=oversize,
         name=name,
     )
-
-
-def _unwrap(value: Any) -> Any:
-    if isinstance(value, Data):
-        return value.data
-    if isinstance(value, tuple):
-        return tuple(_unwrap(item) for item in value)
-    return value
-
-
-def _check_oversize(oversize: float) -> None:
-    if not isinstance(oversize, int | float | np.integer | np.floating) or not 1 <= oversize <= 2:
-        msg = f"oversize must be a number from 1 to 2, got {oversize!r}"
-        raise DataError(msg)
-
-
-def _oversized(size: int, oversize: float) -> int:
-    return size if oversize == 1 else max(size, round(size * float(oversize)))  # 20000 × 1.1 is 22000.000000000004
 
 
 def _with_dtype(value: Any) -> Any:
