@@ -183,6 +183,7 @@ RAISED = {
     "SIGINT": "KeyboardInterrupt",
     "SIGINT twice in 0.1 ms": "KeyboardInterrupt",
     "SIGINT twice in 2 ms": "KeyboardInterrupt",
+    "SIGINT twice in 0.1 ms, by another thread": "KeyboardInterrupt",
 }
 
 

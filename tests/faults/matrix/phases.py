@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -302,6 +303,20 @@ def _two_interrupts(seconds: float) -> Callable[[Fault], None]:
     return act
 
 
+def _interrupts_of_a_thread(_: Fault) -> None:
+    """The kernel gives both to another thread, whatever this one has blocked."""
+
+    def take_them() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        time.sleep(1e-4)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    thread = threading.Thread(target=take_them)
+    thread.start()
+    thread.join()
+
+
 def _raise(error: type[BaseException]) -> Callable[[Fault], None]:
     def act(_: Fault) -> None:
         raise error("on purpose")
@@ -324,6 +339,7 @@ ACTS: dict[str, Callable[[Fault], None]] = {
     "SIGINT": _signal(signal.SIGINT),
     "SIGINT twice in 0.1 ms": _two_interrupts(1e-4),
     "SIGINT twice in 2 ms": _two_interrupts(2e-3),
+    "SIGINT twice in 0.1 ms, by another thread": _interrupts_of_a_thread,
     "os._exit(0)": lambda _: os._exit(0),
     "os._exit(3)": lambda _: os._exit(3),
     "sys.exit": lambda _: sys.exit(3),
