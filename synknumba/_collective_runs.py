@@ -1,8 +1,7 @@
 """How a collective is carried out: variables put on the ranks, their arrays paired, the plan found or made, run, and noted."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast, final
 
 from synknumba._storage import Storage
 from synknumba._traffic import Pair, Traffic, Work
@@ -11,20 +10,35 @@ from synknumba._variable import Values, Variable, traffic_of
 from synknumba._world import World, current_world, open_world, raise_untold
 
 
-@contextmanager
-def placed(several: Sequence[Variable]) -> Iterator[World]:
-    """The open world, begun, with the variables in it."""
-    raise_untold()
-    for one in several:
-        one.check_open()
-    world = current_world()
-    world.begin()
-    try:
-        for one in several:
-            one.place(world)
-        yield world
-    finally:
-        world.end()
+@final
+class placed:  # noqa: N801  # used as a function
+    """The open world, begun, with the variables in it. Used in functions that `holds_world` marks.
+
+    Not a generator: one that Ctrl-C has broken off would give the world back when it is collected, in the middle of another
+    call.
+    """
+
+    def __init__(self, several: Sequence[Variable]) -> None:
+        self._several = several
+
+    def __enter__(self) -> World:
+        """Takes the world."""
+        raise_untold()
+        for one in self._several:
+            one.check_open()
+        self._world = world = current_world()
+        world.begin()
+        try:
+            for one in self._several:
+                one.place(world)
+        except BaseException:
+            world.end()
+            raise
+        return world
+
+    def __exit__(self, *exc: object) -> None:
+        """Gives it back."""
+        self._world.end()
 
 
 def give_values(world: World, several: Sequence[Variable], values: Sequence[Values], *, sharded: bool | None = None) -> None:

@@ -31,11 +31,12 @@ from synknumba._traffic import Work
 from synknumba._tree import unflatten
 from synknumba._types import Array, Batch, CollectiveOp, Shape
 from synknumba._variable import Variable, check_rank, traffic_of
-from synknumba._world import World
+from synknumba._world import World, holds_world
 
 # ---- collectives ---------------------------------------------------------------------------------------------------------
 
 
+@holds_world
 def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     """Gives every rank the root's array, or a new value.
 
@@ -86,6 +87,7 @@ def _broadcast_from(world: World, several: Sequence[Variable], root: int) -> Non
         one.replace(target, sharded=False)
 
 
+@holds_world
 def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
     """Gives every rank its rows: rank r of W gets rows r·n // W up to (r+1)·n // W of each array, as in calls.
 
@@ -128,6 +130,7 @@ class _Chosen:
         return np.take(self._array, rows.indices, axis=0)
 
 
+@holds_world
 def gather(vars: Any, nd_up: int = 1) -> Any:
     """The arrays of all ranks in one, in rank order.
 
@@ -170,6 +173,7 @@ def _fetch_all(world: World, one: Variable) -> list[list[Array]]:
     return [flat[rank * count : (rank + 1) * count] for rank in ranks]
 
 
+@holds_world
 def all_gather(vars: Any, dest: Any = None) -> Any:
     """Gives every rank the rows of all ranks, in rank order; lengths may differ.
 
@@ -202,6 +206,7 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
     return vars if dest is None else dest
 
 
+@holds_world
 def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: int = 0) -> Any:
     """Combines the arrays of all ranks on the root.
 
@@ -237,6 +242,7 @@ def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: 
     return like(vars, results)
 
 
+@holds_world
 def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:
     """Combines the arrays of all ranks, and gives every rank the result.
 
@@ -261,6 +267,7 @@ def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:
     return vars
 
 
+@holds_world
 def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any:
     """Combines the arrays of all ranks, and gives each rank its rows of the result: those that `scatter` would give it.
 
@@ -297,6 +304,7 @@ def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any
 # ---- single ranks --------------------------------------------------------------------------------------------------------
 
 
+@holds_world
 def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
     """Gives one rank's arrays new values; the others keep theirs.
 
@@ -354,6 +362,7 @@ def get_shapes(vars: Any) -> Any:
     return _of_ranks(vars, several_of(vars, "get_shapes"), lambda shape: shape)
 
 
+@holds_world
 def _of_ranks(vars: Any, several: Sequence[Variable], told: Callable[[Shape], Any]) -> Any:
     with placed(several):
         results = [

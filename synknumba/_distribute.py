@@ -14,7 +14,7 @@ from synknumba._failure import CallInfo
 from synknumba._generated import device_function
 from synknumba._messages import Install
 from synknumba._ship import make_spec
-from synknumba._world import World, current_world
+from synknumba._world import World, current_world, holds_world
 
 _ids = itertools.count()
 _made: "weakref.WeakSet[Distributed]" = weakref.WeakSet()
@@ -67,6 +67,7 @@ class InnerFunction(Distributed):
             self._note_sent(world)
 
 
+@holds_world
 def distribute() -> None:
     """Sends every function made so far to the ranks now, instead of at its first call. May be called again.
 

@@ -31,7 +31,7 @@ from synknumba._ship import RankSideFunction, make_spec, result_class
 from synknumba._tree import is_nested
 from synknumba._types import Batch
 from synknumba._variable import Variable
-from synknumba._world import World, current_world, open_world
+from synknumba._world import World, current_world, holds_world, open_world
 from synknumba._writes import written_parameters
 
 ROW_VALUES = 3  # of a call's values, at most: those that select rows
@@ -84,6 +84,7 @@ class Function(Distributed):
 
     # ---- calls
 
+    @holds_world
     def __call__(
         self,
         *args: Any,
@@ -121,6 +122,7 @@ class Function(Distributed):
         """A decorated method is called with its object, which is sent to the ranks by pickle."""
         return self if instance is None else partial(self, instance)
 
+    @holds_world
     def as_serial(
         self,
         *args: Any,

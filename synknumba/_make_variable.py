@@ -12,7 +12,7 @@ from synknumba._tree import Structure
 from synknumba._tree import flatten as take_apart
 from synknumba._types import Array
 from synknumba._variable import Variable, plain_value, refuse_on_rank
-from synknumba._world import open_world
+from synknumba._world import holds_world, open_world
 
 
 def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
@@ -80,6 +80,7 @@ def _make(leaves: Sequence[Any], structure: Structure, name: str | None, dtype: 
     return Variable([_owned(leaf, dtype, label) for leaf in leaves], structure, name, flat=flat)
 
 
+@holds_world
 def _place_now(made: Variable) -> Variable:
     """Puts a new variable on the ranks if a world is open."""
     world = open_world()

@@ -24,7 +24,7 @@ from synknumba._traffic_cores import CoreTraffic
 from synknumba._traffic_gpus import GpuTraffic
 from synknumba._tree import LEAF, Structure, describe, parts_like, shape_told, unflatten
 from synknumba._types import Array, Shape
-from synknumba._world import World, current_world, open_world
+from synknumba._world import World, current_world, holds_world, open_world
 
 _Values: TypeAlias = list[Array]
 Values: TypeAlias = dict[int, _Values]  # the arrays of a variable, by rank
@@ -160,6 +160,7 @@ class Variable:
         """
         return unflatten(self._structure, self.fetch([rank])[0])
 
+    @holds_world
     def set_value(self, value: Any, rank: int = 0) -> None:
         """Gives one rank's array a new value; the others keep theirs.
 
@@ -341,6 +342,7 @@ class Variable:
         """A layout of its arrays with other shapes, by rank."""
         return self._layout_of(shapes)
 
+    @holds_world
     def fetch(self, ranks: Sequence[int]) -> list[_Values]:
         """Copies of the arrays of some ranks."""
         refuse_on_rank("variables are read")

@@ -19,13 +19,15 @@ call raises `RankDied`. Nothing that the user owns is in the ranks alone but `Va
 """
 
 import atexit
+import inspect
 import os
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO, final
+from types import CodeType
+from typing import Any, TextIO, TypeVar, final
 
 from synknumba import _shm
 from synknumba._belongings import Belongings, Kind
@@ -44,9 +46,19 @@ from synknumba.device import usable_cores
 CLOSE_SECONDS = 2.0  # how long ranks may take to end when told to; then they are killed
 DROP_SECONDS = 5.0  # how long a call waits for a drop in another thread; one takes some 50 µs
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_holders: set[CodeType] = set()
+
 _open: "OpenWorld[World]" = OpenWorld()
 current_world = _open.current
 raise_untold = _open.raise_untold
+
+
+def holds_world(function: _F) -> _F:
+    """Marks a function that takes a world and gives it back, so that a call that is under way is seen on the stack."""
+    _holders.add(function.__code__)
+    return function
 
 
 @final
@@ -86,7 +98,8 @@ class World:
         self.traffic: Any = None  # what carries values and collectives, once there are any; the layers above make it
         self.tally = Tally(opened=time.monotonic_ns())
         self._owner = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # nobody takes it twice, but it knows whose it is
+        self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001  # for conditions
         self._closed = False
         self._died: str | None = None
         self._last: Statistics | None = None  # of a world that is closed
@@ -122,11 +135,17 @@ class World:
     def begin(self) -> None:
         """Takes the world for one call; what follows up to `end()` is one thread's alone.
 
+        Used in functions that `holds_world` marks.
+
         Raises:
             WorldError: the world is closed, or another thread's call is under way.
         """
         # A drop in another thread, which may be a garbage collection there, is not the user's call, and soon over.
-        if not self._lock.acquire(False) and not (self._drops and self._lock.acquire(timeout=DROP_SECONDS)):
+        if self._is_mine():
+            taken = self._was_left()
+        else:
+            taken = self._lock.acquire(False) or (self._drops > 0 and self._lock.acquire(timeout=DROP_SECONDS))
+        if not taken:
             message = (
                 "a call is under way, in another thread or around this one; a world runs one call at a time. "
                 "Make calls from one thread, or guard them with a lock."
@@ -143,6 +162,24 @@ class World:
         self._lock.release()
         if self._belongings.unwanted:
             self._drop_unwanted()
+
+    def _take(self, seconds: float = 0.0) -> bool:
+        """Takes the world as `begin` does, but for what there is to be said against a call."""
+        if self._is_mine():
+            return self._was_left()
+        return self._lock.acquire(timeout=seconds)
+
+    def _was_left(self) -> bool:
+        """Whether this thread has the world, but is in no call of it besides the one that asks.
+
+        So it is where Ctrl-C came when a call had just taken the world, or was about to give it back.
+        """
+        calls = 0
+        frame = inspect.currentframe()
+        while frame is not None:
+            calls += frame.f_code in _holders
+            frame = frame.f_back
+        return calls == 1
 
     # ---- what the ranks hold
 
@@ -168,11 +205,12 @@ class World:
         finally:
             self._drops -= 1
 
+    @holds_world
     def _drop_if_idle(self) -> None:
-        if not self._lock.acquire(False):
+        if not self._take():
             return  # a round is under way: it looks here again when it ends
         try:
-            if not self._closed:
+            if not self._closed and not self._rounds.under_way:
                 self.command(self._belongings.drop())
         except SynkError as error:
             if self._closed:
@@ -199,11 +237,12 @@ class World:
         self._belongings.clear()
         _open.leave(self, reason)
 
+    @holds_world
     def close(self) -> None:
         """Ends the ranks and frees what they hold. Idempotent; also called when the script ends."""
         if self._closed or os.getpid() != self._owner:
             return
-        if not self._lock.acquire(timeout=0.0 if threading.current_thread() is threading.main_thread() else CLOSE_SECONDS):
+        if not self._take(0.0 if threading.current_thread() is threading.main_thread() else CLOSE_SECONDS):
             self._rounds.kill("the world was closed during a call")
             return
         try:
@@ -211,13 +250,18 @@ class World:
         finally:
             self._lock.release()
 
+    @holds_world
     def settle(self) -> None:
         """Ends a world in which a round was broken off, by Ctrl-C twice so quickly that there was no time to end it."""
-        if self._rounds.under_way and not self._lock.locked():
-            self._rounds.break_off()
+        if self._rounds.under_way and self._take():
+            try:
+                self._rounds.break_off()
+            finally:
+                self._lock.release()
 
     # ---- diagnosis
 
+    @holds_world
     def statistics(self) -> Statistics:
         """What has been done since `fork()`, and the memory in use; of a closed world what was at its end.
 
@@ -226,7 +270,7 @@ class World:
         if self._last is not None:
             return self._last
         measured: list[Measured] = []
-        if self.device == "cuda" and self._lock.acquire(False):
+        if self.device == "cuda" and not self._rounds.under_way and self._take():
             try:
                 measured = [item for _, item, _ in self.command(Measure()) if isinstance(item, Measured)]
             finally:
