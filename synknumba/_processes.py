@@ -14,6 +14,7 @@ from synknumba._control import ControlBlock
 from synknumba._failure import Death, LastWords
 from synknumba._inherited import before_fork, fork
 from synknumba._rank import rank_main
+from synknumba._reaping import reap
 from synknumba._scribe import Scribe
 from synknumba._settling import RankConfig
 from synknumba._signals import held_signals
@@ -104,7 +105,14 @@ class Processes:
         return theirs, lifeline, streams
 
     def _fork_one(self, config: RankConfig) -> None:
-        pid = fork()
+        try:
+            pid = fork()
+        except OSError as error:
+            message = (
+                f"{error.strerror}: rank {config.rank} of {config.world_size} could not be made, as the system gives no more "
+                "processes or no memory for one. See `ulimit -u` and `free`; close what is not needed, or fork fewer ranks."
+            )
+            raise OSError(error.errno, message) from error  # the subclass follows from the number
         if pid == 0:
             rank_main(config)  # which lets go of the coordinator's ends, or a rank would not see them close
         self.pids.append(pid)
@@ -144,11 +152,8 @@ class Processes:
             if pid:
                 with contextlib.suppress(ProcessLookupError):  # where the script ignores SIGCHLD nobody need wait for it
                     os.kill(pid, signal.SIGKILL)
-        for index, pid in enumerate(self.pids):
-            if pid:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
-                self.pids[index] = 0
+        reap(pid for pid in self.pids if pid)
+        self.pids[:] = [0] * len(self.pids)
 
     # ---- what they tell of themselves
 

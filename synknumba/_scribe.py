@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import NoReturn, final
 
 from synknumba._inherited import close_inherited, fork
+from synknumba._reaping import reap
 from synknumba._shm import release_inherited
 
 KEPT_BYTES = 8192  # of each rank's stderr
@@ -94,11 +95,9 @@ class Scribe:
             self._lifeline = -1
         told = self._read_report()
         if self._pid:
-            # Where the script ignores SIGCHLD, or waits for any child, nobody need wait for it.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._pid, 0)
+            reap([self._pid])
             self._pid = 0
         return told
 

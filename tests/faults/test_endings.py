@@ -1,5 +1,6 @@
 """However a script ends, and whatever is under way: no process and no name in /dev/shm is left."""
 
+import os
 import signal
 
 import pytest
@@ -183,4 +184,58 @@ def test_coordinator_that_becomes_another_program(start):
     script.expect("ready")
     script.check_alone()
     script.process.stdin.close()
+    script.finish()
+
+
+PTRACE_SEIZE = 0x4206  # sys/ptrace.h
+
+
+@pytest.mark.parametrize("end", ["close", "death", "exit"])
+def test_rank_that_a_debugger_holds(start, end):
+    """It has ended when it is killed, but only the debugger is told: nothing waits for that."""
+    script = start(f"""
+        import ctypes
+
+        world = synk.fork(2, device="cpu")
+        total(ROWS)
+        reader, writer = os.pipe()
+        debugger = os.fork()
+        if debugger == 0:
+            libc = ctypes.CDLL(None, use_errno=True)
+            refused = libc.ptrace({PTRACE_SEIZE}, world.pids[0], None, None)
+            os.write(writer, b"0" if refused else b"1")
+            signal.pause()
+            os._exit(0)
+        say("traced", os.read(reader, 1).decode())
+        if {end == "death"}:
+            os.kill(world.pids[1], signal.SIGKILL)
+            try:
+                total(ROWS)
+            except synk.RankDied as error:
+                assert "rank 1" in str(error)
+        elif {end == "close"}:
+            world.close()
+        if {end != "exit"}:
+            assert world.closed
+            check_world()
+            say("right")
+            os.kill(debugger, signal.SIGKILL)
+            os.waitpid(debugger, 0)
+            check_world()  # which waits for the one that was left as well
+            try:
+                os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                say("no child")
+        else:
+            say("leaves", debugger)
+    """)
+    if script.expect("traced (.)").group(1) == "0":
+        pytest.skip("processes may not trace others here")
+    if end == "exit":
+        debugger = int(script.expect(r"leaves (\d+)").group(1))
+        script.process.wait(20)
+        os.kill(debugger, signal.SIGKILL)
+    else:
+        script.expect("right", 20)
+        script.expect("no child", 20)
     script.finish()

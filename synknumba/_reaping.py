@@ -1,0 +1,38 @@
+"""Waiting for children that have been killed: not for ever."""
+
+import os
+import time
+from collections.abc import Iterable
+
+GIVE_UP_SECONDS = 3.0  # a process with many GB of memory takes a second to end
+
+_late: set[int] = set()  # killed, but not to be waited for yet
+
+
+def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS) -> None:
+    """Waits for processes that have been sent SIGKILL, and for those that were given up before; for all together so long.
+
+    The end of one can be held up by others: by a debugger, whose process it is until that lets go of it, or by a driver that
+    the kernel waits for. Such a process is waited for when the next ones are.
+    """
+    waiting = {*pids, *_late}
+    deadline = time.monotonic() + seconds
+    pause = 0.0001
+    while True:
+        waiting = {pid for pid in waiting if not _has_ended(pid)}
+        if not waiting - _late or time.monotonic() >= deadline:
+            break
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.02)
+    _late.clear()
+    _late.update(waiting)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:  # where the script ignores SIGCHLD, or waits for any child, nobody need wait for it
+        return True
+
+
+os.register_at_fork(after_in_child=_late.clear)
