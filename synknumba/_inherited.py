@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+_OURS = "/memfd:synk-"  # how /proc shows the descriptor of a memory file, as of `_stacks`
 _LINE_BUFFERED = 1  # stdio.h, _IOLBF
 
 _libc = ctypes.CDLL(None)
@@ -44,6 +45,8 @@ def close_inherited(keep: Collection[int]) -> None:
     What is taken away becomes /dev/null, and its number stays taken: whoever has it noted down, such as a socket object of the
     script's that is collected here, closes nothing else.
 
+    The memory files of other ranks go too: what they wrote at their end would be kept here.
+
     Args:
         keep: descriptors that stay as they are.
     """
@@ -55,7 +58,8 @@ def close_inherited(keep: Collection[int]) -> None:
         with suppress(OSError):  # listdir's own
             mode = os.fstat(fd).st_mode
             spoken = stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or stat.S_IFMT(mode) == 0  # 0: epoll, eventfd, inotify
-            if spoken and fd > 2 and fd not in keep and _file(fd) not in spared:
+            others = os.readlink(f"/proc/self/fd/{fd}").startswith(_OURS)
+            if (spoken or others) and fd > 2 and fd not in keep and _file(fd) not in spared:
                 os.dup2(null, fd, inheritable=False)
     os.close(null)
 

@@ -87,7 +87,7 @@ def _die_with_the_coordinator(config: RankConfig) -> None:
 
 
 def _take_over_streams(config: RankConfig) -> None:
-    _inherited.close_inherited({config.socket.fileno(), config.lifeline, *config.streams.values()})
+    _inherited.close_inherited({config.socket.fileno(), config.lifeline, config.stacks.fd, *config.streams.values()})
     for stream, end in config.streams.items():
         os.dup2(end, stream)
         os.close(end)

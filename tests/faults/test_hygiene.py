@@ -1,6 +1,7 @@
 """What a rank has of the script that it was forked from, and what comes back from it: descriptors, output, warnings, chance."""
 
 import builtins
+import errno
 import glob
 import os
 import random
@@ -104,6 +105,44 @@ def test_conversations_are_not_inherited_but_files_are(tmp_path):
             ask(f"repr(os.write({file.fileno()}, b'line\\n'))")
             assert answers("repr(sys.stdin.read())") == ["''"] * 2
     assert log.read_text() == "line\n" * 2
+
+
+def test_ranks_have_no_descriptors_of_each_other():
+    with synk.fork(3, device="cpu") as world:
+        assert total(ROWS) == ROWS.sum()
+        for rank, pid in enumerate(world.pids):
+            links = [os.readlink(path) for path in glob.glob(f"/proc/{pid}/fd/*")]
+            assert [link for link in links if link.startswith("/memfd:synk")] == [f"/memfd:synk-stacks-{rank} (deleted)"]
+            assert sum(link.startswith("socket:") for link in links) == 1, "the one to the script"
+            assert sum(link.startswith("pipe:") for link in links) <= 3, "the lifeline, stderr and perhaps stdout"
+        children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+        (scribe,) = {int(pid) for pid in children} - set(world.pids)
+        assert not [path for path in glob.glob(f"/proc/{scribe}/fd/*") if "memfd" in os.readlink(path)]
+
+
+def test_no_more_processes(monkeypatch):
+    """What the system refuses is said in words, and nothing is left of the ranks that there were already."""
+    real_fork, made = os.fork, []
+
+    def fork():
+        if len(made) == 2:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        pid = real_fork()
+        made.append(pid)
+        return pid
+
+    synk.fork(3, device="cpu").close()  # opens what stays open
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "fork", fork)
+    with pytest.raises(BlockingIOError, match=r"temporarily unavailable: rank 2 of 3 .*ulimit -u.*fewer ranks"):
+        synk.fork(3, device="cpu")
+    monkeypatch.undo()
+    assert len(os.listdir("/proc/self/fd")) == before
+    for pid in made:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    with synk.fork(3, device="cpu"):
+        assert total(ROWS) == ROWS.sum()
 
 
 # ---- output --------------------------------------------------------------------------------------------------------------
