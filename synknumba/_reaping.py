@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterable
 
-GIVE_UP_SECONDS = 3.0  # a process with many GB of memory takes a second to end
+GIVE_UP_SECONDS = 3.0  # freeing the memory of a large process takes part of a second
 
 _late: set[int] = set()  # killed, but not to be waited for yet
 

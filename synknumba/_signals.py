@@ -12,7 +12,7 @@ thread in the script, as in a notebook or with NumPy's linear algebra, a mask al
 handler ever runs, and the mask is there so that signals are delivered elsewhere.
 """
 
-# The public module makes an enum of each number in a set: 170 µs for a block instead of 7.
+# The public module makes an enum of each number in a set: 168 µs for a block instead of 13.
 import _signal  # type: ignore[import-not-found]  # of every CPython
 import os
 import threading
