@@ -73,7 +73,7 @@ class Output:
     Attributes:
         op, shape, dtype, like: as `output` takes them.
         scratch: it is memory that no caller gets.
-        filled: it starts at the identity of the op.
+        filled: it starts at the identity of the op. Of one that is not, with the op None, slices write different elements.
     """
 
     op: Op

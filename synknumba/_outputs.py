@@ -135,7 +135,7 @@ class OutputBuilder:
         if nbytes <= SMALL_RESULT_BYTES and start + nbytes <= RESULT_BYTES:
             built.used = start + nbytes
             parts = HostArray(-1, dtype, result.shape, start)
-            return Result(result.name, result.op, result.dtype, result.shape, parts, in_control=True)
+            return replace(result, parts=parts, in_control=True)
         shape = (world.world_size, *result.shape)
         if isinstance(result.op, str) and not solo and _combining.is_worthwhile(world, nbytes):
             built.combined.add(result.name)

@@ -123,7 +123,8 @@ class Result:
         stays: each rank's part stays on its device, where a `Combination` takes it; `parts` tells its dtype and shape.
         lent: the parts are in a segment whose id comes with each call: which of `Program.lent` at the end of its values.
         rows: of an op that locates, the parts' rows: int64, of their shape, and in the control block where they are.
-        filled: it starts at the identity of the op; a kernel that is sure to write every element need not wait for that.
+        filled: it starts at the identity of the op; a kernel that is sure to write every element need not wait for that. With
+            the op None, slices then write different elements of one array, instead of being added up: 0 + −0 is 0.
     """
 
     name: str

@@ -178,7 +178,8 @@ class Accumulator(OutputSteps):
     """One output of a kernel on one rank: its buffer for each slice, and how slices are put together.
 
     Where there is one slice the kernel writes into what is stored as the rank's part. With several, each writes into scratch
-    memory that starts at the op's identity, and is folded into it.
+    memory that starts at the op's identity, and is folded into it. An output that is not filled has elements for each slice:
+    all write into the rank's part.
     """
 
     def __init__(self, routine: KernelRoutine, name: str, param: Result, slices: Sequence[SliceRows | None]) -> None:
@@ -191,6 +192,7 @@ class Accumulator(OutputSteps):
         self._part = self._find_part()
         final_dtype = _reduction.result_dtype(param.op, np.dtype(param.dtype))
         self._direct = len(slices) == 1 and final_dtype == np.dtype(param.dtype)
+        self._shared = param.op is None and not param.filled
         self._total: Any = None
         self._stores: list[Step] = []  # of the total
         if param.stays and not self._direct:
@@ -216,7 +218,7 @@ class Accumulator(OutputSteps):
         return host[place.rank].reshape(param.shape or (1,))
 
     def before(self) -> list[Step]:
-        if self._total is None:
+        if self._total is None or self._shared:
             return []
         op, total = self._param.op, self._total
         identity = _reduction.identity("sum" if op == "mean" else op, total.dtype)
@@ -232,7 +234,9 @@ class Accumulator(OutputSteps):
             target = None if self._part is None else self._part[rows.start : rows.stop]
         elif self._direct:
             target = self._part
-        if self._direct and self._param.stays:
+        if self._shared and self._total is not None:
+            array = self._total
+        elif self._direct and self._param.stays:
             array = self._routine.total(self._name, dtype, shape)
         elif target is None:
             array = self._scratch = workspace.scratch(slot, dtype, shape)
@@ -246,7 +250,7 @@ class Accumulator(OutputSteps):
         return array
 
     def fold(self, rows: SliceRows | None) -> list[Step]:
-        if self._total is None:
+        if self._total is None or self._shared:
             return []
         return [self._device.accumulate(self._param.op, self._total, self._scratch, 1 if rows is None else rows.count)]
 
@@ -279,7 +283,8 @@ class ShardAccumulator(OutputSteps):
             assert rows is not None  # noqa: S101  # the coordinator refuses shards where there are no rows
             self._rows[rows.shard] += rows.count
         self._host = routine.place.host(param.parts)[slice(*own)].reshape(own[1] - own[0], *(param.shape or (1,)))
-        self._direct = routine.program.num_slices == 1 and np.dtype(param.parts.dtype) == np.dtype(param.dtype)
+        one_slice = routine.program.num_slices == 1 and np.dtype(param.parts.dtype) == np.dtype(param.dtype)
+        self._direct = one_slice or (param.op is None and not param.filled)
         buffer = routine.workspace.output((name, "shards"), self._host)
         self._lines = buffer.array
         self._on_host = buffer.store is None

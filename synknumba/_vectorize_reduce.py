@@ -132,7 +132,7 @@ class Reducer:
         options = FunctionOptions(
             style="kernel",
             outputs={
-                "synk_partials": Output(None, (max(1, slices), chunks, *row), dtype),
+                "synk_partials": Output(None, (max(1, slices), chunks, *row), dtype, filled=False),
                 "synk_there": Output(None, (max(1, slices), chunks), np.dtype(np.uint8)),
             },
             ops=None,

@@ -44,6 +44,16 @@ def largest(x, y):
 
 
 @synk.vectorize
+def smallest(x, y):
+    return min(x, y)
+
+
+@synk.vectorize
+def times(x, y):
+    return x * y
+
+
+@synk.vectorize
 def latest(x, y):  # associative, not commutative
     return y if y != 0 else x
 
@@ -455,6 +465,21 @@ def test_refuses_float16(world):
 def test_nan_and_negative_zero(world):
     assert math.isnan(add.reduce(np.array([1.0, math.nan, 2.0])))
     assert math.copysign(1.0, add.reduce(np.full(9, -0.0))) == -1.0
+
+
+@pytest.mark.parametrize("function", [add, times, largest, smallest], ids=lambda function: function.name)
+def test_zeros_keep_their_signs(world, function):
+    def same(found, rows, *first):
+        want = functools.reduce(function.py_func, [*first, *rows.tolist()])  # Python's arithmetic, as no ufunc has an identity
+        return (found == 0).all() and (np.signbit(found) == np.signbit(want)).all()
+
+    for n in (1, 2, 3, 5):
+        for rows in (np.full(n, -0.0), np.where(np.arange(n) % 2, 0.0, -0.0)):
+            for how in ({}, {"num_slices": 2}, {"num_slices": 4}, {"shards": 4}, {"shards": 4, "num_slices": 2}):
+                assert same(function.reduce(rows, **how), rows)
+                assert same(function.reduce(np.stack([rows, rows], axis=1), **how), rows)
+            for first in (0.0, -0.0):
+                assert same(function.reduce(rows, initial=first, num_slices=3), rows, first)
 
 
 # ---- what is refused
