@@ -54,6 +54,9 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
     """
     from numba.core import types  # noqa: PLC0415  # not when synknumba is imported
 
+    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+        message = f"{name} of {function} is {value}, which no integer of 64 bits holds; pass a float"
+        raise ArgumentError(message)
     if isinstance(value, bool | int | float | complex | np.generic):
         return Given("scalar", _typeof(function, name, value), python=None if isinstance(value, np.generic) else type(value))
     if isinstance(value, IndexRange):

@@ -53,6 +53,7 @@ class MapRecipe:
         axes: how many the result has beside the rows'.
         cast: the name of the type that a value is converted to; None where it is stored as it is.
         place: the parameter with the result: `OUT`, or one of the function's own.
+        aliases: operands that are the one at that place.
     """
 
     name: str
@@ -60,6 +61,7 @@ class MapRecipe:
     axes: int
     cast: str | None = None
     place: str = OUT
+    aliases: tuple[str, ...] = ()
 
 
 @final
@@ -123,11 +125,15 @@ def element_launch(shape: Sequence[int], most: int | None = None) -> LaunchConfi
 
 def map_source(recipe: MapRecipe) -> str:
     """The kernel, a function of the function's parameters and the result."""
-    arguments = ", ".join(_argument(name, operand, recipe.axes) for name, operand in recipe.operands.items())
+    arguments = ", ".join(
+        _argument(recipe.place if name in recipe.aliases else name, operand, recipe.axes)
+        for name, operand in recipe.operands.items()
+    )
     value = _cast(recipe.cast, f"synk_function({arguments})")
     body = [f"{recipe.place}[{_index(recipe.axes)}] = {value}"]
     loops = [_row_loop(recipe.axes, f"{recipe.place}.shape[0]"), *_axis_loops(recipe.axes, recipe.place)]
-    parameters = [*recipe.operands] + [name for name in (recipe.place,) if name not in recipe.operands]
+    parameters = [name for name in recipe.operands if name not in recipe.aliases]
+    parameters += [name for name in (recipe.place,) if name not in recipe.operands]
     return _kernel(recipe.name, parameters, [*_threads(recipe.axes), *_nested(loops, body)])
 
 

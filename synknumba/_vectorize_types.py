@@ -1,5 +1,6 @@
 """The types that a vectorized function is compiled for: a signature's, or the arguments' and what follows from them."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -161,6 +162,23 @@ def _asked(dtype: Any) -> Any:
     except (TypeError, NumbaError, NotImplementedError) as error:
         message = f"dtype must be of a number, got {dtype!r}"
         raise ArgumentError(message) from error
+
+
+def integer_limits(kind: Any) -> tuple[float, float]:
+    """The least and the greatest Python integer that a type takes without wrapping around."""
+    dtype = dtype_of(kind)
+    if dtype.kind not in "iu":
+        return -math.inf, math.inf
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+def out_of_range(function: str, name: str, value: int, least: float, most: float) -> ArgumentError:
+    """Of a Python integer that its type does not hold; NumPy refuses it as well."""
+    return ArgumentError(
+        f"{name} of {function} is {value}, but its signature takes integers of {least} to {most} there; pass one of these, or "
+        "an array or NumPy scalar, whose own type chooses the signature"
+    )
 
 
 def _fits(one: Given, kind: Any) -> bool:
