@@ -9,7 +9,7 @@ import numpy as np
 
 from synknumba import _moments
 from synknumba._errors import ReductionError
-from synknumba._moments import Moments
+from synknumba._moments import Moments, Powers
 from synknumba._types import Array
 
 # Of an effective number of rows. Where one row has all the weight, rounding may still leave it a little more than 1.
@@ -180,8 +180,13 @@ def check_covariance(*, covariance: bool, weighted: bool) -> None:
         raise ReductionError(message)
 
 
-def merged(parts: Moments, *, scalar: bool) -> Estimate:
+def merged(parts: Moments, *, scalar: bool, powers: Powers | None = None) -> Estimate:
     """The estimate of all the parts, put together in their order.
+
+    Args:
+        parts: with values in units of powers of two.
+        scalar: whether there is one value, and no tuple.
+        powers: which; None where values are what they are.
 
     Raises:
         ReductionError: there are no rows.
@@ -190,7 +195,7 @@ def merged(parts: Moments, *, scalar: bool) -> Estimate:
     if not total.count[0, 0]:
         message = "an expectation value of rows with none at all; give at least one row"
         raise ReductionError(message)
-    return Estimate(total, scalar)
+    return Estimate(total if powers is None else _moments.in_units(total, -powers), scalar)
 
 
 def concise(mean: float, stderr: float) -> str:

@@ -109,9 +109,8 @@ class Expectation:
         Raises:
             As a `Function`; ReductionError where there are no rows.
         """
-        function, reader, passed = self._prepared(current_world().device, num_slices, args, kwargs)
-        parts = function(*passed, batch=batch, local_batch=local_batch, num_slices=num_slices, shards=shards)
-        return reader.estimate(parts)
+        selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
+        return self._estimate(Function.__call__, selecting, args, kwargs)
 
     def as_serial(
         self,
@@ -123,9 +122,8 @@ class Expectation:
         **kwargs: Any,
     ) -> Estimate:
         """Takes the mean on the root alone, of all the rows."""
-        function, reader, passed = self._prepared(current_world().device, num_slices, args, kwargs)
         selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
-        return reader.estimate(function.as_serial(*passed, **selecting))
+        return self._estimate(Function.as_serial, selecting, args, kwargs)
 
     def plan(
         self,
@@ -150,13 +148,33 @@ class Expectation:
 
     # ---- kernels
 
+    def _estimate(
+        self, run: Callable[..., Any], selecting: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Estimate:
+        """Runs the kernel, and once more with weights, or values, in other units where its sums overflow."""
+        device, num_slices = current_world().device, selecting["num_slices"]
+        function, reader, passed = self._prepared(device, num_slices, args, kwargs)
+        lines, units = reader.read(run(function, *passed, **selecting)), None
+        while (others := reader.units(lines, units)) is not None:  # at most twice
+            function, reader, passed = self._prepared(device, num_slices, args, kwargs, scaled=True)
+            units, scales = others, [2.0**-power for power in others.values.tolist()]
+            scales += [] if self._options.weight is None else [2.0**-others.weight]
+            lines = reader.read(run(function, *passed, *scales, **selecting))
+        return reader.estimate(lines, units)
+
     def _prepared(
-        self, device: DeviceKind, num_slices: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        device: DeviceKind,
+        num_slices: int,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        scaled: bool = False,
     ) -> tuple[Function, LineReader, tuple[Any, ...]]:
         """The function for arguments of these kinds, and what it is called with, by position."""
         values = self._binder.match(args, kwargs)
         kinds = tuple(self._kind(name, value) for name, value in values.items())
-        key = (device, _slices(num_slices), kinds)
+        key = (device, _slices(num_slices), kinds, scaled)
         found = self._functions.get(key)
         if found is None:
             while len(self._functions) >= _KEPT:
@@ -175,7 +193,13 @@ class Expectation:
             return "number" if isinstance(value, Data) else "whole"  # NumPy's are passed as numbers
         return "whole" if name in self._options.kernel.broadcast else "rows"
 
-    def _make(self, device: DeviceKind, num_slices: int, kinds: tuple[Kind, ...]) -> tuple[Function, LineReader]:
+    def _make(
+        self,
+        device: DeviceKind,
+        num_slices: int,
+        kinds: tuple[Kind, ...],
+        scaled: bool,  # of a key
+    ) -> tuple[Function, LineReader]:
         options = self._options
         parameters = dict(zip(self._parameters, kinds, strict=True))
         if not {"rows", "indices"} & {*kinds}:
@@ -197,6 +221,7 @@ class Expectation:
             options.covariance,
             self._real,
             blocks == 1,
+            scaled,
         )
         if recipe.rooms > MOST_ROOMS:
             message = (

@@ -41,6 +41,7 @@ class Recipe:
         covariance: whether the products of each two values are summed.
         real: the type of a thread's sums, "float64" or "float32".
         one_block: whether there is one block, whose line is the partial result.
+        scaled: whether each value, and the weight, is multiplied by a number that comes with the call.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Recipe:
     covariance: bool
     real: str
     one_block: bool
+    scaled: bool = False
 
     @property
     def values(self) -> int:
@@ -61,6 +63,12 @@ class Recipe:
         """The values whose products are summed."""
         values = range(self.values)
         return tuple((i, j) for i in values for j in values if i == j or (i < j and self.covariance))
+
+    @property
+    def scales(self) -> list[str]:
+        """The parameters that values, and the weight, are multiplied by."""
+        names = [f"synk_by{i}" for i in range(self.values)] + ([] if self.weight is None else ["synk_by_w"])
+        return names if self.scaled else []
 
     @property
     def columns(self) -> int:
@@ -79,7 +87,7 @@ class Recipe:
 
 
 def kernel_source(recipe: Recipe) -> str:
-    """The kernel: a function of partial results, the slice's number, and the function's parameters.
+    """The kernel: a function of partial results, the slice's number, the function's parameters, and the scales.
 
     Where there are several blocks, their lines come after the partial results: zeros, shape (blocks + 1, columns). In the first
     line is how many blocks have written theirs.
@@ -91,7 +99,7 @@ def kernel_source(recipe: Recipe) -> str:
     else:
         own.insert(1, "synk_lines")
         body += [*_means(recipe, _LINE), *_squares(recipe, _LINE), *_last_block(recipe)]
-    lines = [f"def {recipe.name}({', '.join([*own, *recipe.parameters])}):", *_indented(body)]
+    lines = [f"def {recipe.name}({', '.join([*own, *recipe.parameters, *recipe.scales])}):", *_indented(body)]
     return "\n".join(lines) + "\n"
 
 
@@ -128,7 +136,7 @@ def _loop(recipe: Recipe) -> list[str]:
     if recipe.weight is not None:
         weight = f"{recipe.weight}[synk_j]" if recipe.weight else f"synk_r[{recipe.values}]"
         lines += [
-            f"synk_x = {recipe.real}({weight})",
+            f"synk_x = {recipe.real}({_scaled(recipe, weight, 'synk_by_w')})",
             "if synk_x < 0.0:",
             f"    synk_x = {recipe.real}(nan)",
             "synk_w += synk_x",
@@ -137,7 +145,7 @@ def _loop(recipe: Recipe) -> list[str]:
     for i in range(recipe.values):
         value = "synk_r" if recipe.size is None else f"synk_r[{i}]"
         lines += [
-            f"synk_v{i} = {recipe.real}({value})",
+            f"synk_v{i} = {recipe.real}({_scaled(recipe, value, f'synk_by{i}')})",
             f"if synk_j == synk_start and synk_v{i} - synk_v{i} == 0.0:",  # a sum about ∞ would be NaN
             f"    synk_p{i} = synk_v{i}",
             f"synk_d{i} = synk_v{i} - synk_p{i}",
@@ -153,6 +161,10 @@ def _loop(recipe: Recipe) -> list[str]:
                 f"synk_b{i} += synk_y{i} * synk_y{i}",
             ]
     return ["for synk_j in range(synk_start, synk_n, synk_stride):", *_indented(lines)]
+
+
+def _scaled(recipe: Recipe, value: str, scale: str) -> str:
+    return f"float64({value}) * {scale}" if recipe.scaled else value
 
 
 def _means(recipe: Recipe, target: str) -> list[str]:

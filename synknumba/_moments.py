@@ -9,16 +9,26 @@ formulae and a pairwise algorithm for computing sample variances* (1979). A mean
 `mean` + `rest`, the second being what rounding has left of the first: near 10^9 a float64 is right to 10^-7, and so would be
 a_p − a_0, and the variance of values that differ by 1.
 
+Where a_p − a_0 or (a_p − mean)² is beyond the greatest float64, the means are put together in units of 2^700, in which they are
+at most 2^324; M becomes ∞ only if it is. Weights are in units of a power of two of which their squares are neither ∞ nor 0.
+
 The standard error of a weighted mean needs sums with squared weights, S_j = Σ w² (v − mean)^j for j = 0, 1, 2. They move with
 the mean: about a mean that is d larger they are S_0, S_1 − d S_0, S_2 − 2 d S_1 + d² S_0.
 """
 
-from dataclasses import dataclass, fields
-from typing import Any, final
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from synknumba._types import Array
+
+FAR = 700  # the power of two that values are in units of, where their squares or differences overflow
+_LARGE = 400  # exponents of values whose squares can be added up, however many there are
+_HEAVY = 250  # and of weights, of which squares times squares of values are added up
+
+Powers: TypeAlias = Array
+"""Integers, shape (k,): for each value the power of two that it is in units of."""
 
 
 @final
@@ -33,6 +43,7 @@ class Moments:
         rest: shape (P, k): Σ w v / Σ w less `mean`.
         products: shape (P, k): Σ w (v − mean)²; or shape (P, k, k): Σ (v − mean)(v' − mean') for each two of the values.
         squares: shape (P, 3, k): Σ w² (v − mean)^j for j = 0, 1, 2; None where there are no weights.
+        power: all weights are in units of 2^power.
     """
 
     count: Array
@@ -41,6 +52,7 @@ class Moments:
     rest: Array
     products: Array
     squares: Array | None = None
+    power: int = 0
 
 
 def merge(parts: Moments) -> Moments:
@@ -50,6 +62,36 @@ def merge(parts: Moments) -> Moments:
     """
     if len(parts.count) == 1:
         return parts
+    total = _merged(parts)
+    far = _overflown(parts, total)
+    if not far.any():
+        return total
+    powers = np.where(far, FAR, 0)
+    return in_units(_merged(in_units(parts, powers)), -powers)
+
+
+def _overflown(parts: Moments, total: Moments) -> Array:
+    """Which values have got lost, shape (k,), although the parts have them."""
+    squares = _diagonal(parts.products), _diagonal(total.products)
+    lost = np.isfinite(squares[0]).all(axis=0) & ~np.isfinite(squares[1][0])
+    return (lost | ~np.isfinite(total.mean[0])) & np.isfinite(parts.mean).all(axis=0)  # type: ignore[no-any-return]
+
+
+def in_units(parts: Moments, powers: Powers) -> Moments:
+    """The same with each value in units of a power of two of its own. What is too large becomes infinite."""
+    twice = 2 * powers if parts.products.ndim == 2 else powers[:, None] + powers
+    with np.errstate(over="ignore", under="ignore"):
+        return replace(
+            parts,
+            mean=np.ldexp(parts.mean, -powers),
+            rest=np.ldexp(parts.rest, -powers),
+            products=np.ldexp(parts.products, -twice),
+            squares=None if parts.squares is None else np.ldexp(parts.squares, -np.arange(3)[:, None] * powers),
+        )
+
+
+def _merged(parts: Moments) -> Moments:
+    """All parts as one, with whatever overflows."""
     with np.errstate(invalid="ignore", over="ignore"):
         has_weight = parts.weight != 0
         used = has_weight | np.isnan(parts.mean)
@@ -67,13 +109,31 @@ def merge(parts: Moments) -> Moments:
         squares = None
         if parts.squares is not None:
             squares = _moved(parts.squares, -delta).sum(axis=0, keepdims=True)
-    return Moments(parts.count.sum(axis=0, keepdims=True), total, mean, rest, products, squares)
+    return Moments(parts.count.sum(axis=0, keepdims=True), total, mean, rest, products, squares, parts.power)
 
 
 def joined(a: Moments, b: Moments) -> Moments:
     """The parts of both, one after the other."""
-    pairs = ((getattr(a, field.name), getattr(b, field.name)) for field in fields(a))
-    return Moments(*(None if one is None else np.concatenate([one, other]) for one, other in pairs))  # type: ignore[arg-type]
+    power = max((one.power for one in (a, b) if one.weight.any()), default=0)
+    a, b = _weighed(a, power), _weighed(b, power)
+    names = [field.name for field in fields(a) if field.name != "power"]
+    pairs = ((getattr(a, name), getattr(b, name)) for name in names)
+    both = [None if one is None else np.concatenate([one, other]) for one, other in pairs]
+    return Moments(*both, power=power)  # type: ignore[arg-type, misc]
+
+
+def _weighed(parts: Moments, power: int) -> Moments:
+    """The same with the weights in units of 2^power."""
+    more = parts.power - power
+    if parts.squares is None or more == 0:
+        return parts
+    with np.errstate(under="ignore"):
+        weight, products, squares = (
+            np.ldexp(parts.weight, more),
+            np.ldexp(parts.products, more),
+            np.ldexp(parts.squares, 2 * more),
+        )
+    return replace(parts, weight=weight, products=products, squares=squares, power=power)
 
 
 def of_values(values: Array, weights: Array | None, *, covariance: bool) -> Moments:
@@ -84,6 +144,24 @@ def of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mome
         weights: float64, shape (n,), or None.
         covariance: whether to keep the products of each two values.
     """
+    powers = np.where(_exponents(values) > _LARGE, FAR, 0)
+    power = 0
+    if weights is not None:
+        most = int(_exponents(weights))
+        power = most if abs(most) > _HEAVY else 0
+        weights = np.ldexp(weights, -power)
+    moments = _of_values(np.ldexp(values, -powers), weights, covariance=covariance)
+    return replace(in_units(moments, -powers) if powers.any() else moments, power=power)
+
+
+def _exponents(values: Array) -> Array:
+    """Of the greatest finite value, or of each column's."""
+    found: Array = np.frexp(np.where(np.isfinite(values), np.abs(values), 0.0).max(axis=0))[1]
+    return found
+
+
+def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Moments:
+    """The moments of values and weights whose squares do not overflow."""
     count = np.full((1, 1), float(len(values)))
     with np.errstate(invalid="ignore", over="ignore"):
         w = np.ones((len(values), 1)) if weights is None else weights[:, None]
@@ -92,7 +170,7 @@ def of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mome
         mean = np.divide(weighted, total, out=values[:1] + weighted, where=total != 0)
         away = np.where(np.isfinite(mean), values - mean, np.nan)
         left = np.divide((w * away).sum(axis=0, keepdims=True), total, out=np.zeros_like(mean), where=total != 0)
-        mean, rest = _rounded(mean, left)
+        mean, rest = _rounded(mean, np.where(np.isfinite(mean), left, 0.0))
         away -= left
         products = (away.T @ away)[None] if covariance else (w * away * away).sum(axis=0, keepdims=True)
         squares = None if weights is None else np.stack([(w * w * away**j).sum(axis=0) for j in range(3)])[None]
@@ -104,11 +182,11 @@ def _rounded(mean: Array, rest: Array) -> tuple[Array, Array]:
     total = mean + rest
     part = total - mean
     left = (mean - (total - part)) + (rest - part)
-    return _chosen(np.isfinite(left), (total, left), (mean, np.zeros_like(left)))
+    return total, np.where(np.isfinite(left), left, 0.0)
 
 
-def _chosen(where: Array, these: tuple[Array, Array], those: tuple[Array, Array]) -> tuple[Array, Array]:
-    return np.where(where, these[0], those[0]), np.where(where, these[1], those[1])
+def _diagonal(products: Array) -> Array:
+    return products if products.ndim == 2 else np.diagonal(products, axis1=1, axis2=2)
 
 
 def _square(delta: Array, ndim: int) -> Array:

@@ -23,6 +23,7 @@ ROWS = (
     pytest.param({"devices": [0, 0, 0], "device": "cuda"}, id="cuda3on1", marks=pytest.mark.gpu),
     pytest.param({"devices": [0, 1], "device": "cuda"}, id="cuda2", marks=_multi),
 )
+FOUR = pytest.param({"world_size": 4, "device": "cpu"}, id="cpu4")
 # Memory of the ranks' own, as on GPUs, without and with what NCCL is there.
 PRIVATE = pytest.param({"world_size": 3, "device": "private"}, id="private3")
 LINKED = pytest.param({"world_size": 3, "device": "private", "transport": "nccl"}, id="linked3")
@@ -33,7 +34,7 @@ COLLECTIVE_ROWS = (
     pytest.param({"devices": [0, 1], "device": "cuda", "transport": "host"}, id="cuda2host", marks=_multi),
     pytest.param({"devices": [0, 1, 2, 3], "device": "cuda"}, id="cuda4", marks=_multi),
 )
-_ORDER = [row.values[0] for row in (*ROWS, *COLLECTIVE_ROWS, LINKED)]
+_ORDER = [row.values[0] for row in (*ROWS, FOUR, *COLLECTIVE_ROWS, LINKED)]
 
 
 def start(row: dict[str, Any]) -> synk.World:

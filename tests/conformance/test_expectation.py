@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
 from synknumba import _expectation
+from tests.conformance.conftest import FOUR, ROWS
 
 CLOSE = {"rtol": 1e-12, "atol": 0}
 
@@ -84,6 +86,7 @@ def check(estimate, values):
         assert math.isnan(estimate.variance)
 
 
+@pytest.mark.parametrize("row", [*ROWS, FOUR])
 @pytest.mark.parametrize("kind", ["noise", "offset", "constant", "outlier"])
 def test_mean_and_variance_are_numpys(world, kind):
     rng = np.random.default_rng(3)
@@ -140,6 +143,74 @@ def test_several_values_with_covariance(world):
     assert_allclose(estimate.variance, told.var(axis=0, ddof=1), **CLOSE)
     centred = np.stack([told[:, 0], told[:, 1] - 1e9, told[:, 2]], axis=1)
     assert_allclose(estimate.covariance, np.cov(centred, rowvar=False), rtol=1e-12)
+
+
+def exact(values, weights=None):
+    """Mean, and where rows have weights variance, standard error and effective size, in fractions."""
+    v = [Fraction(value) for value in values.tolist()]
+    if weights is None:
+        return sum(v) / len(v)
+    w, n = [Fraction(weight) for weight in weights.tolist()], len(v)
+    total, square = sum(w), sum(x * x for x in w)
+    mean = sum(x * y for x, y in zip(w, v, strict=True)) / total
+    variance = sum(x * (y - mean) ** 2 for x, y in zip(w, v, strict=True)) / (total - square / total)
+    spread = sum((x * (y - mean)) ** 2 for x, y in zip(w, v, strict=True)) * Fraction(n, n - 1) / total**2
+    return float(mean), float(variance), math.sqrt(spread), float(total**2 / square)
+
+
+HUGE = {
+    "signs": [1e308, -1e308] * 300,
+    "alike": [1.5e308] * 7,
+    "uneven": [1.5e308, -1.5e308] * 20 + [1.5e308],
+    "mixed": [5e307, -1e308, 1.7e308, 1.7e308, 1.0, -1e200],
+    "between ranks": [1.7e308] * 10 + [-1.7e308] * 11,
+    "squares": [1e155, -3e155, 2e154],
+    "outlier": [0.5] * 1000 + [1.7e308] + [0.25] * 1000,
+}
+
+
+def test_sums_of_huge_values_do_not_overflow(world):
+    both = synk.expectation(lambda x, y: (y, x, y), covariance=True)
+    for values in map(np.array, HUGE.values()):
+        want, noise = float(exact(values)), np.random.default_rng(1).normal(size=len(values))
+        close = {"rtol": 0, "atol": 1e-14 * np.abs(values).max()}
+        variance = 0.0 if (values == values[0]).all() else math.inf
+        for how in ({}, {"num_slices": 3}, {"shards": 4}):
+            found = plain(values, **how)
+            assert_allclose(found.mean, want, **close)
+            assert (found.variance, found.count) == (variance, len(values))
+            assert_allclose(weighted(values, np.full(len(values), 0.7), **how).mean, want, **close)
+        assert_allclose(plain.as_serial(values).mean, want, **close)
+        found = both(values, noise)
+        assert_allclose(found.mean[1], want, **close)
+        assert_allclose(found.covariance[::2, ::2], np.full((2, 2), noise.var(ddof=1)), rtol=1e-11)
+        assert_allclose(found.mean[::2], noise.mean(), rtol=1e-11)
+
+
+def check_weighted(estimate, values, weights, rtol=1e-11):
+    assert_allclose((estimate.mean, estimate.variance, estimate.stderr, estimate.effective_size), exact(values, weights), rtol)
+
+
+def test_squares_of_weights_neither_overflow_nor_vanish(world):
+    rng = np.random.default_rng(8)
+    values = 1e9 + rng.normal(size=300)
+    for power in (-1060, -540, -300, -20, 20, 530, 1020):
+        weights = np.ldexp(rng.integers(1, 9, 300).astype(float), power)  # exact, in the range of subnormal numbers too
+        for found in (weighted(values, weights, num_slices=2), weighted.as_serial(values, weights, shards=3)):
+            check_weighted(found, values, weights)
+    huge, weights = np.array([1.5e308, -1e308, 1.7e308, 1e307] * 5), np.ldexp(1.0 + np.arange(20), 900)
+    want = exact(np.ldexp(huge, -600), np.ldexp(weights, -900))
+    assert_allclose(np.ldexp(weighted(huge, weights).mean, -600), want[0], rtol=1e-14)
+    some = weighted(values[:200], np.full(200, 1e-200)) + weighted(values[200:], np.full(100, 1e-200))
+    assert_allclose([some.mean, some.variance], [values.mean(), values.var(ddof=1)], rtol=1e-12)
+
+
+def test_squares_of_weights_in_float32(world):
+    single = synk.expectation(lambda x, w: x, weights="w", dtype="float32")
+    values = np.arange(300.0)
+    for power in (-100, -40, 1, 70, 118):
+        weights = np.full(300, 2.0**power)
+        check_weighted(single(values, weights), values, weights, rtol=1e-5)
 
 
 @pytest.mark.parametrize("num_slices", [1, 4])

@@ -50,6 +50,19 @@ def test_weights(world):
     assert found.count == want.count
 
 
+def test_sums_that_overflow_are_taken_again(world):
+    mean = synk.expectation(lambda x, w: x, weights="w")
+    signs = np.where(np.arange(2000) % 2, -1.0, 1.0)
+    for power in (-1060, -540, 0, 1000):
+        weights = np.ldexp(1.0 + np.arange(2000) % 5, power)
+        want = synk.Estimate.from_values(signs, np.ldexp(weights, -power))
+        found = mean(np.ldexp(signs, 1023), weights)
+        assert_allclose(np.ldexp(found.mean, -1023), want.mean, atol=1e-15)
+        assert (found.variance, found.effective_size) == (math.inf, pytest.approx(want.effective_size, rel=1e-12))
+        found = mean(1.0 + signs, weights)
+        assert_allclose([found.mean, found.variance, found.stderr], [1.0 + want.mean, want.variance, want.stderr], rtol=1e-11)
+
+
 def test_covariance(world):
     values = rows(20_000)
     found = synk.expectation(two, covariance=True)(values)

@@ -122,6 +122,69 @@ def test_infinite_values_make_the_mean_that_a_sum_makes(values, mean):
         assert math.isnan(whole.variance)
 
 
+HUGE = {
+    "signs": [1e308, -1e308] * 3,
+    "alike": [1.5e308] * 7,
+    "greatest": [np.finfo(float).max] * 5,
+    "uneven": [1.5e308, -1.5e308, 1.5e308, -1.5e308, 1.5e308],
+    "mixed": [5e307, -1e308, 1.7e308, 1.7e308, 1.0, -1e200],
+    "squares": [1e155, -3e155, 2e154],
+    "sums of squares": [1e153, -1e153] * 500,
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_means_of_huge_values_are_right_and_variances_overflow_only_if_they_must(name):
+    values = np.array(HUGE[name])
+    told = [Fraction(value) for value in HUGE[name]]
+    mean = sum(told) / len(told)
+    squares = sum((value - mean) ** 2 for value in told)
+    wholes = [Estimate.from_values(values), sum(Estimate.from_values(values[j : j + 1]) for j in range(len(values)))]
+    wholes += [Estimate.from_values(values[:cut]) + Estimate.from_values(values[cut:]) for cut in (1, 2)]
+    weights = np.full(len(values), 0.25)
+    wholes += [Estimate.from_values(values[:2], weights[:2]) + Estimate.from_values(values[2:], weights[2:])]
+    for whole in wholes:
+        assert abs(Fraction(whole.mean) - mean) <= Fraction(max(map(abs, told))) * Fraction(1e-14)
+        assert whole.variance == (0.0 if squares == 0 else math.inf)
+    both = np.stack([values, np.arange(len(values))], axis=1)
+    for whole in (Estimate.from_values(both), Estimate.from_values(both[:2]) + Estimate.from_values(both[2:])):
+        assert abs(Fraction(whole.mean[0]) - mean) <= Fraction(max(map(abs, told))) * Fraction(1e-14)
+        assert_allclose([whole.mean[1], whole.variance[1]], [both[:, 1].mean(), both[:, 1].var(ddof=1)], **CLOSE)
+
+
+def test_covariance_with_huge_values():
+    values = np.array([[1e300, 1.0], [-1e300, 3.0], [1e299, -5.0], [3e299, 0.5]])
+    told = [[Fraction(value) for value in row] for row in values.tolist()]
+    means = [sum(row[k] for row in told) / 4 for k in range(2)]
+    mixed = float(sum((row[0] - means[0]) * (row[1] - means[1]) for row in told) / 3)
+    for whole in (
+        Estimate.from_values(values, covariance=True),
+        sum(Estimate.from_values(values[j : j + 1], covariance=True) for j in range(4)),
+    ):
+        assert_allclose(whole.covariance, [[math.inf, mixed], [mixed, np.var(values[:, 1], ddof=1)]], **CLOSE)
+
+
+@pytest.mark.parametrize("power", [-1060, -1020, -570, -538, -300, -20, 300, 530, 1000, 1020])
+@pytest.mark.parametrize("cut", [None, 1, 7])
+def test_weights_may_be_of_any_size(power, cut):
+    values, weights = rows("offset", 20), np.ldexp(np.random.default_rng(3).integers(1, 9, 20), 0 if power > 0 else 1)
+    scaled = np.ldexp(weights / 16, power)
+    assert (np.ldexp(scaled, -power) == weights / 16).all()  # the same weights, but for a power of two
+    whole = Estimate.from_values(values, scaled)
+    if cut is not None:
+        whole = Estimate.from_values(values[:cut], scaled[:cut]) + Estimate.from_values(values[cut:], scaled[cut:])
+    told = (whole.mean, whole.variance, whole.stderr, whole.effective_size)
+    assert_allclose(told, weighted_reference(values, weights), rtol=1e-11)
+
+
+def test_weights_of_very_different_sizes():
+    values, weights = rows("noise", 8), np.array([1e-300, 3e-300, 0.0, 1e120, 2e120, 1.0, 5e119, 1e-200])
+    want = weighted_reference(values, weights)
+    parts = [Estimate.from_values(values[j : j + 1], weights[j : j + 1]) for j in range(8)]
+    for whole in (Estimate.from_values(values, weights), sum(parts), sum(parts[::-1])):
+        assert_allclose((whole.mean, whole.variance, whole.stderr, whole.effective_size), want, rtol=1e-11)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_rows_of_weight_0_are_not_left_out(bad):
     together = Estimate.from_values([bad, 1.0, 2.0], [0.0, 1.0, 1.0])
