@@ -21,6 +21,7 @@ from synknumba._errors import ArgumentError, KernelError
 from synknumba._estimate import Estimate
 from synknumba._expectation_lines import LineReader
 from synknumba._expectation_source import MOST_ROOMS, OWN_NAMES, THREADS, Kind, Recipe, kernel_source
+from synknumba._expectation_types import check_types, type_key
 from synknumba._function import Function
 from synknumba._generated import check_own_names, define_kernel, kernel_name
 from synknumba._launch import LaunchConfig, RowGrid
@@ -92,6 +93,7 @@ class Expectation:
         self._binder = Binder(self.name, self._parameters, options.kernel)
         self._inner = InnerFunction(self.name, self.py_func)
         self._functions: dict[Any, tuple[Function, LineReader]] = {}
+        self._checked: set[Any] = set()  # kinds and types of arguments
 
     # ---- calls
 
@@ -174,6 +176,7 @@ class Expectation:
         """The function for arguments of these kinds, and what it is called with, by position."""
         values = self._binder.match(args, kwargs)
         kinds = tuple(self._kind(name, value) for name, value in values.items())
+        self._check_types(device, kinds, values)
         key = (device, _slices(num_slices), kinds, scaled)
         found = self._functions.get(key)
         if found is None:
@@ -181,6 +184,17 @@ class Expectation:
                 self._functions.pop(next(iter(self._functions)))  # the oldest; its ranks forget it with it
             found = self._functions[key] = self._make(*key)
         return *found, tuple(values[name] for name in self._binder.passed)
+
+    def _check_types(self, device: DeviceKind, kinds: tuple[Kind, ...], values: Mapping[str, Any]) -> None:
+        """Looks at the types of arguments that are new."""
+        key = (device, kinds, *map(type_key, values.values()))
+        if key not in self._checked and {"rows", "indices"} & {*kinds}:
+            parameters, options = dict(zip(values, kinds, strict=True)), self._options
+            if options.weight and parameters[options.weight] != "rows":
+                message = f"weights={options.weight!r} of {self.name} must be an array with a number for each row"
+                raise ArgumentError(message)
+            check_types(self._inner, parameters, values, size=self._size, weight=options.weight, device=device)
+            self._checked.add(key)
 
     def _kind(self, name: str, value: Any) -> Kind:
         if isinstance(value, IndexRange):
@@ -209,9 +223,6 @@ class Expectation:
             )
             raise ArgumentError(message)
         weight = options.weight
-        if weight and parameters[weight] != "rows":
-            message = f"weights={weight!r} of {self.name} must be an array with a number for each row"
-            raise ArgumentError(message)
         blocks = _BLOCKS[device]
         recipe = Recipe(
             kernel_name("mean_of", self.py_func.__name__),

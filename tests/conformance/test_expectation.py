@@ -73,6 +73,12 @@ def pair(x):
     return both  # noqa: RET504  # its length is not to be seen here
 
 
+@synk.expectation(size=2)
+def pair_of_three(x):
+    both = (x, -x, x)
+    return both  # noqa: RET504
+
+
 def check(estimate, values):
     """Mean and variance of values that are exact in float64."""
     assert estimate.count == len(values)
@@ -358,6 +364,50 @@ def test_refuses(world):
         plain(np.zeros(3), num_slices=1.5)
     with pytest.raises(synk.PartitionError, match="num_slices"):
         plain(np.zeros(3), num_slices=[2])
+
+
+def test_refuses_what_is_no_real_number(world):
+    x, square = np.ones(5), np.ones((5, 3))
+    for call, words in (
+        (lambda: plain(x + 0j), r"plain\(x: complex128\) returns complex128.*a real number.*the imaginary part"),
+        (lambda: synk.expectation(lambda x: x * 1j)(x), r"<lambda>\(x: float64\) returns complex128"),
+        (lambda: synk.expectation(lambda x: (x, x * 1j))(x), "a tuple of 2 real numbers.*the imaginary part"),
+        (lambda: synk.expectation(lambda x: (x, x * 1j), weights=True)(x), "a tuple of 2 real numbers"),
+        (lambda: plain(square), r"plain\(x: array\(float64, 1d, C\)\) returns array.*elements as a tuple"),
+        (lambda: plain(square[:, :, None]), "2d, C.*elements as a tuple"),
+        (lambda: plain(synk.data(square)), "elements as a tuple"),
+        (lambda: plain(np.array(["a", "b"])), r"plain\(x: \[unichr x 1\]\) returns .*Return numbers"),
+        (lambda: plain(np.array(["a", None], object)), "x of plain has dtype object.*convert it"),
+        (lambda: plain(np.zeros(3, "M8[s]")), r"datetime64\[s\].*a real number"),
+        (lambda: plain(np.zeros(3, [("a", float)])), "Record.*a real number"),
+        (lambda: plain(x.astype(np.longdouble)), "x of plain has dtype (longdouble|float128).*convert it"),
+        (lambda: synk.expectation(lambda x: "a")(x), "Return numbers"),
+        (lambda: synk.expectation(lambda x: None)(x), "returns none"),
+        (lambda: synk.expectation(lambda x: (x, "a"))(x), "Return numbers"),
+        (lambda: pair_of_three(x), "a tuple of 2 real numbers.*Give size="),
+        (lambda: weighted(x, x + 0j), "weights='w' of weighted.*got complex128"),
+        (lambda: weighted(x, square), "weights='w' of weighted.*got array"),
+        (lambda: weighted(x, np.array(["a"] * 5)), "weights='w' of weighted"),
+    ):
+        for one in (call, call):  # the second time too
+            with pytest.raises(synk.ArgumentError, match=words) as told:
+                one()
+            assert "synk_" not in str(told.value)
+    if world.device == "cpu":
+        with pytest.raises(synk.ArgumentError, match="x of plain has dtype float16.*float32"):
+            plain(x.astype(np.float16))
+    assert plain(x).mean == 1.0  # the world is as it was
+
+
+@pytest.mark.parametrize("row", [ROWS[0], ROWS[2]])
+def test_numbers_of_all_kinds(world):
+    large = np.array([2**63 + 2048, 2**64 - 2048, 2**63], np.uint64)
+    check(plain(large), large.astype(np.float64))
+    check(plain(synk.arange(9)), np.arange(9.0))
+    found = synk.expectation(lambda i, x: (i > 3, 3, int(x)))(synk.arange(9), np.linspace(-2.5, 2.5, 9).astype(">f8"))
+    told = np.stack([np.arange(9) > 3, np.full(9, 3), np.trunc(np.linspace(-2.5, 2.5, 9))], axis=1)
+    assert_allclose([found.mean, found.variance], [told.mean(axis=0), told.var(axis=0, ddof=1)], rtol=1e-12, atol=1e-15)
+    assert_array_equal(plain(np.array([7.0])).variance, math.nan)
 
 
 def test_the_kernels_own_names_are_told_nowhere(world):
