@@ -97,10 +97,10 @@ class Plan(ABC):
             values = (*values, *[lender.choose() for lender in self.lenders])
         if self._pack is not None:
             self._pack(self._memory, 0, *values)
-        self.world.run(self._number, self.info, self.learn)
         tally = self._tally
-        tally.calls += 1
+        tally.calls += 1  # whatever becomes of it
         tally.scattered_bytes += self.scattered_bytes
+        self.world.run(self._number, self.info, self.learn)
         return self.collect(count)
 
     @property

@@ -38,6 +38,8 @@ class Processes:
         self._lifelines: list[int] = []
         self._stacks: list[Stacks] = []
         self._scribe: Scribe | None = None
+        self._asking = threading.RLock()  # one at a time; a signal handler may ask in the middle of it
+        self._asked = 0
         self._owner = os.getpid()
 
     def __del__(self) -> None:
@@ -84,8 +86,7 @@ class Processes:
                     profile=profile,
                 )
                 self._fork_one(config)
-        with held_signals():
-            scribe.start()
+        scribe.start()
 
     def _connect(
         self, rank: int, scribe: Scribe, child_ends: contextlib.ExitStack
@@ -119,6 +120,7 @@ class Processes:
 
     def find_dead(self, grace: float) -> Death | None:
         """Looks for a rank that has ended, for `grace` seconds at most; says which and how, or None."""
+        self._look_after_scribe()
         deadline = time.monotonic() + grace
         while True:
             for rank, pid in enumerate(self.pids):
@@ -137,6 +139,7 @@ class Processes:
 
     def join(self, seconds: float) -> None:
         """Waits until all have ended, or the time is up."""
+        self._look_after_scribe()  # or a rank may wait for room in its pipe
         deadline = time.monotonic() + seconds
         pause = 0.0005
         while any(self.pids) and time.monotonic() < deadline:
@@ -148,6 +151,8 @@ class Processes:
 
     def kill(self) -> None:
         """Ends all that have not, at once, and waits for them."""
+        if os.getpid() != self._owner:  # the script has forked in the middle of a call
+            return
         for pid in self.pids:
             if pid:
                 with contextlib.suppress(ProcessLookupError):  # where the script ignores SIGCHLD nobody need wait for it
@@ -159,9 +164,15 @@ class Processes:
 
     def where(self, ranks: Collection[int]) -> dict[int, str]:
         """Where these ranks are in their code, as `_stacks.ask` tells it. They run on."""
-        running = {self.pids[rank]: rank for rank in ranks if self.pids[rank]}
-        told = ask({pid: self._stacks[rank] for pid, rank in running.items()})
-        return {rank: told[pid] for pid, rank in running.items()}
+        with self._asking:
+            while True:
+                self._asked += 1
+                turn = self._asked
+                pids = list(self.pids)  # another thread may end them meanwhile
+                told = ask({pids[rank]: self._stacks[rank] for rank in ranks if pids[rank]})
+                if turn == self._asked:
+                    return {rank: told[pids[rank]] for rank in ranks if pids[rank] in told}
+                # A signal handler has asked in the middle of it, and had the answers.
 
     def last_words(self, rank: int) -> LastWords:
         """What a rank has left behind. All have been killed, and nothing more is heard of them afterwards."""
@@ -169,12 +180,22 @@ class Processes:
         lines = self._scribe.finish() if self._scribe is not None else {}
         return LastWords(stack, lines.get(rank, ""))
 
+    @property
+    def dropped_bytes(self) -> int:
+        """Of what ranks have written, what could not be passed on."""
+        return self._scribe.dropped if self._scribe is not None else 0
+
+    def _look_after_scribe(self) -> None:
+        if self._scribe is not None and os.getpid() == self._owner:
+            self._scribe.look_after()
+
     def close(self) -> None:
         """Closes the coordinator's ends, when what ranks have written has been passed on; idempotent."""
         if self._scribe is not None:
             self._scribe.finish()
-        for stacks in self._stacks:
-            stacks.close()
+        with self._asking:
+            for stacks in self._stacks:
+                stacks.close()
         for sock in self.sockets:
             sock.close()
         while self._lifelines:

@@ -19,7 +19,7 @@ def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     pause = 0.0001
     while True:
-        waiting = {pid for pid in waiting if not _has_ended(pid)}
+        waiting = {pid for pid in waiting if not has_ended(pid)}
         if not waiting - _late or time.monotonic() >= deadline:
             break
         time.sleep(pause)
@@ -28,7 +28,8 @@ def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS) -> None:
     _late.update(waiting)
 
 
-def _has_ended(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
+    """Whether a child has ended; it is waited for then."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] != 0
     except ChildProcessError:  # where the script ignores SIGCHLD, or waits for any child, nobody need wait for it

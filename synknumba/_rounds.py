@@ -118,8 +118,10 @@ class Rounds:
             code = _spin.call(self._base, self._world_size, self.sequence, number, *self._spins)
             if code != _spin.ALL_DONE:
                 began = self._control.began
-                self._finish_round(code, info, learn)
-                self._tally.working += time.monotonic_ns() - began
+                try:
+                    self._finish_round(code, info, learn)
+                finally:
+                    self._tally.working += time.monotonic_ns() - began
             self.under_way = False
         except SynkError:
             self.under_way = False

@@ -2,50 +2,30 @@
 
     rank r ── fd 2, a pipe ──> scribe ── as it comes ──> the script's stderr
            ── fd 1, likewise, where lines get a prefix ──> the script's stdout
-    coordinator ── lifeline (closed: finish) ──> scribe ── the last lines of each rank, as JSON ──> coordinator
+    coordinator ── lifeline (closed: finish) ──> scribe ── memory that both have ──> coordinator: the last lines of each rank
 
 What C libraries and the dying interpreter write ("free(): invalid pointer") comes by the descriptor alone, so it can only be
 kept by whoever stands behind that. This is not a rank, so it outlives one that crashes, with every byte that was in the
 pipe. It is not a thread of the coordinator, so it goes on while the script computes, and a fork finds no thread. It ends by
-itself when all that could write have ended, or when the coordinator lets go of it or dies.
+itself when all that could write have ended, or when the coordinator lets go of it or dies. If it is killed, the coordinator
+starts another: it keeps the pipes open itself, so that a rank which writes gets no error meanwhile.
 
 Without a prefix stdout stays the script's own descriptor: nothing is between a `print` on a rank and the terminal.
 """
 
 import contextlib
-import ctypes
-import gc
-import json
 import os
 import select
 import signal
-import time
-from collections.abc import Sequence
-from typing import NoReturn, final
+import threading
+from typing import final
 
-from synknumba._inherited import close_inherited, fork
-from synknumba._reaping import reap
-from synknumba._shm import release_inherited
+from synknumba._carrying import LONGEST_SECONDS, STDERR, STDOUT, Carried, scribe_main
+from synknumba._inherited import fork
+from synknumba._reaping import has_ended, reap
+from synknumba._signals import held_signals
 
-KEPT_BYTES = 8192  # of each rank's stderr
-FINISH_SECONDS = 0.2  # for what somebody else may still write: a process that a rank started, and that outlives it
-GIVE_UP_SECONDS = 0.5  # where the script's own stderr takes nothing, as a terminal that is held
-_PR_SET_NAME = 15  # prctl.h
-
-# What may be sent to the whole process group: the scribe ends with those whose words it carries.
-_IGNORED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGPIPE,
-)
-_LONGEST_LINE = 65536
-
-STDOUT, STDERR = 1, 2
+_END_SECONDS = LONGEST_SECONDS + 0.5  # it gives up by itself before that, unless it is stopped
 
 
 @final
@@ -58,147 +38,94 @@ class Scribe:
 
     def __init__(self, *, prefix: bool) -> None:
         self._prefix = prefix
-        self._readers: list[tuple[int, int, int]] = []  # rank, stream, descriptor
+        self._carried: list[Carried] = []
         self._pid = 0
-        self._lifeline = self._report = -1
+        self._lifeline = self._alive = -1
+        self._lock = threading.RLock()  # a call looks after it while another thread, or a signal handler, ends the world
+        self._told: dict[int, str] = {}
+        self._dropped = 0
 
     @property
     def streams(self) -> tuple[int, ...]:
         """The streams of a rank that come by here."""
         return (STDOUT, STDERR) if self._prefix else (STDERR,)
 
+    @property
+    def dropped(self) -> int:
+        """Bytes that could not be passed on."""
+        with self._lock:
+            return self._dropped + sum(one.dropped for one in self._carried)
+
     def pipe(self, rank: int, stream: int) -> int:
         """A pipe for one stream of a rank: the end that takes the stream's place."""
         reader, writer = os.pipe()
-        self._readers.append((rank, stream, reader))
+        try:
+            self._carried.append(Carried(rank, stream, reader, prefix=self._prefix))
+        except OSError:  # no memory
+            os.close(reader)
+            os.close(writer)
+            raise
         return writer
 
     def start(self) -> None:
-        """Starts the process. Called with all signals blocked."""
-        end, self._lifeline = os.pipe()
-        self._report, report = os.pipe()
-        coordinator = os.getpid()
-        try:
-            self._pid = fork()
-            if self._pid == 0:
-                _scribe_main(self._readers, end, report, coordinator, prefix=self._prefix)
-        finally:
-            os.close(end)
-            os.close(report)
-            self._let_go_of_pipes()
+        """Starts the process."""
+        with self._lock, held_signals():
+            self._close_ends()
+            end, self._lifeline = os.pipe()
+            self._alive, alive = os.pipe()
+            coordinator = os.getpid()
+            try:
+                self._pid = fork()
+                if self._pid == 0:
+                    scribe_main(self._carried, end, alive, coordinator)
+            finally:
+                os.close(end)
+                os.close(alive)
+
+    def look_after(self) -> None:
+        """Starts another process if it has been killed."""
+        with self._lock:
+            if self._pid and self._carried and has_ended(self._pid):
+                with contextlib.suppress(OSError):  # no process is to be had: later, perhaps
+                    self.start()
 
     def finish(self) -> dict[int, str]:
         """Waits until everything is carried, and ends it; the last lines on stderr, by rank. Idempotent."""
-        self._let_go_of_pipes()
+        with self._lock:
+            if self._carried:
+                self._finish()
+            return self._told
+
+    def _finish(self) -> None:
+        if any(one.unread or one.waiting for one in self._carried):
+            self.look_after()
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-        told = self._read_report()
-        if self._pid:
+        self._end_process()
+        self._close_ends()
+        while self._carried:
+            one = self._carried.pop()
+            one.give_up()
+            self._dropped += one.dropped
+            if one.stream == STDERR:
+                self._told[one.rank] = one.last.decode(errors="backslashreplace")
+            one.close()
+
+    def _end_process(self) -> None:
+        if not self._pid:
+            return
+        poll = select.poll()
+        poll.register(self._alive, 0)  # its other end is the process's alone
+        poll.poll(_END_SECONDS * 1000)
+        if not has_ended(self._pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
             reap([self._pid])
-            self._pid = 0
-        return told
+        self._pid = 0
 
-    def _read_report(self) -> dict[int, str]:
-        if self._report < 0:
-            return {}
-        deadline = time.monotonic() + GIVE_UP_SECONDS
-        text = b""
-        poll = select.poll()
-        poll.register(self._report, select.POLLIN)
-        while poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            more = os.read(self._report, 65536)
-            if not more:
-                break
-            text += more
-        os.close(self._report)
-        self._report = -1
-        with contextlib.suppress(ValueError):  # it was killed, or had to be given up
-            return {int(rank): lines for rank, lines in json.loads(text).items()}
-        return {}
-
-    def _let_go_of_pipes(self) -> None:
-        while self._readers:
-            os.close(self._readers.pop()[2])
-
-
-class _Carried:
-    """One stream of one rank, in the scribe."""
-
-    def __init__(self, rank: int, stream: int, *, prefix: bool) -> None:
-        self.rank = rank
-        self.stream = stream
-        self.last = b""
-        self._prefix = f"[rank {rank}] ".encode() if prefix else b""
-        self._begun = b""  # a line whose end has not come
-
-    def take(self, data: bytes) -> None:
-        """Passes on what the rank wrote; whole lines only, where they get a prefix."""
-        self.last = (self.last + data)[-KEPT_BYTES:]
-        if not self._prefix:
-            _write(self.stream, data)
-            return
-        *lines, self._begun = (self._begun + data).split(b"\n")
-        if lines:
-            _write(self.stream, b"".join(self._prefix + line + b"\n" for line in lines))
-        if len(self._begun) > _LONGEST_LINE:
-            self.end()
-
-    def end(self) -> None:
-        """Passes on a last line without an end."""
-        if self._begun:
-            _write(self.stream, self._prefix + self._begun + b"\n")
-            self._begun = b""
-
-
-def _write(fd: int, data: bytes) -> None:
-    with contextlib.suppress(OSError):  # closed, or nobody reads: the last lines are kept all the same
-        while data:
-            data = data[os.write(fd, data) :]
-
-
-def _scribe_main(
-    readers: Sequence[tuple[int, int, int]], lifeline: int, report: int, coordinator: int, *, prefix: bool
-) -> NoReturn:
-    """The scribe's life; in the child right after the fork."""
-    try:
-        for number in _IGNORED:
-            signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        ctypes.CDLL(None).prctl(_PR_SET_NAME, b"synk-scribe", 0, 0, 0)
-        gc.disable()
-        release_inherited()
-        close_inherited({lifeline, report, *(fd for _, _, fd in readers)})
-        carried = {fd: _Carried(rank, stream, prefix=prefix) for rank, stream, fd in readers}
-        _carry(dict(carried), lifeline, coordinator)
-        for one in carried.values():
-            one.end()
-        told = {one.rank: one.last.decode(errors="backslashreplace") for one in carried.values() if one.stream == STDERR}
-        _write(report, json.dumps(told).encode())
-    finally:
-        os._exit(0)
-
-
-def _carry(streams: dict[int, _Carried], lifeline: int, coordinator: int) -> None:
-    """Until every pipe is closed; once the coordinator has let go, for FINISH_SECONDS at most."""
-    poll = select.poll()
-    for fd in (lifeline, *streams):
-        poll.register(fd, select.POLLIN)
-    deadline: float | None = None
-    while streams:
-        left = 1.0 if deadline is None else deadline - time.monotonic()
-        if left <= 0:
-            return
-        for fd, _ in poll.poll(left * 1000):
-            if fd == lifeline:
-                poll.unregister(fd)
-                deadline = time.monotonic() + FINISH_SECONDS
-            elif data := os.read(fd, 65536):
-                streams[fd].take(data)
-            else:
-                poll.unregister(fd)
-                del streams[fd]
-        if deadline is None and os.getppid() != coordinator:  # a child of the script may hold the other end
-            deadline = time.monotonic() + FINISH_SECONDS
+    def _close_ends(self) -> None:
+        for fd in (self._lifeline, self._alive):
+            if fd >= 0:
+                os.close(fd)
+        self._lifeline = self._alive = -1

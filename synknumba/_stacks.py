@@ -18,6 +18,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import final
 
@@ -43,11 +44,14 @@ class Stacks:
 
     def read(self) -> str:
         """What is there, decoded."""
-        return os.pread(self.fd, os.fstat(self.fd).st_size, 0).decode(errors="backslashreplace")
+        with suppress(OSError):  # closed, by a signal handler in the middle of a question
+            return os.pread(self.fd, os.fstat(self.fd).st_size, 0).decode(errors="backslashreplace")
+        return ""
 
     def clear(self) -> None:
         """Forgets an answer, so that what is there later is of a crash."""
-        os.ftruncate(self.fd, 0)
+        with suppress(OSError):
+            os.ftruncate(self.fd, 0)
 
     def close(self) -> None:
         """Lets the file go; idempotent."""
@@ -64,7 +68,8 @@ def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[in
         seconds: how long is waited for those that do not answer.
 
     Returns:
-        The text of each, by process id. Of one that does not answer it is what the kernel says of it.
+        The text of each, by process id. Of one that does not answer it is what the kernel says of it; one that has ended is
+        left out.
     """
     waiting = dict(ranks)
     for pid, stacks in ranks.items():
@@ -76,19 +81,30 @@ def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[in
     deadline = time.monotonic() + seconds
     while waiting and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        waiting = {pid: stacks for pid, stacks in waiting.items() if not _has_answered(pid, stacks)}
+        waiting = {pid: stacks for pid, stacks in waiting.items() if not _is_done(pid, stacks)}
     told = {}
     for pid, stacks in ranks.items():
-        told[pid] = shorten(stacks.read()) or f"  does not answer; the kernel says it is {state(pid)}"
+        text, kernel = shorten(stacks.read()), state(pid)
         stacks.clear()
+        if text or not _has_ended(kernel):
+            told[pid] = text or f"  does not answer; the kernel says it is {kernel}"
     return told
 
 
-def _has_answered(pid: int, stacks: Stacks) -> bool:
-    """Whether the handler has run to its end: the signal waits no longer, nor is it held back, as while its handler runs."""
+def _is_done(pid: int, stacks: Stacks) -> bool:
+    """Whether the handler has run to its end: the signal waits no longer, nor is it held back, as while its handler runs.
+
+    Or it never will, since the process has ended, or nobody is there any more to ask.
+    """
     fields = _status(pid)
+    if stacks.fd < 0 or _has_ended(fields.get("State", "gone")):
+        return True
     held = int(fields.get("ShdPnd", "0"), 16) | int(fields.get("SigPnd", "0"), 16) | int(fields.get("SigBlk", "0"), 16)
-    return not held >> (ASK - 1) & 1 and os.fstat(stacks.fd).st_size > 0
+    return not held >> (ASK - 1) & 1 and bool(stacks.read())
+
+
+def _has_ended(state: str) -> bool:
+    return state.startswith(("gone", "Z", "X"))
 
 
 def state(pid: int) -> str:

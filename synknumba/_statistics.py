@@ -20,21 +20,24 @@ class Tally:
     scattered_bytes: int = 0
     plans: int = 0
     opened: int = 0
+    closed: int = 0  # 0 while it is open
     starting: int = 0
     preparing: int = 0
     working: int = 0
 
-    def told(self, rounds: int, worked: int, memory: "Memory") -> "Statistics":
+    def told(self, rounds: int, worked: int, memory: "Memory", dropped_bytes: int) -> "Statistics":
         """All of it together.
 
         Args:
             rounds: so far.
             worked: nanoseconds of the rounds that were over at once.
             memory: in use.
+            dropped_bytes: of what ranks have printed.
         """
-        times = (self.starting, self.preparing, self.working + worked, time.monotonic_ns() - self.opened)
+        end = self.closed or time.monotonic_ns()
+        times = (self.starting, self.preparing, self.working + worked, end - self.opened)
         phases = Phases(*(nanoseconds / 1e9 for nanoseconds in times))
-        return Statistics(self.calls, rounds, self.plans, self.scattered_bytes, phases, memory)
+        return Statistics(self.calls, rounds, self.plans, self.scattered_bytes, phases, memory, dropped_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,9 @@ class Phases:
     Attributes:
         starting: from `fork()` until every rank had its device.
         preparing: with messages to the ranks: functions sent and compiled, memory mapped, made and dropped.
-        working: in calls and collectives, from the ranks' being told until the last has answered.
-        open: since `fork()`, in all. What is in none of the others was the script's own, with the making of arguments and the
-            putting together of results.
+        working: in calls and collectives, from the ranks' being told until the last has answered, or the call has failed.
+        open: since `fork()`, in all, until the end of a world that is closed. What is in none of the others was the script's
+            own, with the making of arguments and the putting together of results.
     """
 
     starting: float
@@ -57,7 +60,7 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that are in use now.
+    """Bytes that are in use now. Of a world that is closed only `shared` is known, from its end; the others are empty.
 
     Attributes:
         shared: of all segments that the script has made: `Data`, results, and the world's own.
@@ -77,14 +80,16 @@ class Statistics:
     """What a world has done since `fork()`.
 
     Attributes:
-        calls: of functions and kernels, `as_serial` too.
+        calls: of functions and kernels, `as_serial` too, that the ranks were told to carry out, also those that failed there.
         rounds: how often the ranks were told to do something: calls, collectives, messages.
         plans: how many different calls, collectives and transfers were worked out and sent to the ranks. A number that grows
             with that of the calls says that nothing is repeated: arguments of ever new shapes, or functions made anew.
         scattered_bytes: handed to the ranks by calls: each rank's rows of what is sharded, and what is broadcast once for each.
             On the CPU nothing of it is copied, and on GPUs no rows of frozen data that are there.
         seconds: by phase.
-        memory: in use now; as it was last if the world is closed.
+        memory: in use now; of a closed world the shared memory at its end.
+        dropped_bytes: of what ranks have written to stderr, and with `prefix_output` to stdout, that nobody took: the reader
+            had closed, or took nothing for a second after the world's end.
     """
 
     calls: int
@@ -93,6 +98,7 @@ class Statistics:
     scattered_bytes: int
     seconds: Phases
     memory: Memory
+    dropped_bytes: int = 0
 
     def __str__(self) -> str:
         """As a table."""
@@ -107,6 +113,8 @@ class Statistics:
         if any(held is not None for held in memory.devices):
             pairs = zip(memory.devices, memory.devices_free, strict=True)
             lines.append(f"on GPUs: {', '.join(f'{_bytes(held)} ({_bytes(free)} free)' for held, free in pairs)}")
+        if self.dropped_bytes:
+            lines.append(f"{_bytes(self.dropped_bytes)} that ranks wrote were not taken by anybody")
         return "\n".join(lines)
 
 

@@ -100,9 +100,10 @@ class World:
         self._owner = os.getpid()
         self._lock = threading.RLock()  # nobody takes it twice, but it knows whose it is
         self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001  # for conditions
+        self._looking = threading.RLock()  # at the control block, for diagnosis, while another thread may free it
         self._closed = False
         self._died: str | None = None
-        self._last: Statistics | None = None  # of a world that is closed
+        self._at_end: tuple[int, Memory] | None = None  # what is not known any more of a world that is closed
         self.shipped: set[int] = set()  # ids of the functions that the ranks have
         self._belongings = Belongings()
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
@@ -223,9 +224,11 @@ class World:
     def _release(self, reason: str | None) -> None:
         """Frees what belongs to the ranks, which have ended."""
         self._died = reason
-        if not self._closed:
-            self._last = self._measure((), ())
-        self._closed = True
+        with self._looking:
+            if self._at_end is None:
+                self._at_end = self.control.worked, Memory(_shm.total_bytes(), (), (), ())
+                self.tally.closed = time.monotonic_ns()
+            self._closed = True
         self._unsubscribe()
         while self._at_close:
             callback = self._at_close.pop()()
@@ -259,29 +262,45 @@ class World:
             finally:
                 self._lock.release()
 
+    def disown(self) -> None:
+        """In a process that the script has forked: the ranks are the script's, and are left alone."""
+        self._closed = True
+        self._died = "it is of the process that this one was forked from"
+        self._rounds.under_way = False  # or the next call would end it
+
     # ---- diagnosis
 
-    @holds_world
     def statistics(self) -> Statistics:
         """What has been done since `fork()`, and the memory in use; of a closed world what was at its end.
 
-        It disturbs nobody. On GPUs the ranks are asked for their memory, unless a call is under way in another thread.
-        """
-        if self._last is not None:
-            return self._last
-        measured: list[Measured] = []
-        if self.device == "cuda" and not self._rounds.under_way and self._take():
-            try:
-                measured = [item for _, item, _ in self.command(Measure()) if isinstance(item, Measured)]
-            finally:
-                self._lock.release()
-        nothing = [Measured(None, None)] * self.world_size
-        return self._measure(own_memory(self._processes.pids), measured or nothing)
+        It disturbs nobody. On GPUs the ranks are asked for their memory, unless a call is under way.
 
-    def _measure(self, ranks: Sequence[int | None], devices: Sequence[Measured]) -> Statistics:
+        Raises:
+            WorldError: the world is of the process that this one was forked from.
+            RankDied: a rank was found to have died when it was asked for its memory.
+        """
+        self._check_owner()
+        devices = self._measure_devices()
         held, free = tuple(one.held for one in devices), tuple(one.free for one in devices)
-        memory = Memory(_shm.total_bytes(), tuple(ranks), held, free)
-        return self.tally.told(self._rounds.sequence, self.control.worked, memory)
+        ranks = own_memory(self._processes.pids)
+        with self._looking:
+            if self._at_end is None:
+                worked, memory = self.control.worked, Memory(_shm.total_bytes(), ranks, held, free)
+            else:
+                worked, memory = self._at_end
+        return self.tally.told(self._rounds.sequence, worked, memory, self._processes.dropped_bytes)
+
+    @holds_world
+    def _measure_devices(self) -> Sequence[Measured]:
+        nothing = [Measured(None, None)] * self.world_size
+        if self.device == "cpu" or self._rounds.under_way or not self._take():
+            return nothing
+        try:
+            if self._closed:
+                return nothing
+            return [item for _, item, _ in self.command(Measure()) if isinstance(item, Measured)] or nothing
+        finally:
+            self._lock.release()
 
     def dump(self, file: TextIO | None = None) -> None:
         """Prints where every rank is in its code, innermost frame first, to `file` or stderr. They are not disturbed.
@@ -289,12 +308,21 @@ class World:
         For a call that seems to hang: from another thread, or from a signal handler. `fork(timeout=...)` does it by itself.
 
         Raises:
-            WorldError: the world is closed.
+            WorldError: the world is closed, or another thread has closed it meanwhile.
         """
-        if self._closed:
+        self._check_owner()
+        stacks = dict.fromkeys(range(self.world_size), "  has ended")
+        stacks |= self._processes.where(stacks)
+        with self._looking:
+            if self._closed:
+                raise self.closed_error()
+            doing = f"{self!r}, {self._rounds.doing}"
+        (sys.stderr if file is None else file).write(f"{doing}\n{whereabouts(stacks)}\n")
+
+    def _check_owner(self) -> None:
+        if os.getpid() != self._owner:
+            self.disown()
             raise self.closed_error()
-        stacks = self._processes.where(range(self.world_size))
-        (file or sys.stderr).write(f"{self!r}, {self._rounds.doing}\n{whereabouts(stacks)}\n")
 
     # ---- state
 
@@ -361,5 +389,12 @@ def close() -> None:
         world.close()
 
 
+def _disown() -> None:
+    world = _open.get()
+    _open.clear()
+    if world is not None:
+        world.disown()
+
+
 atexit.register(close)
-os.register_at_fork(after_in_child=_open.clear)
+os.register_at_fork(after_in_child=_disown)

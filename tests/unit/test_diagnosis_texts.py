@@ -1,15 +1,18 @@
 """The texts of diagnosis, from what the system and faulthandler say; no processes."""
 
+import fcntl
 import os
 import pickle
 import signal
+import time
+from contextlib import suppress
 
 import pytest
 
 from synknumba import _stacks
+from synknumba._carrying import KEPT_BYTES, LONGEST_LINE, Carried
 from synknumba._errors import CallTimeout, RankDied
 from synknumba._failure import CallInfo, Death, LastWords, how_it_ended, rank_died, whereabouts
-from synknumba._scribe import STDERR, _Carried
 from synknumba._statistics import Memory, Phases, Statistics, own_memory
 
 LOOP = f'  File "{_stacks._PACKAGE}_rank.py", line'
@@ -87,36 +90,80 @@ def test_an_error_has_the_last_lines_only_and_pickles():
 
 def carried(pieces, *, prefix):
     reader, writer = os.pipe()
-    one = _Carried(4, writer, prefix=prefix)
+    one = Carried(4, writer, os.open(os.devnull, os.O_RDONLY), prefix=prefix)
     for piece in pieces:
-        one.take(piece)
-    one.end()
+        one.keep(piece)
+        one.pass_on()
+    one.pass_on(all_of_it=True)
     os.close(writer)
+    one.close()
     with open(reader, "rb") as pipe:
-        return pipe.read(), one
+        return pipe.read()
 
 
 @pytest.mark.parametrize("pieces", [[b"one\ntwo\nrest"], [b"o", b"ne\ntw", b"o\n", b"rest"], [b"one\n", b"two\nrest"]])
 def test_lines_get_the_prefix_however_they_come(pieces):
-    assert carried(pieces, prefix=True)[0] == b"[rank 4] one\n[rank 4] two\n[rank 4] rest\n"
-    assert carried(pieces, prefix=False)[0] == b"one\ntwo\nrest"
+    assert carried(pieces, prefix=True) == b"[rank 4] one\n[rank 4] two\n[rank 4] rest\n"
+    assert carried(pieces, prefix=False) == b"one\ntwo\nrest"
 
 
 def test_a_line_without_an_end_is_passed_on_in_time(tmp_path):
     with (tmp_path / "out").open("wb") as out:
-        one = _Carried(0, out.fileno(), prefix=True)
-        for _ in range(200):  # a progress bar
-            one.take(b"\r" + b"#" * 999)
-    assert (tmp_path / "out").read_bytes().count(b"[rank 0] \r") == 3
+        one = Carried(0, out.fileno(), os.open(os.devnull, os.O_RDONLY), prefix=True)
+        for _ in range(2 * LONGEST_LINE // 1024 + 1):  # a progress bar
+            one.keep(b"\r" + b"#" * 1023)
+            one.pass_on()
+        assert one.waiting == b"\r" + b"#" * 1023
+        one.close()
+    parts = (tmp_path / "out").read_bytes().splitlines(keepends=False)
+    assert (tmp_path / "out").read_bytes().count(b"[rank 0] \r") == 2
+    assert sum(map(len, parts)) == 2 * (LONGEST_LINE + len(b"[rank 0] ")) - 2 * LONGEST_LINE // 1024  # each \r ends one here
 
 
 def test_the_end_of_long_output_is_kept_and_a_closed_stream_loses_nothing_else():
-    one = _Carried(0, -1, prefix=False)
-    for k in range(5000):
-        one.take(b"%d\n" % k)
-    assert one.last.splitlines()[-1] == b"4999"
-    assert len(one.last) == 8192
-    assert STDERR == 2
+    closed = os.open(os.devnull, os.O_RDONLY)  # writing there is refused
+    one = Carried(0, closed, os.open(os.devnull, os.O_RDONLY), prefix=False)
+    said = b"".join(b"%d\n" % k for k in range(5000))
+    for start in range(0, len(said), 1000):
+        one.keep(said[start : start + 1000])
+        one.pass_on()
+    assert one.last == said[-KEPT_BYTES:]
+    assert one.dropped == len(said)
+    assert one.waiting == b""
+    one.close()
+    os.close(closed)
+
+
+def test_what_is_half_written_is_gone_on_with_at_the_same_byte():
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    one = Carried(0, writer, os.open(os.devnull, os.O_RDONLY), prefix=True)
+    text = b"".join(b"line %d\n" % k for k in range(1000))
+    one.keep(text)
+    pid = os.fork()
+    if not pid:
+        one.pass_on()
+        os._exit(0)
+    got = b""
+    while len(got) < 4096:  # it has written some of it, and waits to write more
+        time.sleep(0.001)
+        with suppress(BlockingIOError):
+            got += os.read(reader, 50)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert one.waiting == text
+    with suppress(BlockingIOError):
+        while True:
+            got += os.read(reader, 65536)
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 65536)
+    one.pass_on()
+    assert one.waiting == b""
+    got += os.read(reader, 65536)
+    assert got == b"".join(b"[rank 0] line %d\n" % k for k in range(1000))
+    os.close(reader)
+    os.close(writer)
+    one.close()
 
 
 # ---- statistics ----------------------------------------------------------------------------------------------------------
