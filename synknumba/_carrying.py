@@ -33,7 +33,8 @@ _IDLE_SECONDS = 1.0  # how often it is looked whether the coordinator lives, whe
 _LOOK_SECONDS = 0.1  # how often during a write, or while ending
 _PART_BYTES = select.PIPE_BUF  # a pipe that is ready takes as much at once, and whole
 _TAKEN_BYTES = 65536  # all that a pipe holds: less would cut lines, with those of another rank between the parts
-_HEAD_BYTES = 32
+_HEAD_BYTES = 40
+_UNTOUCHED = 0xFF  # no byte of UTF-8
 _PR_SET_NAME = 15  # prctl.h
 
 # What may be sent to the whole process group: the scribe ends with those whose words it carries.
@@ -71,7 +72,8 @@ class Carried:
         self.reader = reader
         self._prefix = f"[rank {rank}] ".encode() if prefix else b""
         self._memory = mmap.mmap(-1, _HEAD_BYTES + KEPT_BYTES + LONGEST_LINE + _TAKEN_BYTES)
-        # Bytes kept of the last; that wait; that are written of what waits, with prefixes; that were dropped.
+        # Bytes kept of the last; that wait; that are written of what waits, with prefixes; that were dropped; that will wait
+        # when what is being taken has been.
         self._head = memoryview(self._memory)[:_HEAD_BYTES].cast("Q")
 
     @property
@@ -96,10 +98,32 @@ class Carried:
         return int(struct.unpack("i", fcntl.ioctl(self.reader, termios.FIONREAD, bytes(4)))[0])
 
     def take(self) -> int:
-        """Reads what has come; how much, 0 at the end."""
-        data = os.read(self.reader, _TAKEN_BYTES)
-        self.keep(data)
-        return len(data)
+        """Reads what has come; how much, 0 at the end.
+
+        It goes where it is to wait, and is announced before: whoever waits for room in the pipe goes on at once, and so may
+        whoever kills this process.
+        """
+        count = min(self.unread, _TAKEN_BYTES)
+        if not count:
+            return 0
+        start = _HEAD_BYTES + KEPT_BYTES + self._head[1]
+        self._memory[start] = _UNTOUCHED
+        self._head[4] = self._head[1] + count
+        with memoryview(self._memory)[start : start + count] as place:
+            os.readv(self.reader, [place])
+            self._head[1] = self._head[4]
+            self._head[4] = 0
+            self._remember(bytes(place))
+        return count
+
+    def recover(self) -> None:
+        """After a scribe that was killed: what it was taking waits, if it came to that."""
+        start = _HEAD_BYTES + KEPT_BYTES + self._head[1]
+        if self._head[4] and self._memory[start] != _UNTOUCHED:
+            taken = self._memory[start : _HEAD_BYTES + KEPT_BYTES + self._head[4]]
+            self._head[1] = max(self._head[1], self._head[4])
+            self._remember(taken)
+        self._head[4] = 0
 
     def keep(self, data: bytes) -> None:
         """Has this wait to be passed on."""
@@ -148,6 +172,7 @@ class Carried:
 
     def give_up(self) -> None:
         """In the coordinator, when the scribe has ended: what is left is not passed on, but remembered."""
+        self.recover()
         self._head[3] += len(self._marked(self.waiting)) - self._head[2] if self._head[1] else 0
         self._drop_waiting(self._head[1])
         left = self.unread
@@ -262,8 +287,9 @@ def scribe_main(carried: Sequence[Carried], lifeline: int, alive: int, coordinat
 
 def _carry(carried: Sequence[Carried], watch: _Watch) -> None:
     """Until every pipe is closed, or the coordinator has let go and nothing is left."""
-    for one in carried:
-        watch.pass_on(one.pass_on)  # what a scribe that was killed has left
+    for one in carried:  # what a scribe that was killed has left
+        one.recover()
+        watch.pass_on(one.pass_on)
     streams = {one.reader: one for one in carried}
     while streams:
         for reader in _await(streams, watch):

@@ -4,6 +4,7 @@ The coordinator calls `before_fork()` and `fork()`; the child calls the rest.
 """
 
 import ctypes
+import fcntl
 import os
 import random
 import stat
@@ -64,10 +65,11 @@ def close_inherited(keep: Collection[int]) -> None:
     os.close(null)
 
 
-def _file(fd: int) -> tuple[int, int] | None:
+def _file(fd: int) -> tuple[int, int, int] | None:
+    """What a descriptor is of, and whether for reading or writing: the two ends of a pipe are one file."""
     with suppress(OSError):
         status = os.fstat(fd)
-        return status.st_dev, status.st_ino
+        return status.st_dev, status.st_ino, fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
     return None
 
 

@@ -4,6 +4,7 @@ import ctypes
 import io
 import os
 import pickle
+import re
 import signal
 import sys
 import threading
@@ -15,7 +16,8 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
-from tests.faults.scripts import await_work, poll
+from synknumba import _stacks
+from tests.faults.scripts import await_work, lives, poll
 
 ROWS = np.arange(1001.0)
 
@@ -110,6 +112,223 @@ def test_all_that_ranks_write_to_stderr_arrives_once_and_in_order(capfd):
         assert [line for line in lines if line.startswith(f"{rank}:")] == [f"{rank}:{k}" for k in range(2000)]
 
 
+# What a script does with its stderr before it forks: a pipe that is read when the test says so.
+OWN_PIPE = """
+    import fcntl, struct, termios, threading
+
+    reader, writer = os.pipe()
+    os.set_blocking(writer, BLOCKING)
+    os.dup2(writer, 2)
+    os.close(writer)
+    got = []
+
+    def unread():
+        return struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, bytes(4)))[0]
+
+    def read(pause):
+        time.sleep(pause)
+        while more := os.read(reader, 65536):
+            got.append(more)
+
+    @synk.function()
+    def write_much(rank, lines):
+        for k in range(lines):
+            os.write(2, b"%d:%096d\\n" % (rank, k))
+
+    def check(lines):
+        os.close(2)  # the last that could write
+        thread.join()
+        told = b"".join(got).splitlines()
+        for rank in range(2):
+            assert [one for one in told if one.startswith(b"%d:" % rank)] == [b"%d:%096d" % (rank, k) for k in range(lines)]
+        say("all there")
+"""
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_reader_that_pauses_gets_everything(start, blocking):
+    """Longer than anything is given up, during a call: ranks wait as they would with any pipe."""
+    script = start(
+        OWN_PIPE.replace("BLOCKING", str(blocking))
+        + """
+    with synk.fork(2, device="cpu"):
+        thread = threading.Thread(target=read, args=(2.5,))
+        thread.start()
+        write_much(synk.RANK, 5000)
+    check(5000)
+"""
+    )
+    script.expect("all there")
+    script.finish()
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_reader_that_pauses_while_the_world_ends_gets_everything(start, blocking):
+    script = start(
+        OWN_PIPE.replace("BLOCKING", str(blocking))
+        + """
+    world = synk.fork(2, device="cpu")
+    write_much(synk.RANK, 500)
+    thread = threading.Thread(target=read, args=(0.6,))
+    thread.start()
+    world.close()
+    assert world.statistics().dropped_bytes == 0
+    check(500)
+"""
+    )
+    script.expect("all there")
+    script.finish()
+
+
+def test_what_nobody_takes_after_the_end_is_counted(start):
+    """The last words of a rank are told all the same."""
+    script = start(
+        OWN_PIPE.replace("BLOCKING", "True")
+        + """
+    world = synk.fork(2, device="cpu")
+    write_much(synk.RANK, 600)
+
+    @synk.function()
+    def die(rank):
+        if rank == 1:
+            os.write(2, b"the last of it\\n")
+            os._exit(3)
+
+    try:
+        die(synk.RANK)
+    except synk.RankDied as error:
+        assert error.stderr.endswith("the last of it"), error
+    taken, all_of_it = unread(), 2 * 600 * 99 + len("the last of it\\n")
+    assert 0 < taken <= 65536
+    assert world.statistics().dropped_bytes == all_of_it - taken, (world.statistics(), all_of_it, taken)
+    assert "were not taken by anybody" in str(world.statistics())
+    say("counted")
+    os.close(reader)
+    check_world()
+"""
+    )
+    script.expect("counted")
+    script.finish()
+
+
+def test_a_reader_that_has_closed_is_no_error_on_ranks(start):
+    script = start(
+        OWN_PIPE.replace("BLOCKING", "True")
+        + """
+    with synk.fork(2, device="cpu") as world:
+        os.close(reader)
+        write_much(synk.RANK, 2000)
+        assert total(ROWS) == ROWS.sum()
+    assert world.statistics().dropped_bytes == 2 * 2000 * 99
+    say("counted")
+"""
+    )
+    script.expect("counted")
+    script.finish()
+
+
+def test_a_script_that_is_killed_while_nobody_reads_leaves_nothing(start):
+    script = start(
+        OWN_PIPE.replace("BLOCKING", "True")
+        + """
+    import subprocess
+    holder = subprocess.Popen(["sleep", "600"], stdin=reader, env={}, stdout=subprocess.DEVNULL)  # the reader stays open
+    world = synk.fork(2, device="cpu")
+    say("holder", holder.pid)
+    write_much(synk.RANK, 5000)
+"""
+    )
+    holder = int(script.expect(r"holder (\d+)")[1])
+    try:
+        poll(lambda: scribes(script.pid), "the scribe is there")
+        time.sleep(0.3)
+        script.kill(signal.SIGKILL)
+        script.process.wait()
+        poll(lambda: not script.processes(), "all have ended", 4.0)
+        script.finish(-signal.SIGKILL)
+    finally:
+        os.kill(holder, signal.SIGKILL)
+
+
+# ---- the scribe is killed ------------------------------------------------------------------------------------------------
+
+
+def scribes(parent):
+    """The processes that carry output, of a script."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == "synk-scribe\n" and lives(int(pid))]
+
+
+def kill_scribe():
+    poll(lambda: scribes(os.getpid()), "there is a scribe")
+    (pid,) = scribes(os.getpid())
+    os.kill(pid, signal.SIGKILL)
+    poll(lambda: not lives(pid), "it has ended")
+
+
+@synk.function()
+def complain(rank, lines):
+    for k in range(lines):
+        print(f"{k} of {rank}: {'.' * 50}", file=sys.stderr)
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+def test_a_scribe_that_is_killed_costs_nothing(prefix, capfd):
+    marks = [f"[rank {rank}] " if prefix else "" for rank in range(2)]
+    said = [[], []]
+    with synk.fork(2, device="cpu", prefix_output=prefix) as world:
+        for lines in (2000, 2000, 10):  # 2000 are more than a pipe holds
+            kill_scribe()
+            complain(synk.RANK, lines)
+            for rank in range(2):
+                said[rank] += [f"{marks[rank]}{k} of {rank}: {'.' * 50}" for k in range(lines)]
+            if lines == 2000:  # all comes while the world goes on
+                size = sum(len(line) + 1 for line in said[0] + said[1])
+                poll(lambda size=size: os.fstat(2).st_size >= size, "all has come")
+    assert world.statistics().dropped_bytes == 0
+    told = capfd.readouterr().err.splitlines()
+    for rank, expected in enumerate(said):
+        assert [line for line in told if f" of {rank}: " in line] == expected
+
+
+def test_a_scribe_that_is_killed_during_a_call_costs_nothing(capfd):
+    with synk.fork(2, device="cpu"):
+        threading.Timer(0.2, kill_scribe).start()
+
+        @synk.function()
+        def complain_slowly(rank):
+            for k in range(60):
+                print(f"{k} of {rank}", file=sys.stderr)
+                time.sleep(0.01)
+
+        complain_slowly(synk.RANK)
+    told = capfd.readouterr().err.splitlines()
+    for rank in range(2):
+        assert [line for line in told if line.endswith(f" of {rank}")] == [f"{k} of {rank}" for k in range(60)]
+
+
+def test_last_words_of_before_a_scribe_was_killed_are_told():
+    with synk.fork(2, device="cpu"):
+        complain(synk.RANK, 3)
+        kill_scribe()
+        with pytest.raises(synk.RankDied) as caught:
+            end_badly(ROWS, "exit", synk.RANK)
+    assert caught.value.stderr.splitlines()[:3] == [f"{k} of 1: {'.' * 50}" for k in range(3)]
+    assert caught.value.stderr.endswith("rank 1 is about to exit")
+
+
+def test_a_scribe_that_is_stopped_holds_nothing_up():
+    with synk.fork(2, device="cpu") as world:
+        (pid,) = scribes(os.getpid())
+        os.kill(pid, signal.SIGSTOP)
+        complain(synk.RANK, 10)
+    assert not lives(pid)
+    assert world.statistics().dropped_bytes > 0
+
+
+# ---- where ranks are -----------------------------------------------------------------------------------------------------
+
+
 def test_dump_tells_where_each_rank_is():
     told = io.StringIO()
     with synk.fork(3, device="cpu") as world:
@@ -152,6 +371,103 @@ def test_dump_of_ranks_at_work_in_compiled_code_and_stopped(capsys):
     assert "--- rank 0, 1," in working
     assert "_run_kernel.py" in working
     assert "does not answer; the kernel says it is T (stopped)" in stopped
+
+
+@synk.function(outputs="sum")
+def pause(x, seconds):
+    time.sleep(seconds)
+    return x.sum()
+
+
+def test_dumps_by_several_threads_each_tell_all(monkeypatch):
+    monkeypatch.setattr(_stacks.ask, "__defaults__", (20.0,))  # on a busy machine an answer takes longer than usual
+    told, problems = [], []
+
+    def look():
+        try:
+            told.extend(dumped(world) for _ in range(20))
+        except BaseException as error:
+            problems.append(error)
+
+    with synk.fork(2, device="cpu") as world:
+        threads = [threading.Thread(target=look) for _ in range(3)]
+        threads[0].start()
+        threads[1].start()
+        threads[2].start()
+        pause(ROWS, 2.0)
+        for thread in threads:
+            thread.join()
+        assert total(ROWS) == ROWS.sum()
+    assert not problems
+    assert len(told) == 60
+    for one in told:
+        headings = [line for line in one.splitlines() if line.startswith("--- ")]
+        assert [int(word) for line in headings for word in re.findall(r"\d+", line.split(", the")[0])] == [0, 1], one
+        assert "does not answer" not in one
+        assert len(re.findall(r"first ---\n  \S", one)) == len(headings), one
+    assert "in pause\n" in "".join(told)
+
+
+def test_dump_while_another_thread_closes_the_world():
+    for _ in range(5):
+        world, problems = synk.fork(2, device="cpu"), []
+
+        def look(world=world, problems=problems):
+            try:
+                while True:
+                    dumped(world)
+                    world.statistics()
+                    if world.closed:
+                        return
+            except synk.WorldError as error:
+                if "closed" not in str(error):
+                    problems.append(error)
+            except BaseException as error:
+                problems.append(error)
+
+        threads = [threading.Thread(target=look) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.02)
+        world.close()
+        for thread in threads:
+            thread.join()
+        assert not problems
+
+
+def test_dump_by_a_signal_handler_in_the_middle_of_a_call_and_of_a_dump():
+    told = []
+    with synk.fork(2, device="cpu") as world:
+        usual = signal.signal(signal.SIGUSR1, lambda *_: told.append(dumped(world)))
+        try:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            pause(ROWS, 0.8)
+            assert len(told) == 1
+            assert "in pause" in told[0]
+            os.kill(world.pids[1], signal.SIGSTOP)  # so that an answer is waited for
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+            outer = dumped(world)
+            assert len(told) == 2
+            for one in (outer, told[1]):
+                assert "--- rank 0, the innermost frame first ---\n  waits for a call\n" in one
+                assert "the kernel says it is T (stopped)" in one
+        finally:
+            os.kill(world.pids[1], signal.SIGCONT)
+            signal.signal(signal.SIGUSR1, usual)
+        assert total(ROWS) == ROWS.sum()
+
+
+def test_dump_in_whose_middle_a_signal_handler_closes_the_world():
+    world = synk.fork(2, device="cpu")
+    usual = signal.signal(signal.SIGUSR1, lambda *_: world.close())
+    try:
+        os.kill(world.pids[1], signal.SIGSTOP)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(synk.WorldError, match="closed"):
+            dumped(world)
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+        world.close()
 
 
 def test_call_past_its_timeout_tells_where_ranks_are():
@@ -223,3 +539,121 @@ def test_time_of_calls_is_working_time():
         sleep(0.2)
         took = time.monotonic() - began
         assert 0.2 <= world.statistics().seconds.working - before <= took
+
+
+@synk.function(outputs="sum")
+def fail(x, seconds):
+    time.sleep(seconds)
+    raise ValueError(seconds)
+
+
+def test_calls_that_fail_are_counted_with_their_time():
+    with synk.fork(2, device="cpu") as world:
+        total(ROWS)
+        before = world.statistics()
+        for _ in range(3):
+            with pytest.raises(synk.RankError):
+                fail(ROWS, 0.1)
+        after = world.statistics()
+    assert after.calls - before.calls == 3
+    assert after.scattered_bytes - before.scattered_bytes == 3 * ROWS.nbytes
+    assert after.seconds.working - before.seconds.working >= 0.3
+
+
+@pytest.mark.parametrize("how", ["dies", "hangs"])
+def test_the_call_that_ended_the_world_is_counted(how):
+    world = synk.fork(2, device="cpu", timeout=0.3)
+    pause(ROWS, 0.0)
+    before = world.statistics()
+    if how == "dies":
+        threading.Timer(0.2, os.kill, (world.pids[0], signal.SIGKILL)).start()
+    with pytest.raises((synk.RankDied, synk.CallTimeout)):
+        pause(ROWS, 60.0)
+    after = world.statistics()
+    assert world.closed
+    assert after.calls - before.calls == 1
+    assert after.seconds.working - before.seconds.working >= (0.1 if how == "dies" else 0.3)
+    assert after.seconds.open >= after.seconds.starting + after.seconds.preparing + after.seconds.working - 0.05
+
+
+def test_of_a_closed_world_the_shared_memory_at_its_end_is_told():
+    data = synk.data(np.ones(1 << 18))
+    with synk.fork(2, device="cpu") as world:
+        total(data)
+        open_memory = world.statistics().memory
+    first = world.statistics()
+    assert first.memory.shared == open_memory.shared >= data.data.nbytes
+    assert (first.memory.ranks, first.memory.devices, first.memory.devices_free) == ((), (), ())
+    time.sleep(0.01)
+    assert world.statistics() == first, "it has ended, and so has its time"
+    assert "each rank's own: ended" in str(first)
+
+
+# ---- in a process that the script forks ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["idle", "in a call"])
+def test_a_forked_process_leaves_the_ranks_alone(start, when):
+    """Its copy of the world is of no use to it, and says so; the script's own is as it was."""
+    script = start(
+        """
+        import io, threading
+
+        @synk.function(outputs="sum")
+        def nap(x):
+            time.sleep(1.0)
+            return x.sum()
+
+        values = synk.data(ROWS)
+
+        def expect_refusal(*acts):
+            for act in acts:
+                try:
+                    act()
+                except synk.WorldError as error:
+                    assert "fork" in str(error), error
+                else:
+                    say("not refused:", act)
+
+        def child():
+            before = world.pids
+            expect_refusal(world.statistics, world.dump, lambda: total(values), lambda: synk.all_reduce(variable))
+            world.close()
+            synk.close()
+            with world:
+                pass
+            assert world.closed
+            assert "closed" in repr(world)
+            say("left alone")
+            os._exit(7)
+
+        def fork_and_wait():
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    child()
+                except BaseException as error:
+                    say("went wrong:", repr(error))
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+        with synk.fork(2, device="cpu") as world:
+            variable = synk.variable(ROWS)
+            total(values)
+            if WHEN == "idle":
+                fork_and_wait()
+            else:
+                thread = threading.Timer(0.3, fork_and_wait)
+                thread.start()
+                assert nap(values) == ROWS.sum()
+                thread.join()
+            assert total(values) == ROWS.sum()
+            world.dump(io.StringIO())
+            assert world.statistics().calls >= 2
+        say("done")
+    """.replace("WHEN", repr(when))
+    )
+    script.expect("left alone")
+    script.expect("done")
+    script.finish()
+    assert not [line for line in script.printed if "refused" in line or "wrong" in line]

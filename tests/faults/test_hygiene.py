@@ -202,6 +202,70 @@ def test_what_ranks_print_is_neither_lost_nor_printed_twice(start, prefix):
         assert all(line.startswith(("[rank ", "before")) for line in text.splitlines()), text
 
 
+# What a rank writes, each piece at once.
+PIECES = {
+    "in pieces": [b"par", b"ti", b"al\n"],
+    "several lines at once": [b"one\ntwo\n\nthree\n"],
+    "no end": [b"one\n", b"no end"],
+    "a megabyte": [b"x" * 1_000_000 + b"\n"],
+    "a megabyte in pieces": [*[b"x" * 1000] * 1000, b"\n"],
+    "not UTF-8": [b"\xff\xfe\x00\xc3", b"\x28\n\xff\n"],
+    "carriage returns": [b"10 %\r", b"20 %\r", b"done\n"],
+}
+
+
+@synk.function()
+def write_pieces(stream, pieces, rank, dies):
+    for piece in pieces:
+        left = piece.replace(b"x", b"%d" % rank)
+        while left:  # os.write may take a part only
+            left = left[os.write(stream, left) :]
+    if dies and rank == 1:
+        os.write(stream, b"cut o")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.parametrize("name", PIECES)
+def test_lines_come_out_whole_and_marked_whatever_they_are(name, stream, capfdbinary):
+    pieces = PIECES[name]
+    with synk.fork(3, device="cpu", prefix_output=True):
+        for _ in range(2):
+            write_pieces(stream, pieces, synk.RANK, False)
+    lines = capfdbinary.readouterr()[stream - 1].split(b"\n")
+    assert lines.pop() == b"", "the last line has an end"
+    for rank in range(3):
+        mark = b"[rank %d] " % rank
+        written = b"".join(pieces).replace(b"x", b"%d" % rank) * 2
+        expected = written if written.endswith(b"\n") else written + b"\n"
+        assert b"".join(line[len(mark) :] + b"\n" for line in lines if line.startswith(mark)) == expected
+    assert all(line.startswith((b"[rank 0] ", b"[rank 1] ", b"[rank 2] ")) for line in lines)
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_line_in_which_its_rank_dies_comes_out(stream, capfdbinary):
+    world = synk.fork(2, device="cpu", prefix_output=True)
+    with pytest.raises(synk.RankDied):
+        write_pieces(stream, [b"whole\n"], synk.RANK, True)
+    assert world.closed
+    lines = capfdbinary.readouterr()[stream - 1].splitlines()
+    assert sorted(lines) in (
+        [b"[rank 0] whole", b"[rank 1] cut o", b"[rank 1] whole"],
+        [b"[rank 1] cut o", b"[rank 1] whole"],  # rank 0 was ended before it came to it
+    )
+
+
+def test_a_line_of_megabytes_comes_out_in_parts_that_are_marked(capfdbinary):
+    with synk.fork(2, device="cpu", prefix_output=True):
+        write_pieces(1, [b"x" * 3_000_000, b"\n"], synk.RANK, False)
+    lines = capfdbinary.readouterr().out.splitlines()
+    for rank in range(2):
+        parts = [line.removeprefix(b"[rank %d] " % rank) for line in lines if line.startswith(b"[rank %d] " % rank)]
+        assert len(parts) <= 4
+        assert b"".join(parts) == b"%d" % rank * 3_000_000
+    assert all(line.startswith(b"[rank ") for line in lines)
+
+
 # ---- warnings ------------------------------------------------------------------------------------------------------------
 
 
