@@ -153,12 +153,12 @@ class Processes:
         """Ends all that have not, at once, and waits for them."""
         if os.getpid() != self._owner:  # the script has forked in the middle of a call
             return
-        for pid in self.pids:
-            if pid:
-                with contextlib.suppress(ProcessLookupError):  # where the script ignores SIGCHLD nobody need wait for it
-                    os.kill(pid, signal.SIGKILL)
-        reap(pid for pid in self.pids if pid)
-        self.pids[:] = [0] * len(self.pids)
+        killed = [pid for pid in self.pids if pid]
+        for pid in killed:
+            with contextlib.suppress(ProcessLookupError):  # where the script ignores SIGCHLD nobody need wait for it
+                os.kill(pid, signal.SIGKILL)
+        self.pids[:] = [0] * len(self.pids)  # before they end: another thread's call would take it for a death
+        reap(killed)
 
     # ---- what they tell of themselves
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 GIVE_UP_SECONDS = 3.0  # freeing the memory of a large process takes part of a second
 
-_late: set[int] = set()  # killed, but not to be waited for yet
+_late: set[int] = set()  # killed, and not yet known to have ended
 
 
 def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS) -> None:
@@ -15,17 +15,18 @@ def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS) -> None:
     The end of one can be held up by others: by a debugger, whose process it is until that lets go of it, or by a driver that
     the kernel waits for. Such a process is waited for when the next ones are.
     """
-    waiting = {*pids, *_late}
+    mine = set(pids)
+    _late.update(mine)
     deadline = time.monotonic() + seconds
     pause = 0.0001
     while True:
-        waiting = {pid for pid in waiting if not has_ended(pid)}
-        if not waiting - _late or time.monotonic() >= deadline:
-            break
+        for pid in tuple(_late):
+            if has_ended(pid):
+                _late.discard(pid)
+        if mine.isdisjoint(_late) or time.monotonic() >= deadline:
+            return
         time.sleep(pause)
         pause = min(pause * 1.5, 0.02)
-    _late.clear()
-    _late.update(waiting)
 
 
 def has_ended(pid: int) -> bool:

@@ -61,6 +61,7 @@ class Rounds:
         self.in_flight: CallInfo | None = None
         self.under_way = False
         self._over = False
+        self._ending = False  # before any rank is killed: that it dies then is no news
         self._control = control
         self._base, self._world_size = control.base, control.world_size
         self._spins = control.patience.pauses, control.patience.coordinator
@@ -172,11 +173,6 @@ class Rounds:
 
         def watch() -> None:
             self._check_alive(info)
-            if self._over:
-                message = (
-                    f"the world was closed during {info}, by another thread or a signal handler; call fork() to start again"
-                )
-                raise WorldError(message)
             if deadline is not None and time.monotonic() > deadline:
                 self._give_up(info)
 
@@ -280,6 +276,9 @@ class Rounds:
     def _check_alive(self, info: CallInfo, grace: float = 0.0) -> None:
         """Raises `RankDied` when a rank has ended, after ending the others."""
         death = self._processes.find_dead(grace)
+        if self._ending:
+            message = f"the world was closed during {info}, by another thread or a signal handler; call fork() to start again"
+            raise WorldError(message)
         if death is not None:
             self._end(str(death), death, info)
 
@@ -303,6 +302,7 @@ class Rounds:
             raise
 
     def _kill(self, reason: str | None) -> None:
+        self._ending = True
         self._processes.kill()
         ended = self._ended()
         if ended is not None:
