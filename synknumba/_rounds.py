@@ -8,6 +8,7 @@ raised there, as by Ctrl-C: ranks that are still at work would answer the next r
 """
 
 import contextlib
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from synknumba._statistics import Tally
 from synknumba._types import DeviceKind
 from synknumba._warned import show
 
+END_SECONDS = 20.0  # for another thread that ends the ranks and lets go of what they had
 START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine longer
 
 RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, what it says, descriptors
@@ -60,7 +62,7 @@ class Rounds:
         self.timeout = timeout
         self.in_flight: CallInfo | None = None
         self.under_way = False
-        self._over = False
+        self._over = threading.Event()
         self._ending = False  # before any rank is killed: that it dies then is no news
         self._control = control
         self._base, self._world_size = control.base, control.world_size
@@ -277,6 +279,7 @@ class Rounds:
         """Raises `RankDied` when a rank has ended, after ending the others."""
         death = self._processes.find_dead(grace)
         if self._ending:
+            self._over.wait(END_SECONDS)  # or the script would find the world open
             message = f"the world was closed during {info}, by another thread or a signal handler; call fork() to start again"
             raise WorldError(message)
         if death is not None:
@@ -296,7 +299,7 @@ class Rounds:
             with held_signals():
                 self._kill(reason)
         except BaseException:
-            if not self._over:  # a signal came before they were held
+            if not self._over.is_set():  # a signal came before they were held
                 with held_signals():
                     self._kill(reason)
             raise
@@ -307,8 +310,8 @@ class Rounds:
         ended = self._ended()
         if ended is not None:
             ended(reason)
-        self._over = True
         self.under_way = False
+        self._over.set()
 
     def stop(self, seconds: float) -> None:
         """Tells the ranks to end and waits for them; kills those that do not."""

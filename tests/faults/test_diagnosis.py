@@ -291,7 +291,7 @@ def test_a_scribe_that_is_killed_costs_nothing(prefix, capfd):
         assert [line for line in told if f" of {rank}: " in line] == expected
 
 
-def test_a_scribe_that_is_killed_during_a_call_costs_nothing(capfd):
+def test_a_scribe_that_is_killed_during_a_call_loses_nothing(capfd):
     with synk.fork(2, device="cpu"):
         threading.Timer(0.2, kill_scribe).start()
 
@@ -302,7 +302,7 @@ def test_a_scribe_that_is_killed_during_a_call_costs_nothing(capfd):
                 time.sleep(0.01)
 
         complain_slowly(synk.RANK)
-    told = capfd.readouterr().err.splitlines()
+    told = dict.fromkeys(capfd.readouterr().err.splitlines())  # a line may come twice
     for rank in range(2):
         assert [line for line in told if line.endswith(f" of {rank}")] == [f"{k} of {rank}" for k in range(60)]
 
