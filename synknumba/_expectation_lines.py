@@ -97,10 +97,10 @@ class LineReader:
         Values that are infinite or NaN look the same, and stay so. Weights come first, as they may be the reason.
         """
         is_finite = np.isfinite(lines)
-        has_overflown = not is_finite.all()
+        has_overflown = not np.logical_and.reduce(is_finite, axis=None)
         if len(self._cuts) > _SQUARES and used is None:
-            with np.errstate(over="ignore"):
-                total, square = (float(lines[:, self._cuts[room]].sum()) for room in (_WEIGHT, _SQUARES))
+            # Python's sums, which overflow without a word and take a quarter of the time for few lines.
+            total, square = (sum(lines[:, self._cuts[room].start].tolist()) for room in (_WEIGHT, _SQUARES))
             if math.isnan(total):
                 return None  # a weight is negative or NaN, and so are all results
             power = max(math.frexp(total)[1], -self._room.heavy) if math.isfinite(total) else self._room.heavy
