@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import _common
@@ -24,9 +25,9 @@ Written by `python -m tests.faults.report docs/reliability.md`, which makes each
 looks at what the script is told and at what is left: processes, children, descriptors, mappings and names of shared memory, and
 the contents of `Data`. Then it calls `fork()` again and checks the next calls against NumPy.
 
-{total} cases on CPU cores, of 1, 2 and 3 ranks, where one, several or all ranks have the fault; {bad} were not as promised.
-A row is a fault at a phase. Its seconds are the longest from the fault until the script was told or, where the script itself
-ends, until the last process was gone. A rank that is stopped is told of after the call's `timeout`, 0.4 s here.
+{total} cases on CPU cores, of 1, 2 and 3 ranks, where one, several or all ranks have the fault, {times}; {bad} were not as
+promised. A row is a fault at a phase. Its seconds are the longest from the fault until the script was told or, where the script
+itself ends, until the last process was gone. A rank that is stopped is told of after the call's `timeout`, 0.4 s here.
 
 {machine}
 
@@ -40,17 +41,17 @@ GPU_HEAD = """| fault | the script gets | seconds | leaks | next call |
 """
 
 
-def table(seen: dict[str, Outcome]) -> str:
-    """The rows, one for each fault at each phase."""
+def table(runs: Sequence[dict[str, Outcome]]) -> str:
+    """The rows, one for each fault at each phase, of all runs."""
     groups: dict[tuple[str, ...], list[str]] = {}
-    for name in seen:
+    for name in runs[0]:
         case = CASES[name]
         what = case.fault.what
         if case.second is not None:
             what += f", then {case.second.what} {case.second.phase}"
         where = "ranks" if case.fault.ranks else "script"
         groups.setdefault((what, where, case.fault.phase or "–", _told(name)), []).append(name)
-    return "".join(_row(*key, [seen[name] for name in names], names) for key, names in groups.items())
+    return "".join(_row(*key, [[seen[name] for name in names] for seen in runs]) for key, names in groups.items())
 
 
 def _told(name: str) -> str:
@@ -61,12 +62,13 @@ def _told(name: str) -> str:
     return told + ("; the world stays open" if case.stays_open else "")
 
 
-def _row(what: str, where: str, phase: str, told: str, outcomes: list[Outcome], names: list[str]) -> str:
+def _row(what: str, where: str, phase: str, told: str, runs: list[list[Outcome]]) -> str:
+    outcomes = [outcome for run in runs for outcome in run]
     seconds = max(outcome.get("seconds", 0.0) for outcome in outcomes)
     leaks = sum(bool(outcome.get("leaks") or outcome.get("left")) for outcome in outcomes)
     right = sum(outcome.get("next") == "right" for outcome in outcomes)
-    next_call = "right" if right == len(names) else f"right in {right} of {len(names)}"
-    return f"| {what} | {where} | {phase} | {len(names)} | {told} | {seconds:.2f} | {leaks or 'none'} | {next_call} |\n"
+    next_call = "right" if right == len(outcomes) else f"right in {right} of {len(outcomes)}"
+    return f"| {what} | {where} | {phase} | {len(runs[0])} | {told} | {seconds:.2f} | {leaks or 'none'} | {next_call} |\n"
 
 
 def gpu_rows() -> str:
@@ -99,18 +101,21 @@ def main() -> int:
         return 0
     always = representative()
     names = [name for name in CASES if re.search(options.only, name) and (name in always or not options.representative)]
-    bad: dict[str, list[str]] = {}
-    seen: dict[str, Outcome] = {}
+    bad: set[str] = set()
+    runs: list[dict[str, Outcome]] = []
     for _ in range(options.times):
         began = time.monotonic()
-        seen = run_wanted(names)
-        bad = {name: found for name, outcome in seen.items() if (found := problems(CASES[name], outcome))}
-        for name, found in bad.items():
-            print(name, *found, sep="\n    ")
-        print(f"{len(seen)} cases, {len(bad)} not as promised, {time.monotonic() - began:.0f} s", flush=True)
+        runs.append(run_wanted(names))
+        found = {name: wrong for name, outcome in runs[-1].items() if (wrong := problems(CASES[name], outcome))}
+        for name, wrong in found.items():
+            print(name, *wrong, sep="\n    ")
+        print(f"{len(runs[-1])} cases, {len(found)} not as promised, {time.monotonic() - began:.0f} s", flush=True)
+        bad |= {*found}
     if options.file is not None:
-        head = HEAD.format(total=len(seen), bad=len(bad), machine=f"Machine: `{json.dumps(_common.machine())}`")
-        options.file.write_text(f"{head}{table(seen)}\n## On GPUs\n{gpu_rows()}")
+        times = "once" if options.times == 1 else f"{options.times} times in a row"
+        machine = f"Machine: `{json.dumps(_common.machine())}`"
+        head = HEAD.format(total=len(runs[0]), bad=len(bad), times=times, machine=machine)
+        options.file.write_text(f"{head}{table(runs)}\n## On GPUs\n{gpu_rows()}")
     return 1 if bad else 0
 
 

@@ -216,6 +216,12 @@ def lives(pid: int) -> bool:
     return state not in {"Z", "X"}
 
 
+def scribes(parent: int) -> list[int]:
+    """The processes that carry what ranks print, of a script."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == "synk-scribe\n" and lives(int(pid))]
+
+
 def cpu_ticks(pid: int) -> int:
     """The processor time that a process has used, in ticks of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

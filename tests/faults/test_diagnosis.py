@@ -17,7 +17,7 @@ from numba import cuda
 
 import synknumba as synk
 from synknumba import _stacks
-from tests.faults.scripts import await_work, lives, poll
+from tests.faults.scripts import await_work, lives, poll, scribes
 
 ROWS = np.arange(1001.0)
 
@@ -251,12 +251,6 @@ def test_a_script_that_is_killed_while_nobody_reads_leaves_nothing(start):
 
 
 # ---- the scribe is killed ------------------------------------------------------------------------------------------------
-
-
-def scribes(parent):
-    """The processes that carry output, of a script."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == "synk-scribe\n" and lives(int(pid))]
 
 
 def kill_scribe():

@@ -1,4 +1,4 @@
-"""What a script does wrong: arguments, kernels, results, exceptions, calls within calls, and calls without end."""
+"""What a script does wrong: arguments, kernels, results, exceptions, and what does not unpickle."""
 
 import os
 import threading
@@ -289,58 +289,3 @@ def _(calls, ranks):
 def _(calls, ranks):
     parcel = Parcel(mask(ranks), "raises")
     synk.function(outputs="sum")(lambda x: x.sum() if parcel else 0.0)(calls.numbers)
-
-
-# ---- calls within calls --------------------------------------------------------------------------------------------------
-
-
-@synk.function(outputs="sum")
-def call_within(x):
-    return total(x)
-
-
-@act("a call within a call")
-def _(calls, ranks):
-    call_within(calls.numbers)
-
-
-@synk.function(outputs="sum")
-def fork_within(x):
-    synk.fork(2, device="cpu")
-
-
-@act("a fork within a call")
-def _(calls, ranks):
-    fork_within(calls.numbers)
-
-
-# ---- time ----------------------------------------------------------------------------------------------------------------
-
-
-@synk.function(outputs="sum")
-def endless(on, rank):
-    while here(on, rank):
-        pass
-    return 1.0
-
-
-@act("a function without end")
-def _(calls, ranks):
-    BOARD.strike()
-    endless(mask(ranks), synk.RANK)
-
-
-@synk.parallel(outputs={"found": synk.output("sum", shape=(), dtype="int64")})
-def endless_kernel(x, on, rank, rounds, found):
-    state = 1
-    if on >> rank & 1:
-        for _ in range(rounds):
-            state = (state * 1103515245 + 12345) & 0x7FFFFFFF
-    cuda.atomic.add(found, 0, state)
-
-
-@act("a kernel without end")
-def _(calls, ranks):
-    endless_kernel(calls.numbers, 0, synk.RANK, 1)  # compiled
-    BOARD.strike()
-    endless_kernel(calls.numbers, mask(ranks), synk.RANK, 10**15)

@@ -24,7 +24,7 @@ import numpy as np
 
 import synknumba as synk
 from synknumba import _rounds, _world
-from tests.faults.matrix import acts, shortages  # noqa: F401  # for what they add to ACTS
+from tests.faults.matrix import acts, meddling, shortages  # noqa: F401  # for what they add to ACTS
 from tests.faults.matrix.acting import ACTS
 from tests.faults.matrix.cases import START_SECONDS, TIMEOUT, Case
 from tests.faults.matrix.phases import BOARD, LARGE, ROWS, STARTING, Calls, phase_of, strike, wrapped

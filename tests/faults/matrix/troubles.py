@@ -1,6 +1,6 @@
 """What a script does wrong, or what its machine lacks: each in an open world, with the error that it is told.
 
-Data alone, for the test as for the processes; `acts` and `shortages` make it happen, by these names.
+Data alone, for the test as for the processes; `acts`, `meddling` and `shortages` make it happen, by these names.
 """
 
 from dataclasses import dataclass
@@ -71,6 +71,11 @@ TROUBLES = {
     # calls within calls
     "a call within a call": Trouble("WorldError", ("only the coordinator makes calls",)),
     "a fork within a call": Trouble("WorldError", ("only the coordinator forks",)),
+    # other threads, handlers, and the process that carries what ranks print
+    "another thread makes a call": Trouble("WorldError", ("a call is under way, in another thread",)),
+    "another thread closes the world": Trouble("WorldError", ("was closed during endless",), stays_open=False, within=3.0),
+    "a handler closes the world": Trouble("WorldError", ("was closed during slow_total",), stays_open=False),
+    "the scribe is killed": Trouble("", within=2.0),  # another takes over
     # time
     "a function without end": Trouble(
         "CallTimeout", ("timeout=0.4", "rank {ranks}"), places=PLACES, stays_open=False, timeout=0.4, within=1.4
