@@ -381,12 +381,12 @@ class Variable:
     def _lost(self) -> WorldError:
         storage = self.storage()
         world = storage.world
-        whose = "that is closed" if world.closed else "of the process that this one was forked from"
-        reason = f"{world.end_reason}; " if world.end_reason else ""
+        whose = "of the process that this one was forked from" if world.is_inherited else "that is closed"
+        reason = f"{world.end_reason}; " if world.end_reason and not world.is_inherited else ""
         if storage.segment is not None:
             way_out = "its last value is get_value(); call fork() and make a new one of it with synknumba.variable"
         else:
-            way_out = "its values are lost; make a new one" if world.closed else "read it there, and pass the value on"
+            way_out = "read it there, and pass the value on" if world.is_inherited else "its values are lost; make a new one"
         return WorldError(f"{self.label} belongs to a world {whose}: {reason}{way_out}")
 
 

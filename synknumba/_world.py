@@ -243,7 +243,7 @@ class World:
     @holds_world
     def close(self) -> None:
         """Ends the ranks and frees what they hold. Idempotent; also called when the script ends."""
-        if self._closed or os.getpid() != self._owner:
+        if self._closed or self.is_inherited:
             return
         if not self._take(0.0 if threading.current_thread() is threading.main_thread() else CLOSE_SECONDS):
             self._rounds.kill("the world was closed during a call")
@@ -320,7 +320,7 @@ class World:
         (sys.stderr if file is None else file).write(f"{doing}\n{whereabouts(stacks)}\n")
 
     def _check_owner(self) -> None:
-        if os.getpid() != self._owner:
+        if self.is_inherited:
             self.disown()
             raise self.closed_error()
 
@@ -328,8 +328,13 @@ class World:
 
     @property
     def closed(self) -> bool:
-        """Whether the ranks have ended."""
+        """Whether the ranks have ended, or are another process's."""
         return self._closed
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether it is of the process that this one was forked from."""
+        return os.getpid() != self._owner
 
     @property
     def timeout(self) -> float | None:
