@@ -43,8 +43,8 @@ def held() -> dict[str, int]:
 
 def interrupted(model: Model, step: str, rng: random.Random) -> None:
     """A step that an alarm breaks off somewhere; the script then starts over with what it has."""
-    signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 5e-3))
     try:
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 5e-3))  # on a busy machine it may be over at once
         getattr(model, step)(rng.randrange)
     except KeyboardInterrupt:
         pass
