@@ -14,7 +14,8 @@ from synknumba._expectation_source import Recipe
 from synknumba._moments import FAR, Moments, Powers
 from synknumba._types import Array
 
-_WEIGHT, _SQUARES = 1, 5  # which of the numbers of a line are Σ w and Σ w²
+_WEIGHT, _SQUARES, _SPREAD = 1, 5, 7  # which of the numbers of a line are Σ w, Σ w² and Σ w² (v − mean)²
+_LIGHTEST = -1000  # the least power of two that weights are in units of: its inverse has to be a float64
 
 
 @final
@@ -24,18 +25,20 @@ class _Room:
 
     Attributes:
         far: the unit of values whose sums or squares overflow; in it, those of any number of rows do not.
-        squares: of weights: sums between 2^−squares and 2^squares have lost nothing, in products with values neither.
+        squares: of weights: sums between 2^−squares and 2^squares have lost nothing.
+        spread: sums of squares of weights with squares of values have lost nothing above 2^−spread.
         heavy: the unit of weights whose sum overflows.
         even: weights whose sum is within 2^±even overflow nothing that values alone do not.
     """
 
     far: int
     squares: int
+    spread: int
     heavy: int
     even: int
 
 
-_ROOM: Mapping[str, _Room] = {"float64": _Room(FAR, 600, 960, 60), "float32": _Room(80, 60, 100, 10)}
+_ROOM: Mapping[str, _Room] = {"float64": _Room(FAR, 600, 980, 960, 60), "float32": _Room(80, 60, 100, 100, 10)}
 
 
 @final
@@ -92,7 +95,7 @@ class LineReader:
         )
 
     def units(self, lines: Array, used: Units | None) -> Units | None:
-        """In which units sums are to be taken again: if they have overflowed, or squares of weights have vanished.
+        """In which units sums are to be taken again: if they have overflowed, or those with squares of weights have vanished.
 
         Values that are infinite or NaN look the same, and stay so. Weights come first, as they may be the reason.
         """
@@ -103,13 +106,16 @@ class LineReader:
             total, square = (sum(lines[:, self._cuts[room].start].tolist()) for room in (_WEIGHT, _SQUARES))
             if math.isnan(total):
                 return None  # a weight is negative or NaN, and so are all results
-            power = max(math.frexp(total)[1], -self._room.heavy) if math.isfinite(total) else self._room.heavy
+            power = max(math.frexp(total)[1], _LIGHTEST) if math.isfinite(total) else self._room.heavy
             is_odd = not 2.0**-self._room.squares < square < 2.0**self._room.squares
-            if total != 0 and (is_odd or (has_overflown and abs(power) > self._room.even)):
+            # Light weights may be why there is no spread; that values are all the same is seen to be so in other units alone.
+            has_vanished = power < 0 and bool((lines[:, self._cuts[_SPREAD]].sum(axis=0) < 2.0**-self._room.spread).any())
+            if total != 0 and (is_odd or has_vanished or (has_overflown and abs(power) > self._room.even)):
                 return Units(np.zeros(self._values, np.int64), power)
         if not has_overflown or (used is not None and used.values.any()):
             return None
-        return Units(np.where(self._is_finite(is_finite), 0, self._room.far), 0 if used is None else used.weight)
+        powers = np.where(self._is_finite(is_finite), 0, self._room.far)
+        return Units(powers, 0 if used is None else used.weight) if powers.any() else None
 
     def _is_finite(self, is_finite: Array) -> Array:
         """Of which values everything is finite, from which numbers of all lines are."""

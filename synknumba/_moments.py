@@ -10,7 +10,8 @@ formulae and a pairwise algorithm for computing sample variances* (1979). A mean
 a_p − a_0, and the variance of values that differ by 1.
 
 Where a_p − a_0 or (a_p − mean)² is beyond the greatest float64, the means are put together in units of 2^700, in which they are
-at most 2^324; M becomes ∞ only if it is. Weights are in units of a power of two of which their squares are neither ∞ nor 0.
+at most 2^324; M becomes ∞ only if it is. Weights are in units of a power of two that is as large as they are, so that products
+of their squares with squares of values are neither ∞ nor 0 if the latter are not.
 
 The standard error of a weighted mean needs sums with squared weights, S_j = Σ w² (v − mean)^j for j = 0, 1, 2. They move with
 the mean: about a mean that is d larger they are S_0, S_1 − d S_0, S_2 − 2 d S_1 + d² S_0.
@@ -25,7 +26,6 @@ from synknumba._types import Array
 
 FAR = 700  # the power of two that values are in units of, where their squares or differences overflow
 _LARGE = 400  # exponents of values whose squares can be added up, however many there are
-_HEAVY = 250  # and of weights, of which squares times squares of values are added up
 
 Powers: TypeAlias = Array
 """Integers, shape (k,): for each value the power of two that it is in units of."""
@@ -114,8 +114,11 @@ def _merged(parts: Moments) -> Moments:
 
 def joined(a: Moments, b: Moments) -> Moments:
     """The parts of both, one after the other."""
-    power = max((one.power for one in (a, b) if one.weight.any()), default=0)
-    a, b = _weighed(a, power), _weighed(b, power)
+    power = 0
+    if a.squares is not None:
+        sizes = [one.power + int(np.frexp(one.weight.max())[1]) for one in (a, b) if one.weight.any()]
+        power = max(sizes, default=0)
+        a, b = _weighed(a, power), _weighed(b, power)
     names = [field.name for field in fields(a) if field.name != "power"]
     pairs = ((getattr(a, name), getattr(b, name)) for name in names)
     both = [None if one is None else np.concatenate([one, other]) for one, other in pairs]
@@ -125,9 +128,9 @@ def joined(a: Moments, b: Moments) -> Moments:
 def _weighed(parts: Moments, power: int) -> Moments:
     """The same with the weights in units of 2^power."""
     more = parts.power - power
-    if parts.squares is None or more == 0:
+    if more == 0:
         return parts
-    with np.errstate(under="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         weight, products, squares = (
             np.ldexp(parts.weight, more),
             np.ldexp(parts.products, more),
@@ -147,8 +150,7 @@ def of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mome
     powers = np.where(_exponents(values) > _LARGE, FAR, 0)
     power = 0
     if weights is not None:
-        most = int(_exponents(weights))
-        power = most if abs(most) > _HEAVY else 0
+        power = int(_exponents(weights))
         weights = np.ldexp(weights, -power)
     moments = _of_values(np.ldexp(values, -powers), weights, covariance=covariance)
     return replace(in_units(moments, -powers) if powers.any() else moments, power=power)
@@ -201,5 +203,6 @@ def _fit(array: Array, ndim: int) -> Array:
 def _moved(squares: Array, shift: Array) -> Array:
     """Sums of w² (v − mean)^j about a mean that is larger by the shift."""
     zeroth, first, second = squares[:, 0], squares[:, 1], squares[:, 2]
-    moved: Any = [zeroth, first - shift * zeroth, second - 2 * shift * first + shift * shift * zeroth]
+    square = np.where(np.isinf(second), second, second - 2 * shift * first + shift * shift * zeroth)
+    moved: Any = [zeroth, first - shift * zeroth, square]
     return np.stack(moved, axis=1)

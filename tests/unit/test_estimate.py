@@ -255,3 +255,19 @@ def test_refuses(make, words):
 def test_adds_only_estimates():
     with pytest.raises(TypeError):
         Estimate.from_values([1.0]) + 1
+
+
+@pytest.mark.parametrize("size", [1e-120, 1e-75, 1e75, 1e115, 1e120, 1e150])
+@pytest.mark.parametrize("weight", [1e-85, 1e-74, 1e-50, 1e50, 1e70])
+def test_products_of_weights_and_values_neither_overflow_nor_vanish(size, weight):
+    values, weights = rows("noise", 20), np.random.default_rng(3).integers(1, 9, 20).astype(float)
+    mean, variance, stderr, effective = weighted_reference(values, weights)
+    v, w = size * values, weight * weights
+    for whole in (Estimate.from_values(v, w), Estimate.from_values(v[:7], w[:7]) + Estimate.from_values(v[7:], w[7:])):
+        told = (whole.mean / size, whole.variance / size**2, whole.stderr / size, whole.effective_size)
+        assert_allclose(told, (mean, variance, stderr, effective), rtol=1e-11)
+
+
+def test_squares_that_are_infinite_stay_so_in_sums():
+    both = Estimate.from_values([1e200, 3e200], [1.0, 2.0]) + Estimate.from_values([-1e200, 2e200], [1.0, 1.0])
+    assert (both.variance, both.stderr) == (math.inf, math.inf)
