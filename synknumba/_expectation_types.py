@@ -78,6 +78,8 @@ def _type_of(function: str, name: str, value: Any, told: Kind, device: DeviceKin
     elif hasattr(value, "__array__"):
         array = value if isinstance(value, Data | np.ndarray) else np.asarray(value)
         dtype, ndim = array.dtype, array.ndim
+    elif isinstance(value, list | set):
+        return None  # refused by the call; Numba warns of them
     else:
         try:
             return typeof(value.values[0] if isinstance(value, PerRankValues) else value)
@@ -131,14 +133,14 @@ def _fits(kind: Any, size: int | None) -> bool:
 def _is_real(kind: Any) -> bool:
     from numba.core import types  # noqa: PLC0415
 
-    if isinstance(kind, types.Optional):  # a function that may return None, or run off its end
-        kind = kind.type
     return isinstance(kind, types.Integer | types.Float | types.Boolean)
 
 
 def _way_out(kind: Any) -> str:
     from numba.core import types  # noqa: PLC0415
 
+    if isinstance(kind, types.Optional):
+        return "On some path it returns None, or nothing; return numbers on every path"
     parts = [*kind] if isinstance(kind, types.BaseTuple) else [kind]
     if any(isinstance(one, types.Complex) for one in parts):
         return "Return the real and the imaginary part as two values"

@@ -73,6 +73,13 @@ def pair(x):
     return both  # noqa: RET504  # its length is not to be seen here
 
 
+@synk.expectation(size=0)
+def perhaps(x):
+    if x > 0:
+        return x
+    return None
+
+
 @synk.expectation(size=2)
 def pair_of_three(x):
     both = (x, -x, x)
@@ -210,6 +217,17 @@ def test_squares_of_weights_neither_overflow_nor_vanish(world):
     assert_allclose(np.ldexp(weighted(huge, weights).mean, -600), want[0], rtol=1e-14)
     some = weighted(values[:200], np.full(200, 1e-200)) + weighted(values[200:], np.full(100, 1e-200))
     assert_allclose([some.mean, some.variance], [values.mean(), values.var(ddof=1)], rtol=1e-12)
+
+
+def test_products_of_light_weights_and_small_values_do_not_vanish(world):
+    rng = np.random.default_rng(8)
+    values, weights = rng.normal(size=600), rng.integers(1, 9, 600).astype(float)
+    for size, weight in ((-400, -280), (-250, -280), (-480, -1000), (-400, -100)):
+        check_weighted(weighted(np.ldexp(values, size), np.ldexp(weights, weight)), np.ldexp(values, size), weights)
+    single = synk.expectation(lambda x, w: x, weights="w", dtype="float32")
+    check_weighted(single(np.ldexp(values, -50), np.ldexp(weights, -31)), np.ldexp(values, -50), weights, rtol=1e-4)
+    alike = weighted(np.full(9, 0.1), np.full(9, 1e-20))  # nothing has vanished
+    assert_allclose((alike.mean, alike.stderr), (0.1, 0.0), rtol=1e-15)
 
 
 def test_squares_of_weights_in_float32(world):
@@ -384,6 +402,8 @@ def test_refuses_what_is_no_real_number(world):
         (lambda: plain(x.astype(np.longdouble)), "x of plain has dtype (longdouble|float128).*convert it"),
         (lambda: synk.expectation(lambda x: "a")(x), "Return numbers"),
         (lambda: synk.expectation(lambda x: None)(x), "returns none"),
+        (lambda: perhaps(x), r"perhaps\(x: float64\) returns OptionalType.*on every path"),
+        (lambda: synk.expectation(lambda x, t: x + t[0], broadcast=("t",))(x, [1.0]), "t of <lambda> is a list.*np.asarray"),
         (lambda: synk.expectation(lambda x: (x, "a"))(x), "Return numbers"),
         (lambda: pair_of_three(x), "a tuple of 2 real numbers.*Give size="),
         (lambda: weighted(x, x + 0j), "weights='w' of weighted.*got complex128"),
