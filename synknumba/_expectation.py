@@ -93,7 +93,7 @@ class Expectation:
         self._binder = Binder(self.name, self._parameters, options.kernel)
         self._inner = InnerFunction(self.name, self.py_func)
         self._functions: dict[Any, tuple[Function, LineReader]] = {}
-        self._checked: set[Any] = set()  # kinds and types of arguments
+        self._known: dict[Any, tuple[Function, LineReader]] = {}  # by types of arguments; the same functions
 
     # ---- calls
 
@@ -173,28 +173,42 @@ class Expectation:
         *,
         scaled: bool = False,
     ) -> tuple[Function, LineReader, tuple[Any, ...]]:
-        """The function for arguments of these kinds, and what it is called with, by position."""
-        values = self._binder.match(args, kwargs)
+        """The function for arguments of these types, and what it is called with, by position."""
+        if kwargs or len(args) != len(self._binder.passed):
+            values = self._binder.match(args, kwargs)
+            args = tuple(values[name] for name in self._binder.passed)
+        slices = _slices(num_slices)
+        key = (device, slices, scaled, *map(type_key, args))
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            found = self._known[key] = self._find(device, slices, self._binder.match(args, {}), scaled=scaled)
+        return *found, args
+
+    def _find(
+        self, device: DeviceKind, num_slices: int, values: Mapping[str, Any], *, scaled: bool
+    ) -> tuple[Function, LineReader]:
+        """The function for arguments of these kinds."""
         kinds = tuple(self._kind(name, value) for name, value in values.items())
-        self._check_types(device, kinds, values)
-        key = (device, _slices(num_slices), kinds, scaled)
+        self._check_types(device, dict(zip(values, kinds, strict=True)), values)
+        key = (device, num_slices, kinds, scaled)
         found = self._functions.get(key)
         if found is None:
             while len(self._functions) >= _KEPT:
                 self._functions.pop(next(iter(self._functions)))  # the oldest; its ranks forget it with it
+                self._known.clear()
             found = self._functions[key] = self._make(*key)
-        return *found, tuple(values[name] for name in self._binder.passed)
+        return found
 
-    def _check_types(self, device: DeviceKind, kinds: tuple[Kind, ...], values: Mapping[str, Any]) -> None:
-        """Looks at the types of arguments that are new."""
-        key = (device, kinds, *map(type_key, values.values()))
-        if key not in self._checked and {"rows", "indices"} & {*kinds}:
-            parameters, options = dict(zip(values, kinds, strict=True)), self._options
-            if options.weight and parameters[options.weight] != "rows":
-                message = f"weights={options.weight!r} of {self.name} must be an array with a number for each row"
-                raise ArgumentError(message)
-            check_types(self._inner, parameters, values, size=self._size, weight=options.weight, device=device)
-            self._checked.add(key)
+    def _check_types(self, device: DeviceKind, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
+        if not {"rows", "indices"} & {*parameters.values()}:
+            return  # there is more to be said of it
+        weight = self._options.weight
+        if weight and parameters[weight] != "rows":
+            message = f"weights={weight!r} of {self.name} must be an array with a number for each row"
+            raise ArgumentError(message)
+        check_types(self._inner, parameters, values, size=self._size, weight=weight, device=device)
 
     def _kind(self, name: str, value: Any) -> Kind:
         if isinstance(value, IndexRange):

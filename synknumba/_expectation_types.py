@@ -21,8 +21,14 @@ from synknumba._vectorize_source import probe_source
 
 
 def type_key(value: Any) -> Any:
-    """What of an argument decides on its type, as far as it is quick to tell."""
-    return (value.dtype, value.ndim) if isinstance(value, Data | np.ndarray) else type(value)
+    """What of an argument decides on its type, and on what of it the function gets."""
+    if isinstance(value, Data | np.ndarray):
+        return value.__class__, value.dtype, value.ndim
+    if isinstance(value, Variable):
+        return Variable, *value.dtypes(), *map(len, value.root_shapes())
+    if isinstance(value, PerRankValues):
+        return PerRankValues, *map(type, value.values)
+    return type(value), getattr(value, "dtype", None), getattr(value, "ndim", None)
 
 
 def check_types(
