@@ -22,8 +22,22 @@ _LINE_BUFFERED = 1  # stdio.h, _IOLBF
 _libc = ctypes.CDLL(None)
 
 
+def take_standard_descriptors() -> None:
+    """Opens /dev/null in place of standard descriptors that are closed, as by `python script.py <&-`.
+
+    The next file that is opened would get such a number, and with it all that is printed: a segment of Data, or the socket of
+    a rank.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+
+
 def before_fork() -> None:
     """Empties the buffers of the standard streams, of Python's and of C's: a child would write out its copy of them too."""
+    take_standard_descriptors()
     for stream in {id(one): one for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
         with suppress(OSError, ValueError, AttributeError):  # closed, or not there at all
             stream.flush()  # type: ignore[union-attr]
@@ -116,3 +130,6 @@ def seed(rank: int, state: Any) -> None:
     np.random.seed([rank, *np.random.randint(0, 2**32, 4, np.uint32)])  # noqa: NPY002  # the global generator is what users' code may use
     random.setstate(state)
     random.seed((rank << 128) + random.getrandbits(128))
+
+
+take_standard_descriptors()

@@ -317,7 +317,9 @@ class World:
             if self._closed:
                 raise self.closed_error()
             doing = f"{self!r}, {self._rounds.doing}"
-        (sys.stderr if file is None else file).write(f"{doing}\n{whereabouts(stacks)}\n")
+        out = sys.stderr if file is None else file
+        if out is not None:  # the script's stderr may be closed
+            out.write(f"{doing}\n{whereabouts(stacks)}\n")
 
     def _check_owner(self) -> None:
         if self.is_inherited:

@@ -1,0 +1,46 @@
+"""Scripts whose standard streams are closed: what is opened next would get their numbers, and what ranks print."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.faults.scripts import HEADER, ROOT
+
+SCRIPT = """
+    @synk.function(outputs="sum")
+    def printing(x):
+        print("printed", x.sum(), flush=True)
+        print("complained", x.sum(), file=sys.stderr, flush=True)
+        return x.sum()
+
+    before = synk.data(ROWS)
+    with synk.fork(2, device="cpu", prefix_output=PREFIX) as world:
+        after = synk.data(ROWS)
+        for _ in range(2):
+            assert printing(before) == printing(after) == ROWS.sum()
+        world.dump()
+    assert (before[:] == ROWS).all() and (after[:] == ROWS).all()
+    open(sys.argv[1], "w").write("all is well")
+"""
+
+
+@pytest.mark.parametrize("prefix", [False, True])
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_a_script_whose_standard_streams_are_closed(closed, prefix, tmp_path):
+    path, verdict = tmp_path / "script.py", tmp_path / "verdict"
+    path.write_text(HEADER + textwrap.dedent(SCRIPT.replace("PREFIX", str(prefix))))
+    command = 'exec "$0" "$1" "$2" ' + " ".join(f"{fd}>&-" for fd in closed)
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, str(path), str(verdict)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert verdict.read_text() == "all is well"
+    assert done.stdout.count(b"printed") == (0 if 1 in closed else 8)
+    assert done.stderr.count(b"complained") == (0 if 2 in closed else 8)
