@@ -71,16 +71,15 @@ class Scribe:
         """Starts the process."""
         with self._lock, held_signals():
             self._close_ends()
-            end, self._lifeline = os.pipe()
-            self._alive, alive = os.pipe()
             coordinator = os.getpid()
-            try:
+            with contextlib.ExitStack() as child_ends:
+                end, self._lifeline = os.pipe()
+                child_ends.callback(os.close, end)
+                self._alive, alive = os.pipe()
+                child_ends.callback(os.close, alive)
                 self._pid = fork()
                 if self._pid == 0:
                     scribe_main(self._carried, end, alive, coordinator)
-            finally:
-                os.close(end)
-                os.close(alive)
 
     def look_after(self) -> None:
         """Starts another process if it has been killed."""
@@ -115,9 +114,10 @@ class Scribe:
     def _end_process(self) -> None:
         if not self._pid:
             return
-        poll = select.poll()
-        poll.register(self._alive, 0)  # its other end is the process's alone
-        poll.poll(_END_SECONDS * 1000)
+        if self._alive >= 0:  # there is none where no descriptors were to be had for another process
+            poll = select.poll()
+            poll.register(self._alive, 0)  # its other end is the process's alone
+            poll.poll(_END_SECONDS * 1000)
         if not has_ended(self._pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)

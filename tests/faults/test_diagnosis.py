@@ -320,6 +320,42 @@ def test_a_scribe_that_is_stopped_holds_nothing_up():
     assert world.statistics().dropped_bytes > 0
 
 
+def test_a_scribe_is_killed_where_there_are_no_descriptors_for_another(start):
+    """What ranks wrote last is counted as dropped; the world ends as ever."""
+    script = start("""
+        import resource
+
+        @synk.function()
+        def complain(rank):
+            os.write(2, b"not to be had\\n")
+
+        world = synk.fork(2, device="cpu")
+        total(ROWS)
+        scribe = int(hear())
+        os.kill(scribe, signal.SIGSTOP)
+        complain(synk.RANK)
+        limit = max(map(int, os.listdir("/proc/self/fd"))) + 10
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        taken = []
+        try:
+            while True:
+                taken.append(os.dup(1))
+        except OSError:
+            os.kill(scribe, signal.SIGKILL)
+        world.close()
+        for fd in taken:
+            os.close(fd)
+        say("dropped", world.statistics().dropped_bytes)
+        check_world()
+        say("right again")
+    """)
+    poll(lambda: scribes(script.pid), "the scribe")
+    script.tell(str(*scribes(script.pid)))
+    script.expect("dropped 28")
+    script.expect("right again")
+    script.finish()
+
+
 # ---- where ranks are -----------------------------------------------------------------------------------------------------
 
 
