@@ -177,7 +177,8 @@ class Processes:
     def last_words(self, rank: int) -> LastWords:
         """What a rank has left behind. All have been killed, and nothing more is heard of them afterwards."""
         stack = shorten(self._stacks[rank].read()) if rank < len(self._stacks) else ""
-        lines = self._scribe.finish() if self._scribe is not None else {}
+        scribe = self._own_scribe
+        lines = scribe.finish() if scribe is not None else {}
         return LastWords(stack, lines.get(rank, ""))
 
     @property
@@ -185,14 +186,21 @@ class Processes:
         """Of what ranks have written, what could not be passed on."""
         return self._scribe.dropped if self._scribe is not None else 0
 
+    @property
+    def _own_scribe(self) -> Scribe | None:
+        """None in a process that the script has forked: what ranks write is the script's."""
+        return self._scribe if os.getpid() == self._owner else None
+
     def _look_after_scribe(self) -> None:
-        if self._scribe is not None and os.getpid() == self._owner:
-            self._scribe.look_after()
+        scribe = self._own_scribe
+        if scribe is not None:
+            scribe.look_after()
 
     def close(self) -> None:
         """Closes the coordinator's ends, when what ranks have written has been passed on; idempotent."""
-        if self._scribe is not None:
-            self._scribe.finish()
+        scribe = self._own_scribe
+        if scribe is not None:
+            scribe.finish()
         with self._asking:
             for stacks in self._stacks:
                 stacks.close()

@@ -313,6 +313,13 @@ class Rounds:
         self.under_way = False
         self._over.set()
 
+    def disown(self) -> None:
+        """In a process that the script has forked, perhaps in the middle of a call: that ends here, as if the world had."""
+        self.under_way = False  # or the next call would end it
+        self._ending = True
+        self._over = threading.Event()  # another thread may have been about to set the old one
+        self._over.set()
+
     def stop(self, seconds: float) -> None:
         """Tells the ranks to end and waits for them; kills those that do not."""
         self.under_way = True

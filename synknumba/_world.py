@@ -266,7 +266,7 @@ class World:
         """In a process that the script has forked: the ranks are the script's, and are left alone."""
         self._closed = True
         self._died = "it is of the process that this one was forked from"
-        self._rounds.under_way = False  # or the next call would end it
+        self._rounds.disown()
 
     # ---- diagnosis
 

@@ -1,5 +1,7 @@
 """Processes that the script makes for itself, beside the ranks: neither gets in the way of the other."""
 
+import pytest
+
 
 def test_forked_child_has_no_world(start):
     script = start("""
@@ -87,4 +89,40 @@ def test_children_of_the_script_are_left_to_it(start):
     """)
     script.expect("timeout")
     script.expect("mine")
+    script.finish()
+
+
+@pytest.mark.parametrize("then", ["sys.exit(0)", "return"])
+def test_a_handler_forks_in_the_middle_of_a_call(start, then):
+    """The call ends in the new process, at once; the script's goes on."""
+    script = start(f"""
+        @synk.function(outputs="sum")
+        def nap(x):
+            time.sleep(2.0)
+            return x.sum()
+
+        def handle(*_):
+            made.append(os.fork())
+            if not made[0]:
+                {then}
+
+        made = []
+        signal.signal(signal.SIGALRM, handle)
+        with synk.fork(2, device="cpu"):
+            total(ROWS)
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            try:
+                assert nap(ROWS) == ROWS.sum()
+            except synk.WorldError as error:
+                assert not made[0], error
+                say("refused:", error)
+                sys.exit(0)
+            say("ended" if os.waitpid(made[0], os.WNOHANG)[0] else "not ended")
+            assert total(ROWS) == ROWS.sum()
+        say("the script is right")
+    """)
+    if then == "return":
+        script.expect("refused: the world was closed during nap.*")
+    script.expect("ended")
+    script.expect("the script is right")
     script.finish()
