@@ -212,6 +212,8 @@ class Rounds:
                 self._check_alive(info, grace=1.0)
                 raise
             except Exception as error:  # noqa: BLE001  # whatever a class of the user's raises when it is unpickled
+                if self._ending:  # or the socket, which has been closed meanwhile
+                    self._check_alive(info)
                 answer, descriptors = Answer(rank, unreadable(error)), []
             self._warned += answer.warned
             if answer.news is not None:
@@ -268,7 +270,7 @@ class Rounds:
                 _channel.send(sock, payload, descriptors, watch)
         except WorldError:
             raise  # as in `_read_news`
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a socket that has been closed meanwhile
             self._check_alive(info, grace=1.0)
             raise
         self._finish_round(_spin.NOT_YET, info, learn)

@@ -35,6 +35,48 @@ def test_the_call_ends(start, who, timeout):
     script.finish()
 
 
+@pytest.mark.parametrize("event", ["POLLOUT", "POLLIN"])
+@pytest.mark.parametrize("who", ["a thread", "a handler"])
+def test_the_call_is_about_to_send_or_to_receive(start, who, event):
+    """Its sockets are closed under its hands."""
+    script = start(f"""
+        import select, threading
+        from synknumba import _channel
+
+        @synk.function(outputs=None)
+        def shape(x):
+            return x[:1]
+
+        real = _channel._wait
+
+        def wait(sock, event, watch):
+            if event == select.{event} and os.getpid() == world_pid and not world.closed:
+                if {who!r} == "a thread":
+                    closer = threading.Thread(target=synk.close)
+                    closer.start()
+                    closer.join()
+                else:
+                    signal.raise_signal(signal.SIGUSR1)
+            real(sock, event, watch)
+
+        world_pid = os.getpid()
+        signal.signal(signal.SIGUSR1, lambda *_: synk.close())
+        world = synk.fork(2, device="cpu")
+        _channel._wait = wait
+        try:
+            shape(ROWS)
+        except synk.WorldError as error:
+            say(type(error).__name__, error)
+        assert world.closed
+        _channel._wait = real
+        check_world()
+        say("right again")
+    """)
+    script.expect("WorldError the world was closed during .* fork.*")
+    script.expect("right again")
+    script.finish()
+
+
 def test_a_script_that_dies_of_sigpipe_is_told_of_a_dead_rank(start):
     """Signal 13 is the default of a Unix program; here Data goes to a rank that is not there."""
     script = start("""
