@@ -46,7 +46,7 @@ def held_signals() -> Iterator[None]:
         # leaves none of this out.
         try:
             if stand_in is not None:
-                _put_back(stand_in.replaced)
+                stand_in.leave()
         finally:
             if stand_in is not None:
                 stand_in.over = True
@@ -78,12 +78,22 @@ class _StandIn:
         self.replaced = list(self._handlers.items())
         self.over = False
         self._came: list[int] = []
+        self._wakeup = -1
         self.again: Iterator[None] = map(interrupt_main, self._came)  # type: ignore[arg-type]  # any number will do
 
     def enter(self) -> None:
         """Takes the place of the handlers."""
         for number in self._handlers:
             _signal.signal(number, self)
+        self._wakeup = _signal.set_wakeup_fd(-1)  # an event loop, such as asyncio's, reads there what came: once is enough
+
+    def leave(self) -> None:
+        """Gives it back."""
+        try:
+            if self._wakeup >= 0:
+                _signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        finally:
+            _put_back(self.replaced)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Notes a signal."""
@@ -96,7 +106,7 @@ class _StandIn:
         """In a process forked in the block: the handlers are back, and what came is its parent's."""
         self.over = True
         self._came.clear()
-        _put_back(self.replaced)
+        self.leave()
 
 
 _now: _StandIn | None = None  # of the block that the main thread is in

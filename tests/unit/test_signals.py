@@ -87,6 +87,23 @@ def test_two_signals_are_both_dealt_with(came, other):
     assert isinstance(caught.value.__context__, Came)
 
 
+@pytest.mark.usefixtures("came")
+def test_an_event_loop_reads_each_signal_once(other):
+    """The handlers of asyncio run for what is read from a descriptor, into which Python writes each signal that comes."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer)
+    try:
+        with pytest.raises(Came), held_signals():
+            send(other, signal.SIGUSR1)
+        assert os.read(reader, 100) == bytes([signal.SIGUSR1])
+        assert signal.set_wakeup_fd(before) == writer
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)
+
+
 def test_what_the_block_raises_comes_out(came):
     with pytest.raises(ValueError, match="own"), held_signals():
         raise ValueError("own")
