@@ -3,7 +3,8 @@
     python -m tests.faults.report [docs/reliability.md] [--only PATTERN] [--times N]
 
 Without a file it prints what is not as promised. What was seen on GPUs is kept in benchmarks/results/*faults*.json, written
-there by `python -m tests.report FILE -m "gpu or multi_gpu" tests/faults`.
+there by `python -m tests.report FILE -m "gpu or multi_gpu" tests/faults`, and what long runs have seen in *soak*.json, by
+`python -m tests.faults.soak --json FILE`.
 """
 
 import argparse
@@ -35,6 +36,14 @@ itself ends, until the last process was gone. A rank that is stopped is told of 
 |---|---|---|---|---|---|---|---|
 """
 
+SOAK_HEAD = """
+`python -m tests.faults.soak` mixes calls at random over functions, shapes, batches, slices, collectives, worlds of 1 to 3
+ranks, and faults: ranks that raise or are killed, and Ctrl-C at random moments. Every result is compared with NumPy's. What the
+script holds, when it has let go of everything, after the first tenth of the calls and at the end:
+
+| calls | worlds | seconds | memory, MB | descriptors | mappings | children | names in /dev/shm | |
+|---|---|---|---|---|---|---|---|---|
+"""
 GPU_WORDS = "The tests there fail where anything is left or the next call is wrong."
 GPU_HEAD = """| fault | the script gets | seconds | leaks | next call |
 |---|---|---|---|---|
@@ -85,19 +94,39 @@ def gpu_rows() -> str:
     return "".join(lines) or "\nNo run on GPUs is kept yet.\n"
 
 
+def soak_rows() -> str:
+    """What the last long runs have seen."""
+    rows = []
+    for path in sorted((ROOT / "benchmarks" / "results").glob("*soak*.json")):
+        report = json.loads(path.read_text())
+        for run in report["results"]:
+            first, last = run["first"], run["last"]
+            held = [f"{one['resident'] / 1e6:.0f}" for one in (first, last)]
+            cells = [f"{run['calls']:,}", f"{run['worlds']:,}", f"{run['seconds']:.0f}", " → ".join(held)]
+            cells += [f"{first[what]} → {last[what]}" for what in ("descriptors", "segments", "children", "names")]
+            cells.append(f"benchmarks/results/{path.name}, {report['date']}")
+            rows.append(f"| {' | '.join(cells)} |\n")
+    return f"{SOAK_HEAD}{''.join(rows)}"
+
+
+def kept() -> str:
+    """The sections that are of other runs."""
+    return f"\n## A million calls\n{soak_rows()}\n## On GPUs\n{gpu_rows()}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", nargs="?", type=Path)
     parser.add_argument("--only", default="", help="a regular expression for the names of cases")
     parser.add_argument("--representative", action="store_true", help="only those that the tests always run")
     parser.add_argument(
-        "--gpus-only", action="store_true", help="write what was seen on GPUs anew, and leave the rest as it is"
+        "--kept-only", action="store_true", help="write the sections of other runs anew, and leave the table as it is"
     )
     parser.add_argument("--times", type=int, default=1, help="how often all are run, one time after the other")
     options = parser.parse_args()
-    if options.gpus_only:
-        kept = options.file.read_text().split("\n## On GPUs\n")[0]
-        options.file.write_text(f"{kept}\n## On GPUs\n{gpu_rows()}")
+    if options.kept_only:
+        own = re.split(r"\n## ", options.file.read_text())[0]
+        options.file.write_text(own + kept())
         return 0
     always = representative()
     names = [name for name in CASES if re.search(options.only, name) and (name in always or not options.representative)]
@@ -115,7 +144,7 @@ def main() -> int:
         times = "once" if options.times == 1 else f"{options.times} times in a row"
         machine = f"Machine: `{json.dumps(_common.machine())}`"
         head = HEAD.format(total=len(runs[0]), bad=len(bad), times=times, machine=machine)
-        options.file.write_text(f"{head}{table(runs)}\n## On GPUs\n{gpu_rows()}")
+        options.file.write_text(f"{head}{table(runs)}{kept()}")
     return 1 if bad else 0
 
 

@@ -1,6 +1,6 @@
 """Calls mixed at random with faults, checked against NumPy; memory and descriptors must stay flat.
 
-    python -m tests.faults.soak --calls 1000000 --seed 1
+    python -m tests.faults.soak --calls 1000000 --seed 1 [--json FILE]
 
 A line says how far it is, and what is held. It ends with an error at the first wrong result, and where more is held at the end
 than after the first tenth, everything let go of both times.
@@ -13,14 +13,36 @@ import random
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import synknumba as synk
+from benchmarks import _common
 from tests.faults.scripts import names_in_shm
 from tests.faults.soak_model import COMMON, RARE, Model
 
 RARELY = 400  # steps between two that end a world, about
 MEMORY_SLACK = 48 << 20  # caches of Python, NumPy and Numba, and fragments
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """What was held by the script, everything let go of: after the first tenth of the calls, and at the end.
+
+    Attributes:
+        calls: that were made.
+        seed: of their order.
+        seconds: that they took.
+        worlds: that were forked for them.
+        first, last: bytes resident and not shared, mappings of segments, descriptors, children, names in `/dev/shm`, bytes there.
+    """
+
+    calls: int
+    seed: int
+    seconds: float
+    worlds: int
+    first: dict[str, int]
+    last: dict[str, int]
 
 
 def held() -> dict[str, int]:
@@ -55,12 +77,12 @@ def interrupted(model: Model, step: str, rng: random.Random) -> None:
     model.fork(1 + rng.randrange(3))
 
 
-def soak(calls: int, seed: int, every: float) -> None:
+def soak(calls: int, seed: int, every: float) -> Flat:
     """Raises AssertionError at what is wrong."""
     rng = random.Random(seed)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     steps, weights = list(COMMON), list(COMMON.values())
-    done, first, began, told = 0, None, time.monotonic(), 0.0
+    done, worlds, first, began, told = 0, 0, None, time.monotonic(), 0.0
     model = Model()
     for step in (*COMMON, *RARE) * 5:  # what functions keep for NumPy arrays they are called with is there from the start
         getattr(model, step)(rng.randrange)
@@ -75,18 +97,20 @@ def soak(calls: int, seed: int, every: float) -> None:
             told = time.monotonic()
             print(f"{done + model.calls:>9} calls, {told - began:6.0f} s, {held()}", flush=True)
         if first is None and done + model.calls > calls / 10:
-            done += model.calls
+            done, worlds = done + model.calls, worlds + model.worlds
             model.close()
             first = held()
             model = Model()
-    done += model.calls
+    done, worlds = done + model.calls, worlds + model.worlds
     model.close()
     last = held()
-    print(f"{done} calls, seed {seed}, {time.monotonic() - began:.0f} s\nat first {first}\nat last  {last}", flush=True)
+    seconds = time.monotonic() - began
+    print(f"{done} calls, {worlds} worlds, seed {seed}, {seconds:.0f} s\nat first {first}\nat last  {last}", flush=True)
     assert first is not None
     for what in ("segments", "descriptors", "children"):
         assert last[what] <= first[what], (what, first, last)
     assert last["resident"] <= first["resident"] + MEMORY_SLACK, (first, last)
+    return Flat(done, seed, seconds, worlds, first, last)
 
 
 def main() -> int:
@@ -94,8 +118,12 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--every", type=float, default=30.0, help="seconds between two lines")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write what was held there, with the machine and the versions"
+    )
     options = parser.parse_args()
-    soak(options.calls, options.seed, options.every)
+    seen = soak(options.calls, options.seed, options.every)
+    _common.save(options.json, "soak", [seen], {})
     synk.close()
     return 0
 

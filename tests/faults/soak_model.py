@@ -75,6 +75,7 @@ class Model:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.worlds = 0
         self.arrays: list[tuple[synk.Data, np.ndarray]] = []
         self.variables: list[tuple[synk.Variable, list[np.ndarray]]] = []
         self.results: list[tuple[np.ndarray, np.ndarray]] = []  # what a call returned, and a copy
@@ -88,6 +89,7 @@ class Model:
         synk.close()
         self.variables.clear()
         self.world = synk.fork(world_size, device="cpu")
+        self.worlds += 1
 
     @property
     def ranks(self) -> range:
