@@ -34,7 +34,8 @@ class Flat:
         seed: of their order.
         seconds: that they took.
         worlds: that were forked for them.
-        first, last: bytes resident and not shared, mappings of segments, descriptors, children, names in `/dev/shm`, bytes there.
+        first, last: bytes resident and not shared, mappings of segments, descriptors, children, names in `/dev/shm`, bytes
+            there.
     """
 
     calls: int
