@@ -64,6 +64,7 @@ class Rounds:
         self.under_way = False
         self._over = threading.Event()
         self._ending = False  # before any rank is killed: that it dies then is no news
+        self._killing = threading.Lock()
         self._control = control
         self._base, self._world_size = control.base, control.world_size
         self._spins = control.patience.pauses, control.patience.coordinator
@@ -308,18 +309,22 @@ class Rounds:
 
     def _kill(self, reason: str | None) -> None:
         self._ending = True
-        self._processes.kill()
-        ended = self._ended()
-        if ended is not None:
-            ended(reason)
-        self.under_way = False
-        self._over.set()
+        with self._killing:
+            if self._over.is_set():
+                return  # another thread was faster
+            self._processes.kill()
+            ended = self._ended()
+            if ended is not None:
+                ended(reason)
+            self.under_way = False
+            self._over.set()
 
     def disown(self) -> None:
         """In a process that the script has forked, perhaps in the middle of a call: that ends here, as if the world had."""
         self.under_way = False  # or the next call would end it
         self._ending = True
-        self._over = threading.Event()  # another thread may have been about to set the old one
+        self._over = threading.Event()  # another thread may have had the old one
+        self._killing = threading.Lock()
         self._over.set()
 
     def stop(self, seconds: float) -> None:

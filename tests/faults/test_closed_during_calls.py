@@ -1,6 +1,10 @@
 """The world is closed while a call is under way, by another thread or a signal handler: the call ends, and says so."""
 
+import threading
+
 import pytest
+
+import synknumba as synk
 
 CLOSERS = {
     "a thread": "threading.Timer(0.5, world.close).start()",
@@ -92,3 +96,29 @@ def test_a_script_that_dies_of_sigpipe_is_told_of_a_dead_rank(start):
     """)
     script.expect("died rank 1 .*SIGKILL.*")
     script.finish()
+
+
+def test_two_threads_end_a_world_once(monkeypatch):
+    """The second waits for the first, and finds nothing left to let go of."""
+    world = synk.fork(2, device="cpu")
+    processes, killing, waited, closed = world._processes, threading.Event(), threading.Event(), []
+    kill, close = processes.kill, processes.close
+
+    def slow_kill():
+        killing.set()
+        waited.wait(10)
+        kill()
+
+    monkeypatch.setattr(processes, "kill", slow_kill)
+    monkeypatch.setattr(processes, "close", lambda: closed.append(threading.get_ident()) or close())
+    threads = [threading.Thread(target=world._rounds.kill) for _ in range(2)]
+    threads[0].start()
+    assert killing.wait(10)
+    threads[1].start()
+    threads[1].join(0.1)
+    assert threads[1].is_alive()
+    waited.set()
+    for thread in threads:
+        thread.join(10)
+    assert closed == [threads[0].ident]
+    assert world.closed
