@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NoReturn, TypeAlias, final
 
 from synknumba import _channel, _spin
@@ -84,25 +85,39 @@ class Rounds:
         """Waits until every rank has its device; raises what went wrong on the first that has not."""
         deadline = time.monotonic() + START_SECONDS
         info = CallInfo("starting", is_call=False)
+        unheard = set(range(self._world_size))
+
+        check_alive = partial(self._check_alive, info, last_word=partial(self._hear_last_word, device, unheard))
 
         def watch() -> None:
-            self._check_alive(info)
+            check_alive()
             if time.monotonic() > deadline:
                 message = f"the ranks did not start within {START_SECONDS:.0f} s; see what `nvidia-smi` and the system log say"
                 raise WorldError(message)
 
-        for rank, sock in enumerate(self._processes.sockets):
+        for rank in range(len(self._processes.sockets)):
             try:
-                answer, _ = _channel.receive(sock, watch)
+                self._listen(device, unheard, rank, watch)
             except EOFError:
-                self._check_alive(info, grace=1.0)
+                check_alive(grace=1.0)
                 raise
-            self._warned += answer.warned
-            if answer.news is not None:
-                assert isinstance(answer.news, Failed)  # noqa: S101  # a rank that starts says None or why not
-                message = f"rank {rank} could not open its {device} device: {answer.news.type_name}: {answer.news.message}"
-                raise DeviceError(message) from cause_of(answer.news)
         self._show_warnings()
+
+    def _listen(self, device: DeviceKind, unheard: set[int], rank: int, watch: Callable[[], None]) -> None:
+        """Waits for what a rank says of its device; raises why it has none."""
+        answer, _ = _channel.receive(self._processes.sockets[rank], watch)
+        unheard.remove(rank)
+        self._warned += answer.warned
+        if answer.news is not None:
+            assert isinstance(answer.news, Failed)  # noqa: S101  # a rank that starts says None or why not
+            message = f"rank {rank} could not open its {device} device: {answer.news.type_name}: {answer.news.message}"
+            raise DeviceError(message) from cause_of(answer.news)
+
+    def _hear_last_word(self, device: DeviceKind, unheard: set[int], rank: int) -> None:
+        """A rank says why it has no device before it ends, perhaps while another is still awaited."""
+        if rank in unheard:
+            with contextlib.suppress(EOFError, OSError):
+                self._listen(device, unheard, rank, _no_patience)
 
     def run(self, number: int, info: CallInfo, learn: Learn) -> None:
         """Has every rank run a program. Between `begin` and `end`.
@@ -278,14 +293,16 @@ class Rounds:
 
     # ---- the end
 
-    def _check_alive(self, info: CallInfo, grace: float = 0.0) -> None:
-        """Raises `RankDied` when a rank has ended, after ending the others."""
+    def _check_alive(self, info: CallInfo, grace: float = 0.0, last_word: Callable[[int], None] | None = None) -> None:
+        """Raises `RankDied` when a rank has ended, after ending the others; or what `last_word` raises of it."""
         death = self._processes.find_dead(grace)
         if self._ending:
             self._over.wait(END_SECONDS)  # or the script would find the world open
             message = f"the world was closed during {info}, by another thread or a signal handler; call fork() to start again"
             raise WorldError(message)
         if death is not None:
+            if last_word is not None:
+                last_word(death.rank)
             self._end(str(death), death, info)
 
     def _end(self, reason: str, death: Death, info: CallInfo) -> NoReturn:
