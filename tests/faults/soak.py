@@ -1,6 +1,6 @@
 """Calls mixed at random with faults, checked against NumPy; memory and descriptors must stay flat.
 
-    python -m tests.faults.soak --calls 1000000 --seed 1 [--json FILE]
+    python -m tests.faults.soak --calls 1000000 --seed 1 [--device cuda] [--json FILE]
 
 A line says how far it is, and what is held. It ends with an error at the first wrong result, and where more is held at the end
 than after the first tenth, everything let go of both times.
@@ -15,11 +15,14 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import synknumba as synk
 from benchmarks import _common
 from tests.faults.scripts import names_in_shm
 from tests.faults.soak_model import COMMON, RARE, Model
+
+Device: TypeAlias = Literal["cpu", "cuda"]
 
 RARELY = 400  # steps between two that end a world, about
 MEMORY_SLACK = 48 << 20  # caches of Python, NumPy and Numba, and fragments
@@ -35,7 +38,8 @@ class Flat:
         seconds: that they took.
         worlds: that were forked for them.
         first, last: bytes resident and not shared, mappings of segments, descriptors, children, names in `/dev/shm`, bytes
-            there.
+            there; and free on the first GPU, as a new world sees it.
+        devices: bytes that ranks held on their GPUs, at each line that was printed.
     """
 
     calls: int
@@ -44,6 +48,16 @@ class Flat:
     worlds: int
     first: dict[str, int]
     last: dict[str, int]
+    devices: list[tuple[int | None, ...]]
+
+
+def let_go(device: Device) -> dict[str, int]:
+    """What this process holds when it has no world, and what its GPU has free then."""
+    found = held()
+    if device == "cuda":
+        with synk.fork(1, device=device) as world:
+            found["device free"] = int(world.statistics().memory.devices_free[0] or 0)
+    return found
 
 
 def held() -> dict[str, int]:
@@ -78,13 +92,13 @@ def interrupted(model: Model, step: str, rng: random.Random) -> None:
     model.fork(1 + rng.randrange(3))
 
 
-def soak(calls: int, seed: int, every: float) -> Flat:
+def soak(calls: int, seed: int, every: float, device: Device) -> Flat:
     """Raises AssertionError at what is wrong."""
     rng = random.Random(seed)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     steps, weights = list(COMMON), list(COMMON.values())
     done, worlds, first, began, told = 0, 0, None, time.monotonic(), 0.0
-    model = Model()
+    model, devices = Model(device), []
     for step in (*COMMON, *RARE) * 5:  # what functions keep for NumPy arrays they are called with is there from the start
         getattr(model, step)(rng.randrange)
     while done + model.calls < calls:
@@ -96,34 +110,37 @@ def soak(calls: int, seed: int, every: float) -> Flat:
             interrupted(model, rng.choices(steps, weights)[0], rng)
         if time.monotonic() > told + every:
             told = time.monotonic()
-            print(f"{done + model.calls:>9} calls, {told - began:6.0f} s, {held()}", flush=True)
+            devices.append(model.world.statistics().memory.devices if model.world is not None else ())
+            print(f"{done + model.calls:>9} calls, {told - began:6.0f} s, {held()}, on GPUs {devices[-1]}", flush=True)
         if first is None and done + model.calls > calls / 10:
             done, worlds = done + model.calls, worlds + model.worlds
             model.close()
-            first = held()
-            model = Model()
+            first = let_go(device)
+            model = Model(device)
     done, worlds = done + model.calls, worlds + model.worlds
     model.close()
-    last = held()
+    last = let_go(device)
     seconds = time.monotonic() - began
     print(f"{done} calls, {worlds} worlds, seed {seed}, {seconds:.0f} s\nat first {first}\nat last  {last}", flush=True)
     assert first is not None
     for what in ("segments", "descriptors", "children"):
         assert last[what] <= first[what], (what, first, last)
     assert last["resident"] <= first["resident"] + MEMORY_SLACK, (first, last)
-    return Flat(done, seed, seconds, worlds, first, last)
+    assert last.get("device free", 0) >= first.get("device free", 0) - MEMORY_SLACK, (first, last)
+    return Flat(done, seed, seconds, worlds, first, last, devices)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--every", type=float, default=30.0, help="seconds between two lines")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write what was held there, with the machine and the versions"
     )
     options = parser.parse_args()
-    seen = soak(options.calls, options.seed, options.every)
+    seen = soak(options.calls, options.seed, options.every, options.device)
     _common.save(options.json, "soak", [seen], {})
     synk.close()
     return 0

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Literal
 
 import numpy as np
 from numba import cuda
@@ -73,7 +74,8 @@ def increase(y, k):
 class Model:
     """A script's state, and what it must be."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: Literal["cpu", "cuda"] = "cpu") -> None:
+        self.device = device
         self.calls = 0
         self.worlds = 0
         self.arrays: list[tuple[synk.Data, np.ndarray]] = []
@@ -88,7 +90,7 @@ class Model:
         """Another world; what was on the old one's ranks is gone."""
         synk.close()
         self.variables.clear()
-        self.world = synk.fork(world_size, device="cpu")
+        self.world = synk.fork(world_size, device=self.device)
         self.worlds += 1
 
     @property
