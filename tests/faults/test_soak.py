@@ -58,7 +58,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 def test_nothing_piles_up():
     done = run("-m", "tests.faults.soak", "--calls", "5000", "--seed", "3")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "calls, seed 3" in done.stdout
+    assert "worlds, seed 3" in done.stdout
 
 
 def test_the_check_sees_what_piles_up():
