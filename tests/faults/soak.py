@@ -92,7 +92,7 @@ def interrupted(model: Model, step: str, rng: random.Random) -> None:
     model.fork(1 + rng.randrange(3))
 
 
-def soak(calls: int, seed: int, every: float, device: Device) -> Flat:
+def soak(calls: int, seed: int, every: float, device: Device = "cpu") -> Flat:
     """Raises AssertionError at what is wrong."""
     rng = random.Random(seed)
     signal.signal(signal.SIGALRM, signal.default_int_handler)
