@@ -34,6 +34,7 @@ _LOOK_SECONDS = 0.1  # how often during a write, or while ending
 _PART_BYTES = select.PIPE_BUF  # a pipe that is ready takes as much at once, and whole
 _TAKEN_BYTES = 65536  # all that a pipe holds: less would cut lines, with those of another rank between the parts
 _HEAD_BYTES = 40
+_WAITING = _HEAD_BYTES + KEPT_BYTES  # where what waits begins
 _UNTOUCHED = 0xFF  # no byte of UTF-8
 _PR_SET_NAME = 15  # prctl.h
 
@@ -71,7 +72,7 @@ class Carried:
         self.stream = stream
         self.reader = reader
         self._prefix = f"[rank {rank}] ".encode() if prefix else b""
-        self._memory = mmap.mmap(-1, _HEAD_BYTES + KEPT_BYTES + LONGEST_LINE + _TAKEN_BYTES)
+        self._memory = mmap.mmap(-1, _WAITING + LONGEST_LINE + _TAKEN_BYTES)
         # Bytes kept of the last; that wait; that are written of what waits, with prefixes; that were dropped; that will wait
         # when what is being taken has been.
         self._head = memoryview(self._memory)[:_HEAD_BYTES].cast("Q")
@@ -84,7 +85,7 @@ class Carried:
     @property
     def waiting(self) -> bytes:
         """What has been taken and not passed on."""
-        start = _HEAD_BYTES + KEPT_BYTES
+        start = _WAITING
         return self._memory[start : start + self._head[1]]
 
     @property
@@ -106,7 +107,7 @@ class Carried:
         count = min(self.unread, _TAKEN_BYTES)
         if not count:
             return 0
-        start = _HEAD_BYTES + KEPT_BYTES + self._head[1]
+        start = _WAITING + self._head[1]
         self._memory[start] = _UNTOUCHED
         self._head[4] = self._head[1] + count
         with memoryview(self._memory)[start : start + count] as place:
@@ -118,16 +119,16 @@ class Carried:
 
     def recover(self) -> None:
         """After a scribe that was killed: what it was taking waits, if it came to that."""
-        start = _HEAD_BYTES + KEPT_BYTES + self._head[1]
+        start = _WAITING + self._head[1]
         if self._head[4] and self._memory[start] != _UNTOUCHED:
-            taken = self._memory[start : _HEAD_BYTES + KEPT_BYTES + self._head[4]]
+            taken = self._memory[start : _WAITING + self._head[4]]
             self._head[1] = max(self._head[1], self._head[4])
             self._remember(taken)
         self._head[4] = 0
 
     def keep(self, data: bytes) -> None:
         """Has this wait to be passed on."""
-        start = _HEAD_BYTES + KEPT_BYTES + self._head[1]
+        start = _WAITING + self._head[1]
         self._memory[start : start + len(data)] = data
         self._head[1] += len(data)
         self._remember(data)
@@ -159,7 +160,7 @@ class Carried:
                 return
 
     def _drop_waiting(self, count: int) -> None:
-        start = _HEAD_BYTES + KEPT_BYTES
+        start = _WAITING
         rest = self.waiting[count:]
         self._memory[start : start + len(rest)] = rest
         self._head[1] = len(rest)

@@ -203,7 +203,11 @@ class Expectation:
 
     def _check_types(self, device: DeviceKind, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
         if not {"rows", "indices"} & {*parameters.values()}:
-            return  # there is more to be said of it
+            message = (
+                f"{self.name} is an expectation over rows, and none of its arguments has any; pass Data, an array, or "
+                "synknumba.arange(n) for the indices 0 … n − 1"
+            )
+            raise ArgumentError(message)
         weight = self._options.weight
         if weight and parameters[weight] != "rows":
             message = f"weights={weight!r} of {self.name} must be an array with a number for each row"
@@ -230,12 +234,6 @@ class Expectation:
     ) -> tuple[Function, LineReader]:
         options = self._options
         parameters = dict(zip(self._parameters, kinds, strict=True))
-        if not {"rows", "indices"} & {*kinds}:
-            message = (
-                f"{self.name} is an expectation over rows, and none of its arguments has any; pass Data, an array, or "
-                "synknumba.arange(n) for the indices 0 … n − 1"
-            )
-            raise ArgumentError(message)
         weight = options.weight
         blocks = _BLOCKS[device]
         recipe = Recipe(

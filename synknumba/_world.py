@@ -194,7 +194,7 @@ class World:
 
         May be called by the garbage collector at any time, so it raises nothing and waits for no lock.
         """
-        if not self._closed and os.getpid() == self._owner and self._belongings.forget(kind, number):
+        if not self._closed and not self.is_inherited and self._belongings.forget(kind, number):
             self._drop_unwanted()
 
     def _drop_unwanted(self) -> None:
