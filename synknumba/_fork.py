@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from numbers import Real
 
 from synknumba import _rank_state
@@ -10,7 +11,7 @@ from synknumba._errors import DeviceError, PartitionError, WorldError
 from synknumba._threads import tell_of_threads
 from synknumba._types import DeviceKind, Transport
 from synknumba._world import World, open_world
-from synknumba.device import cuda_is_initialised, probe, usable_cores
+from synknumba.device import cuda_is_initialised, probed, usable_cores
 
 _log = logging.getLogger("synknumba")
 
@@ -56,19 +57,20 @@ def fork(
         raise WorldError(message)
     _check_timeout(timeout)
     _check_transport(transport)
-    world_size, kind, indices = _resolve(world_size, device, devices)
-    tell_of_threads()
-    carrier = _choose_transport(transport, kind, indices)
-    return World(
-        world_size,
-        kind,
-        indices,
-        profile=bool(profile),
-        timeout=timeout,
-        transport=carrier,
-        transport_is_free=transport == "auto",
-        prefix_output=bool(prefix_output),
-    )
+    with ExitStack() as awake:  # GPUs, until the ranks have opened theirs
+        world_size, kind, indices = _resolve(world_size, device, devices, awake)
+        tell_of_threads()
+        carrier = _choose_transport(transport, kind, indices)
+        return World(
+            world_size,
+            kind,
+            indices,
+            profile=bool(profile),
+            timeout=timeout,
+            transport=carrier,
+            transport_is_free=transport == "auto",
+            prefix_output=bool(prefix_output),
+        )
 
 
 def _check_transport(transport: str) -> None:
@@ -102,7 +104,9 @@ def _check_timeout(timeout: object) -> None:
         raise PartitionError(message)
 
 
-def _resolve(world_size: int | None, device: str, devices: Sequence[int] | None) -> tuple[int, DeviceKind, tuple[int, ...]]:
+def _resolve(
+    world_size: int | None, device: str, devices: Sequence[int] | None, awake: ExitStack
+) -> tuple[int, DeviceKind, tuple[int, ...]]:
     """How many ranks on what, checked."""
     if device not in {"auto", "cuda", "cpu"}:
         message = f'device must be "auto", "cuda" or "cpu", got {device!r}'
@@ -124,7 +128,7 @@ def _resolve(world_size: int | None, device: str, devices: Sequence[int] | None)
             'ranks, or use device="cpu".'
         )
         raise DeviceError(message)
-    report = probe()
+    report = awake.enter_context(probed())
     if report.count == 0 and device == "auto" and devices is None:
         if report.problem:
             warnings.warn(f"running on CPU cores: {report.problem}", RuntimeWarning, stacklevel=3)

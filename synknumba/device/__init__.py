@@ -13,6 +13,7 @@ from synknumba.device._probe import DeviceReport as DeviceReport
 from synknumba.device._probe import cuda_is_initialised as cuda_is_initialised
 from synknumba.device._probe import import_problem as import_problem
 from synknumba.device._probe import probe as probe
+from synknumba.device._probe import probed as probed
 from synknumba.device._probe import usable_cores as usable_cores
 
 

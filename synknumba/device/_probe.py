@@ -4,11 +4,20 @@ import ctypes
 import importlib.util
 import json
 import os
-import warnings
-from contextlib import suppress
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
+from synknumba._inherited import fork
+from synknumba._reaping import reap
+from synknumba._signals import held_signals
+
+_CRASHED = "the NVIDIA driver crashed when it was initialised; see what `nvidia-smi` says"
+_END_SECONDS = 2.0  # the driver takes 0.1 s to let go of four GPUs
 _CUDA_ERROR_NOT_INITIALIZED = 3  # cuda.h, CUresult
 _CUDA_ERROR_NO_DEVICE = 100
 
@@ -86,26 +95,51 @@ def probe(*, thorough: bool = False) -> DeviceReport:
     Args:
         thorough: also import the CUDA packages there, which takes seconds; ranks find out by themselves.
     """
+    with probed(thorough=thorough) as report:
+        return report
+
+
+@contextmanager
+def probed(*, thorough: bool = False) -> Iterator[DeviceReport]:
+    """As `probe`, but the child stays until the block ends: whoever opens GPUs meanwhile finds them set up.
+
+    The driver sets a GPU up for the first process that opens it, which takes 0.2 s, one GPU after another, and takes it down
+    with the last one. Ranks that come after the child would wait for each other to have it all done again.
+    """
     if _driver_is_absent():
-        return DeviceReport(0)
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads beside a fork: the child runs nothing that may lock
-        pid = os.fork()
-    if pid == 0:
-        try:
-            report = _count_gpus(thorough=thorough)
-            os.write(writer, json.dumps([report.count, report.problem]).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        answer = pipe.read()
-    os.waitpid(pid, 0)
-    if not answer:
-        return DeviceReport(0, "the NVIDIA driver crashed when it was initialised; see what `nvidia-smi` says")
-    count, problem = json.loads(answer)
-    return DeviceReport(0 if problem else count, problem)
+        yield DeviceReport(0)
+        return
+    with ExitStack() as stack:
+        with held_signals():
+            ours, theirs = map(stack.enter_context, socket.socketpair())
+            pid = fork()
+            if pid == 0:
+                _answer(ours, theirs, thorough=thorough)
+            stack.callback(_end, pid)
+        theirs.close()
+        with ours.makefile("rb") as told:
+            answer = told.read()
+        count, problem = json.loads(answer) if answer else (0, _CRASHED)
+        yield DeviceReport(0 if problem else count, problem)
+
+
+def _answer(ours: socket.socket, theirs: socket.socket, *, thorough: bool) -> NoReturn:
+    """The child's life. It ends with the process that wants to know, if it is not ended before."""
+    try:
+        ours.close()
+        report = _count_gpus(thorough=thorough)
+        theirs.sendall(json.dumps([report.count, report.problem]).encode())
+        theirs.shutdown(socket.SHUT_WR)
+        theirs.recv(1)
+    finally:
+        os._exit(0)
+
+
+def _end(pid: int) -> None:
+    with held_signals():  # or Ctrl-C would come out of a fork() whose ranks are there
+        with suppress(ProcessLookupError):  # where the script ignores SIGCHLD
+            os.kill(pid, signal.SIGKILL)
+        reap([pid], _END_SECONDS)
 
 
 def _driver_is_absent() -> bool:

@@ -6,6 +6,7 @@ What goes wrong on ranks is in tests/conformance/test_errors.py.
 import re
 import threading
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -508,7 +509,7 @@ def test_a_call_before_fork_and_after_close(no_world):
 
 
 def test_bad_devices(no_world, monkeypatch):
-    monkeypatch.setattr(_fork, "probe", lambda: DeviceReport(2))
+    monkeypatch.setattr(_fork, "probed", lambda: nullcontext(DeviceReport(2)))
     monkeypatch.setattr(_fork, "cuda_is_initialised", lambda: False)
     with refused(synk.PartitionError, "world_size=3", "2 visible GPUs", "devices=[0, 1, 0]"):
         synk.fork(3)
@@ -527,11 +528,11 @@ def test_bad_devices(no_world, monkeypatch):
 
 
 def test_a_gpu_where_there_is_none(no_world, monkeypatch):
-    monkeypatch.setattr(_fork, "probe", lambda: DeviceReport(0))
+    monkeypatch.setattr(_fork, "probed", lambda: nullcontext(DeviceReport(0)))
     for arguments in ({"device": "cuda"}, {"devices": [0]}):
         with refused(synk.DeviceError, "no NVIDIA GPU is visible", 'device="cpu"'):
             synk.fork(**arguments)
-    monkeypatch.setattr(_fork, "probe", lambda: DeviceReport(0, "the driver is broken"))
+    monkeypatch.setattr(_fork, "probed", lambda: nullcontext(DeviceReport(0, "the driver is broken")))
     with refused(synk.DeviceError, "the driver is broken"):
         synk.fork(device="cuda")
     with pytest.warns(RuntimeWarning, match="running on CPU cores: the driver is broken"):
@@ -540,7 +541,7 @@ def test_a_gpu_where_there_is_none(no_world, monkeypatch):
 
 
 def test_cuda_initialised_before_a_gpu_fork(no_world, monkeypatch):
-    monkeypatch.setattr(_fork, "probe", lambda: DeviceReport(1))
+    monkeypatch.setattr(_fork, "probed", lambda: nullcontext(DeviceReport(1)))
     monkeypatch.setattr(_fork, "cuda_is_initialised", lambda: True)
     for arguments in ({}, {"device": "cuda"}, {"devices": [0, 0]}):
         with refused(synk.DeviceError, "CUDA has been initialised", "before fork()", "Move", "behind fork()", 'device="cpu"'):

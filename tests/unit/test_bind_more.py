@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -224,7 +224,7 @@ def test_devices_that_are_no_list(no_world, devices, monkeypatch):
 
     with pytest.raises(synk.PartitionError, match="devices="):
         synk.fork(device="cpu", devices=devices)
-    monkeypatch.setattr(_fork, "probe", lambda: DeviceReport(2))
+    monkeypatch.setattr(_fork, "probed", lambda: nullcontext(DeviceReport(2)))
     monkeypatch.setattr(_fork, "cuda_is_initialised", lambda: False)
     with pytest.raises(synk.PartitionError, match="devices must list a GPU for each rank"):
         synk.fork(devices=devices)

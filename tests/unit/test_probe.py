@@ -1,0 +1,132 @@
+"""The process that counts the GPUs: what it tells, and that it is there for as long as its answer is used, and no longer."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from synknumba.device import DeviceReport, _probe
+from tests.faults.scripts import lives
+
+CRASHED = "the NVIDIA driver crashed"
+
+SCRIPT = """
+import os, signal, time
+from synknumba.device import DeviceReport, _probe
+
+_probe._driver_is_absent = lambda: False
+_probe._count_gpus = lambda *, thorough: DeviceReport(2)
+with _probe.probed():
+    pid, = map(int, open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split())
+    print(pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def children():
+    task = Path("/proc/self/task") / str(os.getpid()) / "children"
+    return set(map(int, task.read_text().split()))
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    """Puts something else in the place of what counts the GPUs."""
+
+    def replace(count):
+        monkeypatch.setattr(_probe, "_driver_is_absent", lambda: False)
+        monkeypatch.setattr(_probe, "_count_gpus", count)
+
+    return replace
+
+
+@pytest.mark.parametrize("report", [DeviceReport(2), DeviceReport(0), DeviceReport(0, "no CuPy")], ids=repr)
+def test_the_child_stays_as_long_as_the_block(counting, report):
+    before = children()
+    counting(lambda **_: report)
+    with _probe.probed() as told:
+        assert told == report
+        (pid,) = children() - before
+        time.sleep(0.05)
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0)  # it lives, so the driver keeps the GPUs set up
+    assert children() == before
+    assert _probe.probe() == report
+    assert children() == before
+
+
+def test_packages_are_missing_where_there_are_gpus(counting):
+    counting(lambda **_: DeviceReport(3, "no CuPy"))
+    assert _probe.probe() == DeviceReport(0, "no CuPy")
+
+
+def test_a_driver_that_crashes(counting):
+    before = children()
+    counting(lambda **_: os.kill(os.getpid(), signal.SIGKILL))
+    with _probe.probed() as told:
+        assert told.count == 0
+        assert told.problem.startswith(CRASHED)
+    assert children() == before
+
+
+def test_an_exception_in_the_block(counting):
+    before = children()
+    counting(lambda **_: DeviceReport(1))
+    with pytest.raises(RuntimeError, match="a rank"), _probe.probed():
+        raise RuntimeError("a rank")  # noqa: TRY003
+    assert children() == before
+
+
+@pytest.mark.parametrize("moment", ["while it counts", "in the block"])
+def test_ctrl_c(counting, moment):
+    before = children()
+
+    def interrupted():
+        with _probe.probed():
+            time.sleep(60)
+
+    def count(**_):
+        if moment == "while it counts":
+            os.kill(os.getppid(), signal.SIGINT)
+            time.sleep(60)
+        return DeviceReport(1)
+
+    counting(count)
+    old = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        if moment == "in the block":
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    assert children() == before
+
+
+def test_the_child_ends_with_a_script_that_is_killed():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    deadline = time.monotonic() + 5
+    while lives(int(done.stdout)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not lives(int(done.stdout))
+
+
+def test_it_works_where_the_script_ignores_the_end_of_children(counting):
+    counting(lambda **_: DeviceReport(2))
+    old = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert _probe.probe() == DeviceReport(2)
+    finally:
+        signal.signal(signal.SIGCHLD, old)
+
+
+def test_nothing_is_loaded_or_forked_without_a_driver(monkeypatch):
+    before = children()
+    monkeypatch.setattr(_probe, "_driver_is_absent", lambda: True)
+    with _probe.probed() as told:
+        assert told == DeviceReport(0)
+        assert children() == before
