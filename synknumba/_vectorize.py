@@ -30,6 +30,7 @@ from synknumba._vectorize_types import Loops, cast_name, integer_limits, out_of_
 from synknumba._world import current_world, open_world
 
 _KEPT = 64  # kernels of one function: for argument types, and shapes of rows
+_KNOWN = 512  # kinds of calls of one function, by types and rows, and by variables
 
 # Blocks of a launch, at most. A core takes a thread an element. On a GPU the loop over elements costs each of its threads a
 # division of 64 bits, as much as a dozen elements: a few times what fits on 132 multiprocessors at once, and threads step on.
@@ -242,6 +243,8 @@ class Vectorized:
             call = self._call(device, out, values)
             args = tuple(values[name] for name in self._binder.passed)
             if seen is not None:
+                if len(self._known) >= _KNOWN:  # of variables that are no more, mostly
+                    self._known.clear()
                 self._known[seen] = call
         for position, least, most in call.limits:
             if not least <= args[position] <= most:
@@ -290,6 +293,8 @@ class Vectorized:
             kind = type(value)
             if kind is Data or kind is np.ndarray:
                 parts.append((kind, value.dtype, value.ndim, value.shape[first:], value is out))
+            elif kind is Variable and value._layout[1] >= 0:  # noqa: SLF001  # the hot path reads it without a call
+                parts.append((value._layout, value is out))  # noqa: SLF001  # memory has one dtype and one shape for ever
             elif kind in _PLAIN or (kind is int and -(1 << 63) <= value < 1 << 63):
                 parts.append(kind)
             else:

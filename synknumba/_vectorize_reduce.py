@@ -4,7 +4,7 @@ rows ── rank, slice, chunk ──> a row for each chunk, in order ── the
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from synknumba import simt
 from synknumba._arguments import IndexRange, Output
+from synknumba._data import Data
 from synknumba._distribute import InnerFunction
 from synknumba._errors import ArgumentError, DataError, ReductionError
 from synknumba._function import Function
@@ -26,6 +27,7 @@ from synknumba._vectorize_types import Loops, cast_name, dtype_of
 from synknumba._world import current_world
 
 _KEPT = 64  # kernels of one function: for types, and shapes of rows
+_KNOWN = 512  # kinds of calls of one function: by types and rows, and by variables
 
 # Chunks of rows that a rank makes of a slice, at most. A core does one after the other. A GPU has a chunk for each block where
 # rows are numbers, and else so many threads: an H100 holds 8 blocks of 256 threads on each of its 132 multiprocessors.
@@ -36,12 +38,23 @@ _BLOCKS = 1056
 @final
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """A reduction of rows of one type and shape: on the ranks, and of their results."""
+    """A reduction of rows of one type and shape.
+
+    Attributes:
+        function: on the ranks.
+        fold: of their results, here; with its grid.
+        kind: in which it is computed, Numba's.
+        dtype: that.
+        row: its shape as the kernels see it.
+        told: the rows.
+    """
 
     function: Function
     fold: Any
+    kind: Any
     dtype: "np.dtype[Any]"
     row: Shape
+    told: Given
 
 
 @final
@@ -60,6 +73,7 @@ class Reducer:
         self._loops = loops
         self._parameter = parameter
         self._kept: dict[Any, _Reduction] = {}
+        self._known: dict[Any, _Reduction] = {}  # by what is quick to tell of a call
 
     def reduce(self, array: Any, dtype: Any, initial: Any, options: Mapping[str, Any]) -> Array:
         """One row, of all the rows.
@@ -70,6 +84,31 @@ class Reducer:
             initial: what to start from; None for the first row.
             options: of the call.
         """
+        slices = options["num_slices"]
+        room = int(slices) if hasattr(slices, "__index__") else 1  # what is wrong with it is told by the call
+        device = current_world().device
+        seen = None if dtype is not None else _seen(device, array, room)
+        reduction = self._known.get(seen)
+        if reduction is None:
+            reduction = self._prepared(device, array, dtype, room)
+            if seen is not None:
+                if len(self._known) >= _KNOWN:  # of variables that are no more, mostly
+                    self._known.clear()
+                self._known[seen] = reduction
+        first = [] if initial is None else [self._initial(initial, reduction.told.shape, reduction.kind)]
+        if not first and isinstance(array, IndexRange) and not array.length:
+            raise self._no_rows()
+        return self._run(reduction, array, first, options)
+
+    def _run(self, reduction: _Reduction, array: Any, first: Sequence[Array], options: Mapping[str, Any]) -> Array:
+        parts, there = reduction.function(array, **options)
+        lines = np.concatenate(parts)[np.concatenate(there).view(np.bool_)]
+        if first:
+            lines = np.concatenate([*(line.reshape(1, *reduction.row) for line in first), lines])
+        return self._folded(lines, reduction).reshape(reduction.told.shape)
+
+    def _prepared(self, device: DeviceKind, array: Any, dtype: Any, slices: int) -> _Reduction:
+        """The reduction for such rows."""
         told = describe(self._name, self._parameter, array, broadcast=(), sliceable=(self._parameter,))
         if told.kind not in {"rows", "indices"}:
             message = (
@@ -77,16 +116,7 @@ class Reducer:
             )
             raise ArgumentError(message)
         kind = self._loops.choose_repeated(told, dtype)
-        first = [] if initial is None else [self._initial(initial, told.shape, kind)]
-        if not first and isinstance(array, IndexRange) and not array.length:
-            raise self._no_rows()
-        slices = options["num_slices"]
-        room = int(slices) if hasattr(slices, "__index__") else 1  # what is wrong with it is told by the call
-        reduction = self._reduction(current_world().device, told, kind, room, of_variable=isinstance(array, Variable))
-        parts, there = reduction.function(array, **options)
-        lines = [part[mark.astype(bool)] for part, mark in zip(parts, there, strict=True)]
-        first = [line.reshape(1, *reduction.row) for line in first]
-        return self._folded(np.concatenate([*first, *lines]), reduction).reshape(told.shape)
+        return self._reduction(device, told, kind, slices, of_variable=isinstance(array, Variable))
 
     def _initial(self, initial: Any, row: Shape, kind: Any) -> Array:
         dtype = dtype_of(kind)
@@ -105,8 +135,7 @@ class Reducer:
             raise self._no_rows()
         partials = np.empty((1, 1, *reduction.row), reduction.dtype)
         lines.flags.writeable = False  # as inputs are on the ranks, so that what they have compiled is found
-        grid, block = _launch(reduction.row, 1).resolve(1)
-        reduction.fold[grid, block](partials, np.empty((1, 1), np.uint8), 0, lines)
+        reduction.fold(partials, np.empty((1, 1), np.uint8), 0, lines)
         return partials[0, 0]  # type: ignore[no-any-return]
 
     def _no_rows(self) -> ReductionError:
@@ -120,6 +149,7 @@ class Reducer:
         if found is None:
             while len(self._kept) >= _KEPT:
                 self._kept.pop(next(iter(self._kept)))
+                self._known.clear()
             found = self._kept[key] = self._make(device, told, kind, slices, of_variable=of_variable)
         return found
 
@@ -147,14 +177,25 @@ class Reducer:
             flat=frozenset({self._parameter}) if is_flat else frozenset(),
         )
         kernel = self._kernel(kind, len(row), is_indices=told.kind == "indices", is_divided=chunks > 1)
-        fold = self._kernel(kind, len(row), is_indices=False, is_divided=False)
-        return _Reduction(Function(kernel, options, f"{self._name}.reduce", self._inner), simt.jit(fold), dtype, row)
+        function = Function(kernel, options, f"{self._name}.reduce", self._inner)
+        fold = simt.jit(self._kernel(kind, len(row), is_indices=False, is_divided=False))
+        return _Reduction(function, fold[_launch(row, 1).resolve(1)], kind, dtype, row, told)
 
     def _kernel(self, kind: Any, axes: int, *, is_indices: bool, is_divided: bool) -> Callable[..., Any]:
         name = kernel_name("reduction_by", self._inner.py_func.__name__)
         recipe = ReductionRecipe(name, self._parameter, is_indices, axes, cast_name(kind), is_divided)
         scope = {cast_name(kind): kind}
         return define_kernel(reduction_source(recipe), name, "vectorize", self._inner.device_function, scope)
+
+
+def _seen(device: DeviceKind, array: Any, slices: int) -> Any:
+    """What of a call decides on the reduction, where it is quick to tell; None otherwise."""
+    kind = type(array)
+    if kind is Data or kind is np.ndarray:
+        return device, slices, kind, array.dtype, array.ndim, array.shape[1:]
+    if kind is Variable and array._layout[1] >= 0:  # noqa: SLF001  # its memory has one dtype and one shape for ever
+        return device, slices, array._layout  # noqa: SLF001
+    return None
 
 
 def _launch(row: Shape, chunks: int) -> LaunchConfig:

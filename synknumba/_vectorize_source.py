@@ -160,7 +160,8 @@ def reduction_source(recipe: ReductionRecipe) -> str:
 def _by_blocks(recipe: ReductionRecipe) -> list[str]:
     """Block b reduces rows b n / B to (b + 1) n / B, tile after tile: each thread a few neighbouring rows, then all threads.
 
-    Threads are put together in pairs of neighbours, then in pairs of these, so that the order of rows is kept.
+    Neighbouring threads read neighbouring rows of a tile, and then find their own in shared memory. Threads are put together in
+    pairs of neighbours, then in pairs of these, so that the order of rows is kept.
     """
     x = recipe.parameter
 
@@ -172,8 +173,13 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
             recipe.cast, f"{recipe.parameter}.start + {index}" if recipe.is_indices else f"{recipe.parameter}[{index}]"
         )
 
-    x = recipe.parameter
+    def staged(row: str) -> str:  # neighbouring threads then read from different banks of shared memory
+        return f"synk_rows[{row} + ({row} >> {TILE.bit_length()})]"
+
+    loads = [f"synk_{k} = {row(f'synk_tile + {k * THREADS} + synk_t')}" for k in range(TILE)]
+    stores = [f"{staged(f'{k * THREADS} + synk_t')} = synk_{k}" for k in range(TILE)]
     return [
+        f"synk_rows = cuda.shared.array({THREADS * TILE + THREADS // 2}, {recipe.cast})",
         f"synk_threads = cuda.shared.array({THREADS}, {recipe.cast})",
         "synk_t = cuda.threadIdx.x",
         "synk_b = cuda.blockIdx.x",
@@ -182,16 +188,23 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
         "synk_last = (synk_b + 1) * synk_n // cuda.gridDim.x",
         f"synk_total = {_cast(recipe.cast, '0')}",
         f"for synk_tile in range(synk_first, synk_last, {THREADS * TILE}):",
-        f"    synk_start = synk_tile + synk_t * {TILE}",
-        "    if synk_start < synk_last:",
-        f"        synk_value = {row('synk_start')}",
+        "    synk_left = synk_last - synk_tile",
+        f"    if synk_left >= {THREADS * TILE}:",  # all loads at once, and only then what waits for them
+        *(f"        {line}" for line in (*loads, *stores)),
+        "    else:",
+        f"        for synk_i in range(synk_t, synk_left, {THREADS}):",
+        f"            {staged('synk_i')} = {row('synk_tile + synk_i')}",
+        "    cuda.syncthreads()",
+        f"    synk_start = synk_t * {TILE}",
+        "    if synk_start < synk_left:",
+        f"        synk_value = {staged('synk_start')}",
         f"        synk_stop = synk_start + {TILE}",
-        "        if synk_stop > synk_last:",  # not by min(), which a parameter may be named
-        "            synk_stop = synk_last",
+        "        if synk_stop > synk_left:",  # not by min(), which a parameter may be named
+        "            synk_stop = synk_left",
         "        for synk_i in range(synk_start + 1, synk_stop):",
-        f"            synk_value = {both('synk_value', row('synk_i'))}",
+        f"            synk_value = {both('synk_value', staged('synk_i'))}",
         "        synk_threads[synk_t] = synk_value",
-        f"    synk_used = (synk_last - synk_tile + {TILE - 1}) // {TILE}",
+        f"    synk_used = (synk_left + {TILE - 1}) // {TILE}",
         f"    if synk_used > {THREADS}:",
         f"        synk_used = {THREADS}",
         "    cuda.syncthreads()",
