@@ -210,8 +210,9 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
         "    cuda.syncthreads()",
         "    synk_step = 1",
         "    while synk_step < synk_used:",
-        "        if synk_t % (2 * synk_step) == 0 and synk_t + synk_step < synk_used:",
-        f"            synk_threads[synk_t] = {both('synk_threads[synk_t]', 'synk_threads[synk_t + synk_step]')}",
+        "        synk_i = 2 * synk_t * synk_step",  # neighbouring threads, so that most of a block's warps are soon idle
+        "        if synk_i + synk_step < synk_used:",
+        f"            synk_threads[synk_i] = {both('synk_threads[synk_i]', 'synk_threads[synk_i + synk_step]')}",
         "        cuda.syncthreads()",
         "        synk_step *= 2",
         "    if synk_t == 0 and synk_tile == synk_first:",
