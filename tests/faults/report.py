@@ -41,8 +41,8 @@ SOAK_HEAD = """
 ranks, and faults: ranks that raise or are killed, and Ctrl-C at random moments. Every result is compared with NumPy's. What the
 script holds, when it has let go of everything, after the first tenth of the calls and at the end:
 
-| calls | worlds | seconds | memory, MB | descriptors | mappings | children | names in /dev/shm | |
-|---|---|---|---|---|---|---|---|---|
+| calls | on | worlds | seconds | memory, MB | free on the first GPU, MB | descriptors | mappings | children | names in /dev/shm | |
+|---|---|---|---|---|---|---|---|---|---|---|
 """
 GPU_WORDS = "The tests there fail where anything is left or the next call is wrong."
 GPU_HEAD = """| fault | the script gets | seconds | leaks | next call |
@@ -101,8 +101,12 @@ def soak_rows() -> str:
         report = json.loads(path.read_text())
         for run in report["results"]:
             first, last = run["first"], run["last"]
-            held = [f"{one['resident'] / 1e6:.0f}" for one in (first, last)]
-            cells = [f"{run['calls']:,}", f"{run['worlds']:,}", f"{run['seconds']:.0f}", " → ".join(held)]
+            resident, free = (
+                " → ".join(f"{one[what] / 1e6:,.1f}" for one in (first, last) if what in one)
+                for what in ("resident", "device free")
+            )
+            device = f"{len(report['machine']['gpus'])} GPUs" if free else "cores"
+            cells = [f"{run['calls']:,}", device, f"{run['worlds']:,}", f"{run['seconds']:.0f}", resident, free]
             cells += [f"{first[what]} → {last[what]}" for what in ("descriptors", "segments", "children", "names")]
             cells.append(f"benchmarks/results/{path.name}, {report['date']}")
             rows.append(f"| {' | '.join(cells)} |\n")
@@ -111,7 +115,7 @@ def soak_rows() -> str:
 
 def kept() -> str:
     """The sections that are of other runs."""
-    return f"\n## A million calls\n{soak_rows()}\n## On GPUs\n{gpu_rows()}"
+    return f"\n## Calls at random\n{soak_rows()}\n## On GPUs\n{gpu_rows()}"
 
 
 def main() -> int:
