@@ -41,7 +41,7 @@ SOAK_HEAD = """
 ranks, and faults: ranks that raise or are killed, and Ctrl-C at random moments. Every result is compared with NumPy's. What the
 script holds, when it has let go of everything, after the first tenth of the calls and at the end:
 
-| calls | on | worlds | seconds | memory, MB | free on the first GPU, MB | descriptors | mappings | children | names in /dev/shm | |
+| calls | on | worlds | seconds | memory, MB | free on a GPU, MB | descriptors | mappings | children | names in /dev/shm | |
 |---|---|---|---|---|---|---|---|---|---|---|
 """
 GPU_WORDS = "The tests there fail where anything is left or the next call is wrong."
