@@ -57,20 +57,26 @@ def fork(
         raise WorldError(message)
     _check_timeout(timeout)
     _check_transport(transport)
-    with ExitStack() as awake:  # GPUs, until the ranks have opened theirs
-        world_size, kind, indices = _resolve(world_size, device, devices, awake)
-        tell_of_threads()
-        carrier = _choose_transport(transport, kind, indices)
-        return World(
-            world_size,
-            kind,
-            indices,
-            profile=bool(profile),
-            timeout=timeout,
-            transport=carrier,
-            transport_is_free=transport == "auto",
-            prefix_output=bool(prefix_output),
-        )
+    try:
+        with ExitStack() as awake:  # GPUs, until the ranks have opened theirs
+            world_size, kind, indices = _resolve(world_size, device, devices, awake)
+            tell_of_threads()
+            carrier = _choose_transport(transport, kind, indices)
+            return World(
+                world_size,
+                kind,
+                indices,
+                profile=bool(profile),
+                timeout=timeout,
+                transport=carrier,
+                transport_is_free=transport == "auto",
+                prefix_output=bool(prefix_output),
+            )
+    except BaseException:
+        world = open_world()
+        if world is not None:  # Ctrl-C came when the ranks were there: nobody has the world
+            world.close()
+        raise
 
 
 def _check_transport(transport: str) -> None:

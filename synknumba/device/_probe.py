@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from synknumba._inherited import fork
-from synknumba._reaping import reap
+from synknumba._reaping import has_ended, reap
 from synknumba._signals import held_signals
 
 _CRASHED = "the NVIDIA driver crashed when it was initialised; see what `nvidia-smi` says"
@@ -115,7 +115,8 @@ def probed(*, thorough: bool = False) -> Iterator[DeviceReport]:
             pid = fork()
             if pid == 0:
                 _answer(ours, theirs, thorough=thorough)
-            stack.callback(_end, pid)
+            for _ in range(2):  # again, where Ctrl-C came before the first time had begun
+                stack.callback(_end, pid)
         theirs.close()
         with ours.makefile("rb") as told:
             answer = told.read()
@@ -136,10 +137,10 @@ def _answer(ours: socket.socket, theirs: socket.socket, *, thorough: bool) -> No
 
 
 def _end(pid: int) -> None:
-    with held_signals():  # or Ctrl-C would come out of a fork() whose ranks are there
-        with suppress(ProcessLookupError):  # where the script ignores SIGCHLD
+    with held_signals():
+        if not has_ended(pid):
             os.kill(pid, signal.SIGKILL)
-        reap([pid], _END_SECONDS)
+            reap([pid], _END_SECONDS)
 
 
 def _driver_is_absent() -> bool:

@@ -59,14 +59,6 @@ def world(_world):
     assert total_of(np.arange(5)) == 10
 
 
-@pytest.fixture
-def no_world(request):
-    """No open world; the module's, if it was made, is over."""
-    synk.close()
-    yield
-    synk.close()
-
-
 def refused(error, *parts):
     """The error is raised, and its message has these parts, in this order."""
     return pytest.raises(error, match="(?s)" + ".*".join(map(re.escape, parts)))

@@ -27,13 +27,6 @@ def copied(x, w, out):
     out[0] = x[0] * w
 
 
-@pytest.fixture
-def no_world():
-    synk.close()
-    yield
-    synk.close()
-
-
 def segments():
     """Shared memory that this process has: mappings and descriptors."""
     mapped = sum("/dev/shm/synk-" in line for line in Path("/proc/self/maps").read_text().splitlines())

@@ -1,14 +1,19 @@
 """The process that counts the GPUs: what it tells, and that it is there for as long as its answer is used, and no longer."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import synknumba as synk
+from synknumba import _fork
+from synknumba._world import World, open_world
 from synknumba.device import DeviceReport, _probe
 from tests.faults.scripts import lives
 
@@ -32,6 +37,14 @@ def children():
     return set(map(int, task.read_text().split()))
 
 
+def sockets():
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # listdir's own
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return sorted(link for link in links if link.startswith("socket"))
+
+
 @pytest.fixture
 def counting(monkeypatch):
     """Puts something else in the place of what counts the GPUs."""
@@ -50,8 +63,9 @@ def test_the_child_stays_as_long_as_the_block(counting, report):
     with _probe.probed() as told:
         assert told == report
         (pid,) = children() - before
-        time.sleep(0.05)
-        assert os.waitpid(pid, os.WNOHANG) == (0, 0)  # it lives, so the driver keeps the GPUs set up
+        end = os.pidfd_open(pid)
+        assert select.select([end], [], [], 0.1) == ([], [], [])  # it lives on, so the driver keeps the GPUs set up
+        os.close(end)
     assert children() == before
     assert _probe.probe() == report
     assert children() == before
@@ -116,12 +130,66 @@ def test_the_child_ends_with_a_script_that_is_killed():
 
 
 def test_it_works_where_the_script_ignores_the_end_of_children(counting):
+    before = children()
     counting(lambda **_: DeviceReport(2))
     old = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         assert _probe.probe() == DeviceReport(2)
+        counting(lambda **_: os.kill(os.getpid(), signal.SIGKILL))
+        assert _probe.probe().problem.startswith(CRASHED)
     finally:
         signal.signal(signal.SIGCHLD, old)
+    assert children() == before
+
+
+def test_the_child_stays_until_the_ranks_have_their_devices(counting, no_world, monkeypatch):
+    before, seen = children(), []
+    counting(lambda **_: DeviceReport(0))
+
+    class Watched(World):
+        def __init__(self, *args, **kwargs):
+            seen.append(len(children() - before))
+            super().__init__(*args, **kwargs)
+            seen.append(len(children() - before) - len(self.pids))
+
+    monkeypatch.setattr(_fork, "World", Watched)
+    with synk.fork(2) as world:
+        seen.append(len(children() - before) - len(world.pids))
+    assert seen == [1, 2, 1]  # the other one passes on what ranks print
+    assert children() == before
+
+
+@pytest.mark.parametrize("moment", ["before", "in the middle"])
+def test_ctrl_c_while_the_child_is_ended_leaves_no_world(counting, no_world, monkeypatch, moment):
+    before, open_before = children(), sockets()
+    counting(lambda **_: DeviceReport(0))
+    name = "_end" if moment == "before" else "reap"
+    real, came = getattr(_probe, name), []
+
+    def interrupted(*args):
+        if not came:
+            came.append(True)
+            signal.raise_signal(signal.SIGINT)
+        real(*args)
+
+    monkeypatch.setattr(_probe, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        synk.fork(2)
+    assert open_world() is None
+    assert children() == before
+    with synk.fork(2) as world:
+        assert world.world_size == 2
+    assert children() == before
+    assert sockets() == open_before
+
+
+def test_a_fork_that_fails_leaves_no_child(counting, no_world, monkeypatch):
+    before = children()
+    counting(lambda **_: DeviceReport(1))
+    monkeypatch.setattr(_fork, "cuda_is_initialised", lambda: False)
+    with pytest.raises(synk.PartitionError, match="world_size=3"):
+        synk.fork(3)
+    assert children() == before
 
 
 def test_nothing_is_loaded_or_forked_without_a_driver(monkeypatch):

@@ -17,14 +17,6 @@ def world():
         yield world
 
 
-@pytest.fixture
-def no_world():
-    """No open world; the module's, if it was made, is over."""
-    synk.close()
-    yield
-    synk.close()
-
-
 class Held:
     """Some variables, and what is on the ranks."""
 
