@@ -17,6 +17,7 @@ from synknumba._launch import LaunchConfig, RowGrid
 
 THREADS = 256  # of a block
 TILE = 8  # rows that a thread reduces at a time, where blocks reduce rows of one number
+CHAINS = 8  # groups of rows that a core reduces side by side, where rows are numbers: one waits 4 cycles for each sum
 _MOST_BLOCKS = 65535  # along y and z, by CUDA's limits
 
 OUT = "out"  # the parameter with the result
@@ -153,7 +154,8 @@ def reduction_source(recipe: ReductionRecipe) -> str:
         ]
         body = [*head, "synk_chunks = synk_partials.shape[1]", *_nested([_row_loop(recipe.axes, "synk_chunks")], chunk)]
     else:  # bounds that are plain lengths let the loop over rows go around that over threads: an eighth of the time
-        body = [*head, "synk_there[synk_slice, 0] = 1", *_reduced(recipe, "0", "0", "1, synk_n")]
+        reduced = _reduced(recipe, "0", "0", "1, synk_n") if recipe.axes else _by_chains(recipe)
+        body = [*head, "synk_there[synk_slice, 0] = 1", *reduced]
     return _kernel(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], body)
 
 
@@ -165,18 +167,10 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
     """
     x = recipe.parameter
 
-    def both(left: str, right: str) -> str:
-        return _cast(recipe.cast, f"synk_function({left}, {right})")
-
-    def row(index: str) -> str:
-        return _cast(
-            recipe.cast, f"{recipe.parameter}.start + {index}" if recipe.is_indices else f"{recipe.parameter}[{index}]"
-        )
-
     def staged(row: str) -> str:  # neighbouring threads then read from different banks of shared memory
         return f"synk_rows[{row} + ({row} >> {TILE.bit_length()})]"
 
-    loads = [f"synk_{k} = {row(f'synk_tile + {k * THREADS} + synk_t')}" for k in range(TILE)]
+    loads = [f"synk_{k} = {_row(recipe, f'synk_tile + {k * THREADS} + synk_t')}" for k in range(TILE)]
     stores = [f"{staged(f'{k * THREADS} + synk_t')} = synk_{k}" for k in range(TILE)]
     return [
         f"synk_rows = cuda.shared.array({THREADS * TILE + THREADS // 2}, {recipe.cast})",
@@ -193,7 +187,7 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
         *(f"        {line}" for line in (*loads, *stores)),
         "    else:",
         f"        for synk_i in range(synk_t, synk_left, {THREADS}):",
-        f"            {staged('synk_i')} = {row('synk_tile + synk_i')}",
+        f"            {staged('synk_i')} = {_row(recipe, 'synk_tile + synk_i')}",
         "    cuda.syncthreads()",
         f"    synk_start = synk_t * {TILE}",
         "    if synk_start < synk_left:",
@@ -202,7 +196,7 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
         "        if synk_stop > synk_left:",  # not by min(), which a parameter may be named
         "            synk_stop = synk_left",
         "        for synk_i in range(synk_start + 1, synk_stop):",
-        f"            synk_value = {both('synk_value', staged('synk_i'))}",
+        f"            synk_value = {_both(recipe, 'synk_value', staged('synk_i'))}",
         "        synk_threads[synk_t] = synk_value",
         f"    synk_used = (synk_left + {TILE - 1}) // {TILE}",
         f"    if synk_used > {THREADS}:",
@@ -212,18 +206,52 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
         "    while synk_step < synk_used:",
         "        synk_i = 2 * synk_t * synk_step",  # neighbouring threads, so that most of a block's warps are soon idle
         "        if synk_i + synk_step < synk_used:",
-        f"            synk_threads[synk_i] = {both('synk_threads[synk_i]', 'synk_threads[synk_i + synk_step]')}",
+        f"            synk_threads[synk_i] = {_both(recipe, 'synk_threads[synk_i]', 'synk_threads[synk_i + synk_step]')}",
         "        cuda.syncthreads()",
         "        synk_step *= 2",
         "    if synk_t == 0 and synk_tile == synk_first:",
         "        synk_total = synk_threads[0]",
         "    elif synk_t == 0:",
-        f"        synk_total = {both('synk_total', 'synk_threads[0]')}",
+        f"        synk_total = {_both(recipe, 'synk_total', 'synk_threads[0]')}",
         "    cuda.syncthreads()",
         "if synk_t == 0 and synk_first < synk_last:",
         "    synk_there[synk_slice, synk_b] = 1",
         "    synk_partials[synk_slice, synk_b] = synk_total",
     ]
+
+
+def _by_chains(recipe: ReductionRecipe) -> list[str]:
+    """One thread reduces rows that are numbers: as many groups of neighbours at once as a core has work for, then these."""
+    values = [f"synk_{k}" for k in range(CHAINS)]
+    starts = [f"synk_{k}_start" for k in range(CHAINS)]
+    both = [_both(recipe, value, _row(recipe, f"{start} + synk_i")) for value, start in zip(values, starts, strict=True)]
+    return [
+        "if cuda.grid(1) == 0:",
+        f"    synk_part = synk_n // {CHAINS}",
+        f"    synk_value = {_row(recipe, '0')}",
+        "    synk_first = 1",
+        "    if synk_part > 1:",
+        *(f"        {start} = {k} * synk_part" for k, start in enumerate(starts)),
+        *(f"        {value} = {_row(recipe, start)}" for value, start in zip(values, starts, strict=True)),
+        "        for synk_i in range(1, synk_part):",
+        *(f"            {value} = {one}" for value, one in zip(values, both, strict=True)),
+        "        synk_value = synk_0",
+        *(f"        synk_value = {_both(recipe, 'synk_value', value)}" for value in values[1:]),
+        f"        synk_first = {CHAINS} * synk_part",
+        "    for synk_i in range(synk_first, synk_n):",
+        f"        synk_value = {_both(recipe, 'synk_value', _row(recipe, 'synk_i'))}",
+        "    synk_partials[synk_slice, 0] = synk_value",
+    ]
+
+
+def _both(recipe: ReductionRecipe, left: str, right: str) -> str:
+    return _cast(recipe.cast, f"synk_function({left}, {right})")
+
+
+def _row(recipe: ReductionRecipe, index: str) -> str:
+    """A row that is a number."""
+    x = recipe.parameter
+    return _cast(recipe.cast, f"{x}.start + {index}" if recipe.is_indices else f"{x}[{index}]")
 
 
 def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> list[str]:

@@ -63,6 +63,11 @@ def latest(x, y):  # associative, not commutative
     return y if y != 0 else x
 
 
+@synk.vectorize
+def after(x, y):  # so is one linear function after the other: real t + imag
+    return complex(x.real * y.real, x.imag * y.real + y.imag)
+
+
 @njit
 def cube(x):
     return x**3
@@ -426,13 +431,30 @@ def test_rows_are_put_together_in_their_order(world):
             assert latest.reduce(synk.data(x), **how) == want
 
 
+def test_each_row_is_put_where_it_belongs(world):
+    rng = np.random.default_rng(3)
+    for n in (*range(1, 41), 1000, 5003):  # some of a few groups, of a tile, of several
+        x = rng.choice([-1.0, 1.0], n) + 1j * rng.integers(-9, 10, n)
+        found = after.reduce(x, num_slices=1 + n % 2)
+        assert found == functools.reduce(after.py_func, x.tolist())
+
+
+def in_groups(rows):
+    """The sum as a core takes it of numbers: eight groups of neighbours, these, and what is left."""
+    size = len(rows) // 8 if rows.ndim == 1 else 0
+    if size < 2:
+        return functools.reduce(np.add, rows)
+    groups = [functools.reduce(np.add, rows[k * size : (k + 1) * size]) for k in range(8)]
+    return functools.reduce(np.add, [*groups, *rows[8 * size :]])
+
+
 @pytest.mark.parametrize("shards", [1, 2, 5, 13])
 @pytest.mark.parametrize("inner", [(), (3,), (2, 4)])
 def test_shards_of_reductions_have_the_bits_of_their_rows_in_order(world, shards, inner):
     for n in (1, 4, 1001):
         x = np.random.default_rng(n).normal(size=(n, *inner))
         parts = [x[s * n // shards : (s + 1) * n // shards] for s in range(shards)]
-        want = functools.reduce(np.add, [functools.reduce(np.add, part) for part in parts if len(part)])
+        want = in_groups(np.stack([in_groups(part) for part in parts if len(part)]))
         found = add.reduce(x, shards=shards)
         if world.device == "cpu":
             assert found.tobytes() == want.tobytes()
