@@ -141,10 +141,10 @@ def map_source(recipe: MapRecipe) -> str:
 def reduction_source(recipe: ReductionRecipe) -> str:
     """The kernel, a function of partial results, of which chunks have one, of the slice's number, and of the rows."""
     x = recipe.parameter
-    if recipe.is_divided and not recipe.axes:
-        return _kernel(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], _by_blocks(recipe))
-    head = [f"synk_n = {f'{x}.stop - {x}.start' if recipe.is_indices else f'{x}.shape[0]'}", *_threads(recipe.axes)]
-    if recipe.is_divided:
+    head = [f"synk_n = {f'{x}.stop - {x}.start' if recipe.is_indices else f'{x}.shape[0]'}"]
+    if not recipe.axes:
+        body = _by_blocks(recipe) if recipe.is_divided else _by_chains(recipe)
+    elif recipe.is_divided:
         chunk = [
             "synk_start = synk_j * synk_n // synk_chunks",
             "synk_stop = (synk_j + 1) * synk_n // synk_chunks",
@@ -152,11 +152,11 @@ def reduction_source(recipe: ReductionRecipe) -> str:
             "    synk_there[synk_slice, synk_j] = 1",
             *_indented(_reduced(recipe, "synk_j", "synk_start", "synk_start + 1, synk_stop")),
         ]
-        body = [*head, "synk_chunks = synk_partials.shape[1]", *_nested([_row_loop(recipe.axes, "synk_chunks")], chunk)]
+        body = [*_threads(recipe.axes), "synk_chunks = synk_partials.shape[1]"]
+        body += _nested([_row_loop(recipe.axes, "synk_chunks")], chunk)
     else:  # bounds that are plain lengths let the loop over rows go around that over threads: an eighth of the time
-        reduced = _reduced(recipe, "0", "0", "1, synk_n") if recipe.axes else _by_chains(recipe)
-        body = [*head, "synk_there[synk_slice, 0] = 1", *reduced]
-    return _kernel(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], body)
+        body = [*_threads(recipe.axes), "synk_there[synk_slice, 0] = 1", *_reduced(recipe, "0", "0", "1, synk_n")]
+    return _kernel(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], [*head, *body])
 
 
 def _by_blocks(recipe: ReductionRecipe) -> list[str]:
@@ -165,7 +165,6 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
     Neighbouring threads read neighbouring rows of a tile, and then find their own in shared memory. Threads are put together in
     pairs of neighbours, then in pairs of these, so that the order of rows is kept.
     """
-    x = recipe.parameter
 
     def staged(row: str) -> str:  # neighbouring threads then read from different banks of shared memory
         return f"synk_rows[{row} + ({row} >> {TILE.bit_length()})]"
@@ -177,7 +176,6 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
         f"synk_threads = cuda.shared.array({THREADS}, {recipe.cast})",
         "synk_t = cuda.threadIdx.x",
         "synk_b = cuda.blockIdx.x",
-        f"synk_n = {f'{x}.stop - {x}.start' if recipe.is_indices else f'{x}.shape[0]'}",
         "synk_first = synk_b * synk_n // cuda.gridDim.x",
         "synk_last = (synk_b + 1) * synk_n // cuda.gridDim.x",
         f"synk_total = {_cast(recipe.cast, '0')}",
@@ -226,6 +224,7 @@ def _by_chains(recipe: ReductionRecipe) -> list[str]:
     starts = [f"synk_{k}_start" for k in range(CHAINS)]
     both = [_both(recipe, value, _row(recipe, f"{start} + synk_i")) for value, start in zip(values, starts, strict=True)]
     return [
+        "synk_there[synk_slice, 0] = 1",
         "if cuda.grid(1) == 0:",
         f"    synk_part = synk_n // {CHAINS}",
         f"    synk_value = {_row(recipe, '0')}",
@@ -255,26 +254,17 @@ def _row(recipe: ReductionRecipe, index: str) -> str:
 
 
 def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> list[str]:
-    """The rows of one chunk: the first, and the range of the others."""
-    x = recipe.parameter
+    """The rows of one chunk, which have axes, by a thread for each column: the first row, and the range of the others."""
+    x, last = recipe.parameter, recipe.axes - 1
     index = "".join(f", synk_k{axis}" for axis in range(recipe.axes))
-    start, other = (
-        _cast(recipe.cast, f"{x}.start + {row}" if recipe.is_indices else f"{x}[{row}{index}]") for row in (first, "synk_i")
-    )
-    loops = _axis_loops(recipe.axes, "synk_partials", first=2)
-    if loops:  # there is a thread for each
-        last = recipe.axes - 1
-        loops[-1] = f"if synk_k{last} < synk_partials.shape[{2 + last}]:"
-    elif not recipe.is_divided:
-        loops = ["if cuda.grid(1) == 0:"]
+    loops = [*_axis_loops(recipe.axes, "synk_partials", first=2)[:-1], f"if synk_k{last} < synk_partials.shape[{2 + last}]:"]
     element = [
-        f"synk_value = {start}",
+        f"synk_value = {_cast(recipe.cast, f'{x}[{first}{index}]')}",
         f"for synk_i in range({others}):",
-        f"    synk_value = {_cast(recipe.cast, f'synk_function(synk_value, {other})')}",
+        f"    synk_value = {_both(recipe, 'synk_value', _cast(recipe.cast, f'{x}[synk_i{index}]'))}",
         f"synk_partials[synk_slice, {chunk}{index}] = synk_value",
     ]
-    own = [f"synk_k{recipe.axes - 1} = synk_x"] if recipe.axes else []
-    return [*own, *_nested(loops, element)]
+    return [f"synk_k{last} = synk_x", *_nested(loops, element)]
 
 
 def probe_source(name: str, parameters: Sequence[str]) -> str:
