@@ -1,14 +1,24 @@
 """Waiting for children that have been killed: not for ever."""
 
 import os
+import signal
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 GIVE_UP_SECONDS = 60.0  # a driver lets go of hundreds of GB of page-locked memory, and of a GPU's, in seconds
 TRACED_SECONDS = 3.0
 
 _late: set[int] = set()  # killed, and not yet known to have ended
+
+
+def end_child(pid: int, seconds: float = GIVE_UP_SECONDS) -> None:
+    """Kills a child that has not ended, and waits for it as `reap` does."""
+    if not has_ended(pid):
+        with suppress(ProcessLookupError):  # it has just ended, where the script ignores SIGCHLD
+            os.kill(pid, signal.SIGKILL)
+        reap([pid], seconds)
 
 
 def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS, traced_seconds: float = TRACED_SECONDS) -> None:

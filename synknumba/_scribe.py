@@ -16,13 +16,12 @@ Without a prefix stdout stays the script's own descriptor: nothing is between a 
 import contextlib
 import os
 import select
-import signal
 import threading
 from typing import final
 
 from synknumba._carrying import LONGEST_SECONDS, STDERR, STDOUT, Carried, scribe_main
 from synknumba._inherited import fork
-from synknumba._reaping import has_ended, reap
+from synknumba._reaping import end_child, has_ended
 from synknumba._signals import held_signals
 
 _END_SECONDS = LONGEST_SECONDS + 0.5  # it gives up by itself before that, unless it is stopped
@@ -118,10 +117,7 @@ class Scribe:
             poll = select.poll()
             poll.register(self._alive, 0)  # its other end is the process's alone
             poll.poll(_END_SECONDS * 1000)
-        if not has_ended(self._pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            reap([self._pid])
+        end_child(self._pid)
         self._pid = 0
 
     def _close_ends(self) -> None:

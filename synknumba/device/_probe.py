@@ -4,7 +4,6 @@ import ctypes
 import importlib.util
 import json
 import os
-import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from synknumba._inherited import fork
-from synknumba._reaping import has_ended, reap
+from synknumba._reaping import end_child
 from synknumba._signals import held_signals
 
 _CRASHED = "the NVIDIA driver crashed when it was initialised; see what `nvidia-smi` says"
@@ -138,9 +137,7 @@ def _answer(ours: socket.socket, theirs: socket.socket, *, thorough: bool) -> No
 
 def _end(pid: int) -> None:
     with held_signals():
-        if not has_ended(pid):
-            os.kill(pid, signal.SIGKILL)
-            reap([pid], _END_SECONDS)
+        end_child(pid, _END_SECONDS)
 
 
 def _driver_is_absent() -> bool:

@@ -163,7 +163,7 @@ def test_the_child_stays_until_the_ranks_have_their_devices(counting, no_world, 
 def test_ctrl_c_while_the_child_is_ended_leaves_no_world(counting, no_world, monkeypatch, moment):
     before, open_before = children(), sockets()
     counting(lambda **_: DeviceReport(0))
-    name = "_end" if moment == "before" else "reap"
+    name = "_end" if moment == "before" else "end_child"
     real, came = getattr(_probe, name), []
 
     def interrupted(*args):
