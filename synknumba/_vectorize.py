@@ -23,7 +23,7 @@ from synknumba._options import FunctionOptions, check_names
 from synknumba._report import PlanReport
 from synknumba._types import DeviceKind, Shape
 from synknumba._variable import Variable
-from synknumba._vectorize_arguments import Given, describe, merged, operand, result_row, variable_shape
+from synknumba._vectorize_arguments import Given, describe, merged, operand, quick_key, result_row, variable_shape
 from synknumba._vectorize_reduce import Reducer
 from synknumba._vectorize_source import OUT, OWN_NAMES, MapRecipe, element_launch, map_source
 from synknumba._vectorize_types import Loops, cast_name, integer_limits, out_of_range, parse
@@ -291,12 +291,10 @@ class Vectorized:
         parts: list[Any] = [device]
         for value, first in zip((*args, out), (*self._firsts, 1), strict=True):
             kind = type(value)
-            if kind is Data or kind is np.ndarray:
-                parts.append((kind, value.dtype, value.ndim, value.shape[first:], value is out))
-            elif kind is Variable and value._layout[1] >= 0:  # noqa: SLF001  # the hot path reads it without a call
-                parts.append((value._layout, value is out))  # noqa: SLF001  # memory has one dtype and one shape for ever
-            elif kind in _PLAIN or (kind is int and -(1 << 63) <= value < 1 << 63):
+            if kind in _PLAIN or (kind is int and -(1 << 63) <= value < 1 << 63):
                 parts.append(kind)
+            elif (key := quick_key(value, first)) is not None:
+                parts.append((key, value is out))
             else:
                 return None
         return tuple(parts)

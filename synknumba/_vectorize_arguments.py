@@ -46,6 +46,21 @@ class Given:
 # ---- one argument
 
 
+def quick_key(value: Any, first: int = 1) -> Any:
+    """What of an array decides on the kernel, where it is quick to tell; None otherwise.
+
+    Args:
+        value: an argument.
+        first: the first of its axes that matters: 1 where axis 0 is rows.
+    """
+    kind = type(value)
+    if kind is Data or kind is np.ndarray:
+        return kind, value.dtype, value.ndim, value.shape[first:]
+    if kind is Variable and value._layout[1] >= 0:  # noqa: SLF001  # its memory has one dtype and one shape for ever
+        return value._layout  # noqa: SLF001
+    return None
+
+
 def describe(function: str, name: str, value: Any, *, broadcast: Collection[str], sliceable: Collection[str]) -> Given:
     """What the kernel gets.
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from synknumba import simt
 from synknumba._arguments import IndexRange, Output
-from synknumba._data import Data
 from synknumba._distribute import InnerFunction
 from synknumba._errors import ArgumentError, DataError, ReductionError
 from synknumba._function import Function
@@ -21,7 +20,7 @@ from synknumba._launch import LaunchConfig, RowGrid
 from synknumba._options import FunctionOptions
 from synknumba._types import Array, DeviceKind, RankConstant, Shape
 from synknumba._variable import Variable
-from synknumba._vectorize_arguments import Given, describe
+from synknumba._vectorize_arguments import Given, describe, quick_key
 from synknumba._vectorize_source import THREADS, TILE, ReductionRecipe, element_launch, reduction_source
 from synknumba._vectorize_types import Loops, cast_name, dtype_of
 from synknumba._world import current_world
@@ -87,11 +86,12 @@ class Reducer:
         slices = options["num_slices"]
         room = int(slices) if hasattr(slices, "__index__") else 1  # what is wrong with it is told by the call
         device = current_world().device
-        seen = None if dtype is not None else _seen(device, array, room)
-        reduction = self._known.get(seen)
+        key = None if dtype is not None else quick_key(array)
+        seen = device, room, key
+        reduction = None if key is None else self._known.get(seen)
         if reduction is None:
             reduction = self._prepared(device, array, dtype, room)
-            if seen is not None:
+            if key is not None:
                 if len(self._known) >= _KNOWN:  # of variables that are no more, mostly
                     self._known.clear()
                 self._known[seen] = reduction
@@ -186,16 +186,6 @@ class Reducer:
         recipe = ReductionRecipe(name, self._parameter, is_indices, axes, cast_name(kind), is_divided)
         scope = {cast_name(kind): kind}
         return define_kernel(reduction_source(recipe), name, "vectorize", self._inner.device_function, scope)
-
-
-def _seen(device: DeviceKind, array: Any, slices: int) -> Any:
-    """What of a call decides on the reduction, where it is quick to tell; None otherwise."""
-    kind = type(array)
-    if kind is Data or kind is np.ndarray:
-        return device, slices, kind, array.dtype, array.ndim, array.shape[1:]
-    if kind is Variable and array._layout[1] >= 0:  # noqa: SLF001  # its memory has one dtype and one shape for ever
-        return device, slices, array._layout  # noqa: SLF001
-    return None
 
 
 def _launch(row: Shape, chunks: int) -> LaunchConfig:
