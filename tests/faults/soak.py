@@ -15,14 +15,12 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import synknumba as synk
 from benchmarks import _common
+from synknumba._types import DeviceKind
 from tests.faults.scripts import names_in_shm
 from tests.faults.soak_model import COMMON, RARE, Model
-
-Device: TypeAlias = Literal["cpu", "cuda"]
 
 RARELY = 400  # steps between two that end a world, about
 MEMORY_SLACK = 48 << 20  # caches of Python, NumPy and Numba, and fragments
@@ -51,7 +49,7 @@ class Flat:
     devices: list[tuple[int | None, ...]]
 
 
-def let_go(device: Device) -> dict[str, int]:
+def let_go(device: DeviceKind) -> dict[str, int]:
     """What this process holds when it has no world, and what its GPU has free then."""
     found = held()
     if device == "cuda":
@@ -92,7 +90,7 @@ def interrupted(model: Model, step: str, rng: random.Random) -> None:
     model.fork(1 + rng.randrange(3))
 
 
-def soak(calls: int, seed: int, every: float, device: Device = "cpu") -> Flat:
+def soak(calls: int, seed: int, every: float, device: DeviceKind = "cpu") -> Flat:
     """Raises AssertionError at what is wrong."""
     rng = random.Random(seed)
     signal.signal(signal.SIGALRM, signal.default_int_handler)

@@ -9,12 +9,12 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal
 
 import numpy as np
 from numba import cuda
 
 import synknumba as synk
+from synknumba._types import DeviceKind
 
 Pick = Callable[[int], int]
 MOST = 5  # arrays, variables and kept results at a time
@@ -74,7 +74,7 @@ def increase(y, k):
 class Model:
     """A script's state, and what it must be."""
 
-    def __init__(self, device: Literal["cpu", "cuda"] = "cpu") -> None:
+    def __init__(self, device: DeviceKind = "cpu") -> None:
         self.device = device
         self.calls = 0
         self.worlds = 0
