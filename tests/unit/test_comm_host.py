@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from synknumba import comm
 from synknumba.comm import Communicator, Exchange, prepare
 from synknumba.comm._host import SCRATCH_BYTES, STREAM_BYTES, HostCommunicator, share
+from tests.conformance.collectives.cases import complex_product
 
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FLOATS = ["float16", "float32", "float64", "longdouble", ">f4"]
@@ -104,14 +105,6 @@ def expected(op: str, sources: Sequence[Any]) -> Any:
             return total
         real = total.view(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else total
         return (real / real.dtype.type(len(sources))).astype(real.dtype).view(dtype)
-
-
-def complex_product(a: Any, b: Any) -> Any:
-    """As in the definition; NumPy's own rounds otherwise, and not the same everywhere in an array."""
-    product = np.empty_like(a)
-    product.real = a.real * b.real - a.imag * b.imag
-    product.imag = a.real * b.imag + a.imag * b.real
-    return product
 
 
 def assert_same(got: Any, want: Any) -> None:
