@@ -313,6 +313,7 @@ def test_last_words_of_before_a_scribe_was_killed_are_told():
 
 def test_a_scribe_that_is_stopped_holds_nothing_up():
     with synk.fork(2, device="cpu") as world:
+        poll(lambda: scribes(os.getpid()), "there is a scribe")
         (pid,) = scribes(os.getpid())
         os.kill(pid, signal.SIGSTOP)
         complain(synk.RANK, 10)
