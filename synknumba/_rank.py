@@ -2,6 +2,7 @@
 
     wait for the doorbell → a program's number: run its routine
                           → MESSAGE: read a command from the socket and carry it out
+                          → the same again, recorded on a device: compiled code does it (`_serving`)
     arrive (with news where there is something to say) → send the news → wait again
 
 A Python exception, of the user's code or of ours, is news, and the loop goes on. A rank ends when it is told to, or when the
@@ -95,13 +96,16 @@ class Rank:
         warned = self._collector.waiting
         pauses, yields = control.patience.pauses, control.patience.rank
         sequence, number = 0, self._await_command(0)
+        routine: Repeated | None = None
         while number is not None:
             sequence += 1  # rounds follow one another: there is no other that the doorbell can have been rung for
-            routine = self.routines.get(number)
             news, descriptors = None, []
+            under_way = number == _spin.UNDER_WAY  # of the same routine
+            if not under_way:
+                routine = self.routines.get(number)
             try:
                 if routine is not None:
-                    news = routine()
+                    news = routine.finish() if under_way else routine()
                     if news is not None:
                         descriptors = routine.descriptors(news)
                 elif number != MESSAGE:
@@ -117,7 +121,10 @@ class Rank:
                 lost = not self.device.recover()
                 news = replace(describe_failure(error, "" if lost else self.device.explain(error)), lost=lost)
             silent = news is None and not warned
-            if silent:
+            if silent and routine is not None and routine.again:
+                number = _spin.serve(base, world_size, rank, sequence, pauses, yields, routine.again.address)
+                sequence += routine.again.served
+            elif silent:
                 number = _spin.arrive(base, world_size, rank, sequence, 0, pauses, yields)
             else:
                 payload, descriptors = self._pack(news, descriptors)

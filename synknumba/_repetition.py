@@ -36,6 +36,16 @@ class Repetition:
         if self._runs == 0:  # it has succeeded
             self._runs = 1
 
+    @property
+    def relaunch(self) -> int:
+        """Address of what compiled code repeats a run by, if nothing else has run since; 0 where there is none."""
+        return 0 if self._replay is None else self._replay.relaunch
+
+    def finish(self) -> None:
+        """The wait for the end of a run that compiled code has launched."""
+        assert self._replay is not None  # noqa: S101  # it has a relaunch
+        self._replay.wait()
+
     def renew(self) -> None:
         """Has launches use the scalars that are in their argument lists now."""
         if self._replay is not None and not self._replay.renew():

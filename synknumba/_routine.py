@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from synknumba._program import (
     Tree,
     Update,
 )
+from synknumba._serving import Again
 from synknumba._shm import Segment
 from synknumba._tree import unflatten
 from synknumba._types import Array, RankConstant, Span
@@ -101,9 +102,12 @@ class Repeated(ABC):
         variables: numbers of the variables' memory that it is about.
         function: id of the function that it calls, if any.
         written: ids of the segments beside these whose places it knows, and which may go while it stays.
+        again: how compiled code repeats the last call, if nothing else has run since; False where it cannot, None where nobody
+            has asked yet.
     """
 
     written: Collection[int] = ()
+    again: Again | Literal[False] | None = None
     segments: frozenset[int]
     variables: frozenset[int]
     function: int | None
@@ -115,6 +119,11 @@ class Repeated(ABC):
     @abstractmethod
     def forget_buffers(self) -> None:
         """Makes the next call find its memory again: a segment was mapped anew, or a variable's memory made."""
+
+    def finish(self) -> News | None:
+        """The end of a call that compiled code has begun, by `again`; returns as a call does."""
+        message = f"{type(self).__name__} has nothing that compiled code repeats"
+        raise NotImplementedError(message)
 
     def descriptors(self, news: News) -> list[int]:
         """What must be sent along with the news."""
@@ -157,13 +166,22 @@ class Routine(Repeated):
         """One call."""
         packed = bytes(self._packed_values)
         if packed != self._packed:
-            self._packed = None  # what is bound is undefined until it has succeeded
+            self._packed = self.again = None  # what is bound is undefined until it has succeeded
             self.bind(self._unpack(packed), packed[: self._scalar_bytes])
             self._packed = packed
-        return self.run()
+            return self.run()
+        news = self.run()
+        if self.again is None and self._packed is not None:
+            relaunch = self.relaunch()
+            self.again = Again(self.program.number, self.place.control.values, packed, relaunch) if relaunch else False
+        return news
+
+    def relaunch(self) -> int:
+        """Address of a `Relaunch` that does what the last run did; 0 where there is none."""
+        return 0
 
     def forget_buffers(self) -> None:
-        self._packed = None
+        self._packed = self.again = None
         self._loaded.clear()
 
     def close(self) -> None:

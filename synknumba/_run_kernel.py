@@ -75,6 +75,13 @@ class KernelRoutine(Routine):
         assert self._run is not None  # noqa: S101  # bound before
         self._run()
 
+    def relaunch(self) -> int:
+        return 0 if self._run is None else self._run.relaunch
+
+    def finish(self) -> None:
+        assert self._run is not None  # noqa: S101  # it has been run
+        self._run.finish()
+
     def forget_buffers(self) -> None:
         super().forget_buffers()
         self._let_go()

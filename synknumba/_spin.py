@@ -1,17 +1,19 @@
-"""The compiled waits: a doorbell that ranks spin on and a counter of arrivals that the coordinator spins on.
+"""What is compiled: the waits, on a doorbell and on a counter of arrivals, and rounds that a rank serves without Python.
 
 A wait first tells the core that it spins, `pauses` times; then it gives way to whoever else wants the core, which is a system
 call, `yields` times but for no longer than YIELD_MS; then it gives up, and its caller goes to sleep. Compiled code hears of no
 signal and looks after nobody, so the limit of time is what bounds how late a death, a `timeout` or Ctrl-C is noticed.
 
-Every function takes the address of the control block, whose words are int64 and whose layout is in `_control`. All loads and
-stores here are atomic: a plain load would be hoisted out of the loop by LLVM, and the order of the stores is the protocol.
+Words are int64, at an address: of the control block, whose layout is in `_control`, or of what is described in `_serving`. All
+loads and stores here are atomic: a plain load would be hoisted out of the loop by LLVM, and the order of the stores is the
+protocol.
 
 Memory order. A call's number, values and batch are written with plain stores before the doorbell is stored (sequentially
 consistent, so also release); a rank reads them after its acquire load of the doorbell. Results are written before the
 arrival counter is incremented and read after the coordinator's acquire load of it. The sleep flags are Dekker's pattern
 and need sequential consistency on both sides: one side stores its flag and then reads the other's word, the other stores
-that word and then exchanges the flag, so at least one of them sees the other and no wake-up is lost.
+that word and then exchanges the flag, so at least one of them sees the other and no wake-up is lost. All of it is in
+docs/design/2026-11-21-memory-model.md.
 """
 
 import platform
@@ -36,8 +38,9 @@ YIELD_MS = 30
 # Beside commands, which are program numbers or small negative numbers.
 NO_COMMAND = -(2**62)
 MUST_POST = -(2**62) + 1
+UNDER_WAY = -(2**62) + 2
 
-_I64 = ir.IntType(64)
+_I64, _I32 = ir.IntType(64), ir.IntType(32)
 _CLOCK_MONOTONIC_COARSE = 6  # time.h
 
 
@@ -47,59 +50,98 @@ def _pointer(builder: Any, base: Any, word: Any) -> Any:
     return builder.inttoptr(address, _I64.as_pointer())
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load_acquire(typingctx: Any, base: Any, word: Any) -> Any:
-    """Reads a word; what its writer stored before it is visible afterwards."""
+def _loading(order: str) -> Any:
+    """The type and the code of an atomic load."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, args[0], args[1]), "acquire", 8)
+        return builder.load_atomic(_pointer(builder, args[0], args[1]), order, 8)
 
     return types.int64(types.int64, types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load_ordered(typingctx: Any, base: Any, word: Any) -> Any:
-    """Reads a word, sequentially consistent."""
+def _storing(order: str) -> Any:
+    """Those of an atomic store."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, args[0], args[1]), "seq_cst", 8)
-
-    return types.int64(types.int64, types.int64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def store_ordered(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Writes a word, sequentially consistent."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store_atomic(args[2], _pointer(builder, args[0], args[1]), "seq_cst", 8)
+        builder.store_atomic(args[2], _pointer(builder, args[0], args[1]), order, 8)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
+def _updating(operation: str) -> Any:
+    """Those of a load and a store in one step, sequentially consistent."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw(operation, _pointer(builder, args[0], args[1]), args[2], "seq_cst")
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_acquire(typingctx: Any, base: Any, word: Any) -> Any:
+    """Reads a word; what its writer stored before it is visible afterwards."""
+    return _loading("acquire")
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_ordered(typingctx: Any, base: Any, word: Any) -> Any:
+    """Reads a word, sequentially consistent."""
+    return _loading("seq_cst")
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_ordered(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
+    """Writes a word, sequentially consistent."""
+    return _storing("seq_cst")
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_release(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
+    """Writes a word that is read behind another one, which its writer stores later, or by nobody else."""
+    return _storing("release")
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def exchange(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
     """Writes a word and returns what it held, in one step."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw("xchg", _pointer(builder, args[0], args[1]), args[2], "seq_cst")
-
-    return types.int64(types.int64, types.int64, types.int64), codegen
+    return _updating("xchg")
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fetch_add(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
     """Adds to a word and returns what it held, in one step."""
+    return _updating("add")
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _call_pointer(typingctx: Any, function: Any, first: Any, second: Any) -> Any:
+    """Calls a C function at an address with two pointers; it returns an int."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw("add", _pointer(builder, args[0], args[1]), args[2], "seq_cst")
+        declared = ir.FunctionType(_I32, [_I64, _I64])
+        code = builder.call(builder.inttoptr(args[0], declared.as_pointer()), args[1:])
+        return builder.sext(code, _I64)
 
     return types.int64(types.int64, types.int64, types.int64), codegen
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def _store_half(typingctx: Any, address: Any, value: Any) -> Any:
+    """Writes the lower 4 bytes of a word."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], _I32.as_pointer())
+        builder.store_atomic(builder.trunc(args[1], _I32), pointer, "monotonic", 4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 _MONOTONIC = int(time.CLOCK_MONOTONIC)
+
+_memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
 
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
@@ -152,7 +194,7 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 @compiled("int64(int64, int64, int64)")
-def _rest(spin: int, pauses: int, since: int) -> int:
+def rest(spin: int, pauses: int, since: int) -> int:
     """What a wait does between two looks: the first `pauses` times it keeps the core, then it gives way.
 
     Returns when it first gave way, which is `since` the next time; 0 where it has not yet; −1 when that is too long ago.
@@ -167,22 +209,9 @@ def _rest(spin: int, pauses: int, since: int) -> int:
     return -1 if now - since > YIELD_MS else since
 
 
-@compiled("int64(int64, int64, int64)")
-def await_word(address: int, pauses: int, yields: int) -> int:
-    """Spins until the int64 at an address is not zero; 1 if it is."""
-    since = 0
-    for i in range(pauses + yields):
-        if load_acquire(address, 0) != 0:
-            return 1
-        since = _rest(i, pauses, since)
-        if since < 0:
-            break
-    return 0
-
-
-# Words of the control block (see `_control.ControlBlock`); each on a cache line of its own, 8 words apart.
+# Words of the control block (see `_control.ControlBlock`), on cache lines of 8 words.
 DOORBELL = 0
-COMMAND = 8
+COMMAND = 1  # on the doorbell's line, which comes with it
 ARRIVED = 16
 NEWS = 24
 COORDINATOR_SLEEPS = 32
@@ -208,9 +237,9 @@ def _now(base: int) -> int:
 @compiled("int64(int64, int64, int64, int64)")
 def ring(base: int, world_size: int, sequence: int, command: int) -> int:
     """Starts a round. Returns how many ranks may be asleep; `wake` says which."""
-    store_ordered(base, ARRIVED, 0)
-    store_ordered(base, NEWS, 0)
-    store_ordered(base, COMMAND, command)
+    store_release(base, ARRIVED, 0)
+    store_release(base, NEWS, 0)
+    store_release(base, COMMAND, command)
     store_ordered(base, DOORBELL, sequence)
     asleep = 0
     for rank in range(world_size):
@@ -231,7 +260,7 @@ def await_all(base: int, world_size: int, pauses: int, yields: int) -> int:
     for i in range(pauses + yields):
         if load_acquire(base, ARRIVED) == world_size:
             return ALL_DONE_WITH_NEWS if load_acquire(base, NEWS) != 0 else ALL_DONE
-        since = _rest(i, pauses, since)
+        since = rest(i, pauses, since)
         if since < 0:
             break
     return NOT_YET
@@ -241,12 +270,12 @@ def await_all(base: int, world_size: int, pauses: int, yields: int) -> int:
 def call(base: int, world_size: int, sequence: int, command: int, pauses: int, yields: int) -> int:
     """A whole round when nobody sleeps: `ring`, then `await_all`; −1 when ranks must be woken first. Its time is noted."""
     began = _now(base)
-    store_ordered(base, BEGAN, began)
+    store_release(base, BEGAN, began)
     if ring(base, world_size, sequence, command) != 0:
         return -1
     code = await_all(base, world_size, pauses, yields)
     if code == ALL_DONE:
-        store_ordered(base, WORKED, load_acquire(base, WORKED) + _now(base) - began)
+        store_release(base, WORKED, load_acquire(base, WORKED) + _now(base) - began)
     return code
 
 
@@ -270,7 +299,7 @@ def await_command(base: int, sequence: int, pauses: int, yields: int) -> int:
     for i in range(pauses + yields):
         if load_acquire(base, DOORBELL) != sequence:
             return load_acquire(base, COMMAND)
-        since = _rest(i, pauses, since)
+        since = rest(i, pauses, since)
         if since < 0:
             break
     return NO_COMMAND
@@ -282,10 +311,10 @@ def arrive(base: int, world_size: int, rank: int, sequence: int, news: int, paus
 
     MUST_POST if this rank was the last and the coordinator sleeps: its semaphore must be posted, and the wait is still to come.
     """
-    store_ordered(base, RANK_LINES + rank * WORDS_PER_RANK + DONE, sequence)
-    store_ordered(base, RANK_LINES + rank * WORDS_PER_RANK + HAS_NEWS, news)
+    store_release(base, RANK_LINES + rank * WORDS_PER_RANK + DONE, sequence)
+    store_release(base, RANK_LINES + rank * WORDS_PER_RANK + HAS_NEWS, news)
     if news != 0:
-        store_ordered(base, NEWS, 1)
+        store_release(base, NEWS, 1)
     if fetch_add(base, ARRIVED, 1) + 1 == world_size and exchange(base, COORDINATOR_SLEEPS, 0) != 0:
         return MUST_POST
     return await_command(base, sequence, pauses, yields)
@@ -302,3 +331,74 @@ def rank_sleeps(base: int, rank: int, sequence: int) -> int:
 def read(base: int, word: int) -> int:
     """One word."""
     return load_acquire(base, word)
+
+
+# ---- rounds without Python: see `_serving` ----
+
+# Words of a `Relaunch`.
+LAUNCH, EXECUTABLE, STREAM, BOX, COUNT, TARGETS = range(6)
+
+# Words of an `Again`.
+NUMBER, VALUES, VALUE_BYTES, PACKED, RELAUNCH, SERVED, AGAIN_WORDS = range(7)
+
+MAIL_IS_THERE = 1  # the upper half of a word of the mailbox
+MAIL_PAUSES, MAIL_YIELDS = 1000, 1000  # of one look: some 30 µs alone on the core, then half a millisecond that gives way
+SERVE_MS = 50  # after which Python is asked again
+
+
+@compiled("int64(int64)")
+def other_values(again: int) -> int:
+    """0 where the values of this round are those that are known."""
+    return _memcmp(load_acquire(again, VALUES), load_acquire(again, PACKED), load_acquire(again, VALUE_BYTES))
+
+
+@compiled("int64(int64)")
+def launch(relaunch: int) -> int:
+    """Empties the mailbox and launches; 0, or the driver's error."""
+    box = load_acquire(relaunch, BOX)
+    for word in range(load_acquire(relaunch, COUNT)):
+        store_release(box, word, 0)
+    return _call_pointer(load_acquire(relaunch, LAUNCH), load_acquire(relaunch, EXECUTABLE), load_acquire(relaunch, STREAM))
+
+
+@compiled("int64(int64)")
+def take(relaunch: int) -> int:
+    """Puts the results where they belong; 1 if all were there in time, else 0, and then it may be called again."""
+    box, count = load_acquire(relaunch, BOX), load_acquire(relaunch, COUNT)
+    word, since = 0, 0
+    for i in range(MAIL_PAUSES + MAIL_YIELDS):
+        while word < count:
+            mail = load_acquire(box, word)
+            if mail >> 32 != MAIL_IS_THERE:
+                break
+            _store_half(load_acquire(relaunch, TARGETS + word), mail)
+            word += 1
+        if word == count:
+            return 1
+        since = rest(i, MAIL_PAUSES, since)
+        if since < 0:
+            break
+    return 0
+
+
+@compiled("int64(int64, int64, int64, int64, int64, int64, int64)")
+def serve(base: int, world_size: int, rank: int, sequence: int, pauses: int, yields: int, again: int) -> int:
+    """`arrive`, and then every round that asks for the same again, for a while; the word SERVED says how many there were.
+
+    Returns what `arrive` returns for the first round that is another, or UNDER_WAY.
+    """
+    served, began = 0, _clock()
+    relaunch = load_acquire(again, RELAUNCH)
+    number = arrive(base, world_size, rank, sequence, 0, pauses, yields)
+    while number == load_acquire(again, NUMBER) and _clock() - began < SERVE_MS:
+        if other_values(again) != 0:
+            break
+        if launch(relaunch) != 0:
+            break  # it is tried again, and fails, where that can be said
+        if take(relaunch) == 0:
+            number = UNDER_WAY
+            break
+        served += 1
+        number = arrive(base, world_size, rank, sequence + served, 0, pauses, yields)
+    store_release(again, SERVED, served)
+    return number

@@ -1,5 +1,7 @@
 """Every benchmark runs once, at a tiny size, so that it cannot rot. Times are not looked at."""
 
+import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -7,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from synknumba import _spin
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
@@ -86,3 +90,18 @@ def test_every_benchmark_is_run():
     there = {path.name for path in BENCHMARKS.glob("[!_]*.py")}
     assert there, "no benchmarks found"
     assert there == {name for name, _, _ in RUNS}
+
+
+def test_the_profiled_loop_is_the_one_that_serves():
+    """`call_profile` times a copy of the compiled loop, which must not become another one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        timed_serve = importlib.import_module("call_profile").timed_serve
+
+    def lines(text, start):
+        body = [line.split("#")[0].strip() for line in text[text.index(start) :].replace("_spin.", "").splitlines()[1:]]
+        return [line for line in body if line and not line.startswith(('"""', "note(", "Returns what"))]
+
+    ours = lines(inspect.getsource(_spin.serve.py_func), "def serve(")
+    timed = lines(inspect.getsource(timed_serve), "def serve(")
+    assert timed == [*ours, "return serve"]

@@ -139,11 +139,21 @@ class DeviceKernel(ABC):
 
 
 class Replay(ABC):
-    """Steps that were recorded, to be repeated as one."""
+    """Steps that were recorded, to be repeated as one.
+
+    Attributes:
+        relaunch: address of the `_serving.Relaunch` that compiled code repeats them by; 0 where there is none.
+    """
+
+    relaunch: int = 0
 
     @abstractmethod
     def __call__(self) -> None:
         """Repeats the steps and waits for their end."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Waits for the end of what was launched."""
 
     @abstractmethod
     def renew(self) -> bool:

@@ -25,7 +25,7 @@ from synknumba._shm import Segment
 from synknumba._types import Array, Op, Shape, UserOp
 from synknumba.device import _cuda_cache
 from synknumba.device._base import Device, DeviceKernel, Replay, Step, Workspace
-from synknumba.device._cuda_code import Flag, add_weighted, divide
+from synknumba.device._cuda_code import Mailbox, add_weighted, divide
 from synknumba.device._cuda_graph import record
 from synknumba.device._cuda_launch import CudaKernel, as_numba
 from synknumba.device._cuda_memory import CudaWorkspace, LockedMemory, RecordArray, Streams, typed
@@ -65,7 +65,7 @@ class CudaDevice(Device):
         self._streams = Streams(self.stream)
         self._numba_stream = cuda.external_stream(self.stream.ptr)
         self._locked = LockedMemory(self._before_relocking)
-        self._flag = Flag()
+        self._box = Mailbox()
 
     def workspace(self, *, sliced: bool = False) -> Workspace:
         return CudaWorkspace(self._streams, self._locked, sliced=sliced)
@@ -74,7 +74,7 @@ class CudaDevice(Device):
         return OnStream(step)
 
     def record(self, steps: Sequence[Step]) -> Replay | None:
-        return record(steps, self.stream, self._flag)
+        return record(steps, self.stream, self._box)
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
         dispatcher = cuda.jit(**options)(function)

@@ -7,15 +7,18 @@ lie, page-locked, at nearly the speed of a copy (49 of 55 GB/s on an H100, rows 
 8 to 22 times as long.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
 from synknumba._partition import Range, Rows
 from synknumba.device._cuda_steps import OnStream, Store, keeping
+
+MAILED_WORDS = 128  # of 4 bytes; more are published
 
 _THREADS = 512
 _BLOCKS_PER_MULTIPROCESSOR = 2  # more do not move more
@@ -48,8 +51,8 @@ extern "C" __global__ void rows_{size}({word}* table, {word}* together, const lo
         for size, word in _WORDS.items()
     )
     + """
-// Small arrays to the host: each line of the table is target, source, bytes. The host knows by the flag that all are there.
-extern "C" __global__ void publish(const long long* table, int arrays, volatile long long* flag)
+// Small arrays to the host: each line of the table is target, source, bytes. The host knows by its mailbox that all are there.
+extern "C" __global__ void publish(const long long* table, int arrays, volatile unsigned long long* box)
 {
     for (int k = 0; k < arrays; k++) {
         const long long target = table[3 * k], source = table[3 * k + 1], bytes = table[3 * k + 2];
@@ -63,10 +66,48 @@ extern "C" __global__ void publish(const long long* table, int arrays, volatile 
     }
     __threadfence_system();
     __syncthreads();
-    if (threadIdx.x == 0) *flag = 1;
+    if (threadIdx.x == 0) *box = 1ull << 32;
+}
+
+// Words of 4 bytes to the host's mailbox, each with what says that it is there: so they need no fence.
+extern "C" __global__ void mail(const unsigned int* const* table, int words, volatile unsigned long long* box)
+{
+    if (threadIdx.x < words) box[threadIdx.x] = 1ull << 32 | *table[threadIdx.x];
 }
 """
 )
+
+
+class Copy(NamedTuple):
+    """A small array for the host.
+
+    Attributes:
+        target: address on the host, page-locked.
+        source: address on the device.
+        nbytes: of it.
+    """
+
+    target: int
+    source: int
+    nbytes: int
+
+
+class Mailbox:
+    """Page-locked words by which the device tells that it has finished; see `_serving`.
+
+    Attributes:
+        address: of the first word.
+        nowhere: address of 4 bytes that nobody reads.
+    """
+
+    def __init__(self) -> None:
+        self._memory = cupy.cuda.alloc_pinned_memory(8 * MAILED_WORDS)
+        self.words = np.frombuffer(self._memory, np.int64, MAILED_WORDS)
+        self.words[:] = 0
+        self.address: int = self.words.ctypes.data
+        self._nowhere = np.zeros(1, np.int64)
+        self.nowhere: int = self._nowhere.ctypes.data
+
 
 # Not fused: a product is rounded before it is added, as NumPy does it.
 _ADD_WEIGHTED = cupy.ElementwiseKernel(
@@ -114,27 +155,41 @@ def move_rows(table: int, row_bytes: int, rows: Rows, together: Any, stream: Any
         np.bool_(back),
     )
     kernel = _module().get_function(f"rows_{size}")
-    step = (Store if back else OnStream)(_launch, stream, kernel, _blocks(rows.count * words), args)
+    step = (Store if back else OnStream)(_launch, stream, kernel, (_blocks(rows.count * words), _THREADS), args)
     return keeping(step, together, rows, keeps)
 
 
-def _launch(stream: Any, kernel: Any, blocks: int, args: tuple[Any, ...]) -> None:
+def _launch(stream: Any, kernel: Any, sizes: tuple[int, int], args: tuple[Any, ...]) -> None:
+    blocks, threads = sizes
     with stream:
-        kernel((blocks,), (_THREADS,), args)
+        kernel((blocks,), (threads,), args)
 
 
-def publish(copies: list[tuple[int, int, int]], flag: int, stream: Any) -> OnStream:
-    """A step that copies small arrays to page-locked memory and then writes 1 to the flag there.
+def publish(copies: Sequence[Copy], box: Mailbox, stream: Any) -> OnStream:
+    """A step that copies small arrays to page-locked memory, and then says so in the first word of the mailbox."""
+    table = _on_device(np.array(copies, np.int64).reshape(-1, 3))
+    largest = max((copy.nbytes for copy in copies), default=0)
+    args = (table, np.int32(len(copies)), np.int64(box.address))
+    return keeping(OnStream(_launch, stream, _module().get_function("publish"), (1, _few(largest // 8)), args), table)
 
-    Args:
-        copies: target, source and bytes of each.
-        flag: address of an int64.
-        stream: CuPy's.
-    """
-    table = cupy.asarray(np.array(copies, np.int64).reshape(-1, 3))
-    cupy.cuda.Device().synchronize()  # the table is there before any stream reads it
-    step = OnStream(_launch, stream, _module().get_function("publish"), 1, (table, np.int32(len(copies)), np.int64(flag)))
-    return keeping(step, table)
+
+def mail(sources: Sequence[int], box: Mailbox, stream: Any) -> OnStream:
+    """A step that writes 4 bytes from each of these addresses to the mailbox."""
+    table = _on_device(np.array(sources, np.int64))
+    args = (table, np.int32(len(sources)), np.int64(box.address))
+    return keeping(OnStream(_launch, stream, _module().get_function("mail"), (1, _few(len(sources))), args), table)
+
+
+def _on_device(table: Any) -> Any:
+    """The table, there before any stream reads it."""
+    made = cupy.asarray(table)
+    cupy.cuda.Device().synchronize()
+    return made
+
+
+def _few(work: int) -> int:
+    """Threads of one block: warps, as few as will do, since a block starts the sooner the fewer it has."""
+    return min(max(-(-work // 32), 1) * 32, _THREADS)
 
 
 def add_weighted(target: Any, source: Any, weight: int) -> None:
@@ -145,13 +200,3 @@ def add_weighted(target: Any, source: Any, weight: int) -> None:
 def divide(target: Any, divisor: int) -> None:
     """Target ← target / divisor, in the target's dtype."""
     _DIVIDE(target.dtype.type(divisor), target)
-
-
-class Flag:
-    """A word of page-locked memory by which the device tells that it has finished."""
-
-    def __init__(self) -> None:
-        self._memory = cupy.cuda.alloc_pinned_memory(8)
-        self.word = np.frombuffer(self._memory, np.int64, 1)
-        self.word[0] = 0
-        self.address: int = self.word.ctypes.data

@@ -1,10 +1,10 @@
 """Steps recorded as a CUDA graph: one launch instead of one for every copy and kernel.
 
-    steps ──capture──> graph ──instantiate──> executable ──launch──> wait for the flag, or for the stream
+    steps ──capture──> graph ──instantiate──> executable ──launch──> wait for the mailbox, or for the stream
 
 Small results are not copied by copies, which take the copy engine 7 µs, but by one kernel, which writes them to page-locked
-memory and raises a flag there, on which the host spins. Behind it, when nobody waits any more, outputs are filled for the next
-run, where nobody else writes to them.
+memory, on which the host spins: the smallest to the mailbox itself, others where they belong. Behind it, when nobody waits any
+more, outputs are filled for the next run, where nobody else writes to them.
 
 Scalars of a kernel are parameters of its node. Other ones are written into the node: 1 µs, where a launch by Numba takes 12 to
 46. Which of the node's parameters a scalar has become is found out by capturing a launch with another scalar and comparing: so
@@ -24,17 +24,18 @@ import numpy as np
 from cupy.cuda import runtime
 
 from synknumba import _spin
+from synknumba._errors import DeviceError
+from synknumba._serving import Relaunch
 from synknumba.device._base import Replay, Step
-from synknumba.device._cuda_code import Flag, publish
+from synknumba.device._cuda_code import MAILED_WORDS, Copy, Mailbox, mail, publish
 from synknumba.device._cuda_launch import Launch, make_launch
-from synknumba.device._cuda_steps import CopyOut, Fill, Store, all_on_stream
+from synknumba.device._cuda_steps import CopyOut, Fill, OnStream, Store, all_on_stream
 
 MOST_STEPS = 5000  # what more take is not the launches
 PUBLISHED_BYTES = 64 << 10  # one block copies them; more go by copies
 
 _NOT_READY = 600  # cudaErrorNotReady: there is work under way, and nothing has gone wrong
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed: other streams' work is none of the capture's business
-_PAUSES, _YIELDS = 1000, 1000  # of one look at the flag: some 30 µs alone on the core, then half a millisecond that gives way
 
 _LETTERS = {"b": "?", "i": "qihbQIHBdf", "u": "QIHBqihbdf", "f": "dfe", "c": "df"}  # of the struct module, by a number's kind
 
@@ -67,6 +68,12 @@ def _give_up(*what: object) -> NoReturn:
     raise _UnknownError(*what)
 
 
+@cache
+def launcher() -> int:
+    """The address of the driver's function that launches a graph: 0, or an error, of an executable and a stream."""
+    return ctypes.cast(_driver().cuGraphLaunch, ctypes.c_void_p).value or 0
+
+
 def _ask(function: str, *args: Any) -> None:
     try:
         code = getattr(_driver(), function)(*args)
@@ -76,42 +83,62 @@ def _ask(function: str, *args: Any) -> None:
         _give_up(function, code)
 
 
-def record(steps: Sequence[Step], stream: Any, flag: Flag) -> Replay | None:
+def record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay | None:
     """Steps that were run before as one replay; None if they do anything but put work on streams that join this one."""
     if not steps or len(steps) > MOST_STEPS or not all_on_stream(steps):
         return None
     try:
-        return _record(steps, stream, flag)
+        return _record(steps, stream, box)
     except Exception:  # noqa: BLE001  # of CUDA, CuPy, Numba, NCCL: a step does what cannot be recorded, or there is no memory
         return None
 
 
-def _record(steps: Sequence[Step], stream: Any, flag: Flag) -> Replay:
-    rest, copies = _split(steps)
+def _record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay:
+    prints = any(step.kernel is not None and step.kernel.prints for step in steps if isinstance(step, Launch))
+    rest, copies = (list(steps), None) if prints else _split(steps)
     fills: list[Step] = []
-    if copies:
+    targets: list[int] = []
+    function = 0
+    if copies is not None:
         fills, rest = _split_fills(rest)
-        rest = [*rest, publish(copies, flag.address, stream), *fills]
+        end, targets = _tell(copies, box, stream)
+        rest = [*rest, end, *fills]
+        function = launcher()
     graph, nodes = _capture(rest, stream)
     try:
         executable = runtime.graphInstantiate(graph)
     except BaseException:
         runtime.graphDestroy(graph)
         raise
-    for fill in fills:
-        fill()
-    return _GraphReplay(graph, executable, stream, flag if copies else None, [*rest, *steps], nodes)
+    relaunch = Relaunch(function, executable, stream.ptr, box.address, targets) if targets else None
+    replay = _GraphReplay(graph, executable, stream, relaunch, [*rest, *steps], nodes)
+    try:
+        for fill in fills:
+            fill()
+    except BaseException:
+        replay.close()
+        raise
+    return replay
 
 
-def _split(steps: Sequence[Step]) -> tuple[list[Step], list[tuple[int, int, int]]]:
-    """The steps without the copies of small results at their end, and what these copy, if nothing else goes to the host."""
+def _split(steps: Sequence[Step]) -> tuple[list[Step], list[Copy] | None]:
+    """The steps without the copies of small results at their end, and these; None if anything else goes to the host."""
     head, copies = list(steps), []
     while head and isinstance(last := head[-1], CopyOut):
-        copies.append(last.args[:3])
+        copies.append(Copy(*last.args[:3]))
         head.pop()
-    if any(isinstance(step, Store) for step in head) or sum(nbytes for _, _, nbytes in copies) > PUBLISHED_BYTES:
-        return list(steps), []
+    if any(isinstance(step, Store) for step in head) or sum(copy.nbytes for copy in copies) > PUBLISHED_BYTES:
+        return list(steps), None
     return head, copies[::-1]
+
+
+def _tell(copies: Sequence[Copy], box: Mailbox, stream: Any) -> tuple[OnStream, list[int]]:
+    """The step that brings results to the host, and where the words of the mailbox belong."""
+    words = sum(copy.nbytes for copy in copies) // 4
+    if 0 < words <= MAILED_WORDS and not any((copy.target | copy.source | copy.nbytes) % 4 for copy in copies):
+        places = [(copy, at) for copy in copies for at in range(0, copy.nbytes, 4)]
+        return mail([copy.source + at for copy, at in places], box, stream), [copy.target + at for copy, at in places]
+    return publish(copies, box, stream), [box.nowhere]
 
 
 def _split_fills(steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
@@ -156,28 +183,39 @@ def _last_node(stream: Any) -> int:
 @final
 class _GraphReplay(Replay):
     def __init__(
-        self, graph: int, executable: int, stream: Any, flag: Flag | None, steps: Sequence[Step], nodes: dict[int, int]
+        self,
+        graph: int,
+        executable: int,
+        stream: Any,
+        relaunch: Relaunch | None,
+        steps: Sequence[Step],
+        nodes: dict[int, int],
     ) -> None:
         self._graph, self._executable = graph, executable
         self._stream, self._pointer = stream, stream.ptr
-        self._flag = flag
+        self._relaunch = relaunch
+        self.relaunch = 0 if relaunch is None else relaunch.address
         self._steps = steps  # what has the addresses; those that were recorded come first
         self._nodes = nodes
         self._changing = len({id(step) for step in steps if isinstance(step, Launch) and step.changing})
         self._kernels: list[_KernelNode] | None = None
 
     def __call__(self) -> None:
-        flag = self._flag
-        if flag is None:
-            runtime.graphLaunch(self._executable, self._pointer)
+        if not self.relaunch or _spin.launch(self.relaunch) != 0:
+            runtime.graphLaunch(self._executable, self._pointer)  # which says what is wrong
+        self.wait()
+
+    def wait(self) -> None:
+        if not self.relaunch:
             runtime.streamSynchronize(self._pointer)
             return
-        flag.word[0] = 0
-        runtime.graphLaunch(self._executable, self._pointer)
-        while not _spin.await_word(flag.address, _PAUSES, _YIELDS):
-            if runtime.streamQuery(self._pointer) != _NOT_READY:
-                runtime.streamSynchronize(self._pointer)  # raises what has gone wrong, since the flag stays down then
-                return
+        while not _spin.take(self.relaunch):
+            if runtime.streamQuery(self._pointer) == _NOT_READY:
+                continue
+            runtime.streamSynchronize(self._pointer)  # raises what has gone wrong, since the mail never comes then
+            if not _spin.take(self.relaunch):
+                message = "a recorded run has ended without its results; please report it, with the kernel"
+                raise DeviceError(message)
 
     def renew(self) -> bool:
         try:
@@ -205,7 +243,7 @@ class _GraphReplay(Replay):
                 self._stream.synchronize()
                 runtime.graphExecDestroy(self._executable)
                 runtime.graphDestroy(self._graph)
-            self._executable = 0
+            self._executable = self.relaunch = 0
             self._steps = ()
 
 

@@ -14,10 +14,17 @@ from synknumba.device._cuda_steps import OnStream
 
 
 class Launch(OnStream):
-    """Launches with what is in a list of arguments when it is run."""
+    """Launches with what is in a list of arguments when it is run.
+
+    Attributes:
+        arguments: the list.
+        changing: positions of scalars that may be replaced.
+        kernel: what is launched, where it is known.
+    """
 
     arguments: list[Any]
-    changing: Sequence[int]  # positions of scalars that may be replaced
+    changing: Sequence[int]
+    kernel: "CudaKernel | None" = None
 
 
 def make_launch(launcher: Any, arguments: list[Any], changing: Sequence[int]) -> Launch:
@@ -50,7 +57,11 @@ class CudaKernel(DeviceKernel):
         if not self._debug:
             launcher = self._dispatcher[grid, block, self._stream, smem_bytes]
             recordable = all(map(_is_plain, args))
-            return make_launch(launcher, args, changing) if recordable else partial(_launch, launcher, args)
+            if not recordable:
+                return partial(_launch, launcher, args)
+            step = make_launch(launcher, args, changing)
+            step.kernel = self
+            return step
         # Numba reads a debugged kernel's exception in the default stream, which does not wait for ours.
         debugged = self._dispatcher[grid, block, 0, smem_bytes]
 
@@ -62,6 +73,11 @@ class CudaKernel(DeviceKernel):
 
     def convert(self, arg: Any) -> Any:
         return as_numba(arg)
+
+    @property
+    def prints(self) -> bool:
+        """Whether it, or a function that it calls, prints: CUDA shows that when somebody waits for the stream, not before."""
+        return any("vprintf" in text for text in self._dispatcher.inspect_llvm().values())
 
 
 def _is_plain(arg: Any) -> bool:

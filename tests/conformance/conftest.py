@@ -12,6 +12,7 @@ import pytest
 
 import synknumba as synk
 from tests.conformance.private_memory import fork_private
+from tests.conformance.replayed_device import fork_replayed
 
 _multi = [pytest.mark.gpu, pytest.mark.multi_gpu]
 ROWS = (
@@ -27,6 +28,8 @@ FOUR = pytest.param({"world_size": 4, "device": "cpu"}, id="cpu4")
 # Memory of the ranks' own, as on GPUs, without and with what NCCL is there.
 PRIVATE = pytest.param({"world_size": 3, "device": "private"}, id="private3")
 LINKED = pytest.param({"world_size": 3, "device": "private", "transport": "nccl"}, id="linked3")
+# What is repeated is recorded, as on GPUs, and served by compiled code.
+REPLAYED = pytest.param({"world_size": 2, "device": "replayed"}, id="replayed2")
 # What carries the collectives is a driver of its own.
 COLLECTIVE_ROWS = (
     *(row for row in ROWS if row.id != "cpu5"),
@@ -34,11 +37,13 @@ COLLECTIVE_ROWS = (
     pytest.param({"devices": [0, 1], "device": "cuda", "transport": "host"}, id="cuda2host", marks=_multi),
     pytest.param({"devices": [0, 1, 2, 3], "device": "cuda"}, id="cuda4", marks=_multi),
 )
-_ORDER = [row.values[0] for row in (*ROWS, FOUR, *COLLECTIVE_ROWS, LINKED)]
+_ORDER = [row.values[0] for row in (*ROWS, FOUR, *COLLECTIVE_ROWS, LINKED, REPLAYED)]
 
 
 def start(row: dict[str, Any]) -> synk.World:
     """A world of a row."""
+    if row["device"] == "replayed":
+        return fork_replayed(row["world_size"])
     if row["device"] == "private":
         return fork_private(row["world_size"], row.get("transport", "host"))
     return synk.fork(**row)

@@ -9,8 +9,14 @@ from numba import cuda
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
+from tests.conformance.conftest import REPLAYED, ROWS
 
 N = 1001
+
+
+@pytest.fixture(params=[*ROWS, REPLAYED])
+def row(request):
+    return request.param
 
 
 @synk.parallel(outputs={"out": synk.output("gather", shape=(3,), dtype="float64")})

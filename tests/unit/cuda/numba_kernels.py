@@ -19,11 +19,16 @@ class Dispatcher:
         machine: it runs on.
         function: gets what was packed.
         twice: whether numbers are passed twice, as no compiler does.
+        prints: whether the function prints.
     """
 
-    def __init__(self, machine: Machine, function: Callable[..., object], *, twice: bool = False) -> None:
+    def __init__(self, machine: Machine, function: Callable[..., object], *, twice: bool = False, prints: bool = False) -> None:
         self._machine, self.function, self._twice = machine, function, twice
+        self._prints = prints
         self.launches: list[tuple[Any, ...]] = []
+
+    def inspect_llvm(self) -> dict[tuple[()], str]:
+        return {(): 'declare i32 @"vprintf"(i8* %".1", i8* %".2")' if self._prints else "declare void @other()"}
 
     def __getitem__(self, launch: tuple[Any, ...]) -> Callable[..., None]:
         stream = launch[2]

@@ -8,7 +8,7 @@ from tests.unit.cuda import stand_in
 
 
 class Bench:
-    """A stream with a flag, arrays on both sides, and steps.
+    """A stream with a mailbox, arrays on both sides, and steps.
 
     Args:
         machine: the model that all is on.
@@ -18,10 +18,10 @@ class Bench:
     def __init__(self, machine: Any, gpu: Any) -> None:
         self.machine, self.gpu = machine, gpu
         self.stream = stand_in.Stream(non_blocking=True)
-        self.flag = gpu.code.Flag()
+        self.box = gpu.code.Mailbox()
 
     def record(self, steps: Any) -> Any:
-        return self.gpu.graph.record(steps, self.stream, self.flag)
+        return self.gpu.graph.record(steps, self.stream, self.box)
 
     def host(self, values: Any) -> np.ndarray:
         """A page-locked array."""

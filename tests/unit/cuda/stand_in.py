@@ -158,12 +158,24 @@ def _rows(size: int, table: int, together: int, indices: int, start: int, step: 
         ctypes.memmove(*((apart, packed) if back else (packed, apart)), words * size)
 
 
-def _publish(table: ndarray, arrays: int, flag: int) -> None:
+def _publish(table: ndarray, arrays: int, box: int) -> None:
     for target, source, nbytes in table.now()[:arrays].tolist():
         _reach(target, nbytes)
         ctypes.memmove(target, source, nbytes)
-    _reach(flag, 8)
-    bytes_at(flag, 8).view(np.int64)[0] = 1
+    _mark(box, 0)
+
+
+def _mail(table: ndarray, words: int, box: int) -> None:
+    for i, source in enumerate(table.now()[:words].tolist()):
+        _reach(source, 4)
+        if source % 4:
+            raise FaultError(MISALIGNED)
+        _mark(box + 8 * i, int(bytes_at(source, 4).view(np.uint32)[0]))
+
+
+def _mark(word: int, data: int) -> None:
+    _reach(word, 8)
+    bytes_at(word, 8).view(np.int64)[0] = 1 << 32 | data
 
 
 class RawModule:
@@ -178,8 +190,10 @@ class RawModule:
         def kernel(grid: tuple[int], block: tuple[int], args: tuple[Any, ...]) -> None:
             assert grid[0] > 0 < block[0]
             assert not any(type(arg) is bool for arg in args)
-            if name == "publish":
-                _put(lambda: _publish(args[0], int(args[1]), int(args[2])))
+            if name in {"publish", "mail"}:
+                tell = _publish if name == "publish" else _mail
+                assert name == "publish" or args[1] <= block[0]
+                _put(lambda: tell(args[0], int(args[1]), int(args[2])))
             else:
                 _put(lambda: _rows(int(name.removeprefix("rows_")), *map(int, args)))
 
@@ -290,4 +304,20 @@ def load() -> SimpleNamespace:
             package.pop(name, None)
             if module is not None:
                 package[name] = module
-    return SimpleNamespace(**loaded, runtime=stand_in["cupy.cuda.runtime"])
+    runtime = stand_in["cupy.cuda.runtime"]
+    loaded["graph"].launcher = _launcher(runtime)
+    return SimpleNamespace(**loaded, runtime=runtime)
+
+
+def _launcher(runtime: ModuleType) -> Any:
+    """The driver's function that launches a graph, for compiled code: the runtime's, whatever that is when it is called."""
+
+    def launch(executable: int, stream: int) -> int:
+        try:
+            runtime.graphLaunch(executable, stream)
+        except CUDARuntimeError as error:
+            return error.status
+        return 0
+
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)(launch)
+    return lambda: ctypes.cast(function, ctypes.c_void_p).value

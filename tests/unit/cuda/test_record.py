@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.cuda import stand_in
+from tests.unit.cuda.numba_kernels import Dispatcher
 
 
 def doubling(bench, host, out, *, private=True, reached=True):
@@ -68,6 +69,84 @@ def test_many_small_results_in_one_go(bench):
         assert [set(host) for host in hosts] == [{k}, {10 + k}, set(), {30 + k}]
 
 
+SMALL = {
+    "one byte": [("bool", 1, 0)],
+    "fewer than a word": [("int16", 1, 0), ("int16", 2, 0)],
+    "not a multiple of a word": [("int8", 7, 0)],
+    "what the mailbox holds": [("float64", 64, 0)],
+    "a word more": [("float64", 64, 0), ("int32", 1, 0)],
+    "as much as is published": [("float64", 8192, 0)],
+    "half a word off": [("int16", 4, 2)],
+    "a word off": [("int32", 3, 4)],
+    "of many types": [("float32", 3, 0), ("int64", 1, 0), ("bool", 5, 0), ("float64", 0, 0), ("complex128", 2, 0)],
+}
+MAILED = {"what the mailbox holds", "a word off"}
+
+
+@pytest.mark.parametrize("size", SMALL)
+def test_small_results_of_every_size_and_place(bench, monkeypatch, size):
+    ends = []
+    for name in ("mail", "publish"):
+        end = getattr(bench.gpu.graph, name)
+        monkeypatch.setattr(bench.gpu.graph, name, lambda *args, name=name, end=end: (ends.append(name), end(*args))[1])
+    hosts, arrays, steps = [], [], []
+    for name, count, offset in SMALL[size]:
+        dtype = np.dtype(name)
+        memory = np.frombuffer(stand_in.alloc_pinned_memory(count * dtype.itemsize + 64), np.uint8)
+        memory[:] = 0xEE
+        hosts.append((memory, memory[offset : offset + count * dtype.itemsize]))
+        arrays.append(bench.gpu.memory.typed(stand_in.alloc(count * dtype.itemsize + 8) + offset, dtype, (count,)))
+        steps.append(bench.out(hosts[-1][1], arrays[-1]))
+    value = [0]
+
+    def work():
+        for array in arrays:
+            array.now().view(np.uint8)[:] = value[0]
+
+    steps.insert(0, bench.work(work))
+    bench.run(steps)
+    replay = bench.record(steps)
+    assert ends == (["mail"] if size in MAILED else ["publish"])
+    for value[0] in (1, 0, 255):
+        replay()
+        for memory, target in hosts:
+            assert np.all(target == value[0])
+            assert np.count_nonzero(memory == 0xEE) == len(memory) - len(target)  # and nothing else is written
+
+
+def test_runs_without_results_are_over_when_they_end(bench):
+    done = [0]
+
+    def work():
+        done[0] += 1
+
+    steps = [bench.work(work) for _ in range(5)]
+    bench.run(steps)
+    replay = bench.record(steps)
+    assert replay.relaunch
+    for runs in range(2, 6):
+        replay()
+        assert done[0] == 5 * runs
+
+
+@pytest.mark.parametrize("results", [False, True], ids=["nothing", "a result"])
+def test_kernels_that_print_are_waited_for_by_the_stream(bench, monkeypatch, results):
+    x, out = bench.array(1), bench.host([0.0])
+    dispatcher = Dispatcher(bench.machine, lambda x: x.now().fill(3), prints=True)
+    kernel = bench.gpu.launch.CudaKernel(dispatcher, bench.stream, debug=False)
+    steps = [kernel.bind((1, 1, 1), (1, 1, 1), 0, [x], ()), *([bench.out(out, x)] if results else [])]
+    bench.run(steps)
+    replay = bench.record(steps)
+    waits, wait = [], bench.gpu.runtime.streamSynchronize
+    monkeypatch.setattr(bench.gpu.runtime, "streamSynchronize", lambda *args: (waits.append(args), wait(*args)))
+    for runs in (1, 2, 3):
+        out[0] = 0
+        replay()
+        assert len(waits) == runs
+        assert out[0] == 3 * results
+        assert not replay.relaunch
+
+
 @pytest.mark.parametrize("why", ["pageable", "large", "other stores", "stores between"])
 def test_results_that_are_copied(bench, why):
     count = 8193 if why == "large" else 2  # of 8 bytes
@@ -88,7 +167,7 @@ def test_results_that_are_copied(bench, why):
     for value[0] in (2.0, 3.0):
         replay()
         assert set(out) == {value[0]}
-        assert bench.flag.word[0] == 0  # nobody has raised it
+        assert not bench.box.words.any()  # nobody has mailed
         assert why in {"pageable", "large"} or set(rows) == {value[0]}
 
 
@@ -146,7 +225,7 @@ def test_any_failure_means_one_by_one(bench, monkeypatch, when, error):
     bench.run(steps)
     with monkeypatch.context() as patch:
         if when == "publishing":
-            patch.setattr(bench.gpu.graph, "publish", lambda *_: raises(error)())
+            patch.setattr(bench.gpu.graph, "mail", lambda *_: raises(error)())
         if when == "instantiating":
             patch.setattr(bench.gpu.runtime, "graphInstantiate", lambda _: raises(error)())
         if when == "beginning":

@@ -4,6 +4,7 @@ import weakref
 
 import pytest
 
+from synknumba._errors import DeviceError
 from tests.unit.cuda import stand_in
 from tests.unit.cuda.machine import FaultError
 
@@ -17,7 +18,7 @@ def recorded(bench, work, *, published):
     return replay, out
 
 
-@pytest.fixture(params=[True, False], ids=["by the flag", "by the stream"])
+@pytest.fixture(params=[True, False], ids=["by mail", "by the stream"])
 def published(request):
     return request.param
 
@@ -57,12 +58,12 @@ def test_a_fault_of_somebody_else_is_raised(bench, published):
         replay()
 
 
-def test_a_flag_that_never_comes_up_ends_with_the_stream(bench):
+def test_mail_that_never_comes_is_told_when_the_stream_ends(bench):
     replay, _ = recorded(bench, lambda x: x.now().fill(1), published=True)
     (nodes,) = bench.machine.executables.values()
-    nodes.pop()  # the one that publishes
-    replay()
-    assert bench.flag.word[0] == 0
+    nodes.pop()  # the one that mails
+    with pytest.raises(DeviceError, match="without its results"):
+        replay()
 
 
 def test_close_frees_everything_once(bench, published):

@@ -1,0 +1,188 @@
+"""Calls that compiled code on the ranks repeats: results are right, and whatever is not the same again is noticed."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import synknumba as synk
+from synknumba._rank_state import current_rank
+from tests.conformance import replayed_device
+from tests.conformance.conftest import REPLAYED
+from tests.conformance.replayed_device import count_served, fork_replayed
+
+N = 1001
+
+
+@pytest.fixture(params=[REPLAYED])
+def row(request):
+    return request.param
+
+
+@synk.parallel(
+    outputs={"total": synk.output("sum", shape=(), dtype="float64"), "high": synk.output("max", shape=(), dtype="float64")}
+)
+@cuda.jit
+def scaled(x, factor, total, high):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        cuda.atomic.add(total, 0, factor * x[i])
+        cuda.atomic.max(high, 0, factor * x[i])
+
+
+@synk.parallel(inout=("x",))
+@cuda.jit
+def advance(x):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        x[i] += 1.0
+
+
+@synk.function(outputs=None)
+def own_pid():
+    return os.getpid()
+
+
+def repeat(x, times):
+    """The same call again and again, of ones."""
+    for _ in range(times):
+        assert scaled(x, 1.0).total == N
+
+
+def served():
+    """Rounds of each rank that compiled code has served, and begun."""
+    return np.transpose(count_served())
+
+
+def test_most_of_a_loop_is_served(world):
+    x = synk.data(np.ones(N))
+    served()
+    for k in range(300):
+        x.data[:] = k
+        assert scaled(x, 2.0) == (2 * k * N, 2 * k)
+    done, begun = served()
+    assert done.sum() > 10  # where there is no core for everybody, ranks sleep between some calls, and go back to Python for it
+    assert begun.sum() > 0  # the late ones
+
+
+def test_calls_without_results_are_served(world):
+    x = synk.data(np.zeros(N))
+    served()
+    for _ in range(100):
+        advance(x)
+    assert np.all(x.data == 100)
+    assert served()[0].sum() > 5
+
+
+def test_what_is_not_the_same_again_is_noticed(world):
+    x, y = synk.data(np.arange(float(N))), synk.data(np.full(N, 3.0))
+    seen = 0
+    for k in range(400):
+        factor = float(k // 10 % 3)
+        which = (x, y)[k // 25 % 2]
+        batch = (None, 500, slice(3, 900))[k // 40 % 3]
+        rows = which.data[batch if isinstance(batch, slice) else slice(batch)]
+        total, high = scaled(which, factor, batch=batch)
+        assert total == factor * rows.sum()
+        assert high == factor * rows.max()
+        seen += 1
+    assert seen == 400
+    assert served()[0].sum() > 10
+
+
+def test_programs_in_turns_are_not_served(world):
+    x, y = synk.data(np.arange(float(N))), synk.data(np.zeros(N))
+    for _ in range(5):
+        scaled(x, 1.0)
+        advance(y)
+    served()
+    for _ in range(20):
+        assert scaled(x, 1.0).high == N - 1
+        advance(y)
+    assert np.all(y.data == 25)
+    assert not served().any()
+
+
+def test_memory_that_moves_between_the_same_calls(world):
+    x = synk.data(np.ones(10))
+    for n in (10, 10_000, 20, 400_000, 10):
+        x.set_value(np.ones(n))
+        for _ in range(6):
+            assert scaled(x, 1.0).total == n
+    v = synk.variable(np.array([5.0]))
+
+    @synk.parallel(outputs={"total": synk.output("sum", shape=())}, grid=1, block=1)
+    @cuda.jit
+    def look(v, total):
+        if cuda.grid(1) == 0:
+            cuda.atomic.add(total, 0, v[0])
+
+    for value in (1.0, 2.0, 7.0):
+        synk.broadcast(v, np.array([value]))
+        for _ in range(6):
+            assert look(v) == 2 * value
+    del x, v
+
+
+def test_frozen_rows_are_those_of_their_version(world):
+    x = synk.data(np.ones(N))
+    for value in (1.0, 4.0, 2.0):
+        x.thaw()
+        x.data[:] = value
+        x.freeze()
+        for _ in range(8):
+            assert scaled(x, 1.0).high == value
+
+
+def test_after_a_sleep(world):
+    x = synk.data(np.ones(N))
+    for _ in range(4):
+        for _ in range(10):
+            assert scaled(x, 3.0).total == 3 * N
+        time.sleep(0.2)
+
+
+def test_a_launch_that_fails_is_told_and_the_next_one_works(world):
+    @synk.function(outputs=None)
+    def fail_in(launches):
+        replayed_device.CalledReplay.fails_in = launches if current_rank() == 0 else 0
+
+    x = synk.data(np.ones(N))
+    for _ in range(3):
+        fail_in(20)
+        with pytest.raises(synk.RankError, match="no launch"):
+            repeat(x, 60)
+        for _ in range(5):
+            assert scaled(x, 1.0).total == N
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["served", "late"])
+def test_a_rank_that_dies_in_a_served_round(fork_row, monkeypatch, late):
+    if late:
+        monkeypatch.setattr(replayed_device, "LATE_SECONDS", 0.3)
+        monkeypatch.setattr(replayed_device, "LATE_EVERY", 40)
+    fork_row()
+    pids = own_pid()
+    x = synk.data(np.ones(N))
+    for _ in range(30):
+        scaled(x, 1.0)
+    if late:
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(pids[1], signal.SIGKILL))
+        signal.setitimer(signal.ITIMER_REAL, 0.15)
+    else:
+        os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(synk.RankDied):
+        repeat(x, 60)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def test_a_served_round_that_takes_too_long(fork_row, monkeypatch):
+    monkeypatch.setattr(replayed_device, "LATE_SECONDS", 60.0)
+    monkeypatch.setattr(replayed_device, "LATE_EVERY", 30)
+    with fork_replayed(2, timeout=0.5):
+        x = synk.data(np.ones(N))
+        with pytest.raises(synk.CallTimeout, match=r"still at work: rank \d"):
+            repeat(x, 100)
