@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 _OURS = "/memfd:synk-"  # how /proc shows the descriptor of a memory file, as of `_stacks`
-_LINE_BUFFERED = 1  # stdio.h, _IOLBF
+_LINE_BUFFERED, _BUFFER_BYTES = 1, 8192  # stdio.h, _IOLBF and BUFSIZ
 
 _libc = ctypes.CDLL(None)
+_libc.malloc.restype = ctypes.c_void_p
 
 
 def take_standard_descriptors() -> None:
@@ -98,7 +99,10 @@ def settle_streams() -> None:
         setattr(sys, name, _by_line(getattr(sys, name), fd))
     sys.stdin = os.fdopen(0, closefd=False)  # what the script has read ahead is not the rank's
     with suppress(ValueError):  # a C library without the symbol
-        _libc.setvbuf(ctypes.c_void_p.in_dll(_libc, "stdout"), None, _LINE_BUFFERED, ctypes.c_size_t(0))
+        stdout = ctypes.c_void_p.in_dll(_libc, "stdout")
+        # What C has under python -u holds one byte, and lines of ranks would mix. It writes here until the process ends.
+        buffer = ctypes.c_void_p(_libc.malloc(ctypes.c_size_t(_BUFFER_BYTES)))
+        _libc.setvbuf(stdout, buffer, _LINE_BUFFERED, ctypes.c_size_t(_BUFFER_BYTES))
 
 
 def _by_line(stream: Any, fd: int) -> Any:

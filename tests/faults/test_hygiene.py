@@ -202,6 +202,42 @@ def test_what_ranks_print_is_neither_lost_nor_printed_twice(start, prefix):
         assert all(line.startswith(("[rank ", "before")) for line in text.splitlines()), text
 
 
+LINES = """
+import ctypes, sys
+import synknumba as synk
+
+@synk.function()
+def speak(rank):
+    libc = ctypes.CDLL(None)
+    for i in range(20):
+        print("printed by", rank, i)
+        libc.printf(b"said in C by %d, %d\\n", rank, i)
+        sys.stderr.write(f"error of {rank}, {i}\\n")
+
+if __name__ == "__main__":
+    with synk.fork(2, device="cpu"):
+        speak(synk.RANK)
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["-u"]], ids=["buffered", "unbuffered"])
+def test_lines_are_written_whole(tmp_path, flags):
+    script = tmp_path / "lines.py"
+    script.write_text(LINES)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # what is written at once is read at once
+    with ours, its:
+        command = [sys.executable, *flags, str(script)]
+        process = subprocess.Popen(command, stdout=its, stderr=its, env=environment)
+        its.close()
+        pieces = list(iter(lambda: ours.recv(1_000_000).decode(), ""))
+        process.wait(60)
+    texts = ("printed by {} {}\n", "said in C by {}, {}\n", "error of {}, {}\n")
+    lines = [line for piece in pieces for line in piece.splitlines(keepends=True)]
+    assert sorted(lines) == sorted(text.format(rank, i) for text in texts for rank in range(2) for i in range(20))
+    assert process.returncode == 0
+
+
 # What a rank writes, each piece at once.
 PIECES = {
     "in pieces": [b"par", b"ti", b"al\n"],
