@@ -129,8 +129,14 @@ def shorten(text: str) -> str:
     told = []
     for heading, *frames in threads:
         told += [heading] if len(threads) > 1 else []
-        told += _without_loop(frames) or ["  waits for a call"]
+        told += _without_loop(frames) or [f"  {_idle(frames)}"]
     return "\n".join(told)
+
+
+def _idle(frames: list[str]) -> str:
+    """What the loop itself does: in its own frame is code that it has compiled (`_spin.serve`)."""
+    in_loop = any(frame.endswith(" in run") for frame in frames[:1])
+    return "waits for a call, or repeats the last one in compiled code" if in_loop else "waits for a call"
 
 
 def _threads(text: str) -> Iterator[list[str]]:

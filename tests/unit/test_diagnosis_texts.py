@@ -44,8 +44,10 @@ def test_other_ends():
         (['  File "/numpy/core.py", line 5 in f', ROUTINE, f"{LOOP} 9 in run", FORK], ['  File "/numpy/core.py", line 5 in f']),
         ([f"{LOOP} 9 in _await_command", f"{LOOP} 9 in run", FORK], ["  waits for a call"]),
         (['  File "semaphore.py", line 1 in wait', f"{LOOP} 9 in _await_command", f"{LOOP} 9 in run"], ["  waits for a call"]),
+        ([f"{LOOP} 9 in run", FORK], ["  waits for a call, or repeats the last one in compiled code"]),
         (['  File "u.py", line 5 in f', FORK], ['  File "u.py", line 5 in f', FORK]),
         (["  <no Python frame>"], ["  <no Python frame>"]),
+        ([], ["  waits for a call"]),
     ],
 )
 def test_a_stack_is_cut_to_what_the_rank_does(frames, told):
