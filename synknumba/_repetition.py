@@ -37,9 +37,14 @@ class Repetition:
             self._runs = 1
 
     @property
-    def relaunch(self) -> int:
-        """Address of what compiled code repeats a run by, if nothing else has run since; 0 where there is none."""
-        return 0 if self._replay is None else self._replay.relaunch
+    def relaunch(self) -> int | None:
+        """Address of what compiled code repeats a run by, if nothing else has run since; 0 where there is none.
+
+        None before the second run, as where the first one has failed.
+        """
+        if self._replay is not None:
+            return self._replay.relaunch
+        return None if self._runs < 2 else 0
 
     def finish(self) -> None:
         """The wait for the end of a run that compiled code has launched."""

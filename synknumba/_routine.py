@@ -173,11 +173,12 @@ class Routine(Repeated):
         news = self.run()
         if self.again is None and self._packed is not None:
             relaunch = self.relaunch()
-            self.again = Again(self.program.number, self.place.control.values, packed, relaunch) if relaunch else False
+            if relaunch is not None:
+                self.again = Again(self.program.number, self.place.control.values, packed, relaunch) if relaunch else False
         return news
 
-    def relaunch(self) -> int:
-        """Address of a `Relaunch` that does what the last run did; 0 where there is none."""
+    def relaunch(self) -> int | None:
+        """Address of a `Relaunch` that does what the last run did; 0 where there is none, None where there may be one later."""
         return 0
 
     def forget_buffers(self) -> None:

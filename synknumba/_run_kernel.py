@@ -75,7 +75,7 @@ class KernelRoutine(Routine):
         assert self._run is not None  # noqa: S101  # bound before
         self._run()
 
-    def relaunch(self) -> int:
+    def relaunch(self) -> int | None:
         return 0 if self._run is None else self._run.relaunch
 
     def finish(self) -> None:

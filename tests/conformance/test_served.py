@@ -10,6 +10,7 @@ from numba import cuda
 
 import synknumba as synk
 from synknumba._rank_state import current_rank
+from synknumba._repetition import Repetition
 from tests.conformance import replayed_device
 from tests.conformance.conftest import REPLAYED
 from tests.conformance.replayed_device import count_served, fork_replayed
@@ -157,6 +158,28 @@ def test_a_launch_that_fails_is_told_and_the_next_one_works(world):
             repeat(x, 60)
         for _ in range(5):
             assert scaled(x, 1.0).total == N
+
+
+@pytest.mark.parametrize("good", [0, 1, 2])
+def test_a_loop_is_served_after_a_run_that_failed(world, good):
+    @synk.function(outputs=None)
+    def fail_next_run():
+        usual = Repetition.__call__
+
+        def fail(self):
+            Repetition.__call__ = usual
+            raise MemoryError
+
+        Repetition.__call__ = fail
+
+    x = synk.data(np.ones(N))
+    repeat(x, good)
+    fail_next_run()
+    with pytest.raises(synk.RankError, match="MemoryError"):
+        scaled(x, 1.0)
+    served()
+    repeat(x, 300)
+    assert served()[0].sum() > 10
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["served", "late"])
