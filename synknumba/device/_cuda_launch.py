@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda
 
 from synknumba.device._base import DeviceKernel, Step, Three
+from synknumba.device._cuda_llvm import may_print
 from synknumba.device._cuda_memory import RecordArray
 from synknumba.device._cuda_steps import OnStream
 
@@ -52,6 +53,7 @@ class CudaKernel(DeviceKernel):
         self._dispatcher = dispatcher
         self._stream = stream
         self._debug = debug
+        self._printing: dict[Any, bool] = {}  # by signature
 
     def bind(self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
         if not self._debug:
@@ -76,8 +78,11 @@ class CudaKernel(DeviceKernel):
 
     @property
     def prints(self) -> bool:
-        """Whether it, or a function that it calls, prints: CUDA shows that when somebody waits for the stream, not before."""
-        return any("vprintf" in text for text in self._dispatcher.inspect_llvm().values())
+        """Whether it or a function that it calls may print: CUDA shows that when somebody waits for the stream, not before."""
+        for signature, code in self._dispatcher.inspect_llvm().items():
+            if signature not in self._printing:
+                self._printing[signature] = may_print(code)
+        return any(self._printing.values())
 
 
 def _is_plain(arg: Any) -> bool:

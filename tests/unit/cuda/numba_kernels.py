@@ -19,16 +19,18 @@ class Dispatcher:
         machine: it runs on.
         function: gets what was packed.
         twice: whether numbers are passed twice, as no compiler does.
-        prints: whether the function prints.
+        calls: a function that it calls, as its LLVM code names it.
     """
 
-    def __init__(self, machine: Machine, function: Callable[..., object], *, twice: bool = False, prints: bool = False) -> None:
+    def __init__(
+        self, machine: Machine, function: Callable[..., object], *, twice: bool = False, calls: str = "__nv_exp"
+    ) -> None:
         self._machine, self.function, self._twice = machine, function, twice
-        self._prints = prints
+        self._calls = calls
         self.launches: list[tuple[Any, ...]] = []
 
     def inspect_llvm(self) -> dict[tuple[()], str]:
-        return {(): 'declare i32 @"vprintf"(i8* %".1", i8* %".2")' if self._prints else "declare void @other()"}
+        return {(): f'declare i32 @"{self._calls}"(i8* %".1", i8* %".2")'}
 
     def __getitem__(self, launch: tuple[Any, ...]) -> Callable[..., None]:
         stream = launch[2]

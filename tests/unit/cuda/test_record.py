@@ -130,9 +130,10 @@ def test_runs_without_results_are_over_when_they_end(bench):
 
 
 @pytest.mark.parametrize("results", [False, True], ids=["nothing", "a result"])
-def test_kernels_that_print_are_waited_for_by_the_stream(bench, monkeypatch, results):
+@pytest.mark.parametrize("calls", ["vprintf", "foreign"])
+def test_kernels_that_may_print_are_waited_for_by_the_stream(bench, monkeypatch, calls, results):
     x, out = bench.array(1), bench.host([0.0])
-    dispatcher = Dispatcher(bench.machine, lambda x: x.now().fill(3), prints=True)
+    dispatcher = Dispatcher(bench.machine, lambda x: x.now().fill(3), calls=calls)
     kernel = bench.gpu.launch.CudaKernel(dispatcher, bench.stream, debug=False)
     steps = [kernel.bind((1, 1, 1), (1, 1, 1), 0, [x], ()), *([bench.out(out, x)] if results else [])]
     bench.run(steps)
