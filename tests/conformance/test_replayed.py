@@ -10,6 +10,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from tests.conformance.conftest import REPLAYED, ROWS
+from tests.conformance.kernels import add_up
 
 N = 1001
 
@@ -209,13 +210,6 @@ def test_variables_change_between_calls(world):
 
 
 def test_after_an_exception_the_call_is_recorded_all_the_same(world):
-    @synk.parallel(outputs={"out": synk.output("sum", shape=())})
-    @cuda.jit
-    def add_up(x, out):
-        i = cuda.grid(1)
-        if i < x.shape[0]:
-            cuda.atomic.add(out, 0, x[i])
-
     @synk.function(outputs="sum")
     def fail(x):
         raise ValueError

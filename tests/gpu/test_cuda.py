@@ -12,18 +12,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
 from synknumba.device import cuda_is_initialised
+from tests.conformance.kernels import add_up
 
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
-@cuda.jit
-def add_up(x, total):
-    i = cuda.grid(1)
-    if i < x.shape[0]:
-        cuda.atomic.add(total, 0, x[i])
 
 
 @synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})

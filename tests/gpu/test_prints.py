@@ -10,7 +10,7 @@ pytestmark = pytest.mark.gpu
 
 CALLS = 50_000  # megabytes of lines, where CUDA keeps one until it shows them
 
-SCRIPT = f"""
+SCRIPT = rf'''
 import numpy as np
 from numba import cuda
 import synknumba as synk
@@ -19,6 +19,16 @@ import synknumba as synk
 @cuda.jit(device=True)
 def tell(i):
     print("told of", i)
+
+
+SOURCE = r"""
+extern "C" __device__ int foreign(int *returned, int i) {{
+    printf("in C %d\n", i);
+    *returned = i;
+    return 0;
+}}
+"""
+foreign = cuda.declare_device("foreign", "int32(int32)", link=cuda.CUSource(SOURCE))
 
 
 @synk.parallel(grid=1, block=1, outputs={{"total": synk.output("sum", shape=())}})
@@ -34,6 +44,12 @@ def without(x):
     print("alone", x.shape[0])
 
 
+@synk.parallel(grid=1, block=1)
+@cuda.jit
+def by_linked_code(x):
+    foreign(x.shape[0])
+
+
 if __name__ == "__main__":
     with synk.fork(devices=[0]):  # lines of several ranks may be cut by one another, as those of any processes
         x = synk.data(np.ones(10))
@@ -41,7 +57,9 @@ if __name__ == "__main__":
             assert with_result(x) == 1
         for _ in range({CALLS}):
             without(x)
-"""
+        for _ in range({CALLS}):
+            by_linked_code(x)
+'''
 
 
 def test_nothing_that_kernels_print_is_lost(tmp_path):
@@ -49,4 +67,4 @@ def test_nothing_that_kernels_print_is_lost(tmp_path):
     script.write_text(SCRIPT)
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    assert Counter(done.stdout.splitlines()) == {"told of 10": CALLS, "alone 10": CALLS}
+    assert Counter(done.stdout.splitlines()) == dict.fromkeys(("told of 10", "alone 10", "in C 10"), CALLS)

@@ -12,6 +12,7 @@ from numpy.testing import assert_array_equal
 import synknumba as synk
 from synknumba import _spin
 from synknumba._repetition import Repetition
+from tests.conformance.kernels import add_up
 
 pytestmark = pytest.mark.gpu
 
@@ -93,13 +94,6 @@ def test_kernels(world, batch, num_slices):
 
 @pytest.mark.parametrize("contents", ["sent", "frozen"])
 def test_most_of_a_loop_is_served_without_python(world, contents):
-    @synk.parallel(outputs={"total": synk.output("sum", shape=())})
-    @cuda.jit
-    def add_up(x, total):
-        i = cuda.grid(1)
-        if i < x.shape[0]:
-            cuda.atomic.add(total, 0, x[i])
-
     x = synk.data(np.arange(1000.0))
     if contents == "frozen":
         x.freeze()
