@@ -42,7 +42,7 @@ ptx:  ## compiles the kernels of the tests for a GPU, without one, in a virtual 
 	@$(MAKE) --no-print-directory VENV=$(VENV)/ptx EXTRAS=ptx ptx-tests
 
 ptx-tests: $(call stamp,dev)
-	$(BIN)/pytest tests/conformance/simt/test_ptx.py tests/unit/test_cuda_cache_compiled.py tests/unit/test_cuda_llvm.py
+	$(BIN)/pytest tests/conformance/simt/test_ptx.py tests/unit/test_cuda_cache_compiled.py tests/unit/test_cuda_llvm.py tests/unit/test_payload.py
 
 format: $(call stamp,dev)  ## formats the code, and mends what the linter can mend
 	$(BIN)/ruff format .

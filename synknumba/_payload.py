@@ -3,9 +3,14 @@
 import io
 import pickle
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
+
+from synknumba import _foreign
+from synknumba._overloaded import with_overloads
+from synknumba.simt import _pickling
 
 
 def dump(value: Any, sent: Mapping[int, Any]) -> bytes:
@@ -17,7 +22,8 @@ def dump(value: Any, sent: Mapping[int, Any]) -> bytes:
     """
     numbers = {id(one): number for number, one in sent.items()}
     file = io.BytesIO()
-    _Pickler(file, numbers).dump(value)
+    with _pickling.by_one_pickler():
+        _Pickler(file, numbers).dump(value)
     return file.getvalue()
 
 
@@ -35,6 +41,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
     def __init__(self, file: io.BytesIO, numbers: Mapping[int, int]) -> None:
         super().__init__(file)
         self._numbers = numbers
+
+    def reducer_override(self, obj: Any) -> Any:
+        if _foreign.is_foreign(obj):
+            return _foreign.reduced(obj)
+        if type(obj).__name__ == "_CustomPickled":  # a function that Numba compiles; Numba would use a pickler of its own
+            return type(obj), (obj.ctor, obj.states)
+        parts = super().reducer_override(obj)
+        return with_overloads(obj, parts) if isinstance(obj, FunctionType) and parts is not NotImplemented else parts
 
     def persistent_id(self, obj: Any) -> int | None:
         return self._numbers.get(id(obj))

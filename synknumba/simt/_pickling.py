@@ -5,7 +5,8 @@ a function may lead back to its kernel.
 """
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,15 +15,22 @@ import cloudpickle
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 
+@contextmanager
+def by_one_pickler() -> Iterator[None]:
+    """Kernels that are pickled meanwhile, by a pickler that does functions, are not put into pickles of their own."""
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
 def reduced(make: Callable[..., Any], parts: tuple[Any, ...]) -> tuple[Any, ...]:
     """What `__reduce__` returns of an object that `make(*parts)` makes again."""
     if _inside.get():
         return make, parts
-    token = _inside.set(True)
-    try:
+    with by_one_pickler():
         packed = cloudpickle.dumps((make, parts))
-    finally:
-        _inside.reset(token)
     return _made, (packed,)
 
 

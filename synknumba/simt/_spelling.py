@@ -17,12 +17,13 @@ from typing import Any, cast
 
 from numba import literal_unroll
 
+from synknumba._foreign import is_foreign
 from synknumba.simt._ast import load, own_exits, place, statements
 from synknumba.simt._bits import popc
 from synknumba.simt._fixed import called_function
 from synknumba.simt._intrinsics import exactly
 from synknumba.simt._math import round_to
-from synknumba.simt._operations import AXES, CACHED_LOADS, CACHED_STORES, TRIPLES
+from synknumba.simt._operations import AXES, CACHED_LOADS, CACHED_STORES, TRIPLES, way_out
 from synknumba.simt._scope import MISSING, CudaPath, Scope
 from synknumba.simt._source import Source
 from synknumba.simt._target_overloads import overloaded_for_cuda
@@ -153,7 +154,9 @@ class _Speller(ast.NodeTransformer):
         return self._known(node) or cast(ast.expr, self.generic_visit(node))
 
     def _known(self, node: ast.Name | ast.Attribute) -> ast.expr | None:
-        value = self._scope.resolve(node) if isinstance(node.ctx, ast.Load) else None
+        value: Any = self._scope.resolve(node) if isinstance(node.ctx, ast.Load) else None
+        if is_foreign(value):
+            raise self._source.refusal(node, f"{value.name}(), a function of cuda.declare_device,", way_out(""))
         if isinstance(value, FunctionType):
             found = overloaded_for_cuda(value)
             if found is not None:

@@ -32,6 +32,13 @@ def host_function(x):
     cuda.synchronize()
 
 
+in_cuda_c = cuda.declare_device("in_cuda_c", "float64(float64)")
+
+
+def function_of_cuda_c(x):
+    x[0] = in_cuda_c(x[0])
+
+
 def odd_grid(x):
     x[0] = cuda.grid(4)
 
@@ -274,6 +281,7 @@ REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
     (module_as_value, 1, ("numba.cuda",)),
     (index_as_value, 1, ("cuda.threadIdx", ".x")),
     (host_function, 1, ("cuda.", "synchronize")),
+    (function_of_cuda_c, 1, ("in_cuda_c()", "cuda.declare_device", "device='cuda'")),
     (odd_grid, 1, ("cuda.grid()", "1, 2 or 3")),
     (local_of_variable_size, 1, ("shape", "constants")),
     (local_without_dtype, 1, ("cuda.local.array()", "dtype")),

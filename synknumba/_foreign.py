@@ -1,0 +1,43 @@
+"""Functions in CUDA C or PTX that kernels call, as `cuda.declare_device` makes them known to Numba: to this process alone."""
+
+import pickle
+from functools import cache
+from typing import Any
+
+import cloudpickle
+
+
+def is_foreign(value: object) -> bool:
+    """Whether the value is what `cuda.declare_device` returns."""
+    kind = type(value)
+    return kind.__name__ == "ExternFunction" and kind.__module__.startswith("numba.")
+
+
+def reduced(function: Any) -> tuple[Any, ...]:
+    """What a pickle holds of one: how it is declared.
+
+    Args:
+        function: one that is declared in this process.
+    """
+    return _declared, (cloudpickle.dumps((function.name, function.sig, _options(function))),)
+
+
+@cache  # two of one name are two functions to the linker, which then refuses the second
+def _declared(packed: bytes) -> Any:
+    from numba import cuda
+
+    name, signature, options = pickle.loads(packed)  # noqa: S301  # a part of the pickle that is being read
+    return cuda.declare_device(name, signature, **options)
+
+
+def _options(function: Any) -> dict[str, Any]:
+    """The arguments of `cuda.declare_device` beside name and signature, from what Numba would compile for a call."""
+    from numba.cuda.descriptor import cuda_target
+
+    ((_, lowering),) = cuda_target.target_context._defns[function].versions  # noqa: SLF001  # there is no other way
+    if not lowering.libs:  # the numba.cuda that comes with Numba has no other arguments
+        return {}
+    (library,), (descriptor,) = lowering.libs, lowering.__defaults__
+    abi = "c" if type(descriptor.call_conv).__name__ == "CUDACABICallConv" else "numba"
+    files = list(library._linking_files)  # noqa: SLF001
+    return {"link": files, "use_cooperative": library.use_cooperative, "abi": abi}

@@ -1,0 +1,51 @@
+"""Functions that mean something in kernels by `numba.extending.overload` or `register_jitable`. Numba knows them by identity.
+
+A function of a script is made anew on each rank, so what it means there is told again.
+"""
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from operator import attrgetter
+from types import FunctionType
+from typing import Any
+
+# Numba's templates, and those of numba-cuda, which has its own.
+_MODULES = ("numba.core.typing.templates", "numba.cuda.typing.templates")
+
+# Of `make_overload_template`; the decorator's arguments cannot be had from a template in any other way.
+_ARGUMENTS = attrgetter("_overload_func", "_jit_options", "_strict", "_inline.value", "prefer_literal")
+
+
+def with_overloads(function: FunctionType, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a pickle holds of a function, with its overloads.
+
+    Args:
+        function: which is pickled by value.
+        parts: what cloudpickle makes of it.
+    """
+    overloads = list(_overloads(function))
+    if not overloads:
+        return parts
+    make, arguments, state, _, _, set_state = parts
+    return make, arguments, (set_state, state, overloads), None, None, _set_overloaded
+
+
+def _overloads(function: FunctionType) -> Iterator[tuple[str, type, tuple[Any, ...], dict[str, Any]]]:
+    """For each overload: the module of its template, the type that Numba gives the function, and what makes the template."""
+    for module in _MODULES:
+        registry = getattr(sys.modules.get(module), "builtin_registry", None)
+        for value, kind in getattr(registry, "globals", ()):
+            for template in kind.templates if value is function else ():
+                if hasattr(template, "_overload_func"):
+                    yield module, type(kind), _ARGUMENTS(template), template.metadata
+
+
+def _set_overloaded(function: FunctionType, told: tuple[Any, ...]) -> None:
+    set_state, state, overloads = told
+    set_state(function, state)
+    for module, kind, arguments, metadata in overloads:
+        templates: Any = import_module(module)
+        template = templates.make_overload_template(function, *arguments, **metadata)
+        templates.infer(template)
+        templates.infer_global(function, kind(template))

@@ -1,0 +1,102 @@
+"""Functions as bytes: what comes out is what went in, once for each that it calls, and Numba knows it."""
+
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda, njit, types
+from numba.extending import overload
+
+from synknumba import _foreign, _payload, simt
+
+LINKED = getattr(cuda, "implementation", None) == "NVIDIA"  # the numba.cuda that comes with Numba has no link=
+
+
+def again(function: Any, sent: dict[int, Any] | None = None) -> Any:
+    sent = sent or {}
+    return _payload.load(_payload.dump(function, sent), sent.__getitem__)
+
+
+def named(function: Any, name: str) -> Any:
+    """What a name stands for inside a function, which may be a compiled one."""
+    plain: FunctionType = getattr(function, "py_func", function)
+    assert plain.__closure__ is not None
+    return plain.__closure__[plain.__code__.co_freevars.index(name)].cell_contents
+
+
+def test_a_declared_function_is_declared_again_with_all_that_was_given() -> None:
+    options: dict[str, Any] = {}
+    if LINKED:
+        options = {
+            "link": [cuda.CUSource("int number;", name="numbers.cu"), "/elsewhere/file.cu"],
+            "use_cooperative": True,
+            "abi": "c",
+        }
+    declared = cuda.declare_device("foreign", "int32(int32, float64)", **options)
+    loaded = again(declared)
+    assert _foreign.is_foreign(loaded)
+    assert (loaded.name, loaded.sig) == ("foreign", types.int32(types.int32, types.float64))
+    told = _foreign._options(loaded)
+    assert told.keys() == options.keys()
+    if LINKED:
+        files = {getattr(one, "name", one) for one in told.pop("link")}
+        assert files == {"numbers.cu", "/elsewhere/file.cu"}
+        assert told == {"use_cooperative": True, "abi": "c"}
+
+
+def test_one_that_several_functions_call_is_one() -> None:
+    """The linker refuses two of one name."""
+    declared = cuda.declare_device("shared_by_several", "float64(float64)")
+
+    @cuda.jit(device=True)
+    def device(x: float) -> float:
+        return declared(x)
+
+    def kernel(x: Any) -> None:
+        x[0] = declared(x[0]) + device(x[0])
+
+    loaded, device_again = again(kernel), again(device)
+    assert named(loaded, "declared") is named(named(loaded, "device"), "declared")
+    assert named(loaded, "declared") is named(device_again, "declared")
+    assert named(loaded, "declared") is not declared
+
+
+@pytest.mark.parametrize("decorator", [cuda.jit(device=True), simt.jit(device=True)], ids=["cuda.jit", "simt.jit"])
+def test_what_compiled_functions_name_is_part_of_the_same_pickle(decorator: Any) -> None:
+    """Also what the ranks have already, and overloads: Numba's own pickles would have them once more, and without."""
+
+    def kept(x: float) -> float:
+        return x
+
+    def capped(x: float) -> float:
+        raise NotImplementedError
+
+    overload(capped)(lambda x: lambda x: min(x, 3.0))
+
+    @decorator
+    def compiled(x: float) -> float:
+        return kept(x) + capped(x)
+
+    def function(x: Any) -> Any:
+        return compiled(x) + capped(x)
+
+    loaded = again(function, {7: kept})
+    inside = named(loaded, "compiled")
+    assert named(inside, "kept") is kept
+    assert named(loaded, "capped") is named(inside, "capped")
+
+
+def test_overloads_of_a_function_that_is_pickled_twice_are_as_they_were() -> None:
+    def kind(x: Any) -> float:
+        raise NotImplementedError
+
+    overload(kind)(lambda x: (lambda x: 1.0) if isinstance(x, types.Float) else None)
+    overload(kind, inline="always")(lambda x: (lambda x: 2.0) if isinstance(x, types.Integer) else None)
+
+    def function(x: Any) -> Any:
+        return kind(x)
+
+    compiled = njit(again(again(function)))
+    assert (compiled(1.0), compiled(1)) == (1.0, 2.0)
+    assert compiled(np.float32(1)) == 1.0
