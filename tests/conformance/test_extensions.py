@@ -29,7 +29,7 @@ def by_reference(v):  # a module's function is sent by name
     return v + 1
 
 
-@pytest.mark.parametrize("options", [{"inline": "never"}, {"inline": "always"}, {"fastmath": True}], ids=str)
+@pytest.mark.parametrize("options", [{"inline": "never"}, {"fastmath": True}], ids=str)
 def test_register_jitable(world, options):
     @register_jitable(**options)
     def twice(v):
@@ -104,7 +104,8 @@ def test_an_intrinsic(world):
     @intrinsic
     def negated(context, v):
         def code(context, builder, signature, arguments):
-            return builder.fneg(arguments[0])
+            (value,) = arguments
+            return builder.fmul(value, value.type(-1.0))
 
         return v(v), code
 
