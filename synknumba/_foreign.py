@@ -27,11 +27,18 @@ def _declared(packed: bytes) -> Any:
     from numba import cuda
 
     name, signature, options = pickle.loads(packed)  # noqa: S301  # a part of the pickle that is being read
+    if "link" in options:
+        options["link"] = [_linked(code) for code in options["link"]]
     return cuda.declare_device(name, signature, **options)
 
 
+@cache  # as one that several functions are in
+def _linked(packed: bytes) -> Any:
+    return pickle.loads(packed)  # noqa: S301  # as above
+
+
 def _options(function: Any) -> dict[str, Any]:
-    """The arguments of `cuda.declare_device` beside name and signature, from what Numba would compile for a call."""
+    """The arguments of `cuda.declare_device` beside name and signature, as Numba has them; what is linked as pickles."""
     from numba.cuda.descriptor import cuda_target
 
     ((_, lowering),) = cuda_target.target_context._defns[function].versions  # noqa: SLF001  # there is no other way
@@ -39,5 +46,5 @@ def _options(function: Any) -> dict[str, Any]:
         return {}
     (library,), (descriptor,) = lowering.libs, lowering.__defaults__
     abi = "c" if type(descriptor.call_conv).__name__ == "CUDACABICallConv" else "numba"
-    files = list(library._linking_files)  # noqa: SLF001
-    return {"link": files, "use_cooperative": library.use_cooperative, "abi": abi}
+    linked = [cloudpickle.dumps(code) for code in library._linking_files]  # noqa: SLF001
+    return {"link": linked, "use_cooperative": library.use_cooperative, "abi": abi}

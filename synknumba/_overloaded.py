@@ -17,21 +17,7 @@ _MODULES = ("numba.core.typing.templates", "numba.cuda.typing.templates")
 _ARGUMENTS = attrgetter("_overload_func", "_jit_options", "_strict", "_inline.value", "prefer_literal")
 
 
-def with_overloads(function: FunctionType, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a pickle holds of a function, with its overloads.
-
-    Args:
-        function: which is pickled by value.
-        parts: what cloudpickle makes of it.
-    """
-    overloads = list(_overloads(function))
-    if not overloads:
-        return parts
-    make, arguments, state, _, _, set_state = parts
-    return make, arguments, (set_state, state, overloads), None, None, _set_overloaded
-
-
-def _overloads(function: FunctionType) -> Iterator[tuple[str, type, tuple[Any, ...], dict[str, Any]]]:
+def overloads_of(function: FunctionType) -> Iterator[tuple[str, type, tuple[Any, ...], dict[str, Any]]]:
     """For each overload: the module of its template, the type that Numba gives the function, and what makes the template."""
     for module in _MODULES:
         registry = getattr(sys.modules.get(module), "builtin_registry", None)
@@ -39,6 +25,17 @@ def _overloads(function: FunctionType) -> Iterator[tuple[str, type, tuple[Any, .
             for template in kind.templates if value is function else ():
                 if hasattr(template, "_overload_func"):
                     yield module, type(kind), _ARGUMENTS(template), template.metadata
+
+
+def reduced(function: FunctionType, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a pickle holds of an overloaded function.
+
+    Args:
+        function: which is pickled by value.
+        parts: what cloudpickle makes of it.
+    """
+    make, arguments, state, _, _, set_state = parts
+    return make, arguments, (set_state, state, list(overloads_of(function))), None, None, _set_overloaded
 
 
 def _set_overloaded(function: FunctionType, told: tuple[Any, ...]) -> None:

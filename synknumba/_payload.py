@@ -1,30 +1,34 @@
-"""Functions as bytes: what is sent to the ranks, in which what they have already is a number."""
+"""Functions as bytes: what is sent to the ranks, in which what they have already is a number.
 
+Numba knows functions that a script overloads, or declares, in the script's process. Pickles tell of them (`_overloaded`,
+`_foreign`), also those that Numba makes by a pickler of its own, of a function that it compiles.
+"""
+
+import hashlib
 import io
 import pickle
+import sys
 from collections.abc import Callable, Mapping
-from types import FunctionType
+from functools import cache
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import cloudpickle
 
-from synknumba import _foreign
-from synknumba._overloaded import with_overloads
-from synknumba.simt import _pickling
+from synknumba import _foreign, _overloaded
+from synknumba.simt._pickling import by_one_pickler
+
+_NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
-def dump(value: Any, sent: Mapping[int, Any]) -> bytes:
+def dump(value: Any, sent: Mapping[int, Any] = _NOTHING) -> bytes:
     """The bytes of a function and what comes with it.
 
     Args:
         value: what is sent.
         sent: objects in it that the ranks have, by number.
     """
-    numbers = {id(one): number for number, one in sent.items()}
-    file = io.BytesIO()
-    with _pickling.by_one_pickler():
-        _Pickler(file, numbers).dump(value)
-    return file.getvalue()
+    return _dumped(_Pickler, value, numbers={id(one): number for number, one in sent.items()})
 
 
 def load(payload: bytes, sent: Callable[[int], Any]) -> Any:
@@ -37,21 +41,72 @@ def load(payload: bytes, sent: Callable[[int], Any]) -> Any:
     return _Unpickler(io.BytesIO(payload), sent).load()
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    def __init__(self, file: io.BytesIO, numbers: Mapping[int, int]) -> None:
-        super().__init__(file)
-        self._numbers = numbers
+def _dumped(kind: Any, value: Any, **settings: Any) -> bytes:
+    file = io.BytesIO()
+    pickler = kind(file)
+    vars(pickler).update(settings)
+    pickler.dump(value)
+    return file.getvalue()
+
+
+class _Telling:
+    """A part of picklers.
+
+    Attributes:
+        inside: whether an overloaded function is being pickled: those that it leads to, itself among them, are parts of that.
+    """
+
+    inside = False
 
     def reducer_override(self, obj: Any) -> Any:
         if _foreign.is_foreign(obj):
             return _foreign.reduced(obj)
-        if type(obj).__name__ == "_CustomPickled":  # a function that Numba compiles; Numba would use a pickler of its own
-            return type(obj), (obj.ctor, obj.states)
-        parts = super().reducer_override(obj)
-        return with_overloads(obj, parts) if isinstance(obj, FunctionType) and parts is not NotImplemented else parts
+        parts = super().reducer_override(obj)  # type: ignore[misc]  # a pickler's
+        if not isinstance(obj, FunctionType) or parts is NotImplemented or not any(_overloaded.overloads_of(obj)):
+            return parts
+        if self.inside:
+            return _overloaded.reduced(obj, parts)
+        try:
+            return _loaded_once, (_dumped(_Pickler, obj, inside=True),)
+        except Exception:  # noqa: BLE001  # an overload may hold what cannot be pickled: the function goes alone, for Python
+            return parts
+
+
+class _Pickler(_Telling, cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    numbers: Mapping[int, int] = _NOTHING
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind.__name__ == "_CustomPickled" and kind.__module__.startswith("numba."):
+            return _compiled, (kind, _dumped(_numbas(kind.__module__), (obj.ctor, obj.states), inside=self.inside))
+        if hasattr(kind, "__simt_kernel__") and "__reduce__" in vars(kind):
+            with by_one_pickler():
+                return obj.__reduce__()
+        return super().reducer_override(obj)
 
     def persistent_id(self, obj: Any) -> int | None:
-        return self._numbers.get(id(obj))
+        return self.numbers.get(id(obj))
+
+
+@cache
+def _numbas(module: str) -> type:
+    """Numba's pickler, or numba-cuda's, which refuse more."""
+    return type("_NumbasPickler", (_Telling, sys.modules[module].NumbaPickler), {})
+
+
+def _compiled(kind: Callable[..., Any], packed: bytes) -> Any:
+    return kind(*pickle.loads(packed))  # noqa: S301  # a part of the pickle that is being read
+
+
+_loaded: dict[bytes, FunctionType] = {}
+
+
+def _loaded_once(packed: bytes) -> FunctionType:
+    """An overloaded function. Numba keeps each for ever, so the same one is not made again."""
+    digest = hashlib.sha256(packed).digest()
+    if digest not in _loaded:
+        _loaded[digest] = pickle.loads(packed)  # noqa: S301  # a part of the pickle that is being read
+    return _loaded[digest]
 
 
 class _Unpickler(pickle.Unpickler):

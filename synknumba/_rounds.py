@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn, TypeAlias, final
 
-from synknumba import _channel, _spin
+from synknumba import _channel, _payload, _spin
 from synknumba._control import MESSAGE, ControlBlock
 from synknumba._errors import ArgumentError, CallTimeout, DeviceError, SynkError, WorldError
 from synknumba._failure import CallInfo, Death, cause_of, device_lost, rank_died, rank_error, unreadable, whereabouts
@@ -247,7 +247,7 @@ class Rounds:
         answers: list[RankNews] = []
         info = info or CallInfo(type(command).__name__.lower())
         try:
-            payload = _channel.pack(command)
+            payload = _payload.dump(command)
         except Exception as error:
             message = f"{info}: what was passed cannot be sent to the ranks: {error}"
             raise ArgumentError(message) from error

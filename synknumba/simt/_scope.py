@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+from synknumba._foreign import is_foreign
 from synknumba.simt._ast import assigned_names, walk
 from synknumba.simt._operations import HEADS, MODULES, cuda_module
 from synknumba.simt._source import Source
@@ -88,7 +89,7 @@ class Scope:
             return False
         seen.add(function)
         for value in _values_named(function):
-            if isinstance(self._known(value), CudaPath) or is_device_function(value):
+            if isinstance(self._known(value), CudaPath) or is_device_function(value) or is_foreign(value):
                 return True
             if is_njit_function(value) and self.mentions_cuda(value.py_func, seen):
                 return True

@@ -100,6 +100,30 @@ def test_overloads_that_call_each_other(world):
     assert_array_equal(applied(minus_one), 3 * X)
 
 
+def test_as_an_argument_and_as_an_op(world):
+    """What is passed in a call, and what combines the results of slices, goes to the ranks another way."""
+
+    @register_jitable
+    def larger(a, b):
+        return max(a, b)
+
+    @njit
+    def wrapped(a):
+        return larger(a, 500.0)
+
+    @synk.function(outputs="gather")
+    def by_argument(x, f):
+        return np.array([f(one) for one in x.tolist()])
+
+    @synk.function(outputs=synk.output(larger, identity=-np.inf, shape=()))
+    def highest(x):
+        return x.max()
+
+    assert_array_equal(by_argument(X, wrapped), np.maximum(X, 500))
+    assert_array_equal(applied(wrapped), np.maximum(X, 500))
+    assert highest(X, num_slices=3) == X.max()
+
+
 def test_an_intrinsic(world):
     @intrinsic
     def negated(context, v):
@@ -138,12 +162,17 @@ def test_a_function_of_cuda_c(world):
     def both(v):
         return cubed(v) + opposite(v) + opposite(v)
 
+    @njit
+    def compiled(v):
+        return 1 + cubed(v)
+
     if world.device == "cuda":
         assert_array_equal(applied(cubed), X**3)
         assert_array_equal(applied(opposite), -(X**3))
         assert_array_equal(applied(both), -(X**3))
+        assert_array_equal(applied(compiled), 1 + X**3)
     else:
-        for function in (cubed, opposite, both):
+        for function in (cubed, opposite, both, compiled):
             with pytest.raises(synk.KernelError, match=r"cubed\(\), a function of cuda.declare_device, .*device='cuda'"):
                 applied(function)
     assert_array_equal(applied(by_reference), X + 1)

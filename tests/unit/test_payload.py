@@ -1,11 +1,14 @@
 """Functions as bytes: what comes out is what went in, once for each that it calls, and Numba knows it."""
 
+import pickle
+import threading
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 import pytest
 from numba import cuda, njit, types
+from numba.experimental import jitclass
 from numba.extending import overload
 
 from synknumba import _foreign, _payload, simt
@@ -40,7 +43,7 @@ def test_a_declared_function_is_declared_again_with_all_that_was_given() -> None
     told = _foreign._options(loaded)
     assert told.keys() == options.keys()
     if LINKED:
-        files = {getattr(one, "name", one) for one in told.pop("link")}
+        files = {getattr(one, "name", one) for one in map(pickle.loads, told.pop("link"))}
         assert files == {"numbers.cu", "/elsewhere/file.cu"}
         assert told == {"use_cooperative": True, "abi": "c"}
 
@@ -62,12 +65,23 @@ def test_one_that_several_functions_call_is_one() -> None:
     assert named(loaded, "declared") is not declared
 
 
-@pytest.mark.parametrize("decorator", [cuda.jit(device=True), simt.jit(device=True)], ids=["cuda.jit", "simt.jit"])
-def test_what_compiled_functions_name_is_part_of_the_same_pickle(decorator: Any) -> None:
-    """Also what the ranks have already, and overloads: Numba's own pickles would have them once more, and without."""
+@pytest.mark.skipif(not LINKED, reason="numba-cuda is not installed; make ptx installs it beside the other packages")
+def test_what_several_functions_are_in_is_linked_once() -> None:
+    source = cuda.CUSource("two functions")
+    first = cuda.declare_device("first_of_two", "float64(float64)", link=source)
+    second = cuda.declare_device("second_of_two", "float64(float64)", link=source)
+    from numba.cuda.descriptor import cuda_target
 
-    def kept(x: float) -> float:
-        return x
+    files = [
+        next(iter(cuda_target.target_context.get_function(one, one.sig).libs[0]._linking_files))
+        for one in map(again, (first, second))
+    ]
+    assert files[0] is files[1] is not source
+
+
+@pytest.mark.parametrize("decorator", [cuda.jit(device=True), simt.jit(device=True)], ids=["cuda.jit", "simt.jit"])
+def test_an_overloaded_function_is_one_wherever_it_is_called(decorator: Any) -> None:
+    """Numba pickles what it compiles by a pickler of its own; and it keeps each overloaded function for ever."""
 
     def capped(x: float) -> float:
         raise NotImplementedError
@@ -76,15 +90,61 @@ def test_what_compiled_functions_name_is_part_of_the_same_pickle(decorator: Any)
 
     @decorator
     def compiled(x: float) -> float:
-        return kept(x) + capped(x)
+        return capped(x)
 
     def function(x: Any) -> Any:
         return compiled(x) + capped(x)
 
-    loaded = again(function, {7: kept})
-    inside = named(loaded, "compiled")
-    assert named(inside, "kept") is kept
-    assert named(loaded, "capped") is named(inside, "capped")
+    loaded = again(function)
+    assert named(loaded, "capped") is named(named(loaded, "compiled"), "capped")
+    assert named(loaded, "capped") is named(again(function), "capped")
+    assert named(loaded, "capped") is not capped
+
+
+def test_what_cannot_be_pickled_of_an_overload_is_not_sent() -> None:
+    """The function may be for Python only."""
+    lock = threading.Lock()
+
+    def halved(x: float) -> float:
+        return x / 2
+
+    overload(halved)(lambda x: (lambda x: x / 2) if lock else None)
+    assert again(halved)(3.0) == 1.5
+
+
+def test_numbas_refusals_hold() -> None:
+    @jitclass([("x", types.float64)])  # type: ignore[misc]
+    class Cell:
+        def __init__(self) -> None:
+            self.x = 1.0
+
+    @njit
+    def make() -> Any:
+        return Cell()
+
+    with pytest.raises(pickle.PicklingError, match="unsupported"):
+        _payload.dump(make, {})
+
+
+def test_a_pickle_in_a_pickle_is_of_its_own() -> None:
+    """Somebody's __reduce__ may make one of a kernel."""
+
+    @simt.jit
+    def kernel(x: Any) -> None:
+        x[0] = 1
+
+    class Holder:
+        def __reduce__(self) -> Any:
+            return pickle.loads, (pickle.dumps(kernel),)
+
+    x = np.zeros(1)
+    again(Holder())[1, 1](x)
+    assert x[0] == 1
+
+
+def test_a_class_may_be_called_as_one_of_numbas() -> None:
+    kind = type("_CustomPickled", (), {"x": 1})
+    assert again(kind()).x == 1
 
 
 def test_overloads_of_a_function_that_is_pickled_twice_are_as_they_were() -> None:
