@@ -20,11 +20,12 @@ PACKAGE = Path(synk.__file__).parent
 # Who may read pickles, and from where.
 READERS = {
     "_channel.py": "the private socketpair, and what came inside a message",
+    "_foreign.py": "a part of the pickle that is being read",
     "_payload.py": "functions, out of a message",
     "_rank.py": "what it has pickled itself, to see whether it can be",
     "device/_cuda_cache.py": "the cache of kernels, after the checks of simt/_store.py",
     "simt/_cache.py": "the same",
-    "simt/_pickling.py": "a part of the pickle that is being read",
+    "simt/_pickling.py": "as _foreign.py",
 }
 
 
