@@ -17,8 +17,12 @@ _MODULES = ("numba.core.typing.templates", "numba.cuda.typing.templates")
 _ARGUMENTS = attrgetter("_overload_func", "_jit_options", "_strict", "_inline.value", "prefer_literal")
 
 
-def overloads_of(function: FunctionType) -> Iterator[tuple[str, type, tuple[Any, ...], dict[str, Any]]]:
-    """For each overload: the module of its template, the type that Numba gives the function, and what makes the template."""
+# The module of a template, the type that Numba gives the function, and what makes the template.
+_Overload = tuple[str, type, tuple[Any, ...], dict[str, Any]]
+
+
+def overloads_of(function: FunctionType) -> Iterator[_Overload]:
+    """What a function means in kernels."""
     for module in _MODULES:
         registry = getattr(sys.modules.get(module), "builtin_registry", None)
         for value, kind in getattr(registry, "globals", ()):
@@ -27,18 +31,18 @@ def overloads_of(function: FunctionType) -> Iterator[tuple[str, type, tuple[Any,
                     yield module, type(kind), _ARGUMENTS(template), template.metadata
 
 
-def reduced(function: FunctionType, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+def reduced(parts: tuple[Any, ...], overloads: list[_Overload]) -> tuple[Any, ...]:
     """What a pickle holds of an overloaded function.
 
     Args:
-        function: which is pickled by value.
-        parts: what cloudpickle makes of it.
+        parts: what cloudpickle makes of it, by value.
+        overloads: the function's.
     """
     make, arguments, state, _, _, set_state = parts
-    return make, arguments, (set_state, state, list(overloads_of(function))), None, None, _set_overloaded
+    return make, arguments, (set_state, state, overloads), None, None, _set_overloaded
 
 
-def _set_overloaded(function: FunctionType, told: tuple[Any, ...]) -> None:
+def _set_overloaded(function: FunctionType, told: tuple[Any, Any, list[_Overload]]) -> None:
     set_state, state, overloads = told
     set_state(function, state)
     for module, kind, arguments, metadata in overloads:

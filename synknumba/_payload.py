@@ -62,10 +62,13 @@ class _Telling:
         if _foreign.is_foreign(obj):
             return _foreign.reduced(obj)
         parts = super().reducer_override(obj)  # type: ignore[misc]  # a pickler's
-        if not isinstance(obj, FunctionType) or parts is NotImplemented or not any(_overloaded.overloads_of(obj)):
+        if not isinstance(obj, FunctionType) or parts is NotImplemented:
+            return parts
+        overloads = list(_overloaded.overloads_of(obj))
+        if not overloads:
             return parts
         if self.inside:
-            return _overloaded.reduced(obj, parts)
+            return _overloaded.reduced(parts, overloads)
         try:
             return _loaded_once, (_dumped(_Pickler, obj, inside=True),)
         except Exception:  # noqa: BLE001  # an overload may hold what cannot be pickled: the function goes alone, for Python
