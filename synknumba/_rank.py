@@ -2,7 +2,7 @@
 
     wait for the doorbell → a program's number: run its routine
                           → MESSAGE: read a command from the socket and carry it out
-                          → the same again, recorded on a device: compiled code does it (`_serving`)
+                          → a call that was recorded on a device: compiled code repeats it (`_serving`)
     arrive (with news where there is something to say) → send the news → wait again
 
 A Python exception, of the user's code or of ours, is news, and the loop goes on. A rank ends when it is told to, or when the
@@ -45,6 +45,7 @@ from synknumba._run_collective import CollectiveRoutine, TransferRoutine
 from synknumba._run_combination import CombinationRoutine
 from synknumba._run_function import FunctionRoutine
 from synknumba._run_kernel import KernelRoutine
+from synknumba._serving import Table
 from synknumba._settling import RankConfig, settle
 from synknumba._shm import Segment
 from synknumba._warned import Collector
@@ -84,6 +85,7 @@ class Rank:
         self.routines: dict[int, Repeated] = {}
         self.holdings: dict[int, Holding] = {}
         self.place = Place(config.rank, config.world_size, config.control, device, self.segments, self.holdings)
+        self._table = Table()
         self._transports: dict[bool, Communicator] = {}  # by whether it goes over the host
         device.when_moved = self._forget_buffers
 
@@ -95,17 +97,16 @@ class Rank:
         base, world_size = control.base, config.world_size
         warned = self._collector.waiting
         pauses, yields = control.patience.pauses, control.patience.rank
-        sequence, number = 0, self._await_command(0)
-        routine: Repeated | None = None
+        sequence, number, table = 0, self._await_command(0), self._table
         while number is not None:
             sequence += 1  # rounds follow one another: there is no other that the doorbell can have been rung for
-            news, descriptors = None, []
-            under_way = number == _spin.UNDER_WAY  # of the same routine
-            if not under_way:
-                routine = self.routines.get(number)
+            news, descriptors, again = None, [], None
             try:
-                if routine is not None:
-                    news = routine.finish() if under_way else routine()
+                if number == _spin.UNDER_WAY:
+                    again = table.late
+                    again.finish()
+                elif (routine := self.routines.get(number)) is not None:
+                    news, again = routine(), routine.again
                     if news is not None:
                         descriptors = routine.descriptors(news)
                 elif number != MESSAGE:
@@ -121,9 +122,12 @@ class Rank:
                 lost = not self.device.recover()
                 news = replace(describe_failure(error, "" if lost else self.device.explain(error)), lost=lost)
             silent = news is None and not warned
-            if silent and routine is not None and routine.again:
-                number = _spin.serve(base, world_size, rank, sequence, pauses, yields, routine.again.address)
-                sequence += routine.again.served
+            if silent and again is not None:
+                table.add(again)
+            if silent and table:
+                number = _spin.serve(base, world_size, rank, sequence, pauses, yields, table.address)
+                sequence += table.served
+                table.catch_up()
             elif silent:
                 number = _spin.arrive(base, world_size, rank, sequence, 0, pauses, yields)
             else:

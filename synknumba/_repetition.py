@@ -1,9 +1,17 @@
 """Steps that are run at every call: one by one at first, and then as one, where the device can record them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
+from synknumba._serving import Again, Packing
+from synknumba._types import Array
 from synknumba.device import Device, Replay, Step
+
+_NO_SCALARS = Packing()
+
+
+def _nothing() -> None:
+    """What follows where there are no scalars that could have changed."""
 
 
 @final
@@ -14,14 +22,19 @@ class Repetition:
         device: of the rank.
         steps: what is run, without the wait for its end.
         checks: what is run before them, always one by one.
+        packing: of the scalars that the steps use.
     """
 
-    def __init__(self, device: Device, steps: Sequence[Step], checks: Sequence[Step] = ()) -> None:
+    def __init__(
+        self, device: Device, steps: Sequence[Step], checks: Sequence[Step] = (), packing: Packing = _NO_SCALARS
+    ) -> None:
         self._device = device
         self._steps = steps
         self._checks = checks
+        self._packing = packing
         self._runs = 0  # up to 2
         self._replay: Replay | None = None
+        self._again: Again | None = None
         self._now = self._one_by_one()
 
     def __call__(self) -> None:
@@ -36,28 +49,39 @@ class Repetition:
         if self._runs == 0:  # it has succeeded
             self._runs = 1
 
-    @property
-    def relaunch(self) -> int | None:
-        """Address of what compiled code repeats a run by, if nothing else has run since; 0 where there is none.
+    def again(self, number: int, values: Array, packed: bytes, changed: Callable[[], None] = _nothing) -> Again | None:
+        """How compiled code repeats the last run; None where it cannot, or not yet.
 
-        None before the second run, as where the first one has failed.
+        Args:
+            number: of the program whose call it is.
+            values: where a round's values are.
+            packed: what they were at this call.
+            changed: called after compiled code has rewritten scalars.
         """
-        if self._replay is not None:
-            return self._replay.relaunch
-        return None if self._runs < 2 else 0
+        replay = self._replay
+        if self._again is None and replay is not None and replay.relaunch:
+            self._again = Again(number, values, packed, self._packing, replay.relaunch, replay.wait, changed)
+            self._again.know(packed, replay.scalars)
+        return self._again
 
-    def finish(self) -> None:
-        """The wait for the end of a run that compiled code has launched."""
-        assert self._replay is not None  # noqa: S101  # it has a relaunch
-        self._replay.wait()
+    def forget(self) -> None:
+        """Has compiled code not repeat it any more, until it is asked for that again."""
+        if self._again is not None:
+            self._again.close()
+            self._again = None
 
-    def renew(self) -> None:
-        """Has launches use the scalars that are in their argument lists now."""
+    def renew(self, packed: bytes) -> None:
+        """Has launches use the scalars that are in their argument lists now, and that are packed like this."""
+        if self._again is not None:
+            self._again.forget()
         if self._replay is not None and not self._replay.renew():
             self.close()
+        if self._again is not None and self._replay is not None:
+            self._again.know(packed, self._replay.scalars)
 
     def close(self) -> None:
         """Frees what was recorded."""
+        self.forget()
         if self._replay is not None:
             self._replay.close()
             self._replay = None

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -102,12 +102,10 @@ class Repeated(ABC):
         variables: numbers of the variables' memory that it is about.
         function: id of the function that it calls, if any.
         written: ids of the segments beside these whose places it knows, and which may go while it stays.
-        again: how compiled code repeats the last call, if nothing else has run since; False where it cannot, None where nobody
-            has asked yet.
+        again: how compiled code repeats the last call; None where it cannot, or not yet.
     """
 
     written: Collection[int] = ()
-    again: Again | Literal[False] | None = None
     segments: frozenset[int]
     variables: frozenset[int]
     function: int | None
@@ -120,10 +118,9 @@ class Repeated(ABC):
     def forget_buffers(self) -> None:
         """Makes the next call find its memory again: a segment was mapped anew, or a variable's memory made."""
 
-    def finish(self) -> News | None:
-        """The end of a call that compiled code has begun, by `again`; returns as a call does."""
-        message = f"{type(self).__name__} has nothing that compiled code repeats"
-        raise NotImplementedError(message)
+    @property
+    def again(self) -> Again | None:
+        return None
 
     def descriptors(self, news: News) -> list[int]:
         """What must be sent along with the news."""
@@ -166,23 +163,13 @@ class Routine(Repeated):
         """One call."""
         packed = bytes(self._packed_values)
         if packed != self._packed:
-            self._packed = self.again = None  # what is bound is undefined until it has succeeded
+            self._packed = None  # what is bound is undefined until it has succeeded
             self.bind(self._unpack(packed), packed[: self._scalar_bytes])
             self._packed = packed
-            return self.run()
-        news = self.run()
-        if self.again is None and self._packed is not None:
-            relaunch = self.relaunch()
-            if relaunch is not None:
-                self.again = Again(self.program.number, self.place.control.values, packed, relaunch) if relaunch else False
-        return news
-
-    def relaunch(self) -> int | None:
-        """Address of a `Relaunch` that does what the last run did; 0 where there is none, None where there may be one later."""
-        return 0
+        return self.run()
 
     def forget_buffers(self) -> None:
-        self._packed = self.again = None
+        self._packed = None
         self._loaded.clear()
 
     def close(self) -> None:
@@ -333,8 +320,12 @@ class Routine(Repeated):
         found = self._loaded.get(slot)
         if found is None or found[0] != contents or found[1] is not memory:
             self._loaded.pop(slot, None)  # until it has succeeded
+            self.contents_change()
             load()
             self._loaded[slot] = (contents, memory)
+
+    def contents_change(self) -> None:
+        """Other rows than before are loaded where calls find frozen ones."""
 
     def held(self, number: int, leaf: int) -> Any:
         """The rank's array of a variable, as the function gets it."""

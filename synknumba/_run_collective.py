@@ -8,6 +8,7 @@ import numpy as np
 from synknumba._program import Collective, End, Transfer
 from synknumba._repetition import Repetition
 from synknumba._routine import Place, Repeated
+from synknumba._serving import Again
 from synknumba.comm import Communicator, Exchange, make_step
 from synknumba.device import Step
 
@@ -21,6 +22,7 @@ class Steps(Repeated):
         self.place = place
         self.segments = told.segments()
         self.variables = told.variables()
+        self._number = told.number
         self._run: Repetition | None = None
 
     @abstractmethod
@@ -32,6 +34,10 @@ class Steps(Repeated):
         if self._run is None:
             self._run = Repetition(self.place.device, self.make())
         self._run()
+
+    @property
+    def again(self) -> Again | None:
+        return None if self._run is None else self._run.again(self._number, self.place.control.values, b"")
 
     def forget_buffers(self) -> None:
         if self._run is not None:

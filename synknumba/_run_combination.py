@@ -18,6 +18,7 @@ from synknumba._program import Combination, Combined
 from synknumba._repetition import Repetition
 from synknumba._routine import Place, Repeated
 from synknumba._run_kernel import KernelRoutine
+from synknumba._serving import Again
 from synknumba._types import Array
 from synknumba.comm import Communicator, Exchange
 from synknumba.device import Step
@@ -47,6 +48,7 @@ class CombinationRoutine(Repeated):
         self._communicator = communicator
         self._layout = struct.Struct(f"<{len(told.results) + (place.world_size if told.weighted else 0)}q")
         self._runs: dict[bytes, Repetition] = {}
+        self._last: tuple[bytes, Repetition] | None = None
 
     def __call__(self) -> None:
         packed = bytes(self._place.control.values.data[: self._layout.size])
@@ -58,12 +60,21 @@ class CombinationRoutine(Repeated):
             run = self._make(values)  # may forget the others, where memory is locked anew
             self._runs[packed] = run
             self.written.update(values[: len(self._told.results)])
+        self._last = (packed, run)
         run()
+
+    @property
+    def again(self) -> Again | None:
+        if self._last is None:
+            return None
+        packed, run = self._last
+        return run.again(self._told.number, self._place.control.values, packed)
 
     def forget_buffers(self) -> None:
         for run in self._runs.values():
             run.close()
         self._runs.clear()
+        self._last = None
         self.written.clear()
 
     def _make(self, values: Sequence[int]) -> Repetition:

@@ -6,6 +6,7 @@ loads → fill outputs with the identity → launch → stores → fold into the
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -17,6 +18,7 @@ from synknumba._program import Dynamic, Program, Result
 from synknumba._repetition import Repetition
 from synknumba._routine import Moves, Place, Routine, SliceRows, scalar_value
 from synknumba._run_update import Updates
+from synknumba._serving import Again, Packing
 from synknumba._types import Array, Shape
 from synknumba.device import DeviceKernel, Step
 
@@ -47,11 +49,13 @@ class KernelRoutine(Routine):
         self.written: set[int] = set()
         self._kernel = kernel
         self._launch = launch
-        self._run: Repetition | None = None
+        self._now: Binding | None = None
         self._kept: dict[tuple[Any, ...], Binding] = {}
         self._dynamic = {
             position: param for position, (_, param) in enumerate(program.parameters) if isinstance(param, Dynamic)
         }
+        first = {position: param.index for position, param in self._dynamic.items()}
+        self._packing = Packing(program.values, self._scalar_bytes, first)
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         rows = values[self._row_values :]
@@ -68,19 +72,30 @@ class KernelRoutine(Routine):
         elif binding.scalars != scalars:
             binding.scalars = b""  # unknown until they have been changed
             self._change_scalars(binding, values)
+            binding.run.renew(scalars)
             binding.scalars = scalars
-        self._run = binding.run
+        self._now = binding
 
     def run(self) -> None:
-        assert self._run is not None  # noqa: S101  # bound before
-        self._run()
+        assert self._now is not None  # noqa: S101  # bound before
+        self._now.run()
 
-    def relaunch(self) -> int | None:
-        return 0 if self._run is None else self._run.relaunch
+    @property
+    def again(self) -> Again | None:
+        now = self._now
+        if now is None or self._packed is None:
+            return None
+        values, changed = self.place.control.values, partial(self._scalars_changed, now)
+        return now.run.again(self.program.number, values, self._packed, changed)
 
-    def finish(self) -> None:
-        assert self._run is not None  # noqa: S101  # it has been run
-        self._run.finish()
+    def _scalars_changed(self, binding: Binding) -> None:
+        """Compiled code has called it with other scalars."""
+        binding.scalars = b""
+        self._packed = None
+
+    def contents_change(self) -> None:
+        for binding in self._kept.values():
+            binding.run.forget()
 
     def forget_buffers(self) -> None:
         super().forget_buffers()
@@ -90,14 +105,13 @@ class KernelRoutine(Routine):
         for binding in self._kept.values():
             binding.run.close()
         self._kept.clear()
-        self._run = None
+        self._now = None
         self.written.clear()
 
     def _change_scalars(self, binding: Binding, values: tuple[Any, ...]) -> None:
         for args in binding.launches:
             for position, param in self._dynamic.items():
                 args[position] = scalar_value(param, values)
-        binding.run.renew()
 
     def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> Binding:
         slices = self.slices(values)
@@ -115,7 +129,7 @@ class KernelRoutine(Routine):
         before = [step for output in outputs.values() for step in output.before()] + updates.before()
         after = [step for output in outputs.values() for step in output.after()] + updates.after()
         steps = [*before, *self.workspace.in_order(parts), *after]
-        return Binding(scalars, launches, Repetition(self.place.device, steps, checks))
+        return Binding(scalars, launches, Repetition(self.place.device, steps, checks, self._packing))
 
     def _arguments(
         self, values: tuple[Any, ...], rows: SliceRows | None, outputs: "Mapping[str, OutputSteps]", moves: Moves

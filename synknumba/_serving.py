@@ -1,8 +1,13 @@
-"""Rounds that a rank serves in compiled code: the same recorded steps, with the same values, again and again.
+"""Rounds that a rank serves in compiled code: calls that it knows, launched again, with other scalars where these have changed.
 
-    doorbell ──> the same program? ──yes──> the same values? ──yes──> launch ──> take the results ──> arrive ─┐
-       ▲               └──no──────────────────────┴──no──> back to Python                                     │
-       └──────────────────────────────────────────────────────────────────────────────────────────────────────┘
+    doorbell ──> a known call? ──yes──> the same scalars? ──yes──> launch ──> take the results ──> arrive ─┐
+       ▲              │                        └──no──> rewrite them ──┘                                   │
+       │              no                                                                                   │
+       │              └──> back to Python                                                                  │
+       └───────────────────────────────────────────────────────────────────────────────────────────────────┘
+
+A call is known by its program's number and by the values that select its rows and say where its results go. It is known for as
+long as its launch repeats it: until the memory that it has to do with moves, or is given other contents.
 
 What is launched ends by writing its small results to a mailbox, page-locked words of 8 bytes: 4 of a result, and 4 that say
 that these are there. A word arrives whole, so the device needs no fence between a result and a flag, which takes it more than a
@@ -13,13 +18,17 @@ launch fails, and with every other command.
 """
 
 import ctypes
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
 
 from synknumba import _spin
 from synknumba._types import Array
+
+MOST_KNOWN = 64  # calls; to look for one of them takes 0.1 µs at most
 
 
 @final
@@ -39,24 +48,200 @@ class Relaunch:
         self.address: int = self._words.ctypes.data
 
 
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """Where a launch reads a number.
+
+    Attributes:
+        position: of the scalar among the launch's arguments.
+        part: 0, or 1 for the imaginary part.
+        letter: how the number is packed there, as in the struct module.
+        address: of the number.
+    """
+
+    position: int
+    part: int
+    letter: str
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scalars:
+    """Where launches read their scalars, and how they are told that these have changed.
+
+    Attributes:
+        places: all of them.
+        function: address of a C function that takes three pointers and returns 0, or an error.
+        calls: what it is called with.
+    """
+
+    places: Sequence[Scalar]
+    function: int
+    calls: Sequence[tuple[int, int, int]]
+
+
+@final
+class Rewriting:
+    """How the scalars among a round's values get to where launches read them.
+
+    Args:
+        scalars: of the launches.
+        moves: for each place the first byte among the values, the address that it goes to, and how many bytes go there, or
+            AS_SINGLE where 8 of them become 4.
+    """
+
+    def __init__(self, scalars: Scalars, moves: Sequence[tuple[int, int, int]]) -> None:
+        lines = [word for line in (*scalars.calls, *moves) for word in line]
+        self._scalars = scalars
+        self._words = np.array([scalars.function, len(scalars.calls), len(moves), *lines], np.int64)
+        self.address: int = self._words.ctypes.data
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How scalars come with a round.
+
+    Attributes:
+        formats: of all values, a letter of the struct module each.
+        nbytes: of the scalars, which come first.
+        first: the index among the values of the argument at a position, or of its real part.
+    """
+
+    formats: str = ""
+    nbytes: int = 0
+    first: Mapping[int, int] = field(default_factory=dict)
+
+    def rewriting(self, scalars: Scalars | None) -> Rewriting | None:
+        """How these are rewritten; None where it is not known where they are, or where one is packed in another way there."""
+        moves = []
+        for place in () if scalars is None else scalars.places:
+            index = self.first[place.position] + place.part
+            nbytes = _moved_bytes(self.formats[index], place.letter)
+            if nbytes is None:
+                return None
+            moves.append((struct.calcsize("<" + self.formats[:index]), place.address, nbytes))
+        return None if scalars is None else Rewriting(scalars, moves)
+
+
+def _moved_bytes(source: str, target: str) -> int | None:
+    """How many bytes of a number make the same number in another place, where the lowest come first."""
+    integers = "qihbQIHB"
+    if source == target or (source in "qQ" and target in integers):
+        return struct.calcsize("<" + target)
+    return _spin.AS_SINGLE if (source, target) == ("d", "f") else None
+
+
 @final
 class Again:
-    """A program's last call, to be told from others.
+    """A call that compiled code can repeat.
 
     Args:
         number: of the program.
-        values: where a call's values are, in shared memory.
-        packed: what these were.
+        values: where a round's values are, in shared memory.
+        packed: what these were, scalars first.
+        packing: how scalars are among them.
         relaunch: address of the `Relaunch` that does the same again.
+        finish: waits for the end of a launch.
+        changed: called after compiled code has rewritten scalars.
     """
 
-    def __init__(self, number: int, values: Array, packed: bytes, relaunch: int) -> None:
-        self._packed = ctypes.create_string_buffer(packed)
+    def __init__(
+        self,
+        number: int,
+        values: Array,
+        packed: bytes,
+        packing: Packing,
+        relaunch: int,
+        finish: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.finish = finish
+        self.changed = changed
+        self.table: Table | None = None
+        self._number = number
+        self._packing = packing
+        self._rewriting: Rewriting | None = None
+        self._packed = ctypes.create_string_buffer(packed, len(packed))
         self._words = np.zeros(_spin.AGAIN_WORDS, np.int64)
-        self._words[: _spin.SERVED] = number, values.ctypes.data, len(packed), ctypes.addressof(self._packed), relaunch
+        known = (number, values.ctypes.data, len(packed), packing.nbytes, ctypes.addressof(self._packed), relaunch)
+        self._words[: len(known)] = known
         self.address: int = self._words.ctypes.data
+
+    def forget(self) -> None:
+        """Until `know` is called, no round is this call."""
+        self._words[_spin.NUMBER] = _spin.FORGOTTEN
+
+    def know(self, packed: bytes, scalars: Scalars | None) -> None:
+        """The launch uses the scalars of these values now.
+
+        Args:
+            packed: the values, or the scalars alone.
+            scalars: where the launch reads them, as far as that is known.
+        """
+        if self._rewriting is None:
+            self._rewriting = self._packing.rewriting(scalars)
+        ctypes.memmove(self._packed, packed, self._packing.nbytes)
+        self._words[_spin.REWRITING] = 0 if self._rewriting is None else self._rewriting.address
+        self._words[_spin.NUMBER] = self._number
+
+    def take_changed(self) -> bool:
+        """Whether compiled code has rewritten scalars since this was asked last."""
+        changed = bool(self._words[_spin.CHANGED])
+        self._words[_spin.CHANGED] = 0
+        return changed
+
+    def close(self) -> None:
+        """The launch is no longer possible, or no longer does the same."""
+        self.forget()
+        if self.table is not None:
+            self.table.drop(self)
+
+
+@final
+class Table:
+    """The calls that a rank knows, those of late."""
+
+    def __init__(self) -> None:
+        self._known: list[Again] = []
+        self._words = np.zeros(_spin.ENTRIES + MOST_KNOWN, np.int64)
+        self.address: int = self._words.ctypes.data
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     @property
     def served(self) -> int:
         """The rounds of the last `serve`."""
         return int(self._words[_spin.SERVED])
+
+    @property
+    def late(self) -> Again:
+        """The call whose results were late."""
+        address = self._words[_spin.LATE]
+        return next(again for again in self._known if again.address == address)
+
+    def add(self, again: Again) -> None:
+        """Knows one more call, and one less if there are too many."""
+        if again.table is None:
+            if len(self._known) == MOST_KNOWN:
+                self.drop(self._known[0])
+            again.table = self
+            self._set([*self._known, again])
+
+    def drop(self, again: Again) -> None:
+        """Does not know a call any more."""
+        again.table = None
+        self._set(one for one in self._known if one is not again)
+
+    def catch_up(self) -> None:
+        """After `serve`: tells those whose scalars have been rewritten."""
+        if self._words[_spin.REWRITTEN]:
+            self._words[_spin.REWRITTEN] = 0
+            for again in self._known:
+                if again.take_changed():
+                    again.changed()
+
+    def _set(self, known: Iterable[Again]) -> None:
+        self._known = list(known)
+        self._words[_spin.KNOWN] = len(self._known)
+        self._words[_spin.ENTRIES : _spin.ENTRIES + len(self._known)] = [again.address for again in self._known]

@@ -16,16 +16,30 @@ that word and then exchanges the flag, so at least one of them sees the other an
 docs/design/2026-11-21-memory-model.md.
 """
 
-import platform
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numba
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from synknumba._words import (
+    MONOTONIC,
+    as_single,
+    call_with_three,
+    call_with_two,
+    clock,
+    clock_gettime,
+    exchange,
+    fetch_add,
+    load_acquire,
+    load_ordered,
+    memcmp,
+    memcpy,
+    pause,
+    sched_yield,
+    store_half,
+    store_ordered,
+    store_release,
+)
 
 ALL_DONE = 0  # every rank has arrived, none has anything to say
 ALL_DONE_WITH_NEWS = 1  # every rank has arrived and at least one has a message
@@ -39,145 +53,7 @@ YIELD_MS = 30
 NO_COMMAND = -(2**62)
 MUST_POST = -(2**62) + 1
 UNDER_WAY = -(2**62) + 2
-
-_I64, _I32 = ir.IntType(64), ir.IntType(32)
-_CLOCK_MONOTONIC_COARSE = 6  # time.h
-
-
-def _pointer(builder: Any, base: Any, word: Any) -> Any:
-    """The address of an int64 word of the control block."""
-    address = builder.add(base, builder.shl(word, ir.Constant(_I64, 3)))
-    return builder.inttoptr(address, _I64.as_pointer())
-
-
-def _loading(order: str) -> Any:
-    """The type and the code of an atomic load."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, args[0], args[1]), order, 8)
-
-    return types.int64(types.int64, types.int64), codegen
-
-
-def _storing(order: str) -> Any:
-    """Those of an atomic store."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store_atomic(args[2], _pointer(builder, args[0], args[1]), order, 8)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
-
-
-def _updating(operation: str) -> Any:
-    """Those of a load and a store in one step, sequentially consistent."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw(operation, _pointer(builder, args[0], args[1]), args[2], "seq_cst")
-
-    return types.int64(types.int64, types.int64, types.int64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def load_acquire(typingctx: Any, base: Any, word: Any) -> Any:
-    """Reads a word; what its writer stored before it is visible afterwards."""
-    return _loading("acquire")
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def load_ordered(typingctx: Any, base: Any, word: Any) -> Any:
-    """Reads a word, sequentially consistent."""
-    return _loading("seq_cst")
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def store_ordered(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Writes a word, sequentially consistent."""
-    return _storing("seq_cst")
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def store_release(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Writes a word that is read behind another one, which its writer stores later, or by nobody else."""
-    return _storing("release")
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def exchange(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Writes a word and returns what it held, in one step."""
-    return _updating("xchg")
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def fetch_add(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Adds to a word and returns what it held, in one step."""
-    return _updating("add")
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _call_pointer(typingctx: Any, function: Any, first: Any, second: Any) -> Any:
-    """Calls a C function at an address with two pointers; it returns an int."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        declared = ir.FunctionType(_I32, [_I64, _I64])
-        code = builder.call(builder.inttoptr(args[0], declared.as_pointer()), args[1:])
-        return builder.sext(code, _I64)
-
-    return types.int64(types.int64, types.int64, types.int64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _store_half(typingctx: Any, address: Any, value: Any) -> Any:
-    """Writes the lower 4 bytes of a word."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = builder.inttoptr(args[0], _I32.as_pointer())
-        builder.store_atomic(builder.trunc(args[1], _I32), pointer, "monotonic", 4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
-_MONOTONIC = int(time.CLOCK_MONOTONIC)
-
-_memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
-
-_sched_yield = types.ExternalFunction("sched_yield", types.int32())
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def pause(typingctx: Any) -> Any:
-    """Tells the core that it spins, where there is an instruction for it; some 20 to 50 ns, and no system call."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        match platform.machine():
-            case "x86_64":
-                builder.call(
-                    builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), ir.FunctionType(ir.VoidType(), [])), []
-                )
-            case "aarch64":
-                barrier = ir.FunctionType(ir.VoidType(), [ir.IntType(32)])  # isb: a yield does next to nothing there
-                builder.call(builder.module.declare_intrinsic("llvm.aarch64.isb", (), barrier), [ir.IntType(32)(15)])
-        return context.get_dummy_value()
-
-    return types.void(), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _clock(typingctx: Any) -> Any:
-    """Milliseconds, from a clock that is read in some 5 ns without a system call and ticks every 1 to 10 ms."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        timespec = ir.ArrayType(_I64, 2)  # seconds, nanoseconds
-        memory = cgutils.alloca_once(builder, timespec)
-        declared = ir.FunctionType(ir.IntType(32), [ir.IntType(32), timespec.as_pointer()])
-        function = cgutils.get_or_insert_function(builder.module, declared, "clock_gettime")
-        builder.call(function, [ir.IntType(32)(_CLOCK_MONOTONIC_COARSE), memory])
-        seconds, nanoseconds = (builder.extract_value(builder.load(memory), i) for i in range(2))
-        return builder.add(builder.mul(seconds, _I64(1000)), builder.sdiv(nanoseconds, _I64(1_000_000)))
-
-    return types.int64(), codegen
+FORGOTTEN = -(2**62) + 3  # no round's
 
 
 def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
@@ -202,8 +78,8 @@ def rest(spin: int, pauses: int, since: int) -> int:
     if spin < pauses:
         pause()
         return 0
-    _sched_yield()
-    now = _clock()
+    sched_yield()
+    now = clock()
     if since == 0:
         return now
     return -1 if now - since > YIELD_MS else since
@@ -230,7 +106,7 @@ SEMAPHORE = 16  # word in a rank's lines where its semaphore starts
 @compiled("int64(int64)")
 def _now(base: int) -> int:
     """Nanoseconds, by the clock of `time.monotonic_ns`; 25 ns, since it is no system call."""
-    _clock_gettime(_MONOTONIC, base + 8 * CLOCK)
+    clock_gettime(MONOTONIC, base + 8 * CLOCK)
     return load_acquire(base, CLOCK) * 1_000_000_000 + load_acquire(base, CLOCK + 1)
 
 
@@ -336,42 +212,92 @@ def read(base: int, word: int) -> int:
 # ---- rounds without Python: see `_serving` ----
 
 # Words of a `Relaunch`.
-LAUNCH, EXECUTABLE, STREAM, BOX, COUNT, TARGETS = range(6)
+LAUNCH, EXECUTABLE, STREAM, BOX, MAILED, TARGETS = range(6)
 
-# Words of an `Again`.
-NUMBER, VALUES, VALUE_BYTES, PACKED, RELAUNCH, SERVED, AGAIN_WORDS = range(7)
+# Words of a `Rewriting`, behind which come its calls and moves, three words each.
+FUNCTION, CALLS, MOVES, FIRST = range(4)
+AS_SINGLE = -1  # in place of a move's bytes
+
+# Words of an `Again`: values that are scalars come first, and others select rows.
+NUMBER, VALUES, VALUE_BYTES, SCALAR_BYTES, PACKED, RELAUNCH, REWRITING, CHANGED, SCRATCH, AGAIN_WORDS = range(10)
+
+# Words of a `Table`.
+SERVED, LATE, REWRITTEN, KNOWN, ENTRIES = range(5)
 
 MAIL_IS_THERE = 1  # the upper half of a word of the mailbox
 MAIL_PAUSES, MAIL_YIELDS = 1000, 1000  # of one look: some 30 µs alone on the core, then half a millisecond that gives way
 SERVE_MS = 50  # after which Python is asked again
 
 
+@compiled("int64(int64, int64)")
+def find(table: int, number: int) -> int:
+    """The address of the call that this round repeats but for its scalars; 0 where none is known."""
+    for entry in range(load_acquire(table, KNOWN)):
+        again = load_acquire(table, ENTRIES + entry)
+        if load_acquire(again, NUMBER) == number:
+            scalars = load_acquire(again, SCALAR_BYTES)
+            values, packed = load_acquire(again, VALUES) + scalars, load_acquire(again, PACKED) + scalars
+            if memcmp(values, packed, load_acquire(again, VALUE_BYTES) - scalars) == 0:
+                return again
+    return 0
+
+
 @compiled("int64(int64)")
-def other_values(again: int) -> int:
-    """0 where the values of this round are those that are known."""
-    return _memcmp(load_acquire(again, VALUES), load_acquire(again, PACKED), load_acquire(again, VALUE_BYTES))
+def other_scalars(again: int) -> int:
+    """0 where the scalars of this round are those of the last."""
+    return memcmp(load_acquire(again, VALUES), load_acquire(again, PACKED), load_acquire(again, SCALAR_BYTES))
+
+
+@compiled("int64(int64)")
+def rewrite(again: int) -> int:
+    """Has the launch use the scalars of this round: 0, or what its function says, or −1 if that is Python's to do.
+
+    Once it has begun, CHANGED says so; should it fail, the call is no longer known.
+    """
+    words = load_acquire(again, REWRITING)
+    if words == 0:
+        return -1
+    number, values = load_acquire(again, NUMBER), load_acquire(again, VALUES)
+    store_release(again, NUMBER, FORGOTTEN)
+    store_release(again, CHANGED, 1)
+    memcpy(load_acquire(again, PACKED), values, load_acquire(again, SCALAR_BYTES))
+    calls, moves = load_acquire(words, CALLS), load_acquire(words, MOVES)
+    for at in range(FIRST + 3 * calls, FIRST + 3 * (calls + moves), 3):
+        source, target, nbytes = values + load_acquire(words, at), load_acquire(words, at + 1), load_acquire(words, at + 2)
+        if nbytes == AS_SINGLE:
+            memcpy(again + 8 * SCRATCH, source, 8)
+            store_half(target, as_single(load_acquire(again, SCRATCH)))
+        else:
+            memcpy(target, source, nbytes)
+    function = load_acquire(words, FUNCTION)
+    for at in range(FIRST, FIRST + 3 * calls, 3):
+        code = call_with_three(function, load_acquire(words, at), load_acquire(words, at + 1), load_acquire(words, at + 2))
+        if code != 0:
+            return code
+    store_release(again, NUMBER, number)
+    return 0
 
 
 @compiled("int64(int64)")
 def launch(relaunch: int) -> int:
     """Empties the mailbox and launches; 0, or the driver's error."""
     box = load_acquire(relaunch, BOX)
-    for word in range(load_acquire(relaunch, COUNT)):
+    for word in range(load_acquire(relaunch, MAILED)):
         store_release(box, word, 0)
-    return _call_pointer(load_acquire(relaunch, LAUNCH), load_acquire(relaunch, EXECUTABLE), load_acquire(relaunch, STREAM))
+    return call_with_two(load_acquire(relaunch, LAUNCH), load_acquire(relaunch, EXECUTABLE), load_acquire(relaunch, STREAM))
 
 
 @compiled("int64(int64)")
 def take(relaunch: int) -> int:
     """Puts the results where they belong; 1 if all were there in time, else 0, and then it may be called again."""
-    box, count = load_acquire(relaunch, BOX), load_acquire(relaunch, COUNT)
+    box, count = load_acquire(relaunch, BOX), load_acquire(relaunch, MAILED)
     word, since = 0, 0
     for i in range(MAIL_PAUSES + MAIL_YIELDS):
         while word < count:
             mail = load_acquire(box, word)
             if mail >> 32 != MAIL_IS_THERE:
                 break
-            _store_half(load_acquire(relaunch, TARGETS + word), mail)
+            store_half(load_acquire(relaunch, TARGETS + word), mail)
             word += 1
         if word == count:
             return 1
@@ -381,24 +307,39 @@ def take(relaunch: int) -> int:
     return 0
 
 
-@compiled("int64(int64, int64, int64, int64, int64, int64, int64)")
-def serve(base: int, world_size: int, rank: int, sequence: int, pauses: int, yields: int, again: int) -> int:
-    """`arrive`, and then every round that asks for the same again, for a while; the word SERVED says how many there were.
-
-    Returns what `arrive` returns for the first round that is another, or UNDER_WAY.
-    """
-    served, began = 0, _clock()
+@compiled("int64(int64, int64)")
+def repeat(table: int, number: int) -> int:
+    """A round, if it repeats a known call: 1 when it is done, UNDER_WAY while its results are late; 0 if it is Python's."""
+    again = find(table, number)
+    if again == 0:
+        return 0
+    if other_scalars(again) != 0:
+        store_release(table, REWRITTEN, 1)
+        if rewrite(again) != 0:
+            return 0
     relaunch = load_acquire(again, RELAUNCH)
+    if launch(relaunch) != 0:
+        return 0  # it is tried again, and fails, where that can be said
+    if take(relaunch) == 0:
+        store_release(table, LATE, again)
+        return UNDER_WAY
+    return 1
+
+
+@compiled("int64(int64, int64, int64, int64, int64, int64, int64)")
+def serve(base: int, world_size: int, rank: int, sequence: int, pauses: int, yields: int, table: int) -> int:
+    """`arrive`, and then every round that repeats a known call, for a while; the word SERVED says how many there were.
+
+    Returns what `arrive` returns for the first round that repeats none, or UNDER_WAY.
+    """
+    served, began = 0, clock()
     number = arrive(base, world_size, rank, sequence, 0, pauses, yields)
-    while number == load_acquire(again, NUMBER) and _clock() - began < SERVE_MS:
-        if other_values(again) != 0:
-            break
-        if launch(relaunch) != 0:
-            break  # it is tried again, and fails, where that can be said
-        if take(relaunch) == 0:
-            number = UNDER_WAY
+    while clock() - began < SERVE_MS:
+        done = repeat(table, number)
+        if done != 1:
+            number = UNDER_WAY if done == UNDER_WAY else number
             break
         served += 1
         number = arrive(base, world_size, rank, sequence + served, 0, pauses, yields)
-    store_release(again, SERVED, served)
+    store_release(table, SERVED, served)
     return number

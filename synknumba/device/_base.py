@@ -23,6 +23,7 @@ from synknumba._folding import THREADS, blocks_for, fold_kernel
 from synknumba._locating import THREADS as LOCATING_THREADS
 from synknumba._locating import locating_kernels, search_grid
 from synknumba._partition import Rows
+from synknumba._serving import Scalars
 from synknumba._shm import Segment
 from synknumba._types import Array, DeviceKind, Op, Shape, UserOp
 
@@ -143,9 +144,11 @@ class Replay(ABC):
 
     Attributes:
         relaunch: address of the `_serving.Relaunch` that compiled code repeats them by; 0 where there is none.
+        scalars: where they are to be written by whoever launches; None where that is not known, or not before `renew`.
     """
 
     relaunch: int = 0
+    scalars: Scalars | None = None
 
     @abstractmethod
     def __call__(self) -> None:

@@ -25,7 +25,7 @@ from cupy.cuda import runtime
 
 from synknumba import _spin
 from synknumba._errors import DeviceError
-from synknumba._serving import Relaunch
+from synknumba._serving import Relaunch, Scalar, Scalars
 from synknumba.device._base import Replay, Step
 from synknumba.device._cuda_code import MAILED_WORDS, Copy, Mailbox, mail, publish
 from synknumba.device._cuda_launch import Launch, make_launch
@@ -72,6 +72,12 @@ def _give_up(*what: object) -> NoReturn:
 def launcher() -> int:
     """The address of the driver's function that launches a graph: 0, or an error, of an executable and a stream."""
     return ctypes.cast(_driver().cuGraphLaunch, ctypes.c_void_p).value or 0
+
+
+@cache
+def rewriter() -> int:
+    """The address of that which gives a node other parameters: 0, or an error, of an executable, a node and its parameters."""
+    return ctypes.cast(_driver().cuGraphExecKernelNodeSetParams_v2, ctypes.c_void_p).value or 0
 
 
 def _ask(function: str, *args: Any) -> None:
@@ -221,6 +227,7 @@ class _GraphReplay(Replay):
         try:
             if self._kernels is None:
                 self._kernels = self._find_kernels()
+                self.scalars = self._find_places(self._kernels)
             for kernel in self._kernels:
                 kernel.renew(self._executable)
         except Exception:  # noqa: BLE001  # a scalar that does not fit, a driver that refuses: the steps do it one by one
@@ -237,6 +244,12 @@ class _GraphReplay(Replay):
             places = places or _find_scalars(step, self._stream)
         return [_KernelNode(self._nodes[i], step.arguments, places) for i, step in launches.items()]
 
+    def _find_places(self, kernels: "Sequence[_KernelNode]") -> Scalars:
+        """Where compiled code writes scalars, and what it calls then."""
+        places = [place for kernel in kernels for place in kernel.scalars]
+        calls = [(self._executable, *kernel.node_and_params) for kernel in kernels]
+        return Scalars(places, rewriter(), calls)
+
     def close(self) -> None:
         if self._executable:
             with suppress(runtime.CUDARuntimeError):
@@ -244,6 +257,7 @@ class _GraphReplay(Replay):
                 runtime.graphExecDestroy(self._executable)
                 runtime.graphDestroy(self._graph)
             self._executable = self.relaunch = 0
+            self.scalars = None
             self._steps = ()
 
 
@@ -352,7 +366,7 @@ class _KernelNode:
     """
 
     def __init__(self, node: int, arguments: list[Any], places: Sequence[_Place]) -> None:
-        self._node, self._arguments = node, arguments
+        self._arguments = arguments
         self._told, parameters = _read_node(node)
         starts = np.cumsum([0] + [-(-nbytes // 16) * 16 for _, nbytes in parameters]).tolist()
         self._memory = ctypes.create_string_buffer(starts[-1])
@@ -361,7 +375,12 @@ class _KernelNode:
         for (address, nbytes), start in zip(parameters, starts[:-1], strict=True):
             ctypes.memmove(base + start, address, nbytes)
         self._told.params = ctypes.cast(self._pointers, ctypes.POINTER(ctypes.c_void_p))
-        self._address = ctypes.addressof(self._told)
+        self.node_and_params = node, ctypes.addressof(self._told)
+        self.scalars = [
+            Scalar(place.position, number, letter, base + starts[i])
+            for place in places
+            for number, (i, letter, _) in enumerate(place.parts)
+        ]
         self._packs = [
             (place.position, struct.Struct("<" + letter).pack_into, starts[i], get)
             for place in places
@@ -373,6 +392,6 @@ class _KernelNode:
         """Puts the arguments' scalars into the graph."""
         for position, pack, start, get in self._packs:
             pack(self._memory, start, get(self._arguments[position]))
-        code = self._set(executable, self._node, self._address)
+        code = self._set(executable, *self.node_and_params)
         if code != 0:
             _give_up("cuGraphExecKernelNodeSetParams", code)

@@ -5,9 +5,10 @@ and by it does so late, after the rank has gone back to Python.
 """
 
 import ctypes
+import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +16,8 @@ import numpy as np
 
 import synknumba as synk
 from synknumba import _rank, _spin
-from synknumba._serving import Relaunch
-from synknumba.device import Replay, Step
+from synknumba._serving import Relaunch, Scalar, Scalars
+from synknumba.device import DeviceKernel, Replay, Step
 from tests.conformance.private_memory import PrivateDevice
 
 LATE_EVERY = 11
@@ -39,19 +40,91 @@ class CountedSpin:
         return number
 
 
+LETTERS = {"float64": "d", "float32": "f", "bool": "?", "complex128": "dd", "complex64": "ff"} | {
+    f"{sign}int{bits}": letter.upper() if sign else letter
+    for sign in ("", "u")
+    for bits, letter in ((8, "b"), (16, "h"), (32, "i"), (64, "q"))
+}
+
+
+class Launch:
+    """A step that launches, and that a graph would have as a node.
+
+    Args:
+        bind: of the kernel.
+        args: of the launch.
+        changing: positions of scalars among them.
+    """
+
+    def __init__(self, bind: Callable[[list[Any]], Step], args: list[Any], changing: Sequence[int]) -> None:
+        self.bind, self.args, self.changing = bind, args, changing
+        self._step = bind(args)
+
+    def __call__(self) -> None:
+        self._step()
+
+
+class Node:
+    """A launch in a graph: its arguments are its own, and it is told of others by memory that has scalars as a kernel does."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.step = launch.bind(args := [*launch.args])
+        self._args, self._usual = args, launch.args
+        self._memory = np.zeros(2 * max(1, len(launch.changing)), np.int64)
+        places = [
+            (p, part, letter) for p in launch.changing for part, letter in enumerate(LETTERS[np.asarray(args[p]).dtype.name])
+        ]
+        address = self._memory.ctypes.data
+        self.scalars = [Scalar(*place, address + 8 * k) for k, place in enumerate(places)]
+
+    def write(self) -> None:
+        """The launch's scalars into the memory, as Python does it."""
+        for place in self.scalars:
+            value = self._usual[place.position]
+            parts = (value.real, value.imag) if np.iscomplexobj(value) else (value,)
+            struct.pack_into(place.letter, self._memory, place.address - self._memory.ctypes.data, parts[place.part])
+
+    def read(self) -> None:
+        """What is in the memory is what is launched with."""
+        parts: dict[int, list[Any]] = {}
+        for place in self.scalars:
+            (part,) = struct.unpack_from(place.letter, self._memory, place.address - self._memory.ctypes.data)
+            parts.setdefault(place.position, []).append(part)
+        for position, found in parts.items():
+            value = found[0] if len(found) == 1 else complex(*found)
+            self._args[position] = type(self._args[position])(value)
+
+
+class NodeKernel(DeviceKernel):
+    """A kernel whose launches are nodes in what is recorded."""
+
+    def __init__(self, kernel: DeviceKernel) -> None:
+        self._kernel = kernel
+
+    def bind(self, grid: Any, block: Any, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
+        return Launch(lambda args: self._kernel.bind(grid, block, smem_bytes, args, changing), args, changing)
+
+    def convert(self, arg: Any) -> Any:
+        return self._kernel.convert(arg)
+
+
 class CalledReplay(Replay):
     """Steps that are run where a graph would be launched.
 
     Attributes:
         fails_in: launches from now that one of them fails; 0 if none does.
         broken: whether one has failed, and not been told yet.
+        refuses_in: of how many times from now that a node gets other scalars one fails; 0 if none does.
     """
 
     fails_in = 0
     broken = False
+    refuses_in = 0
 
     def __init__(self, steps: Sequence[Step]) -> None:
-        self._steps = steps
+        self._nodes = {id(step): Node(step) for step in steps if isinstance(step, Launch)}
+        self._steps = [self._nodes[id(step)].step if id(step) in self._nodes else step for step in steps]
+        self._set = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 3)(self._set_node)
         self._words = np.zeros(2, np.int64)  # the mailbox, and where its word belongs
         box = self._words.ctypes.data
         self._launches = 0
@@ -97,14 +170,34 @@ class CalledReplay(Replay):
         while not _spin.take(self.relaunch):
             pass
 
+    def _set_node(self, executable: int, node: int, params: int) -> int:
+        assert (executable, params) == (11, node + 1)
+        kind = type(self)
+        if kind.refuses_in:
+            kind.refuses_in -= 1
+            if not kind.refuses_in:
+                return 1
+        self._nodes[node].read()
+        return 0
+
     def renew(self) -> bool:
-        return True  # steps read the scalars when they are run
+        for node in self._nodes.values():
+            node.write()
+            node.read()
+        if self.scalars is None:
+            address = ctypes.cast(self._set, ctypes.c_void_p).value or 0
+            places = [place for node in self._nodes.values() for place in node.scalars]
+            self.scalars = Scalars(places, address, [(11, node, node + 1) for node in self._nodes])
+        return True
 
     def close(self) -> None:
         self.relaunch = 0
 
 
 class ReplayedDevice(PrivateDevice):
+    def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
+        return NodeKernel(super().kernel(function, options))
+
     def record(self, steps: Sequence[Step]) -> Replay | None:
         return CalledReplay(steps)
 

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from numba import cuda
+from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
 from synknumba._rank_state import current_rank
@@ -94,17 +95,120 @@ def test_what_is_not_the_same_again_is_noticed(world):
     assert served()[0].sum() > 10
 
 
-def test_programs_in_turns_are_not_served(world):
+def test_programs_in_turns_are_served(world):
     x, y = synk.data(np.arange(float(N))), synk.data(np.zeros(N))
-    for _ in range(5):
-        scaled(x, 1.0)
-        advance(y)
     served()
-    for _ in range(20):
+    for k in range(150):
         assert scaled(x, 1.0).high == N - 1
         advance(y)
-    assert np.all(y.data == 25)
-    assert not served().any()
+        assert y.data[k] == k + 1
+    done, _ = served()
+    assert done.sum() > 10
+
+
+def test_scalars_that_change_are_served(world):
+    x = synk.data(np.arange(float(N)))
+    served()
+    for k in range(300):
+        assert scaled(x, float(k)) == (k * x.data.sum(), k * (N - 1))
+    for factor in (1.0, 1.0, 2.0, 1.0):  # in Python's eyes the last it knows of may be this one
+        assert scaled(x, factor).high == factor * (N - 1)
+    done, begun = served()
+    assert done.sum() > 10
+    assert begun.sum() > 0
+
+
+def test_python_goes_on_with_the_scalars_that_compiled_code_had(world):
+    """Ranks go back to Python in between: by a function, by a late result, by falling asleep."""
+    x = synk.data(np.arange(float(N)))
+    rng = np.random.default_rng(3)
+    for factor in (0.0, 1.0, 2.0):
+        scaled(x, factor)
+    served()
+    for k in range(400):
+        factor = float(rng.integers(3))
+        assert scaled(x, factor).high == factor * (N - 1)
+        if k % 37 == 0:
+            own_pid()
+        if k % 101 == 0:
+            time.sleep(0.2)
+    assert served()[0].sum() > 10
+
+
+def test_scalars_that_the_driver_refuses(world):
+    @synk.function(outputs=None)
+    def refuse_in(times):
+        replayed_device.CalledReplay.refuses_in = times
+
+    x = synk.data(np.arange(float(N)))
+    for times in (1, 2, 7):
+        for k in range(4):
+            scaled(x, float(k))
+        refuse_in(times)
+        for k in range(40):
+            assert scaled(x, float(k % 5)).high == k % 5 * (N - 1)
+    refuse_in(0)
+
+
+@synk.parallel(outputs={"out": synk.output("gather", shape=(2,), dtype="float64")})
+@cuda.jit
+def listed(x, scale, shift, out):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        out[i, 0] = x[i] * scale
+        out[i, 1] = x[i] + shift
+
+
+def test_loops_of_many_calls(world):
+    """More than are known at once, in any order: programs, rows, scalars, results that are kept, contents that change."""
+    rng = np.random.default_rng(11)
+    x, y = synk.data(np.arange(float(N))), synk.data(np.ones(N))
+    y.freeze()
+    batches = [slice(int(low), int(low) + 100) for low in rng.integers(0, N - 100, 90)]
+    kept = []
+    served()
+    for k in range(900):
+        which = (x, y)[int(rng.integers(2))]
+        batch = batches[int(rng.integers(90 if k % 300 > 200 else 3))]
+        scale, shift = float(rng.integers(5)), int(rng.integers(3))
+        if k % 50 == 0:
+            x.data[:] = rng.random(N)
+        rows = which.data[batch]
+        if rng.random() < 0.5:
+            assert_allclose(scaled(which, scale, batch=batch), (scale * rows.sum(), scale * rows.max()))
+        else:
+            kept.append((listed(which, scale, shift, batch=batch), np.stack([rows * scale, rows + shift], 1)))
+        if len(kept) > k // 100 % 4:
+            assert_array_equal(*kept.pop(0))
+        if k % 97 == 0:
+            y.thaw()
+            y.data[:] = rng.random(N)
+            y.freeze()
+        if k % 131 == 0:
+            own_pid()
+    done, _ = served()
+    assert done.sum() > 10
+
+
+def test_collectives_among_calls_are_served(world):
+    held = synk.variable(np.zeros(3))
+
+    @synk.parallel(outputs={"seen": synk.output("max", shape=(), dtype="float64")}, grid=1, block=1)
+    @cuda.jit
+    def step(held, rank, amount, seen):
+        held[0] += rank * amount
+        cuda.atomic.max(seen, 0, held[0])
+
+    expected = 0.0
+    served()
+    for k in range(150):
+        amount = float(k % 3)
+        assert step(held, synk.RANK, amount) == expected + amount
+        synk.all_reduce(held, "avg")
+        expected += amount / 2
+    done, _ = served()
+    assert_array_equal(synk.get_value(1, held), [expected, 0, 0])
+    assert done.sum() > 10
 
 
 def test_memory_that_moves_between_the_same_calls(world):
@@ -126,6 +230,15 @@ def test_memory_that_moves_between_the_same_calls(world):
         for _ in range(6):
             assert look(v) == 2 * value
     del x, v
+
+
+def test_frozen_rows_in_turns(world):
+    """Two selections have their rows in the same place."""
+    x = synk.data(np.arange(float(N)))
+    x.freeze()
+    for _ in range(30):
+        for batch in (slice(10), slice(500, 510), slice(500, 510)):
+            assert scaled(x, 1.0, batch=batch) == (x.data[batch].sum(), x.data[batch].max())
 
 
 def test_frozen_rows_are_those_of_their_version(world):

@@ -12,7 +12,7 @@ import pytest
 
 from synknumba import _spin
 from synknumba._control import ROOMY, ControlBlock
-from synknumba._serving import Again, Relaunch
+from synknumba._serving import Again, Packing, Relaunch, Table
 
 PROGRAM, OTHER, STOP = 5, 6, 7
 MARK = 1 << 32
@@ -68,6 +68,17 @@ class Launched:
         return [self.value(call, word) for word in range(len(self.box))]
 
 
+def known(control: ControlBlock, launched: Launched, values: bytes) -> Again:
+    """A call that launches it."""
+    address = launched.relaunch.address
+
+    def finish() -> None:
+        while not _spin.take(address):
+            pass
+
+    return Again(PROGRAM, control.values, values, Packing(), address, finish, pytest.fail)
+
+
 class Served(threading.Thread):
     """A rank of one, which hands its waits over to compiled code.
 
@@ -77,9 +88,10 @@ class Served(threading.Thread):
 
     def __init__(self, control: ControlBlock, launched: Launched, values: bytes) -> None:
         super().__init__(daemon=True)
-        self.again = Again(PROGRAM, control.values, values, launched.relaunch.address)
+        self.table = Table()
+        self.table.add(known(control, launched, values))
         self.python: list[tuple[int, int]] = []
-        self._control, self._launched = control, launched
+        self._control = control
 
     def run(self) -> None:
         base, sequence, number = self._control.base, 0, _spin.NO_COMMAND
@@ -87,15 +99,14 @@ class Served(threading.Thread):
             while number == _spin.NO_COMMAND:
                 number = _spin.await_command(base, sequence, 1000, 100_000)
             sequence += 1
-            served = self.again.served
-            self.python.append((number, served))
-            while number == _spin.UNDER_WAY and not _spin.take(self._launched.relaunch.address):
-                pass
+            self.python.append((number, self.table.served))
+            if number == _spin.UNDER_WAY:
+                self.table.late.finish()
             if number == STOP:
                 _spin.arrive(base, 1, 0, sequence, 0, 0, 0)
                 return
-            number = _spin.serve(base, 1, 0, sequence, 1000, 100_000, self.again.address)
-            sequence += self.again.served
+            number = _spin.serve(base, 1, 0, sequence, 1000, 100_000, self.table.address)
+            sequence += self.table.served
 
 
 class Coordinator:
@@ -201,7 +212,8 @@ def test_handlers_of_signals_do_not_wait_for_long():
     control = ControlBlock(1, ROOMY)
     box = np.zeros(2, np.int64)
     relaunch = Relaunch(mail_at_once.address, box.ctypes.data, 0, box.ctypes.data, [box.ctypes.data + 8])
-    again = Again(PROGRAM, control.values, b"", relaunch.address)
+    table = Table()
+    table.add(Again(PROGRAM, control.values, b"", Packing(), relaunch.address, pytest.fail, pytest.fail))
     pid = os.fork()
     if pid == 0:
         coordinator = Coordinator(control)
@@ -220,9 +232,9 @@ def test_handlers_of_signals_do_not_wait_for_long():
                 number = _spin.await_command(control.base, sequence, 1000, 100_000)
             sequence += 1
             if number == PROGRAM:
-                number = _spin.serve(control.base, 1, 0, sequence, 1000, 100_000, again.address)
-                sequence += again.served
-                served += again.served
+                number = _spin.serve(control.base, 1, 0, sequence, 1000, 100_000, table.address)
+                sequence += table.served
+                served += table.served
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, usual)

@@ -306,6 +306,7 @@ def load() -> SimpleNamespace:
                 package[name] = module
     runtime = stand_in["cupy.cuda.runtime"]
     loaded["graph"].launcher = _launcher(runtime)
+    loaded["graph"].rewriter = _rewriter(loaded["graph"])
     return SimpleNamespace(**loaded, runtime=runtime)
 
 
@@ -320,4 +321,14 @@ def _launcher(runtime: ModuleType) -> Any:
         return 0
 
     function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)(launch)
+    return lambda: ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _rewriter(graph: ModuleType) -> Any:
+    """That which gives a node other parameters, likewise."""
+
+    def rewrite(executable: int, node: int, parameters: int) -> int:
+        return int(graph._driver().cuGraphExecKernelNodeSetParams_v2(executable, node, parameters))
+
+    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 3)(rewrite)
     return lambda: ctypes.cast(function, ctypes.c_void_p).value

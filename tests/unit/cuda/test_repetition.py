@@ -105,7 +105,7 @@ def test_kernels_between_those_with_scalars(bench, monkeypatch, launches):
     for scale in (1, 1, 1, 2, 3, 3):
         for args in scales:
             args[1] = scale
-        repeated.renew()
+        repeated.renew(b"")
         repeated()
         assert out[0] == scale * 123
     assert len(launches) == 5
@@ -121,7 +121,7 @@ def test_scalars(bench, monkeypatch, launches, refuses):
     kernel = bench.gpu.launch.CudaKernel(Dispatcher(bench.machine, seen.append), bench.stream, debug=False)
     repeated = Repetition(device_of(bench), [kernel.bind((1, 1, 1), (1, 1, 1), 0, args, (0,))])
     for args[0] in (1, 1, 1, 5, 5, 6):
-        repeated.renew()
+        repeated.renew(b"")
         repeated()
     assert seen == [1, 1, 1, 5, 5, 6]
     assert len(launches) == (1 if refuses else 5)  # the scalar is renewed before the second replay

@@ -1,8 +1,12 @@
 """Scalars of a recorded launch are replaced by others, whatever their types; where that cannot be done, `renew` says so."""
 
+import struct
+
 import numpy as np
 import pytest
 
+from synknumba import _spin
+from synknumba._serving import Again, Packing, Table
 from tests.unit.cuda.numba_kernels import Dispatcher, Driver
 
 GRID, BLOCK = (1, 1, 1), (1, 1, 1)
@@ -66,6 +70,88 @@ def test_all_types(bench, driver, of, values):
         replay()
         check(seen, [(7, value, 2.5)])
     replay.close()
+
+
+FORMATS = {"b": "?", "i": "q", "u": "Q", "f": "d", "c": "dd"}  # as scalars come, by their kind
+
+
+class Known:
+    """A call with one scalar that changes, as compiled code knows it."""
+
+    NUMBER = 5
+
+    def __init__(self, replay, position, value):
+        self.layout = struct.Struct("<q" + FORMATS[np.asarray(value).dtype.kind])  # behind another value
+        packing = Packing(self.layout.format[1:], self.layout.size, {position: 1})
+        self.values, self.replay, self.changed = np.zeros(64, np.uint8), replay, []
+        self.put(value)
+        packed = bytes(self.values[: self.layout.size])
+        self.again = Again(
+            self.NUMBER, self.values, packed, packing, replay.relaunch, replay.wait, lambda: self.changed.append(1)
+        )
+        self.again.know(packed, replay.scalars)
+        self.table = Table()
+        self.table.add(self.again)
+
+    def put(self, value):
+        value = np.asarray(value)[()].item()
+        parts = (value.real, value.imag) if isinstance(value, complex) else (value,)
+        self.layout.pack_into(self.values, 0, 0, *parts)
+
+    def call(self, value):
+        """One round; whether compiled code has done it, and whether it has changed the scalar."""
+        self.put(value)
+        said = _spin.repeat(self.table.address, self.NUMBER)
+        self.table.catch_up()
+        if said == _spin.UNDER_WAY:
+            self.table.late.finish()
+        return said != 0, bool(self.changed and self.changed.pop())
+
+
+@pytest.mark.parametrize(("of", "values"), VALUES, ids=[f"{of.__module__}.{of.__name__}" for of, _ in VALUES])
+def test_compiled_code_replaces_all_types(bench, driver, of, values):
+    first, *others = map(of, values)
+    replay, _, seen = launching(bench, [7, first, 2.5], (1,))
+    assert replay.renew()
+    known = Known(replay, 1, first)
+    if of is np.float16:  # left to Python
+        assert known.call(others[0]) == (False, False)
+    else:
+        for value in (*others, first):
+            for again in (False, True):
+                before = bytes(known.values)
+                done, changed = known.call(value)
+                assert done
+                assert changed == (bytes(known.values) != before)
+                assert not (again and changed)
+                check(seen, [(7, value, 2.5)])
+    replay.close()
+
+
+def test_a_driver_that_refuses_compiled_code(bench, driver):
+    """Then it is Python's, and stays so until that has made everything right."""
+    replay, (args,), seen = launching(bench, [7, 1], (1,))
+    assert replay.renew()
+    known = Known(replay, 1, 1)
+    assert known.call(2) == (True, True)
+    driver.refuses = True
+    assert known.call(3) == (False, True)
+    driver.refuses = False
+    assert known.call(3) == (False, False)
+    args[1] = 3
+    assert replay.renew()
+    known.again.know(known.layout.pack(0, 3), replay.scalars)
+    assert known.call(3) == (True, False)
+    assert known.call(4) == (True, True)
+    check(seen, [(7, 2), (7, 3), (7, 4)])
+
+
+def test_before_it_is_known_where_scalars_are(bench, driver):
+    replay, _, seen = launching(bench, [7, 1], (1,))
+    known = Known(replay, 1, 1)
+    assert known.call(1) == (True, False)  # what it knows
+    assert known.call(2) == (False, False)
+    check(seen, [(7, 1)])
 
 
 @pytest.mark.parametrize("first", [1 + 4j, 5 + 2j, 3 + 2j, 1 + 2j, 3 + 4j, 5 + 6j])
