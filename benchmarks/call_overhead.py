@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 
 import numba
@@ -85,12 +86,18 @@ def measure_here(ranks: int, device: str, seconds: float) -> Iterator[Result]:
         assert kernel_sum(x) == array_sum(x) == kernel_scaled_sum(x, 1.0) == values.sum()
         factors = iter(range(1 << 62))
 
+        turns = cycle((partial(kernel_sum, x), partial(kernel_scaled_sum, x, 1.0)))
+
+        def in_turn() -> object:
+            return next(turns)()
+
         def result(what: str, kind: str, call: Callable[[], object], pause: float = 0.0) -> Result:
             return Result("synknumba", what, kind, ranks, time_calls(call, seconds, pause=pause))
 
         yield result("kernel without arguments", "empty", nothing)
         yield result("kernel, sum", "sum", partial(kernel_sum, x))
         yield result("kernel, sum, another factor each call", "sum", lambda: kernel_scaled_sum(x, float(next(factors))))
+        yield result("two kernels in turn, sum", "sum", in_turn)
         yield result("Python function, sum", "sum", partial(array_sum, x))
         sent = synk.data(values)
         assert kernel_sum(sent) == values.sum()

@@ -21,7 +21,7 @@ from _common import arguments, print_table, save
 from call_overhead import kernel_sum
 
 import synknumba as synk
-from synknumba import _rank_state, _repetition, _rounds, _routine, _spin
+from synknumba import _rank_state, _repetition, _rounds, _routine, _spin, _words
 
 CALLS = 20_000
 POINTS = 4  # of a rank, and of the coordinator
@@ -29,7 +29,7 @@ WIDTH = POINTS + 2  # words of each: the points, and where the system writes the
 
 clock = time.perf_counter_ns
 
-BEFORE = ("script: finds the plan", "doorbell: until the last rank has it", "rank: compares the values")
+BEFORE = ("script: finds the plan", "doorbell: until the last rank has it", "rank: finds the call")
 AFTER = ("arrival: until the script has it", "script: adds up")
 STEPS = {
     "cpu": (*BEFORE, "device: work", "rank: returns", *AFTER),
@@ -108,30 +108,32 @@ def timed_serve(points: Any) -> Any:
     def note(rank, point):
         line = start + 8 * WIDTH * rank
         scratch = line + 8 * POINTS
-        _spin._clock_gettime(_spin._MONOTONIC, scratch)
-        now = _spin.load_acquire(scratch, 0) * 1_000_000_000 + _spin.load_acquire(scratch, 1)
-        _spin.store_release(line, point, now)
+        _words.clock_gettime(_words.MONOTONIC, scratch)
+        now = _words.load_acquire(scratch, 0) * 1_000_000_000 + _words.load_acquire(scratch, 1)
+        _words.store_release(line, point, now)
 
     @numba.njit(["int64(int64, int64, int64, int64, int64, int64, int64)"], nogil=True)
-    def serve(base, world_size, rank, sequence, pauses, yields, again):
-        served, began = 0, _spin._clock()
-        relaunch = _spin.load_acquire(again, _spin.RELAUNCH)
+    def serve(base, world_size, rank, sequence, pauses, yields, table):
+        served, began = 0, _words.clock()
         number = _spin.arrive(base, world_size, rank, sequence, 0, pauses, yields)
-        while number == _spin.load_acquire(again, _spin.NUMBER) and _spin._clock() - began < _spin.SERVE_MS:
+        while _words.clock() - began < _spin.SERVE_MS:
             note(rank, 0)
-            if _spin.other_values(again) != 0:
+            again = _spin.find(table, number)
+            if again == 0 or _spin.other_scalars(again) != 0:
                 break
             note(rank, 1)
+            relaunch = _words.load_acquire(again, _spin.RELAUNCH)
             if _spin.launch(relaunch) != 0:
                 break
             note(rank, 2)
             if _spin.take(relaunch) == 0:
+                _words.store_release(table, _spin.LATE, again)
                 number = _spin.UNDER_WAY
                 break
             note(rank, 3)
             served += 1
             number = _spin.arrive(base, world_size, rank, sequence + served, 0, pauses, yields)
-        _spin.store_release(again, _spin.SERVED, served)
+        _words.store_release(table, _spin.SERVED, served)
         return number
 
     return serve

@@ -35,7 +35,7 @@ from _collectives_peers import AT_LEAST, Collective, Group, How, Prepared, Row, 
 from _common import Timing, arguments, print_table, save, time_calls
 
 import synknumba as synk
-from synknumba import _spin
+from synknumba import _spin, _words
 from synknumba.comm import Communicator, Exchange, host_communicator, nccl_communicator, nccl_unique_id
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "broadcast")
@@ -107,13 +107,13 @@ def check_call(collective: Collective, own: synk.Variable, whole: synk.Variable,
 @_spin.compiled("void(int64, int64)")
 def meet(base: int, ranks: int) -> None:
     """A barrier: goes on when the count of arrivals has reached the next multiple of the ranks."""
-    arrived = _spin.fetch_add(base, 0, 1)
+    arrived = _words.fetch_add(base, 0, 1)
     everybody = (arrived // ranks + 1) * ranks
     looks = 0
-    while _spin.load_acquire(base, 0) < everybody:
+    while _words.load_acquire(base, 0) < everybody:
         looks += 1
         if looks > LOOKS:
-            _spin._sched_yield()
+            _words.sched_yield()
 
 
 class Forked(Group):

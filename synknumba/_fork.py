@@ -35,7 +35,7 @@ def fork(
         transport: what carries collectives over variables: "nccl", between GPUs; "host", shared memory; "auto": "nccl" where
             each rank has a GPU of its own and NCCL can be set up, else "host". The logger "synknumba" says which, and why.
         profile: write a cProfile of each rank to synknumba-rank<r>.prof in the working directory when the world closes. On
-            GPUs, a kernel's call that is the same again takes no Python on a rank, and is not in it.
+            GPUs, what a rank has repeated before takes no Python there, and is not in it.
         timeout: seconds a call may take before all ranks are ended and `CallTimeout` is raised. Default: no limit. Compiling,
             at the first call of a function, counts.
         prefix_output: put "[rank 2] " before each line that a rank writes to stdout or stderr. Lines are whole then, and come a

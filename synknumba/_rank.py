@@ -124,7 +124,7 @@ class Rank:
             silent = news is None and not warned
             if silent and again is not None:
                 table.add(again)
-            if silent and table:
+            if silent and table.known:
                 number = _spin.serve(base, world_size, rank, sequence, pauses, yields, table.address)
                 sequence += table.served
                 table.catch_up()

@@ -23,6 +23,9 @@ class Repetition:
         steps: what is run, without the wait for its end.
         checks: what is run before them, always one by one.
         packing: of the scalars that the steps use.
+
+    Attributes:
+        relaunches: whether compiled code can repeat a run.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class Repetition:
         self._packing = packing
         self._runs = 0  # up to 2
         self._replay: Replay | None = None
+        self.relaunches = False
         self._again: Again | None = None
         self._now = self._one_by_one()
 
@@ -44,6 +48,7 @@ class Repetition:
             self._replay = self._device.record(self._steps)
             if self._replay is not None:
                 self._now = [*self._checks, self._replay]
+                self.relaunches = self._replay.relaunch != 0
         for step in self._now:
             step()
         if self._runs == 0:  # it has succeeded
@@ -59,7 +64,7 @@ class Repetition:
             changed: called after compiled code has rewritten scalars.
         """
         replay = self._replay
-        if self._again is None and replay is not None and replay.relaunch:
+        if self._again is None and self.relaunches and replay is not None:
             self._again = Again(number, values, packed, self._packing, replay.relaunch, replay.wait, changed)
             self._again.know(packed, replay.scalars)
         return self._again
@@ -85,6 +90,7 @@ class Repetition:
         if self._replay is not None:
             self._replay.close()
             self._replay = None
+            self.relaunches = False
             self._now = self._one_by_one()
 
     def _one_by_one(self) -> list[Step]:

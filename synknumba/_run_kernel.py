@@ -83,7 +83,7 @@ class KernelRoutine(Routine):
     @property
     def again(self) -> Again | None:
         now = self._now
-        if now is None or self._packed is None:
+        if now is None or not now.run.relaunches or self._packed is None:
             return None
         values, changed = self.place.control.values, partial(self._scalars_changed, now)
         return now.run.again(self.program.number, values, self._packed, changed)

@@ -199,15 +199,16 @@ class Again:
 
 @final
 class Table:
-    """The calls that a rank knows, those of late."""
+    """The calls that a rank knows.
+
+    Attributes:
+        known: those of late, in the order in which it has got to know them.
+    """
 
     def __init__(self) -> None:
-        self._known: list[Again] = []
+        self.known: list[Again] = []
         self._words = np.zeros(_spin.ENTRIES + MOST_KNOWN, np.int64)
         self.address: int = self._words.ctypes.data
-
-    def __len__(self) -> int:
-        return len(self._known)
 
     @property
     def served(self) -> int:
@@ -218,30 +219,30 @@ class Table:
     def late(self) -> Again:
         """The call whose results were late."""
         address = self._words[_spin.LATE]
-        return next(again for again in self._known if again.address == address)
+        return next(again for again in self.known if again.address == address)
 
     def add(self, again: Again) -> None:
         """Knows one more call, and one less if there are too many."""
         if again.table is None:
-            if len(self._known) == MOST_KNOWN:
-                self.drop(self._known[0])
+            if len(self.known) == MOST_KNOWN:
+                self.drop(self.known[0])
             again.table = self
-            self._set([*self._known, again])
+            self._set([*self.known, again])
 
     def drop(self, again: Again) -> None:
         """Does not know a call any more."""
         again.table = None
-        self._set(one for one in self._known if one is not again)
+        self._set(one for one in self.known if one is not again)
 
     def catch_up(self) -> None:
         """After `serve`: tells those whose scalars have been rewritten."""
         if self._words[_spin.REWRITTEN]:
             self._words[_spin.REWRITTEN] = 0
-            for again in self._known:
+            for again in self.known:
                 if again.take_changed():
                     again.changed()
 
     def _set(self, known: Iterable[Again]) -> None:
-        self._known = list(known)
-        self._words[_spin.KNOWN] = len(self._known)
-        self._words[_spin.ENTRIES : _spin.ENTRIES + len(self._known)] = [again.address for again in self._known]
+        self.known = list(known)
+        self._words[_spin.KNOWN] = len(self.known)
+        self._words[_spin.ENTRIES : _spin.ENTRIES + len(self.known)] = [again.address for again in self.known]

@@ -10,9 +10,9 @@ import numba
 import numpy as np
 import pytest
 
-from synknumba import _spin
+from synknumba import _spin, _words
 from synknumba._control import ROOMY, ControlBlock
-from synknumba._serving import Again, Packing, Relaunch, Table
+from synknumba._serving import MOST_KNOWN, Again, Packing, Relaunch, Table
 
 PROGRAM, OTHER, STOP = 5, 6, 7
 MARK = 1 << 32
@@ -22,7 +22,7 @@ EXECUTABLE, STREAM = 1234, 5678
 @numba.cfunc("int32(int64, int64)")
 def mail_at_once(box, stream):
     """A launch that takes no time, in compiled code."""
-    _spin.store_release(box, 0, MARK)
+    _words.store_release(box, 0, MARK)
     return 0
 
 
@@ -293,3 +293,97 @@ def test_zero_is_a_result():
     assert _spin.take(address) == 1
     assert launched.result() == [0, 0xFFFFFFFF]
     assert sorted(launched.memory.tolist()) == [0, 99, 99, 99, 99, 0xFFFFFFFF]
+
+
+class Values:
+    """Where a round's values are; they are kept up to date as one call's."""
+
+    def __init__(self) -> None:
+        self.array = np.zeros(64, np.uint8)
+
+    def put(self, packed: bytes) -> None:
+        self.array[: len(packed)] = list(packed)
+
+
+def call_of(values: Values, packed: bytes, number: int = PROGRAM, scalars: int = 0) -> tuple[Launched, Again]:
+    """A call that writes down that it was launched."""
+    launched = Launched()
+    packing = Packing(nbytes=scalars)
+    return launched, Again(number, values.array, packed, packing, launched.relaunch.address, pytest.fail, pytest.fail)
+
+
+def test_a_table_finds_a_call_by_its_number_and_its_rows():
+    values, table = Values(), Table()
+    keys = [(number, rows) for number in (PROGRAM, OTHER) for rows in (b"abcdefgh", b"abcdefgi", b"Abcdefgh")] + [(STOP, b"")]
+    calls = [(key, *call_of(values, key[1], key[0])) for key in keys]
+    for _, _, again in calls:
+        table.add(again)
+        table.add(again)  # changes nothing
+    assert len(table.known) == len(calls)
+    for (number, rows), launched, _ in calls:
+        values.put(rows)
+        assert _spin.repeat(table.address, number) == 1
+        assert len(launched.calls) == 1
+    assert sum(len(launched.calls) for _, launched, _ in calls) == len(calls)
+    values.put(b"zbcdefgh")
+    assert _spin.repeat(table.address, PROGRAM) == 0
+
+
+@pytest.mark.parametrize("number", [_spin.NO_COMMAND, _spin.MUST_POST, _spin.UNDER_WAY, -1])
+def test_what_is_no_program_is_found_nowhere(number):
+    """Also where a call is known no more for the moment."""
+    values, table = Values(), Table()
+    launched, again = call_of(values, b"")
+    table.add(again)
+    again.forget()
+    assert _spin.repeat(table.address, number) == 0
+    assert _spin.repeat(table.address, PROGRAM) == 0
+    assert not launched.calls
+    again.know(b"", None)
+    assert _spin.repeat(table.address, PROGRAM) == 1
+
+
+def test_a_table_forgets_the_oldest_calls():
+    values, table = Values(), Table()
+    calls = [call_of(values, bytes([k])) for k in range(MOST_KNOWN + 5)]
+    for _, again in calls:
+        table.add(again)
+    for k, (launched, again) in enumerate(calls):
+        values.put(bytes([k]))
+        assert _spin.repeat(table.address, PROGRAM) == (k >= 5)
+        assert len(launched.calls) == (k >= 5)
+        assert (again.table is table) == (k >= 5)
+    launched, again = calls[0]
+    table.add(again)
+    values.put(bytes([0]))
+    assert _spin.repeat(table.address, PROGRAM) == 1
+
+
+def test_a_call_that_is_closed_is_in_no_table():
+    values, table = Values(), Table()
+    calls = [call_of(values, bytes([k])) for k in range(3)]
+    for _, again in calls:
+        table.add(again)
+    calls[1][1].close()
+    calls[1][1].close()
+    assert table.known == [calls[0][1], calls[2][1]]
+    for k in range(3):
+        values.put(bytes([k]))
+        assert _spin.repeat(table.address, PROGRAM) == (k != 1)
+    call_of(values, b"")[1].close()  # which was in none
+
+
+def test_other_scalars_are_left_to_python_where_it_is_not_known_how_to_rewrite_them():
+    values, table = Values(), Table()
+    launched, again = call_of(values, b"sssssssrow", scalars=7)
+    table.add(again)
+    values.put(b"sssssssrow")
+    assert _spin.repeat(table.address, PROGRAM) == 1
+    values.put(b"ssssssSrow")
+    assert _spin.repeat(table.address, PROGRAM) == 0
+    again.know(b"ssssssSrow", None)
+    assert _spin.repeat(table.address, PROGRAM) == 1
+    values.put(b"ssssssSroW")
+    assert _spin.repeat(table.address, PROGRAM) == 0
+    table.catch_up()
+    assert len(launched.calls) == 2
