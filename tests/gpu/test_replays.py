@@ -119,6 +119,36 @@ def test_scalars_that_change(world):
     assert_replayed(call)
 
 
+def test_calls_in_turns_with_other_scalars_are_served_without_python(world):
+    x, y = synk.data(np.arange(1000.0)), synk.data(np.zeros(1000))
+    x.freeze()
+    take_counts(0)
+    for k in range(1000):
+        assert add_up(x) == 499_500
+        assert account(x, float(k), y).total[1] == 1000
+        if k % 100 == 0:
+            assert_array_equal(y.data, x.data * k)
+    for one_by_one, replayed, served in take_counts(0):
+        assert one_by_one == 2
+        assert replayed == 1998
+        assert served > 1000
+
+
+@pytest.mark.parametrize("of", [bool, int, float, complex, np.int8, np.uint16, np.float16, np.float32, np.uint64, np.complex64])
+def test_scalars_of_all_types_in_a_loop(world, of):
+    @synk.parallel(outputs={"out": synk.output("max", shape=(), dtype="float64")}, grid=1, block=1)
+    @cuda.jit
+    def tell(before, value, after, out):
+        cuda.atomic.max(out, 0, before * 1000.0 + (value * value).real + after)
+
+    take_counts(0)
+    for k in range(60):
+        value = of(k % 11)
+        assert tell(k % 3, value, 0.5) == k % 3 * 1000.0 + float((value * value).real) + 0.5
+    for _, _, served in take_counts(0):
+        assert (served > 10) == (of is not np.float16)
+
+
 def test_gathered_rows_records_and_broadcast_arrays(world):
     point = np.dtype([("a", "f8"), ("b", "i8")])
 
