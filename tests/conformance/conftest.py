@@ -4,6 +4,7 @@ Worlds are costly to start (a GPU's takes seconds, and kernels are compiled anew
 after the other in one world. A test that ends its world, or makes worlds of its own, asks for `fork_row` instead of `world`.
 """
 
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import synknumba as synk
+from synknumba import _distribute
 from tests.conformance.private_memory import fork_private
 from tests.conformance.replayed_device import fork_replayed
 
@@ -95,6 +97,12 @@ def fork_row(row: dict[str, Any]) -> Iterator[Callable[[], synk.World]]:
     _keeper.close()
     yield lambda: start(row)
     synk.close()
+
+
+@pytest.fixture
+def no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests have made is not there for `distribute`, which would send thousands of functions for half a minute."""
+    monkeypatch.setattr(_distribute, "_made", weakref.WeakSet())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

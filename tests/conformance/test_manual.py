@@ -97,6 +97,7 @@ def test_plain_arrays_are_passed_per_call(world):
         assert_array_equal(kernels.positives(x - 2), x[x > 2] - 2)
 
 
+@pytest.mark.usefixtures("no_others")
 def test_functions_may_be_made_after_other_calls_and_distributed_again(world):
     kernels.total_of(np.zeros(3))
     late = synk.function(outputs="sum")(lambda x: (2 * x).sum())

@@ -52,6 +52,7 @@ def test_functions_made_before_fork_after_fork_and_after_other_calls(fork_row):
         assert (early(x), late(x), before(x)) == (20, 30, 10)
 
 
+@pytest.mark.usefixtures("no_others")
 def test_distribute_before_the_first_call_and_after(fork_row):
     first = make(1)
     with fork_row():
@@ -78,6 +79,7 @@ def scaled():
     return by_factor, change
 
 
+@pytest.mark.usefixtures("no_others")
 @pytest.mark.parametrize("decorator", [synk.expectation, synk.vectorize])
 def test_distribute_sends_what_kernels_are_generated_around(fork_row, decorator):
     """What was sent is what is run, as a change that comes after it shows; kernels for other arguments are made later."""
@@ -98,6 +100,7 @@ def test_distribute_sends_what_kernels_are_generated_around(fork_row, decorator)
                     assert_array_equal(result, wanted)
 
 
+@pytest.mark.usefixtures("no_others")
 @pytest.mark.parametrize("decorator", [synk.expectation, synk.vectorize])
 def test_what_cannot_be_sent_is_told_by_distribute(fork_row, decorator):
     lock = threading.Lock()

@@ -218,8 +218,16 @@ def lives(pid: int) -> bool:
 
 def scribes(parent: int) -> list[int]:
     """The processes that carry what ranks print, of a script."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == "synk-scribe\n" and lives(int(pid))]
+    children = map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+    return [pid for pid in children if _name(pid) == "synk-scribe" and lives(pid)]
+
+
+def _name(pid: int) -> str:
+    """A process's name; of one that has ended meanwhile none."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def cpu_ticks(pid: int) -> int:
