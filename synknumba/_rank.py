@@ -127,7 +127,7 @@ class Rank:
             if silent and table.known:
                 number = _spin.serve(base, world_size, rank, sequence, pauses, yields, table.address)
                 sequence += table.served
-                table.catch_up()
+                table.catch_up()  # before Python runs any of them
             elif silent:
                 number = _spin.arrive(base, world_size, rank, sequence, 0, pauses, yields)
             else:

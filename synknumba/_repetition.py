@@ -57,6 +57,8 @@ class Repetition:
     def again(self, number: int, values: Array, packed: bytes, changed: Callable[[], None] = _nothing) -> Again | None:
         """How compiled code repeats the last run; None where it cannot, or not yet.
 
+        Once made it stays the same: `renew` tells it of other scalars, and whatever else changes closes it.
+
         Args:
             number: of the program whose call it is.
             values: where a round's values are.
@@ -78,7 +80,7 @@ class Repetition:
     def renew(self, packed: bytes) -> None:
         """Has launches use the scalars that are in their argument lists now, and that are packed like this."""
         if self._again is not None:
-            self._again.forget()
+            self._again.forget()  # should this raise half-way
         if self._replay is not None and not self._replay.renew():
             self.close()
         if self._again is not None and self._replay is not None:

@@ -50,6 +50,8 @@ class KernelRoutine(Routine):
         self._kernel = kernel
         self._launch = launch
         self._now: Binding | None = None
+        self._known: set[Repetition] = set()  # by compiled code
+        self._has_loaded = False  # frozen rows, at this run
         self._kept: dict[tuple[Any, ...], Binding] = {}
         self._dynamic = {
             position: param for position, (_, param) in enumerate(program.parameters) if isinstance(param, Dynamic)
@@ -66,7 +68,8 @@ class KernelRoutine(Routine):
             if self.workspace.replaced != replaced:  # the others would keep the memory that was replaced
                 self._let_go()
             while len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
-                self._kept.pop(next(iter(self._kept))).run.close()
+                self._known.discard(gone := self._kept.pop(next(iter(self._kept))).run)
+                gone.close()
             self._kept[rows] = binding
             self.written.update(rows[len(rows) - self.program.lent :])
         elif binding.scalars != scalars:
@@ -78,13 +81,16 @@ class KernelRoutine(Routine):
 
     def run(self) -> None:
         assert self._now is not None  # noqa: S101  # bound before
+        self._has_loaded = False
         self._now.run()
 
     @property
     def again(self) -> Again | None:
         now = self._now
-        if now is None or not now.run.relaunches or self._packed is None:
+        # Who loads frozen rows will find others at the next run, as in an epoch of minibatches, or else be known then.
+        if now is None or not now.run.relaunches or self._packed is None or self._has_loaded:
             return None
+        self._known.add(now.run)
         values, changed = self.place.control.values, partial(self._scalars_changed, now)
         return now.run.again(self.program.number, values, self._packed, changed)
 
@@ -94,8 +100,10 @@ class KernelRoutine(Routine):
         self._packed = None
 
     def contents_change(self) -> None:
-        for binding in self._kept.values():
-            binding.run.forget()
+        self._has_loaded = True
+        for run in self._known:
+            run.forget()
+        self._known.clear()
 
     def forget_buffers(self) -> None:
         super().forget_buffers()
@@ -105,6 +113,7 @@ class KernelRoutine(Routine):
         for binding in self._kept.values():
             binding.run.close()
         self._kept.clear()
+        self._known.clear()
         self._now = None
         self.written.clear()
 

@@ -19,8 +19,9 @@ launch fails, and with every other command.
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import final
 
 import numpy as np
@@ -172,10 +173,10 @@ class Again:
         self._words[_spin.NUMBER] = _spin.FORGOTTEN
 
     def know(self, packed: bytes, scalars: Scalars | None) -> None:
-        """The launch uses the scalars of these values now.
+        """The launch uses these scalars now.
 
         Args:
-            packed: the values, or the scalars alone.
+            packed: as they come first among the values; what follows them does not matter.
             scalars: where the launch reads them, as far as that is known.
         """
         if self._rewriting is None:
@@ -199,14 +200,15 @@ class Again:
 
 @final
 class Table:
-    """The calls that a rank knows.
+    """The calls that a rank knows. Where these are too many, any one of them makes room: loops over more are known in part.
 
     Attributes:
-        known: those of late, in the order in which it has got to know them.
+        known: all of them.
     """
 
     def __init__(self) -> None:
         self.known: list[Again] = []
+        self._any = Random(0)  # noqa: S311  # of its own: functions on the rank draw from the module's
         self._words = np.zeros(_spin.ENTRIES + MOST_KNOWN, np.int64)
         self.address: int = self._words.ctypes.data
 
@@ -217,32 +219,37 @@ class Table:
 
     @property
     def late(self) -> Again:
-        """The call whose results were late."""
-        address = self._words[_spin.LATE]
-        return next(again for again in self.known if again.address == address)
+        """The call that is under way after the last `serve`."""
+        (late,) = [again for again in self.known if again.address == self._words[_spin.LATE]]
+        return late
 
     def add(self, again: Again) -> None:
-        """Knows one more call, and one less if there are too many."""
-        if again.table is None:
-            if len(self.known) == MOST_KNOWN:
-                self.drop(self.known[0])
-            again.table = self
-            self._set([*self.known, again])
+        """Knows one more call."""
+        if again.table is not None:
+            return
+        if len(self.known) == MOST_KNOWN:
+            self.drop(self._any.choice(self.known))
+        again.table = self
+        self.known.append(again)
+        self._put(len(self.known) - 1)
 
     def drop(self, again: Again) -> None:
-        """Does not know a call any more."""
+        """Does not know a call any more; the last one takes its place."""
+        place, last = self.known.index(again), self.known.pop()
         again.table = None
-        self._set(one for one in self.known if one is not again)
+        if last is not again:
+            self.known[place] = last
+            self._put(place)
+        self._words[_spin.KNOWN] = len(self.known)
 
     def catch_up(self) -> None:
-        """After `serve`: tells those whose scalars have been rewritten."""
+        """After `serve`, before anything else is run: tells those whose scalars have been rewritten."""
         if self._words[_spin.REWRITTEN]:
             self._words[_spin.REWRITTEN] = 0
             for again in self.known:
                 if again.take_changed():
                     again.changed()
 
-    def _set(self, known: Iterable[Again]) -> None:
-        self.known = list(known)
+    def _put(self, place: int) -> None:
+        self._words[_spin.ENTRIES + place] = self.known[place].address
         self._words[_spin.KNOWN] = len(self.known)
-        self._words[_spin.ENTRIES : _spin.ENTRIES + len(self.known)] = [again.address for again in self.known]

@@ -41,6 +41,10 @@ from synknumba._words import (
     store_release,
 )
 
+# Of `_words`. Numba keeps compiled code beside this file for as long as this file stays as it is, and looks at no other that it
+# was made of. So this one has to change with that, which a test sees to.
+WORDS_SHA256 = "f6c5c3e69304f45aed16f3461195a4418f9b188e61648ab19d0f8f8ef3574a58"
+
 ALL_DONE = 0  # every rank has arrived, none has anything to say
 ALL_DONE_WITH_NEWS = 1  # every rank has arrived and at least one has a message
 NOT_YET = 2  # the spin ended before every rank had arrived
@@ -252,7 +256,8 @@ def other_scalars(again: int) -> int:
 def rewrite(again: int) -> int:
     """Has the launch use the scalars of this round: 0, or what its function says, or −1 if that is Python's to do.
 
-    Once it has begun, CHANGED says so; should it fail, the call is no longer known.
+    Once it has begun, CHANGED says so. Should it fail, PACKED is what it was to become, so the call is no longer known, until
+    Python says what the launch uses.
     """
     words = load_acquire(again, REWRITING)
     if words == 0:

@@ -1,7 +1,6 @@
 """Words of 8 bytes as compiled code reads and writes them, and what else it takes from the machine and the C library.
 
-Numba keeps the code of what is made of these beside the files where that is. It does not look at this one: after a change here,
-touch those.
+What is made of these is compiled in `_spin`, which has to change with this file.
 """
 
 import platform

@@ -32,6 +32,7 @@ PRIVATE = pytest.param({"world_size": 3, "device": "private"}, id="private3")
 LINKED = pytest.param({"world_size": 3, "device": "private", "transport": "nccl"}, id="linked3")
 # What is repeated is recorded, as on GPUs, and served by compiled code.
 REPLAYED = pytest.param({"world_size": 2, "device": "replayed"}, id="replayed2")
+REPLAYED_LINKED = pytest.param({"world_size": 2, "device": "replayed", "transport": "nccl"}, id="replayed2linked")
 # What carries the collectives is a driver of its own.
 COLLECTIVE_ROWS = (
     *(row for row in ROWS if row.id != "cpu5"),
@@ -39,13 +40,13 @@ COLLECTIVE_ROWS = (
     pytest.param({"devices": [0, 1], "device": "cuda", "transport": "host"}, id="cuda2host", marks=_multi),
     pytest.param({"devices": [0, 1, 2, 3], "device": "cuda"}, id="cuda4", marks=_multi),
 )
-_ORDER = [row.values[0] for row in (*ROWS, FOUR, *COLLECTIVE_ROWS, LINKED, REPLAYED)]
+_ORDER = [row.values[0] for row in (*ROWS, FOUR, *COLLECTIVE_ROWS, LINKED, REPLAYED, REPLAYED_LINKED)]
 
 
 def start(row: dict[str, Any]) -> synk.World:
     """A world of a row."""
     if row["device"] == "replayed":
-        return fork_replayed(row["world_size"])
+        return fork_replayed(row["world_size"], row.get("transport", "host"))
     if row["device"] == "private":
         return fork_private(row["world_size"], row.get("transport", "host"))
     return synk.fork(**row)

@@ -5,7 +5,7 @@ What runs is a core, and memory starts as garbage; staging memory, transfers and
 
 import mmap
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -83,14 +83,15 @@ class LinkedCommunicator(Communicator):
 
 
 @contextmanager
-def _opened_by_ranks(world_size: int) -> Iterator[None]:
-    """Ranks that are forked meanwhile open a private device, and can link them."""
+def opened_by_ranks(world_size: int, device: Callable[[], Device] = PrivateDevice, **others: Any) -> Iterator[None]:
+    """Ranks that are forked meanwhile open such a device, and can link them; `others` replace names of the rank's loop."""
     links = Links(world_size)
     in_ranks = {
-        "open_device": lambda kind, index: PrivateDevice(),
+        "open_device": lambda kind, index: device(),
         "nccl_problem": lambda: None,
         "nccl_unique_id": lambda: b"links",
         "nccl_communicator": lambda world_size, rank, unique_id, stream: LinkedCommunicator(links, world_size, rank),
+        **others,
     }
     usual = {name: getattr(_rank, name) for name in in_ranks}
     for name, value in in_ranks.items():
@@ -104,5 +105,5 @@ def _opened_by_ranks(world_size: int) -> Iterator[None]:
 
 def fork_private(world_size: int, transport: Any = "host") -> synk.World:
     """A world of such ranks."""
-    with _opened_by_ranks(world_size):
+    with opened_by_ranks(world_size):
         return synk.World(world_size, "cuda", (0,) * world_size, profile=False, timeout=None, transport=transport)

@@ -5,21 +5,25 @@ and by it does so late, after the rank has gone back to Python.
 """
 
 import ctypes
+import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import synknumba as synk
 from synknumba import _rank, _spin
+from synknumba._partition import Range, Rows
 from synknumba._serving import Relaunch, Scalar, Scalars
-from synknumba.device import DeviceKernel, Replay, Step
-from tests.conformance.private_memory import PrivateDevice
+from synknumba.device import Buffer, DeviceKernel, Replay, Step, Workspace
+from tests.conformance.private_memory import PrivateDevice, opened_by_ranks
 
+GARBAGE = 0x5A
 LATE_EVERY = 11
 LATE_SECONDS = 0.05  # longer than compiled code waits
 
@@ -38,6 +42,69 @@ class CountedSpin:
         self.served += ctypes.c_int64.from_address(args[-1] + 8 * _spin.SERVED).value
         self.under_way += number == _spin.UNDER_WAY
         return number
+
+
+class OwnWorkspace(Workspace):
+    """Memory of a program's own, to which rows are copied. What is replaced or given up becomes garbage."""
+
+    def __init__(self) -> None:
+        self._storage: dict[object, Any] = {}
+
+    def rows(self, slot: object, host: Any, rows: Rows, *, writable: bool) -> Buffer:
+        where: Any = rows.as_slice() if isinstance(rows, Range) else rows.indices
+        array = self.scratch(slot, host.dtype, (rows.count, *host.shape[1:]))
+
+        def load() -> None:
+            array[...] = host[where]
+
+        return Buffer(array, load, partial(host.__setitem__, where, array) if writable else None)
+
+    def held_rows(self, slot: object, array: Any, rows: Rows, *, writable: bool) -> Buffer:
+        if isinstance(rows, Range) and rows.step == 1:
+            return Buffer(array[rows.as_slice()])
+        return self.rows(slot, array, rows, writable=writable)
+
+    def whole(self, slot: object, host: Any) -> Buffer:
+        array = self.scratch(slot, host.dtype, host.shape)
+        return Buffer(array, partial(np.copyto, array, host))
+
+    def output(self, slot: object, host: Any) -> Buffer:
+        array = self.scratch(slot, host.dtype, host.shape)
+        return Buffer(array, None, partial(np.copyto, host, array))
+
+    def scratch(self, slot: object, dtype: Any, shape: Any) -> Any:
+        dtype = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        memory = None if slot is None else self._storage.get(slot)
+        if memory is None or memory.nbytes < nbytes:
+            if memory is not None:
+                self.replaced += 1
+                memory.fill(GARBAGE)
+            memory = np.full(max(nbytes, 1), GARBAGE, np.uint8)
+            if slot is not None:
+                self._storage[slot] = memory
+        return memory[:nbytes].view(dtype).reshape(shape)
+
+    def storage(self, slot: object) -> object:
+        return self._storage.get(slot)
+
+    def close(self) -> None:
+        for memory in self._storage.values():
+            memory.fill(GARBAGE)
+        self._storage.clear()
+
+
+def fatal(function: Callable[..., int]) -> Callable[..., int]:
+    """A function that C calls: what it raises would only be printed there, so the rank ends."""
+
+    def guarded(*args: int) -> int:
+        try:
+            return function(*args)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(70)
+
+    return guarded
 
 
 LETTERS = {"float64": "d", "float32": "f", "bool": "?", "complex128": "dd", "complex64": "ff"} | {
@@ -124,11 +191,11 @@ class CalledReplay(Replay):
     def __init__(self, steps: Sequence[Step]) -> None:
         self._nodes = {id(step): Node(step) for step in steps if isinstance(step, Launch)}
         self._steps = [self._nodes[id(step)].step if id(step) in self._nodes else step for step in steps]
-        self._set = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 3)(self._set_node)
+        self._set = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 3)(fatal(self._set_node))
         self._words = np.zeros(2, np.int64)  # the mailbox, and where its word belongs
         box = self._words.ctypes.data
         self._launches = 0
-        self._function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)(self._launch)
+        self._function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)(fatal(self._launch))
         address = ctypes.cast(self._function, ctypes.c_void_p).value
         assert address is not None
         self._kept = Relaunch(address, 11, 22, box, [box + 8])
@@ -136,6 +203,7 @@ class CalledReplay(Replay):
 
     def _launch(self, executable: int, stream: int) -> int:
         assert (executable, stream) == (11, 22)
+        assert self.relaunch, "it was closed"
         self._launches += 1
         kind = type(self)
         if kind.fails_in:
@@ -144,7 +212,7 @@ class CalledReplay(Replay):
             if kind.broken:
                 return 1
         if self._launches % LATE_EVERY == 0:
-            threading.Thread(target=self._run_late, daemon=True).start()
+            threading.Thread(target=fatal(self._run_late), daemon=True).start()
             return 0
         self._run()
         return 0
@@ -195,6 +263,9 @@ class CalledReplay(Replay):
 
 
 class ReplayedDevice(PrivateDevice):
+    def workspace(self, *, sliced: bool = False) -> Workspace:
+        return OwnWorkspace()
+
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
         return NodeKernel(super().kernel(function, options))
 
@@ -202,20 +273,10 @@ class ReplayedDevice(PrivateDevice):
         return CalledReplay(steps)
 
 
-@contextmanager
-def _opened_by_ranks() -> Iterator[None]:
-    usual = _rank.open_device, _rank._spin
-    _rank.open_device, _rank._spin = lambda kind, index: ReplayedDevice(), CountedSpin()  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        _rank.open_device, _rank._spin = usual  # type: ignore[misc]
-
-
-def fork_replayed(world_size: int, timeout: float | None = None) -> synk.World:
+def fork_replayed(world_size: int, transport: Any = "host", timeout: float | None = None) -> synk.World:
     """A world of such ranks."""
-    with _opened_by_ranks():
-        return synk.World(world_size, "cuda", (0,) * world_size, profile=False, timeout=timeout, transport="host")
+    with opened_by_ranks(world_size, ReplayedDevice, _spin=CountedSpin()):
+        return synk.World(world_size, "cuda", (0,) * world_size, profile=False, timeout=timeout, transport=transport)
 
 
 @synk.function(outputs=None)

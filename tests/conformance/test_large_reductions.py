@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import synknumba as synk
 from synknumba import _combining, _kept_plans, _lending, _outputs
 from tests.conformance import expected, kernels
-from tests.conformance.conftest import LINKED, PRIVATE, ROWS
+from tests.conformance.conftest import LINKED, PRIVATE, REPLAYED_LINKED, ROWS
 
 COLUMNS = 301  # of float32 1204 bytes; no world size divides it
 LARGE = 1024  # bytes
@@ -19,7 +19,7 @@ RTOL = {"float32": 1e-5, "float64": 1e-13, "complex64": 1e-5, "complex128": 1e-1
 UFUNC = {"total": np.add, "product": np.multiply, "low": np.minimum, "high": np.maximum}
 
 
-@pytest.fixture(params=[*ROWS, PRIVATE, LINKED])
+@pytest.fixture(params=[*ROWS, PRIVATE, LINKED, REPLAYED_LINKED])
 def row(request: pytest.FixtureRequest) -> dict[str, Any]:
     return request.param
 
@@ -190,6 +190,18 @@ def test_results_are_kept(world):
     for _, got in kept:
         got.total[:] = -1
     check(f(x), x, world)
+
+
+def test_results_of_a_loop_are_kept(world):
+    """As long as their places come in turns, calls are those of before but for where results go."""
+    f = every_op()
+    data, kept = synk.data(np.ones((6, COLUMNS))), []
+    for k in range(60):
+        data.data[:] = expected.values(6 * COLUMNS, seed=k).reshape(6, COLUMNS)
+        kept.append((data.data.copy(), f(data)))
+        for values, got in kept:
+            check(got, values, world)
+        del kept[: len(kept) - k // 20]
 
 
 def test_results_are_handed_out_without_a_copy(world):
