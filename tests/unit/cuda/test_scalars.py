@@ -1,6 +1,8 @@
 """Scalars of a recorded launch are replaced by others, whatever their types; where that cannot be done, `renew` says so."""
 
+import random
 import struct
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -76,31 +78,39 @@ FORMATS = {"b": "?", "i": "q", "u": "Q", "f": "d", "c": "dd"}  # as scalars come
 
 
 class Known:
-    """A call with one scalar that changes, as compiled code knows it."""
+    """A call with scalars that change, as compiled code knows it.
+
+    Args:
+        replay: of its launches.
+        scalars: by their positions among the arguments, in the order in which they come.
+    """
 
     NUMBER = 5
 
-    def __init__(self, replay, position, value):
-        self.layout = struct.Struct("<q" + FORMATS[np.asarray(value).dtype.kind])  # behind another value
-        packing = Packing(self.layout.format[1:], self.layout.size, {position: 1})
-        self.values, self.replay, self.changed = np.zeros(64, np.uint8), replay, []
-        self.put(value)
-        packed = bytes(self.values[: self.layout.size])
-        self.again = Again(
-            self.NUMBER, self.values, packed, packing, replay.relaunch, replay.wait, lambda: self.changed.append(1)
-        )
+    def __init__(self, replay, scalars):
+        formats = [FORMATS[np.asarray(value).dtype.kind] for value in scalars.values()]
+        self.layout = struct.Struct("<" + "".join(formats))
+        first = dict(zip(scalars, accumulate(map(len, formats), initial=0), strict=False))
+        self.packing = Packing("".join(formats) + "q", self.layout.size, first)  # and a value that selects rows
+        self.values, self.replay, self.changed = np.zeros(256, np.uint8), replay, []
+        self.put(scalars)
+        packed = bytes(self.values[: self.layout.size + 8])
+        address = replay.relaunch
+        self.again = Again(self.NUMBER, self.values, packed, self.packing, address, replay.wait, lambda: self.changed.append(1))
         self.again.know(packed, replay.scalars)
         self.table = Table()
         self.table.add(self.again)
 
-    def put(self, value):
-        value = np.asarray(value)[()].item()
-        parts = (value.real, value.imag) if isinstance(value, complex) else (value,)
-        self.layout.pack_into(self.values, 0, 0, *parts)
+    def put(self, scalars):
+        parts = []
+        for value in scalars.values():
+            number = np.asarray(value)[()].item()
+            parts += [number.real, number.imag] if isinstance(number, complex) else [number]
+        self.layout.pack_into(self.values, 0, *parts)
 
-    def call(self, value):
-        """One round; whether compiled code has done it, and whether it has changed the scalar."""
-        self.put(value)
+    def call(self, scalars):
+        """One round; whether compiled code has done it, and whether it has changed scalars."""
+        self.put(scalars)
         said = _spin.repeat(self.table.address, self.NUMBER)
         self.table.catch_up()
         if said == _spin.UNDER_WAY:
@@ -113,14 +123,14 @@ def test_compiled_code_replaces_all_types(bench, driver, of, values):
     first, *others = map(of, values)
     replay, _, seen = launching(bench, [7, first, 2.5], (1,))
     assert replay.renew()
-    known = Known(replay, 1, first)
+    known = Known(replay, {1: first})
     if of is np.float16:  # left to Python
-        assert known.call(others[0]) == (False, False)
+        assert known.call({1: others[0]}) == (False, False)
     else:
         for value in (*others, first):
             for again in (False, True):
                 before = bytes(known.values)
-                done, changed = known.call(value)
+                done, changed = known.call({1: value})
                 assert done
                 assert changed == (bytes(known.values) != before)
                 assert not (again and changed)
@@ -128,29 +138,64 @@ def test_compiled_code_replaces_all_types(bench, driver, of, values):
     replay.close()
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("launches", [1, 3])
+def test_compiled_code_replaces_any_scalars(bench, driver, seed, launches):
+    """Several, which come in another order than they go to, with numbers of one byte between them; Python has its turns."""
+    rng = random.Random(seed)
+    kinds = [rng.choice([one for one in VALUES if one[0] is not np.float16]) for _ in range(rng.randint(1, 9))]
+
+    def chosen():
+        return [of(rng.choice(values)) for of, values in kinds]
+
+    now = chosen()
+    positions = list(range(1, len(kinds) + 1))
+    replay, lists, seen = launching(bench, [7, *now, 2.5], positions, launches=launches)
+    order = rng.sample(positions, len(positions))
+    assert replay.renew()
+    known = Known(replay, {position: now[position - 1] for position in order})
+    for _ in range(15):
+        before, now = bytes(known.values), rng.choice([now, chosen()])
+        done, changed = known.call({position: now[position - 1] for position in order})
+        assert done
+        assert changed == (bytes(known.values) != before)
+        check(seen, [(7, *now, 2.5)] * launches)
+        if rng.random() < 0.2:
+            now = chosen()
+            for args in lists:
+                args[1:-1] = now
+            known.again.forget()
+            assert replay.renew()
+            known.put({position: now[position - 1] for position in order})
+            known.again.know(bytes(known.values[: known.layout.size]), replay.scalars)
+            replay()
+            check(seen, [(7, *now, 2.5)] * launches)
+    replay.close()
+
+
 def test_a_driver_that_refuses_compiled_code(bench, driver):
     """Then it is Python's, and stays so until that has made everything right."""
     replay, (args,), seen = launching(bench, [7, 1], (1,))
     assert replay.renew()
-    known = Known(replay, 1, 1)
-    assert known.call(2) == (True, True)
+    known = Known(replay, {1: 1})
+    assert known.call({1: 2}) == (True, True)
     driver.refuses = True
-    assert known.call(3) == (False, True)
+    assert known.call({1: 3}) == (False, True)
     driver.refuses = False
-    assert known.call(3) == (False, False)
+    assert known.call({1: 3}) == (False, False)
     args[1] = 3
     assert replay.renew()
-    known.again.know(known.layout.pack(0, 3), replay.scalars)
-    assert known.call(3) == (True, False)
-    assert known.call(4) == (True, True)
+    known.again.know(known.layout.pack(3), replay.scalars)
+    assert known.call({1: 3}) == (True, False)
+    assert known.call({1: 4}) == (True, True)
     check(seen, [(7, 2), (7, 3), (7, 4)])
 
 
 def test_before_it_is_known_where_scalars_are(bench, driver):
     replay, _, seen = launching(bench, [7, 1], (1,))
-    known = Known(replay, 1, 1)
-    assert known.call(1) == (True, False)  # what it knows
-    assert known.call(2) == (False, False)
+    known = Known(replay, {1: 1})
+    assert known.call({1: 1}) == (True, False)  # what it knows
+    assert known.call({1: 2}) == (False, False)
     check(seen, [(7, 1)])
 
 
