@@ -29,7 +29,7 @@ import numpy as np
 from synknumba import _spin
 from synknumba._types import Array
 
-MOST_KNOWN = 64  # calls; to look for one of them takes 0.1 µs at most
+MOST_KNOWN = 64  # calls; to find the last of them takes 0.23 µs
 
 
 @final
