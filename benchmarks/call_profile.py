@@ -112,25 +112,36 @@ def timed_serve(points: Any) -> Any:
         now = _words.load_acquire(scratch, 0) * 1_000_000_000 + _words.load_acquire(scratch, 1)
         _words.store_release(line, point, now)
 
+    @numba.njit(["int64(int64, int64, int64)"], nogil=True)
+    def repeat(table, number, rank):
+        note(rank, 0)
+        again = _spin.find(table, number)
+        if again == 0:
+            return 0
+        if _spin.other_scalars(again) != 0:
+            _words.store_release(table, _spin.REWRITTEN, 1)
+            if _spin.rewrite(again) != 0:
+                return 0
+        note(rank, 1)
+        relaunch = _words.load_acquire(again, _spin.RELAUNCH)
+        if _spin.launch(relaunch) != 0:
+            return 0
+        note(rank, 2)
+        if _spin.take(relaunch) == 0:
+            _words.store_release(table, _spin.LATE, again)
+            return _spin.UNDER_WAY
+        note(rank, 3)
+        return 1
+
     @numba.njit(["int64(int64, int64, int64, int64, int64, int64, int64)"], nogil=True)
     def serve(base, world_size, rank, sequence, pauses, yields, table):
         served, began = 0, _words.clock()
         number = _spin.arrive(base, world_size, rank, sequence, 0, pauses, yields)
         while _words.clock() - began < _spin.SERVE_MS:
-            note(rank, 0)
-            again = _spin.find(table, number)
-            if again == 0 or _spin.other_scalars(again) != 0:
+            done = repeat(table, number, rank)
+            if done != 1:
+                number = _spin.UNDER_WAY if done == _spin.UNDER_WAY else number
                 break
-            note(rank, 1)
-            relaunch = _words.load_acquire(again, _spin.RELAUNCH)
-            if _spin.launch(relaunch) != 0:
-                break
-            note(rank, 2)
-            if _spin.take(relaunch) == 0:
-                _words.store_release(table, _spin.LATE, again)
-                number = _spin.UNDER_WAY
-                break
-            note(rank, 3)
             served += 1
             number = _spin.arrive(base, world_size, rank, sequence + served, 0, pauses, yields)
         _words.store_release(table, _spin.SERVED, served)
