@@ -273,6 +273,64 @@ def test_a_launch_that_fails_is_told_and_the_next_one_works(world):
             assert scaled(x, 1.0).total == N
 
 
+@synk.parallel(
+    inout=("y",),
+    outputs={"total": synk.output("sum", shape=(), dtype="float64"), "rows": synk.output("gather", shape=(), dtype="float64")},
+)
+@cuda.jit
+def moved(x, shift, y, total, rows):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        y[i] = rows[i] = x[i] + shift
+        cuda.atomic.add(total, 0, x[i] + shift)
+
+
+@synk.parallel(sliceable=("v",), outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def held_total(v, factor, total):
+    i = cuda.grid(1)
+    if i < v.shape[0]:
+        cuda.atomic.add(total, 0, factor * v[i])
+
+
+def test_slices_and_rows_of_variables_while_launches_fail(world):
+    @synk.function(outputs=None)
+    def fail_in(launches, rank):
+        replayed_device.CalledReplay.fails_in = launches if current_rank() == rank else 0
+
+    rng = np.random.default_rng(5)
+    x, y, values = synk.data(np.arange(float(N))), synk.data(np.zeros(N)), rng.random(N)
+    v = synk.variable(np.zeros(0))
+    synk.scatter(v, values)
+    halves = [v.get_value(rank) for rank in range(2)]
+    assert_array_equal(np.concatenate(halves), values)
+    batches = (slice(50), slice(3, 900, 7), [5, 900, 3], None)
+    failed = []
+    served()
+    for k in range(900):
+        which, num_slices, factor = int(rng.integers(4 if k % 300 > 200 else 2)), 1 + 2 * (k // 60 % 2), float(rng.integers(3))
+        if k % 100 == 0:
+            fail_in(int(rng.integers(1, 30)), k // 100 % 2)
+        try:
+            if k % 2:
+                local = (None, slice(20), slice(None, None, 3), [0, 7, 400])[which]
+                chosen = [half if local is None else half[local] for half in halves]
+                got = held_total(v, factor, local_batch=local, num_slices=num_slices)
+                assert_allclose(got, factor * np.concatenate(chosen).sum())
+            else:
+                rows = x.data if batches[which] is None else x.data[batches[which]]
+                got = moved(x, factor, y, batch=batches[which], num_slices=num_slices)
+                assert_allclose(got.total, (rows + factor).sum())
+                assert_array_equal(got.rows, rows + factor)
+                assert_array_equal(y.data if batches[which] is None else y.data[batches[which]], rows + factor)
+        except synk.RankError as error:
+            failed.append(str(error))
+    fail_in(0, 0)
+    assert len(failed) > 3
+    assert all("no launch" in told for told in failed)
+    assert served()[0].sum() > 100
+
+
 @pytest.mark.parametrize("good", [0, 1, 2])
 def test_a_loop_is_served_after_a_run_that_failed(world, good):
     @synk.function(outputs=None)
