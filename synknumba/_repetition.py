@@ -23,9 +23,6 @@ class Repetition:
         steps: what is run, without the wait for its end.
         checks: what is run before them, always one by one.
         packing: of the scalars that the steps use.
-
-    Attributes:
-        relaunches: whether compiled code can repeat a run.
     """
 
     def __init__(
@@ -37,7 +34,6 @@ class Repetition:
         self._packing = packing
         self._runs = 0  # up to 2
         self._replay: Replay | None = None
-        self.relaunches = False
         self._again: Again | None = None
         self._now = self._one_by_one()
 
@@ -48,11 +44,15 @@ class Repetition:
             self._replay = self._device.record(self._steps)
             if self._replay is not None:
                 self._now = [*self._checks, self._replay]
-                self.relaunches = self._replay.relaunch != 0
         for step in self._now:
             step()
         if self._runs == 0:  # it has succeeded
             self._runs = 1
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether runs are replays."""
+        return self._replay is not None
 
     def again(self, number: int, values: Array, packed: bytes, changed: Callable[[], None] = _nothing) -> Again | None:
         """How compiled code repeats the last run; None where it cannot, or not yet.
@@ -66,7 +66,7 @@ class Repetition:
             changed: called after compiled code has rewritten scalars.
         """
         replay = self._replay
-        if self._again is None and self.relaunches and replay is not None:
+        if self._again is None and replay is not None and replay.relaunch:
             self._again = Again(number, values, packed, self._packing, replay.relaunch, replay.wait, changed)
             self._again.know(packed, replay.scalars)
         return self._again
@@ -79,11 +79,13 @@ class Repetition:
 
     def renew(self, packed: bytes) -> None:
         """Has launches use the scalars that are in their argument lists now, and that are packed like this."""
+        if self._replay is None:
+            return
         if self._again is not None:
             self._again.forget()  # should this raise half-way
-        if self._replay is not None and not self._replay.renew():
+        if not self._replay.renew():
             self.close()
-        if self._again is not None and self._replay is not None:
+        elif self._again is not None:
             self._again.know(packed, self._replay.scalars)
 
     def close(self) -> None:
@@ -92,7 +94,6 @@ class Repetition:
         if self._replay is not None:
             self._replay.close()
             self._replay = None
-            self.relaunches = False
             self._now = self._one_by_one()
 
     def _one_by_one(self) -> list[Step]:

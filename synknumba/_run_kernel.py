@@ -68,8 +68,9 @@ class KernelRoutine(Routine):
             if self.workspace.replaced != replaced:  # the others would keep the memory that was replaced
                 self._let_go()
             while len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
-                self._known.discard(gone := self._kept.pop(next(iter(self._kept))).run)
+                gone = self._kept.pop(next(iter(self._kept))).run
                 gone.close()
+                self._known.discard(gone)
             self._kept[rows] = binding
             self.written.update(rows[len(rows) - self.program.lent :])
         elif binding.scalars != scalars:
@@ -88,7 +89,7 @@ class KernelRoutine(Routine):
     def again(self) -> Again | None:
         now = self._now
         # Who loads frozen rows will find others at the next run, as in an epoch of minibatches, or else be known then.
-        if now is None or not now.run.relaunches or self._packed is None or self._has_loaded:
+        if now is None or not now.run.is_recorded or self._packed is None or self._has_loaded:
             return None
         self._known.add(now.run)
         values, changed = self.place.control.values, partial(self._scalars_changed, now)

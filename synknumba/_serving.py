@@ -93,7 +93,6 @@ class Rewriting:
 
     def __init__(self, scalars: Scalars, moves: Sequence[tuple[int, int, int]]) -> None:
         lines = [word for line in (*scalars.calls, *moves) for word in line]
-        self._scalars = scalars
         self._words = np.array([scalars.function, len(scalars.calls), len(moves), *lines], np.int64)
         self.address: int = self._words.ctypes.data
 
@@ -112,16 +111,16 @@ class Packing:
     nbytes: int = 0
     first: Mapping[int, int] = field(default_factory=dict)
 
-    def rewriting(self, scalars: Scalars | None) -> Rewriting | None:
-        """How these are rewritten; None where it is not known where they are, or where one is packed in another way there."""
+    def rewriting(self, scalars: Scalars) -> Rewriting | None:
+        """How these are rewritten; None where one is packed in another way there."""
         moves = []
-        for place in () if scalars is None else scalars.places:
+        for place in scalars.places:
             index = self.first[place.position] + place.part
             nbytes = _moved_bytes(self.formats[index], place.letter)
             if nbytes is None:
                 return None
             moves.append((struct.calcsize("<" + self.formats[:index]), place.address, nbytes))
-        return None if scalars is None else Rewriting(scalars, moves)
+        return Rewriting(scalars, moves)
 
 
 def _moved_bytes(source: str, target: str) -> int | None:
@@ -179,7 +178,7 @@ class Again:
             packed: as they come first among the values; what follows them does not matter.
             scalars: where the launch reads them, as far as that is known.
         """
-        if self._rewriting is None:
+        if self._rewriting is None and scalars is not None:
             self._rewriting = self._packing.rewriting(scalars)
         ctypes.memmove(self._packed, packed, self._packing.nbytes)
         self._words[_spin.REWRITING] = 0 if self._rewriting is None else self._rewriting.address
@@ -229,18 +228,19 @@ class Table:
             return
         if len(self.known) == MOST_KNOWN:
             self.drop(self._any.choice(self.known))
-        again.table = self
+        self._words[_spin.ENTRIES + len(self.known)] = again.address
         self.known.append(again)
-        self._put(len(self.known) - 1)
+        self._words[_spin.KNOWN] = len(self.known)
+        again.table = self
 
     def drop(self, again: Again) -> None:
         """Does not know a call any more; the last one takes its place."""
-        place, last = self.known.index(again), self.known.pop()
-        again.table = None
-        if last is not again:
-            self.known[place] = last
-            self._put(place)
+        place, last = self.known.index(again), self.known[-1]
+        self._words[_spin.ENTRIES + place] = last.address
+        self.known[place] = last
+        self.known.pop()
         self._words[_spin.KNOWN] = len(self.known)
+        again.table = None
 
     def catch_up(self) -> None:
         """After `serve`, before anything else is run: tells those whose scalars have been rewritten."""
@@ -249,7 +249,3 @@ class Table:
             for again in self.known:
                 if again.take_changed():
                     again.changed()
-
-    def _put(self, place: int) -> None:
-        self._words[_spin.ENTRIES + place] = self.known[place].address
-        self._words[_spin.KNOWN] = len(self.known)

@@ -68,16 +68,20 @@ def _give_up(*what: object) -> NoReturn:
     raise _UnknownError(*what)
 
 
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 @cache
 def launcher() -> int:
     """The address of the driver's function that launches a graph: 0, or an error, of an executable and a stream."""
-    return ctypes.cast(_driver().cuGraphLaunch, ctypes.c_void_p).value or 0
+    return _address(_driver().cuGraphLaunch)
 
 
 @cache
 def rewriter() -> int:
     """The address of that which gives a node other parameters: 0, or an error, of an executable, a node and its parameters."""
-    return ctypes.cast(_driver().cuGraphExecKernelNodeSetParams_v2, ctypes.c_void_p).value or 0
+    return _address(_driver().cuGraphExecKernelNodeSetParams_v2)
 
 
 def _ask(function: str, *args: Any) -> None:
