@@ -209,23 +209,20 @@ def poll(condition: Callable[[], object], what: str, seconds: float = PATIENCE) 
 
 def lives(pid: int) -> bool:
     """Whether a process runs; one that has ended and is only remembered for its parent does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in {"Z", "X"}
+    fields = _told(pid, "stat").rpartition(")")[2].split()
+    return bool(fields) and fields[0] not in {"Z", "X"}
 
 
 def scribes(parent: int) -> list[int]:
     """The processes that carry what ranks print, of a script."""
     children = map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
-    return [pid for pid in children if _name(pid) == "synk-scribe" and lives(pid)]
+    return [pid for pid in children if _told(pid, "comm") == "synk-scribe\n" and lives(pid)]
 
 
-def _name(pid: int) -> str:
-    """A process's name; of one that has ended meanwhile none."""
+def _told(pid: int, file: str) -> str:
+    """What the system tells of a process; nothing of one that has ended meanwhile."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/{file}").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
 

@@ -32,7 +32,7 @@ def held_by_rank():
 
     from synknumba._rank import Rank
 
-    (rank,) = [one for one in gc.get_objects() if type(one) is Rank]
+    (rank,) = [one for one in gc.get_objects() if type(one) is Rank]  # isinstance would ask weak proxies
     return np.array([len(rank.routines), len(rank.holdings), len(rank.segments)])
 
 

@@ -37,7 +37,7 @@ def mapped(pid):
 def holdings():
     from synknumba._rank import Rank
 
-    (rank,) = [one for one in gc.get_objects() if type(one) is Rank]
+    (rank,) = [one for one in gc.get_objects() if type(one) is Rank]  # isinstance would ask weak proxies
     return np.array(len(rank.holdings))
 
 

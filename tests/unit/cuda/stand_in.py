@@ -7,6 +7,7 @@ gets them, or finds that there is a CuPy.
 import ctypes
 import importlib
 import sys
+from collections.abc import Callable
 from functools import cache
 from itertools import count
 from types import ModuleType, SimpleNamespace
@@ -320,8 +321,7 @@ def _launcher(runtime: ModuleType) -> Any:
             return error.status
         return 0
 
-    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)(launch)
-    return lambda: ctypes.cast(function, ctypes.c_void_p).value
+    return _for_compiled_code(launch, 2)
 
 
 def _rewriter(graph: ModuleType) -> Any:
@@ -330,5 +330,10 @@ def _rewriter(graph: ModuleType) -> Any:
     def rewrite(executable: int, node: int, parameters: int) -> int:
         return int(graph._driver().cuGraphExecKernelNodeSetParams_v2(executable, node, parameters))
 
-    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 3)(rewrite)
-    return lambda: ctypes.cast(function, ctypes.c_void_p).value
+    return _for_compiled_code(rewrite, 3)
+
+
+def _for_compiled_code(function: Callable[..., int], arguments: int) -> Callable[[], int | None]:
+    """What says where a C function of so many integers is that calls this one."""
+    made = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * arguments)(function)
+    return lambda: ctypes.cast(made, ctypes.c_void_p).value
