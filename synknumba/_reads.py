@@ -67,6 +67,7 @@ class _Source:
         self._builtins = {name for name, value in outside.builtins.items() if callable(value)} - known
         around = {**outside.globals, **outside.nonlocals}
         self._numba = {name for name, value in around.items() if _is_numba(value)} - known
+        self._types = {name for name, value in around.items() if _is_type_of_numbers(value)} - known
         self.arrays = {name: number for name, number in dimensions.items() if number and name in own - bindings.keys()}
         self._numpy = {name for name, value in around.items() if value is np} - known
         constants = {name for name, value in around.items() if isinstance(value, int | float | np.number)} - known
@@ -153,6 +154,8 @@ class _Source:
         match node.func:
             case ast.Name(id="range"):  # what a loop over it gives
                 return "range" in self._builtins
+            case ast.Name(id=name) if name in self._types:
+                return True
             case ast.Name(id="len" | "int" as name):
                 return name in self._builtins
             case ast.Name(id=name) if name in _OF_NUMBERS & self._builtins:
@@ -178,6 +181,12 @@ def _parts(node: ast.Subscript) -> list[ast.expr]:
 
 def _is_numba(value: object) -> bool:
     return isinstance(value, ModuleType) and value.__name__ in {"numba", "numba.cuda"}
+
+
+def _is_type_of_numbers(value: object) -> bool:
+    from numba.core.types import Number  # noqa: PLC0415  # not when synknumba is imported
+
+    return isinstance(value, Number)
 
 
 def _bindings(body: list[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numba import cuda
+from numba import cuda, uint64
 
 from synknumba._reads import read_parameters
 from tests.unit.reads.asked import read, run
@@ -80,7 +80,7 @@ STEP = np.uint64(2)
 def by_constants(x, out):
     i = np.uint64(1)
     i += STEP
-    out[0] = x[i + STEP] + x[np.int32(STEP)]
+    out[0] = x[i + STEP] + x[np.int32(STEP)] + x[uint64(2)]
 
 
 READS = [
