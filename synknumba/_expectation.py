@@ -6,7 +6,7 @@ f(x, 0.5) ── kinds of arguments ──> kernel (generated once) ──> Func
 import ast
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -23,7 +23,7 @@ from synknumba._expectation_lines import LineReader
 from synknumba._expectation_source import MOST_ROOMS, OWN_NAMES, THREADS, Kind, Recipe, kernel_source
 from synknumba._expectation_types import check_types, type_key
 from synknumba._function import Function
-from synknumba._generated import check_own_names, define_kernel, kernel_name
+from synknumba._generated import check_own_names, define_kernel, is_light, kernel_name
 from synknumba._launch import LaunchConfig, RowGrid
 from synknumba._options import FunctionOptions, check_names
 from synknumba._report import PlanReport
@@ -34,8 +34,14 @@ from synknumba._world import current_world, open_world
 _KEPT = 64  # functions of one expectation: for kinds of arguments, and numbers of slices
 
 # Blocks of a launch, at most. A core runs block after block, and one is the fastest. 1056 are the 8 blocks of 256 threads that
-# fit on each of the 132 multiprocessors of an H100: 6 % faster than half of them for random numbers, and the same for memory.
+# fit on each of the 132 multiprocessors of an H100: 6 % faster than half of them for random numbers.
 _BLOCKS: Mapping[DeviceKind, int] = {"cpu": 1, "cuda": 1056}
+
+# Rows of which a thread of a GPU reads the numbers before it uses any, where the function is light; all numbers together; and
+# blocks, of which fewer do then, and whose results are sooner put together.
+_TOGETHER = 8
+_NUMBERS = 16
+_LIGHT_BLOCKS = 528
 
 
 @final
@@ -202,14 +208,14 @@ class Expectation:
         return found
 
     def _check_types(self, device: DeviceKind, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
-        if not {"rows", "indices"} & {*parameters.values()}:
+        if not {"numbers", "rows", "indices"} & {*parameters.values()}:
             message = (
                 f"{self.name} is an expectation over rows, and none of its arguments has any; pass Data, an array, or "
                 "synknumba.arange(n) for the indices 0 … n − 1"
             )
             raise ArgumentError(message)
         weight = self._options.weight
-        if weight and parameters[weight] != "rows":
+        if weight and parameters[weight] not in {"numbers", "rows"}:
             message = f"weights={weight!r} of {self.name} must be an array with a number for each row"
             raise ArgumentError(message)
         check_types(self._inner, parameters, values, size=self._size, weight=weight, device=device)
@@ -218,12 +224,22 @@ class Expectation:
         if isinstance(value, IndexRange):
             return "indices"
         if isinstance(value, Variable):
-            return "rows" if name in self._options.kernel.sliceable else "whole"
+            if name not in self._options.kernel.sliceable:
+                return "whole"
+            return "numbers" if not value.is_tree and len(next(iter(value.root_shapes()))) == 1 else "rows"
         if not (isinstance(value, Data | np.ndarray) or hasattr(value, "__array__")) or isinstance(value, np.generic):
             return "whole"
-        if np.ndim(value) == 0:
+        ndim = np.ndim(value)
+        if ndim == 0:
             return "number" if isinstance(value, Data) else "whole"  # NumPy's are passed as numbers
-        return "whole" if name in self._options.kernel.broadcast else "rows"
+        if name in self._options.kernel.broadcast:
+            return "whole"
+        return "numbers" if ndim == 1 else "rows"
+
+    def _together(self, kinds: Sequence[Kind]) -> int:
+        """Of how many rows a thread of a GPU reads the numbers at once."""
+        numbers = kinds.count("numbers")
+        return max(1, min(_TOGETHER, _NUMBERS // numbers)) if numbers and is_light(self.py_func) else 1
 
     def _make(
         self,
@@ -236,6 +252,9 @@ class Expectation:
         parameters = dict(zip(self._parameters, kinds, strict=True))
         weight = options.weight
         blocks = _BLOCKS[device]
+        together = 1 if blocks == 1 else self._together(kinds)
+        if together > 1:
+            blocks = min(blocks, _LIGHT_BLOCKS)
         recipe = Recipe(
             kernel_name("mean_of", self.py_func.__name__),
             parameters,
@@ -245,6 +264,7 @@ class Expectation:
             self._real,
             blocks == 1,
             scaled,
+            together,
         )
         if recipe.rooms > MOST_ROOMS:
             message = (
@@ -259,7 +279,7 @@ class Expectation:
             options.kernel,
             outputs=outputs,
             givens={**options.kernel.givens, "synk_slice": RankConstant.SLICE},
-            launch=LaunchConfig(THREADS, RowGrid(THREADS, blocks)),
+            launch=LaunchConfig(THREADS, RowGrid(THREADS * together, blocks)),
         )
         return Function(_compiled(recipe, self._inner), kernel_options, self.name, self._inner), LineReader(recipe)
 
@@ -271,9 +291,9 @@ def _slices(num_slices: Any) -> int:
 
 def _compiled(recipe: Recipe, function: InnerFunction) -> Callable[..., Any]:
     """The kernel as a Python function."""
-    from numba.core.types import float32, float64, int32  # noqa: PLC0415
+    from numba.core import types  # noqa: PLC0415
 
-    scope = {"float32": float32, "float64": float64, "int32": int32, "nan": math.nan}
+    scope = {name: getattr(types, name) for name in ("float32", "float64", "int32", "int64", "uint64")} | {"nan": math.nan}
     return define_kernel(kernel_source(recipe), recipe.name, "expectation", function.device_function, scope)
 
 

@@ -8,6 +8,8 @@ Sums about one of the values are as good as those about the mean, but for the sq
 the spread. They take no division a row, and so on a core a 30th of the time of a running mean (Welford's method). From
 thread to block they are moved to the mean of the block, after which they add up; so are those of the blocks to the mean of all,
 by the formula of `_moments`. The kernel is in Numba's CUDA dialect, with the parameters of the function and some of its own.
+
+Where rows are numbers, a thread of a GPU reads those of several rows before it uses one; else it waits for each row's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,14 +20,15 @@ THREADS = 256  # of a block
 MOST_ROOMS = 23  # of 2 KiB each: with the centres, within the 48 KiB of smem that every GPU gives a block
 
 # Global names in the kernel, which no parameter may have.
-OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
+OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "int64", "nan", "range", "uint64"})
 
 # Lines that a block stores into, but for the column.
 _RESULT = "synk_partials[synk_slice"
 _LINE = "synk_lines[cuda.blockIdx.x + 1"
 
-Kind: TypeAlias = Literal["rows", "indices", "number", "whole"]
-"""What of an argument the function gets: its row; the row's global index; a 0-d array's number; the argument itself."""
+Kind: TypeAlias = Literal["numbers", "rows", "indices", "number", "whole"]
+"""What of an argument the function gets: its row, which is a number or an array; the row's global index; a 0-d array's number;
+the argument itself."""
 
 
 @final
@@ -42,6 +45,7 @@ class Recipe:
         real: the type of a thread's sums, "float64" or "float32".
         one_block: whether there is one block, whose line is the partial result.
         scaled: whether each value, and the weight, is multiplied by a number that comes with the call.
+        together: rows of which a thread reads the numbers before it uses any.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Recipe:
     real: str
     one_block: bool
     scaled: bool = False
+    together: int = 1
 
     @property
     def values(self) -> int:
@@ -108,8 +113,8 @@ def _indented(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _head(recipe: Recipe) -> list[str]:
-    name, kind = next((name, kind) for name, kind in recipe.parameters.items() if kind in {"rows", "indices"})
-    count = f"{name}.shape[0]" if kind == "rows" else f"{name}.stop - {name}.start"
+    name, kind = next((name, kind) for name, kind in recipe.parameters.items() if kind in {"numbers", "rows", "indices"})
+    count = f"{name}.stop - {name}.start" if kind == "indices" else f"{name}.shape[0]"
     sums = [f"synk_p{i}" for i in range(recipe.values)] + [f"synk_s{i}" for i in range(recipe.values)]
     sums += [f"synk_q{i}_{j}" for i, j in recipe.pairs]
     if recipe.weight is not None:
@@ -125,16 +130,56 @@ def _head(recipe: Recipe) -> list[str]:
     ]
 
 
-def _argument(name: str, kind: Kind) -> str:
-    told = {"rows": f"{name}[synk_j]", "indices": f"{name}.start + synk_j", "number": f"{name}[()]", "whole": name}
+def _loop(recipe: Recipe) -> list[str]:
+    """A thread's rows, one after another, or several at a time as long as there are so many.
+
+    The latter is for GPUs, where signed indices take a dozen instructions a row: each is asked whether it counts from the end.
+    """
+    rest = [*_read(recipe, 0), *_added_row(recipe, 0)]
+    if recipe.together == 1:
+        return ["synk_first = synk_start", "for synk_j in range(synk_start, synk_n, synk_stride):", *_indented(rest)]
+    rows = range(recipe.together)
+    body = [line for k in rows for line in _read(recipe, k)] + [line for k in rows for line in _added_row(recipe, k)]
+    return [
+        "synk_first = uint64(synk_start)",
+        "synk_last = uint64(synk_n)",
+        *(f"synk_step{k} = uint64({k} * synk_stride)" for k in range(1, recipe.together + 1)),
+        "synk_j = synk_first",
+        f"while synk_j + synk_step{recipe.together - 1} < synk_last:",
+        *_indented([*body, f"synk_j += synk_step{recipe.together}"]),
+        "while synk_j < synk_last:",
+        *_indented([*rest, "synk_j += synk_step1"]),
+    ]
+
+
+def _index(k: int) -> str:
+    """Of the k-th of the rows that are read together."""
+    return f"synk_j + synk_step{k}" if k else "synk_j"
+
+
+def _read(recipe: Recipe, k: int) -> list[str]:
+    names = (name for name, kind in recipe.parameters.items() if kind == "numbers")
+    return [f"synk_{k}_{name} = {name}[{_index(k)}]" for name in names]
+
+
+def _argument(name: str, kind: Kind, k: int) -> str:
+    told = {
+        "numbers": f"synk_{k}_{name}",
+        "rows": f"{name}[{_index(k)}]",
+        "indices": f"{name}.start + int64({_index(k)})",
+        "number": f"{name}[()]",
+        "whole": name,
+    }
     return told[kind]
 
 
-def _loop(recipe: Recipe) -> list[str]:
-    arguments = ", ".join(_argument(*parameter) for parameter in recipe.parameters.items())
+def _added_row(recipe: Recipe, k: int) -> list[str]:
+    """The function of a row, and what it adds to the thread's sums. The first row is the first of those read together."""
+    arguments = ", ".join(_argument(name, kind, k) for name, kind in recipe.parameters.items())
     lines = [f"synk_r = synk_function({arguments})"]
     if recipe.weight is not None:
-        weight = f"{recipe.weight}[synk_j]" if recipe.weight else f"synk_r[{recipe.values}]"
+        name = recipe.weight
+        weight = _argument(name, recipe.parameters[name], k) if name else f"synk_r[{recipe.values}]"
         lines += [
             f"synk_x = {recipe.real}({_scaled(recipe, weight, 'synk_by_w')})",
             "if synk_x < 0.0:",
@@ -144,12 +189,13 @@ def _loop(recipe: Recipe) -> list[str]:
         ]
     for i in range(recipe.values):
         value = "synk_r" if recipe.size is None else f"synk_r[{i}]"
-        lines += [
-            f"synk_v{i} = {recipe.real}({_scaled(recipe, value, f'synk_by{i}')})",
-            f"if synk_j == synk_start and synk_v{i} - synk_v{i} == 0.0:",  # a sum about ∞ would be NaN
-            f"    synk_p{i} = synk_v{i}",
-            f"synk_d{i} = synk_v{i} - synk_p{i}",
-        ]
+        lines += [f"synk_v{i} = {recipe.real}({_scaled(recipe, value, f'synk_by{i}')})"]
+        if k == 0:
+            lines += [
+                f"if synk_j == synk_first and synk_v{i} - synk_v{i} == 0.0:",  # a sum about ∞ would be NaN
+                f"    synk_p{i} = synk_v{i}",
+            ]
+        lines += [f"synk_d{i} = synk_v{i} - synk_p{i}"]
     by = "" if recipe.weight is None else "synk_x * "
     lines += [f"synk_s{i} += {by}synk_d{i}" for i in range(recipe.values)]
     lines += [f"synk_q{i}_{j} += {by}synk_d{i} * synk_d{j}" for i, j in recipe.pairs]
@@ -160,7 +206,7 @@ def _loop(recipe: Recipe) -> list[str]:
                 f"synk_a{i} += synk_x * synk_y{i}",
                 f"synk_b{i} += synk_y{i} * synk_y{i}",
             ]
-    return ["for synk_j in range(synk_start, synk_n, synk_stride):", *_indented(lines)]
+    return lines
 
 
 def _scaled(recipe: Recipe, value: str, scale: str) -> str:

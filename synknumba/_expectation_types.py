@@ -92,7 +92,7 @@ def _type_of(function: str, name: str, value: Any, told: Kind, device: DeviceKin
         except (ValueError, IndexError, NotImplementedError, NumbaError):
             return None
     element = _element(function, name, dtype, device)
-    axes = ndim - 1 if told == "rows" else ndim
+    axes = ndim - 1 if told in {"numbers", "rows"} else ndim
     return types.Array(element, axes, "C") if axes > 0 else element
 
 

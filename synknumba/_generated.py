@@ -1,13 +1,21 @@
 """Kernels that are generated around a user's function: their names, and how their text becomes a function."""
 
+import dis
 import hashlib
+import inspect
 import linecache
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from synknumba._errors import ArgumentError
 
 OWN_PREFIX = "synk_"  # of the names in a generated kernel that are not parameters of the function
+
+_LIGHT_INSTRUCTIONS = 64  # of a light function, at most, as Python counts them
+_LIGHT_CALLS = 3
 
 
 def kernel_name(what: str, function: str) -> str:
@@ -28,6 +36,37 @@ def device_function(function: Callable[..., Any]) -> Any:
     from numba import cuda  # not when synknumba is imported
 
     return cuda.jit(device=True)(function)
+
+
+def is_light(function: Callable[..., Any]) -> bool:
+    """Whether a function seems to cost little beside reading its arguments: some arithmetic, functions of `math`, no loop.
+
+    A kernel may then hold it several times, for several rows at once. A heavy one takes longer so, and longer to compile.
+
+    >>> is_light(lambda x, y: y * math.exp(-x * x))
+    True
+    >>> is_light(lambda x: sum(x for _ in range(10)))
+    False
+    """
+    instructions = [one.opname for one in dis.get_instructions(function) if one.opname not in {"CACHE", "PRECALL"}]
+    calls = [name for name in instructions if name.startswith("CALL")]
+    has_loop = any("BACKWARD" in name or name.startswith("FOR_") for name in instructions)
+    if has_loop or len(calls) > _LIGHT_CALLS or len(instructions) > _LIGHT_INSTRUCTIONS:
+        return False
+    try:
+        outside = inspect.getclosurevars(function)
+    except ValueError:  # a name that has no value yet
+        return False
+    if outside.builtins.keys() - {"abs", "bool", "float", "int", "max", "min"}:
+        return False
+    return all(map(_is_light_value, (*outside.nonlocals.values(), *outside.globals.values())))
+
+
+def _is_light_value(value: object) -> bool:
+    """Numbers, arrays of them, and what `math` has."""
+    if isinstance(value, int | float | complex | np.number | np.ndarray):
+        return True
+    return value is math or value is np or getattr(value, "__module__", None) == "math"
 
 
 def define_kernel(text: str, name: str, what: str, function: Any, scope: Mapping[str, Any]) -> Callable[..., Any]:

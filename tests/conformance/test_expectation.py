@@ -275,6 +275,22 @@ def test_rows_of_weight_0_are_not_left_out(world, monkeypatch, blocks):
         assert_allclose(mean(finite, finite, weights, num_slices=num_slices).mean, finite[2900:].mean(), **CLOSE)
 
 
+@pytest.mark.parametrize("together", [1, 3, 8])
+def test_rows_that_are_read_together_are_added_in_their_order(world, monkeypatch, together):
+    """Whatever of a row is read: numbers, its index, an array; and whatever is left where not all threads have so many."""
+    monkeypatch.setattr(_expectation, "_BLOCKS", {"cpu": 2, "cuda": 2})
+    monkeypatch.setattr(_expectation, "_TOGETHER", together)
+    mean = synk.expectation(lambda i, x, pair, w: (x + pair[1], i - x * pair[0]), weights="w")
+    for n in (1, 600, 4_095, 4_097, 30_011):
+        rng = np.random.default_rng(n)
+        x, pairs, weights = rng.normal(size=n), rng.normal(size=(n, 2)), rng.random(n)
+        found = mean(synk.arange(n), x, pairs, weights)
+        want = synk.Estimate.from_values(np.stack([x + pairs[:, 1], np.arange(n) - x * pairs[:, 0]], axis=1), weights)
+        assert_allclose(found.mean, want.mean, rtol=1e-11)
+        assert_allclose(found.variance, want.variance, rtol=1e-11)
+        assert found.count == n
+
+
 def test_the_weight_may_be_returned(world):
     rng = np.random.default_rng(9)
     values, weights = rng.normal(size=300), rng.random(300)

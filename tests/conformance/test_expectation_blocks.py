@@ -10,12 +10,14 @@ import synknumba as synk
 from synknumba import _expectation
 
 CLOSE = {"rtol": 1e-12, "atol": 0}
-BLOCKS = [5, 300]  # fewer and more than a block has threads
+BLOCKS = [(5, 8), (300, 1)]  # fewer and more than a block has threads; rows that a thread reads together
 
 
-@pytest.fixture(params=BLOCKS, autouse=True)
+@pytest.fixture(params=BLOCKS, ids=str, autouse=True)
 def blocks(request, monkeypatch):
-    monkeypatch.setattr(_expectation, "_BLOCKS", {"cpu": request.param, "cuda": request.param})
+    most, together = request.param
+    monkeypatch.setattr(_expectation, "_BLOCKS", {"cpu": most, "cuda": most})
+    monkeypatch.setattr(_expectation, "_TOGETHER", together)
 
 
 def rows(n):
@@ -41,13 +43,15 @@ def test_mean_and_variance_are_numpys(world, n):
 
 
 def test_weights(world):
-    values, weights = rows(20_000), np.random.default_rng(1).random(20_000)
-    weights[:300] = 0.0  # the whole first block, and its mean is none
-    found = synk.expectation(lambda x, w: x, weights="w")(values, weights)
-    want = synk.Estimate.from_values(values, weights)
-    for name in ("mean", "variance", "stderr", "effective_size"):
-        assert_allclose(getattr(found, name), getattr(want, name), rtol=1e-11)
-    assert found.count == want.count
+    values, weights = rows(20_000), np.random.default_rng(1).random((2, 20_000))
+    weights[0, :300] = 0.0  # the whole first block, and its mean is none
+    weights[1, np.arange(20_000) // 256 % 5 == 0] = 0.0  # the same, where 5 blocks step on
+    for own in weights:
+        found = synk.expectation(lambda x, w: x, weights="w")(values, own)
+        want = synk.Estimate.from_values(values, own)
+        for name in ("mean", "variance", "stderr", "effective_size"):
+            assert_allclose(getattr(found, name), getattr(want, name), rtol=1e-11)
+        assert found.count == want.count
 
 
 def test_sums_that_overflow_are_taken_again(world):

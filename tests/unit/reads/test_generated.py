@@ -11,27 +11,31 @@ from synknumba._vectorize_source import MapRecipe, Operand, ReductionRecipe, map
 
 
 def kernel_of(text, function):
-    scope = {"float64": np.float64, "nan": np.nan, "synk_float64": types.float64}
+    scope = {"float64": np.float64, "nan": np.nan, "int64": types.int64, "uint64": types.uint64}
+    scope |= {f"synk_{kind}": kind for kind in (types.float64, types.int64, types.uint64)}
     name = text.removeprefix("def ").partition("(")[0]
     return define_kernel(text, name, "test", device_function(function), scope)
 
 
-def test_means_read_rows_that_are_numbers():
-    recipe = Recipe("mean", {"x": "rows", "m": "rows", "i": "indices", "table": "whole"}, None, None, False, "float64", True)
+@pytest.mark.parametrize("together", [1, 4])
+def test_means_read_rows_that_are_numbers(together):
+    kinds = {"x": "numbers", "m": "rows", "i": "indices", "table": "whole"}
+    recipe = Recipe("mean", kinds, None, None, False, "float64", True, together=together)
     kernel = kernel_of(kernel_source(recipe), lambda x, m, i, table: x + m[0] + table[i])
     # A row of m, and the table, go on to the function.
     assert read_parameters(kernel, {"x": 1, "m": 2, "table": 1, "synk_partials": 3, "synk_slice": 0}) == {"x"}
 
 
+@pytest.mark.parametrize("counted", [True, False])
 @pytest.mark.parametrize("axes", [1, 2, 3])
-def test_maps_read_all_but_the_result(axes):
+def test_maps_read_all_but_the_result(axes, counted):
     operands = {
         "x": Operand("rows", (True,) * axes),
         "y": Operand("rows", (False,) * axes, "synk_float64"),
         "table": Operand("whole", (True,) * axes),
         "n": Operand("scalar"),
     }
-    kernel = kernel_of(map_source(MapRecipe("map", operands, axes)), lambda x, y, table, n: x + y + table + n)
+    kernel = kernel_of(map_source(MapRecipe("map", operands, axes, counted=counted)), lambda x, y, table, n: x + y + table + n)
     dimensions = {"x": 1 + axes, "y": 1 + axes, "table": axes, "n": 0, "out": 1 + axes}
     assert read_parameters(kernel, dimensions) == {"x", "y", "table"}
 
