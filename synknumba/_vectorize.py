@@ -26,15 +26,16 @@ from synknumba._variable import Variable
 from synknumba._vectorize_arguments import Given, describe, merged, operand, quick_key, result_row, variable_shape
 from synknumba._vectorize_reduce import Reducer
 from synknumba._vectorize_source import OUT, OWN_NAMES, MapRecipe, element_launch, map_source
-from synknumba._vectorize_types import Loops, cast_name, integer_limits, out_of_range, parse
+from synknumba._vectorize_types import Loops, cast_name, index_types, integer_limits, out_of_range, parse
 from synknumba._world import current_world, open_world
 
 _KEPT = 64  # kernels of one function: for argument types, and shapes of rows
 _KNOWN = 512  # kinds of calls of one function, by types and rows, and by variables
 
-# Blocks of a launch, at most. A core takes a thread an element. On a GPU the loop over elements costs each of its threads a
-# division of 64 bits, as much as a dozen elements: a few times what fits on 132 multiprocessors at once, and threads step on.
+# Blocks of a launch. A core takes a thread an element. A GPU's threads step on: over a few times the blocks that fit on 132
+# multiprocessors at once, and where rows are numbers, of which there are more, over as many waves of these at most.
 _BLOCKS: Mapping[DeviceKind, int | None] = {"cpu": None, "cuda": 4224}
+_WAVES = 16
 
 # Types of arguments that are what they are, whatever their value.
 _PLAIN = frozenset({bool, float, complex, IndexRange, type(None), *(np.dtype(char).type for char in "?bhilBHILfdFD")})
@@ -350,14 +351,16 @@ class Vectorized:
             for (name, one), kind in zip(layout.given, loop.args, strict=True)
         }
         name = kernel_name("map_of", self.py_func.__name__)
-        recipe = MapRecipe(name, operands, len(layout.row), cast_name(loop.result), layout.place or OUT, layout.aliases)
-        kernel = define_kernel(map_source(recipe), name, "vectorize", self._inner.device_function, loop.scope())
+        cast, place = cast_name(loop.result), layout.place or OUT
+        recipe = MapRecipe(name, operands, len(layout.row), cast, place, layout.aliases, counted=_BLOCKS[device] is None)
+        scope = loop.scope() | ({} if recipe.counted else index_types())
+        kernel = define_kernel(map_source(recipe), name, "vectorize", self._inner.device_function, scope)
         options = replace(
             self._options,
             outputs={OUT: Output("gather", layout.row, loop.dtype, filled=False)} if layout.place is None else {},
             inout=frozenset() if layout.place is None else frozenset({layout.place}),
             sliceable=layout.variables,
-            launch=element_launch(layout.row, _BLOCKS[device]),
+            launch=element_launch(layout.row, _BLOCKS[device], _WAVES),
             flat=layout.flat,
         )
         return Function(kernel, options, self.name, self._inner)

@@ -21,7 +21,7 @@ from synknumba._options import FunctionOptions
 from synknumba._types import Array, DeviceKind, RankConstant, Shape
 from synknumba._variable import Variable
 from synknumba._vectorize_arguments import Given, describe, quick_key
-from synknumba._vectorize_source import THREADS, TILE, ReductionRecipe, element_launch, reduction_source
+from synknumba._vectorize_source import MOST_TILE, THREADS, TILE_BYTES, ReductionRecipe, element_launch, reduction_source
 from synknumba._vectorize_types import Loops, cast_name, dtype_of
 from synknumba._world import current_world
 
@@ -29,9 +29,10 @@ _KEPT = 64  # kernels of one function: for types, and shapes of rows
 _KNOWN = 512  # kinds of calls of one function: by types and rows, and by variables
 
 # Chunks of rows that a rank makes of a slice, at most. A core does one after the other. A GPU has a chunk for each block where
-# rows are numbers, and else so many threads: an H100 holds 8 blocks of 256 threads on each of its 132 multiprocessors.
+# rows are numbers, and else so many threads. Of these blocks an H200 has 2 on each of its 132 multiprocessors: they read as
+# fast as more, and the results of fewer are sooner put together.
 _CHUNKS: Mapping[DeviceKind, int] = {"cpu": 1, "cuda": 1 << 16}
-_BLOCKS = 1056
+_BLOCKS = 264
 
 
 @final
@@ -172,25 +173,30 @@ class Reducer:
             givens={"synk_slice": RankConstant.SLICE},
             sliceable=frozenset({self._parameter}) if of_variable else frozenset(),
             updates={},
-            launch=_launch(row, chunks),
+            launch=_launch(row, chunks, _tile(dtype)),
             compile_options={},
             flat=frozenset({self._parameter}) if is_flat else frozenset(),
         )
         kernel = self._kernel(kind, len(row), is_indices=told.kind == "indices", is_divided=chunks > 1)
         function = Function(kernel, options, f"{self._name}.reduce", self._inner)
         fold = simt.jit(self._kernel(kind, len(row), is_indices=False, is_divided=False))
-        return _Reduction(function, fold[_launch(row, 1).resolve(1)], kind, dtype, row, told)
+        return _Reduction(function, fold[_launch(row, 1, _tile(dtype)).resolve(1)], kind, dtype, row, told)
 
     def _kernel(self, kind: Any, axes: int, *, is_indices: bool, is_divided: bool) -> Callable[..., Any]:
         name = kernel_name("reduction_by", self._inner.py_func.__name__)
-        recipe = ReductionRecipe(name, self._parameter, is_indices, axes, cast_name(kind), is_divided)
+        recipe = ReductionRecipe(name, self._parameter, is_indices, axes, cast_name(kind), is_divided, _tile(dtype_of(kind)))
         scope = {cast_name(kind): kind}
         return define_kernel(reduction_source(recipe), name, "vectorize", self._inner.device_function, scope)
 
 
-def _launch(row: Shape, chunks: int) -> LaunchConfig:
-    """A thread for each chunk and element of a row."""
+def _tile(dtype: "np.dtype[Any]") -> int:
+    """Rows that a thread of a GPU reduces at a time, where they are numbers."""
+    return min(MOST_TILE, TILE_BYTES // dtype.itemsize)
+
+
+def _launch(row: Shape, chunks: int, tile: int) -> LaunchConfig:
+    """A thread for each chunk and element of a row; where rows are numbers, a block for each chunk."""
     if not row:
-        return LaunchConfig(1, 1) if chunks == 1 else LaunchConfig(THREADS, RowGrid(THREADS * TILE, chunks))
+        return LaunchConfig(1, 1) if chunks == 1 else LaunchConfig(THREADS, RowGrid(THREADS * tile, chunks))
     grid, (columns, rows, _) = element_launch(row).resolve(chunks)
     return LaunchConfig((columns, min(rows, chunks)), grid)

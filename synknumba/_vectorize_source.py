@@ -16,10 +16,13 @@ from typing import Literal, TypeAlias, final
 from synknumba._launch import LaunchConfig, RowGrid
 
 THREADS = 256  # of a block
-TILE = 8  # rows that a thread reduces at a time, where blocks reduce rows of one number
+WARP = 32  # threads of a warp
+TILE_BYTES = 128  # that a thread reduces at a time, at most, where blocks reduce rows of one number; 37 KiB of a block's smem
+MOST_TILE = 16  # rows of them
 CHAINS = 8  # groups of rows that a core reduces side by side, where rows are numbers: one waits 4 cycles for each sum
 _MOST_BLOCKS = 65535  # along y and z, by CUDA's limits
 
+SIGNED, UNSIGNED = "synk_int64", "synk_uint64"  # the types of what is counted
 OUT = "out"  # the parameter with the result
 OWN_NAMES = frozenset({OUT, "cuda", "range"})
 
@@ -55,6 +58,9 @@ class MapRecipe:
         cast: the name of the type that a value is converted to; None where it is stored as it is.
         place: the parameter with the result: `OUT`, or one of the function's own.
         aliases: operands that are the one at that place.
+        counted: whether loops over rows and elements count their steps beforehand: what compilers for cores see through, and on
+            GPUs a division of 64 bits for each, as much as a dozen elements. Otherwise indices are unsigned, which spares every
+            access the question whether they count from the end.
     """
 
     name: str
@@ -63,6 +69,7 @@ class MapRecipe:
     cast: str | None = None
     place: str = OUT
     aliases: tuple[str, ...] = ()
+    counted: bool = True
 
 
 @final
@@ -77,6 +84,7 @@ class ReductionRecipe:
         axes: how many a row has.
         cast: the name of the type of the result, to which every element is converted.
         is_divided: whether the rows are divided into chunks, and not one.
+        tile: rows that a thread reduces at a time, where blocks reduce rows of one number: 2, 4, 8 or 16.
     """
 
     name: str
@@ -85,6 +93,29 @@ class ReductionRecipe:
     axes: int
     cast: str
     is_divided: bool
+    tile: int = MOST_TILE
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """Over start, start + step, … below stop; over 0, 1, … where no step is given."""
+
+    name: str
+    stop: str
+    start: str = "0"
+    step: str = "1"
+
+    def around(self, body: Sequence[str], *, counted: bool) -> list[str]:
+        """The loop with a body."""
+        if counted:
+            steps = self.stop if self.step == "1" else f"{self.start}, {self.stop}, {self.step}"
+            return [f"for {self.name} in range({steps}):", *_indented(body)]
+        return [
+            f"{self.name} = {UNSIGNED}({self.start})",
+            f"while {self.name} < {UNSIGNED}({self.stop}):",
+            *_indented([*body, f"{self.name} += {UNSIGNED}({self.step})"]),
+        ]
 
 
 @final
@@ -102,12 +133,13 @@ class ElementGrid:
         return self.columns, max(1, min(self.most, -(-rows // self.rows))), self.layers
 
 
-def element_launch(shape: Sequence[int], most: int | None = None) -> LaunchConfig:
+def element_launch(shape: Sequence[int], most: int | None = None, waves: int = 1) -> LaunchConfig:
     """The launch for rows of this shape, with threads for all of the last axis.
 
     Args:
         shape: of a row.
-        most: blocks, about, over which threads step on; None for a thread an element, as far as there is room.
+        most: blocks of a wave, about, over which threads step on; None for a thread an element, as far as there is room.
+        waves: at most, of rows that are numbers, as in `in_waves`.
 
     >>> element_launch((3, 5)).resolve(1000)
     ((1, 32, 3), (8, 32, 1))
@@ -115,7 +147,7 @@ def element_launch(shape: Sequence[int], most: int | None = None) -> LaunchConfi
     ((1, 4, 3), (8, 32, 1))
     """
     if not shape:
-        return LaunchConfig(THREADS, None if most is None else RowGrid(THREADS, most))
+        return LaunchConfig(THREADS, None if most is None else RowGrid(THREADS, most, waves))
     columns = min(THREADS, 1 << max(0, shape[-1] - 1).bit_length())
     rows = THREADS // columns
     layers = max(1, min(_MOST_BLOCKS, shape[0])) if len(shape) > 1 else 1
@@ -126,8 +158,9 @@ def element_launch(shape: Sequence[int], most: int | None = None) -> LaunchConfi
 
 def map_source(recipe: MapRecipe) -> str:
     """The kernel, a function of the function's parameters and the result."""
+    row = "synk_j" if recipe.counted else f"{SIGNED}(synk_j)"
     arguments = ", ".join(
-        _argument(recipe.place if name in recipe.aliases else name, operand, recipe.axes)
+        _argument(recipe.place if name in recipe.aliases else name, operand, recipe.axes, row)
         for name, operand in recipe.operands.items()
     )
     value = _cast(recipe.cast, f"synk_function({arguments})")
@@ -135,7 +168,7 @@ def map_source(recipe: MapRecipe) -> str:
     loops = [_row_loop(recipe.axes, f"{recipe.place}.shape[0]"), *_axis_loops(recipe.axes, recipe.place)]
     parameters = [name for name in recipe.operands if name not in recipe.aliases]
     parameters += [name for name in (recipe.place,) if name not in recipe.operands]
-    return _kernel(recipe.name, parameters, [*_threads(recipe.axes), *_nested(loops, body)])
+    return _kernel(recipe.name, parameters, [*_threads(recipe.axes), *_nested(loops, body, counted=recipe.counted)])
 
 
 def reduction_source(recipe: ReductionRecipe) -> str:
@@ -160,59 +193,98 @@ def reduction_source(recipe: ReductionRecipe) -> str:
 
 
 def _by_blocks(recipe: ReductionRecipe) -> list[str]:
-    """Block b reduces rows b n / B to (b + 1) n / B, tile after tile: each thread a few neighbouring rows, then all threads.
+    """Block b reduces rows b n / B to (b + 1) n / B, each of its warps a part of them, tile after tile.
 
-    Neighbouring threads read neighbouring rows of a tile, and then find their own in shared memory. Threads are put together in
-    pairs of neighbours, then in pairs of these, so that the order of rows is kept.
+    Neighbouring threads read neighbouring rows of a tile, the next while this one is reduced, and then find their own in shared
+    memory: a few neighbours each. Threads are put together in pairs of neighbours, then in pairs of these, so that the order of
+    rows is kept, and so are warps. Warps do not wait for each other before they have all of their rows.
+
+    Row r of a tile is at r + r // 2T of shared memory, T a thread's rows: neighbouring threads then read from different banks.
     """
+    tile, warps = recipe.tile, THREADS // WARP
+    rows, row_room = WARP * tile, WARP * tile + WARP // 2
+    shift = tile.bit_length()
 
-    def staged(row: str) -> str:  # neighbouring threads then read from different banks of shared memory
-        return f"synk_rows[{row} + ({row} >> {TILE.bit_length()})]"
+    def loads(first: str) -> list[str]:
+        return [f"synk_{k} = {_row(recipe, f'{first} + {k * WARP} + synk_lane')}" for k in range(tile)]
 
-    loads = [f"synk_{k} = {_row(recipe, f'synk_tile + {k * THREADS} + synk_t')}" for k in range(TILE)]
-    stores = [f"{staged(f'{k * THREADS} + synk_t')} = synk_{k}" for k in range(TILE)]
+    def own(offset: str) -> str:
+        return f"synk_rows[synk_start + {offset}]"
+
     return [
-        f"synk_rows = cuda.shared.array({THREADS * TILE + THREADS // 2}, {recipe.cast})",
+        f"synk_rows = cuda.shared.array({warps * row_room}, {recipe.cast})",
         f"synk_threads = cuda.shared.array({THREADS}, {recipe.cast})",
-        "synk_t = cuda.threadIdx.x",
+        f"synk_lane = cuda.threadIdx.x % {WARP}",
+        f"synk_warp = cuda.threadIdx.x // {WARP}",
+        f"synk_room = synk_warp * {row_room}",
+        f"synk_into = synk_room + synk_lane + (synk_lane >> {shift})",
+        f"synk_start = synk_room + synk_lane * {tile} + (synk_lane >> 1)",
+        f"synk_place = synk_warp * {WARP}",
         "synk_b = cuda.blockIdx.x",
-        "synk_first = synk_b * synk_n // cuda.gridDim.x",
-        "synk_last = (synk_b + 1) * synk_n // cuda.gridDim.x",
-        f"synk_total = {_cast(recipe.cast, '0')}",
-        f"for synk_tile in range(synk_first, synk_last, {THREADS * TILE}):",
+        "synk_begin = synk_b * synk_n // cuda.gridDim.x",
+        "synk_rest = (synk_b + 1) * synk_n // cuda.gridDim.x - synk_begin",
+        f"synk_first = synk_begin + synk_warp * synk_rest // {warps}",
+        f"synk_last = synk_begin + (synk_warp + 1) * synk_rest // {warps}",
+        *(f"{name} = {_cast(recipe.cast, '0')}" for name in ("synk_total", *(f"synk_{k}" for k in range(tile)))),
+        f"if synk_last - synk_first >= {rows}:",
+        *_indented(loads("synk_first")),
+        f"for synk_tile in range(synk_first, synk_last, {rows}):",
         "    synk_left = synk_last - synk_tile",
-        f"    if synk_left >= {THREADS * TILE}:",  # all loads at once, and only then what waits for them
-        *(f"        {line}" for line in (*loads, *stores)),
+        f"    if synk_left >= {rows}:",
+        *(f"        synk_rows[synk_into + {k * (WARP + WARP // (2 * tile))}] = synk_{k}" for k in range(tile)),
+        f"        if synk_left >= {2 * rows}:",
+        f"            synk_next = synk_tile + {rows}",
+        *(f"            {line}" for line in loads("synk_next")),
+        "        cuda.syncwarp()",
+        f"        synk_value = {own('0')}",
+        f"        for synk_i in range(1, {tile}):",
+        f"            synk_value = {_both(recipe, 'synk_value', own('synk_i'))}",
+        "        synk_threads[synk_place + synk_lane] = synk_value",
+        f"        synk_used = {WARP}",
         "    else:",
-        f"        for synk_i in range(synk_t, synk_left, {THREADS}):",
-        f"            {staged('synk_i')} = {_row(recipe, 'synk_tile + synk_i')}",
-        "    cuda.syncthreads()",
-        f"    synk_start = synk_t * {TILE}",
-        "    if synk_start < synk_left:",
-        f"        synk_value = {staged('synk_start')}",
-        f"        synk_stop = synk_start + {TILE}",
-        "        if synk_stop > synk_left:",  # not by min(), which a parameter may be named
-        "            synk_stop = synk_left",
-        "        for synk_i in range(synk_start + 1, synk_stop):",
-        f"            synk_value = {_both(recipe, 'synk_value', staged('synk_i'))}",
-        "        synk_threads[synk_t] = synk_value",
-        f"    synk_used = (synk_left + {TILE - 1}) // {TILE}",
-        f"    if synk_used > {THREADS}:",
-        f"        synk_used = {THREADS}",
-        "    cuda.syncthreads()",
+        f"        for synk_i in range(synk_lane, synk_left, {WARP}):",
+        f"            synk_rows[synk_room + synk_i + (synk_i >> {shift})] = {_row(recipe, 'synk_tile + synk_i')}",
+        "        cuda.syncwarp()",
+        f"        synk_stop = synk_left - synk_lane * {tile}",
+        "        if synk_stop > 0:",
+        f"            if synk_stop > {tile}:",  # not by min(), which a parameter may be named
+        f"                synk_stop = {tile}",
+        f"            synk_value = {own('0')}",
+        "            for synk_i in range(1, synk_stop):",
+        f"                synk_value = {_both(recipe, 'synk_value', own('synk_i'))}",
+        "            synk_threads[synk_place + synk_lane] = synk_value",
+        f"        synk_used = (synk_left + {tile - 1}) // {tile}",
+        "    cuda.syncwarp()",
         "    synk_step = 1",
         "    while synk_step < synk_used:",
-        "        synk_i = 2 * synk_t * synk_step",  # neighbouring threads, so that most of a block's warps are soon idle
+        "        synk_i = 2 * synk_lane * synk_step",
         "        if synk_i + synk_step < synk_used:",
+        "            synk_i += synk_place",
         f"            synk_threads[synk_i] = {_both(recipe, 'synk_threads[synk_i]', 'synk_threads[synk_i + synk_step]')}",
-        "        cuda.syncthreads()",
+        "        cuda.syncwarp()",
         "        synk_step *= 2",
-        "    if synk_t == 0 and synk_tile == synk_first:",
-        "        synk_total = synk_threads[0]",
-        "    elif synk_t == 0:",
-        f"        synk_total = {_both(recipe, 'synk_total', 'synk_threads[0]')}",
-        "    cuda.syncthreads()",
-        "if synk_t == 0 and synk_first < synk_last:",
+        "    if synk_lane == 0 and synk_tile == synk_first:",
+        "        synk_total = synk_threads[synk_place]",
+        "    elif synk_lane == 0:",
+        f"        synk_total = {_both(recipe, 'synk_total', 'synk_threads[synk_place]')}",
+        "    cuda.syncwarp()",
+        *_by_first_thread(recipe, warps),
+    ]
+
+
+def _by_first_thread(recipe: ReductionRecipe, warps: int) -> list[str]:
+    """What the warps have, those that have had rows, as the block's."""
+    return [
+        "if synk_lane == 0:",
+        "    synk_threads[synk_place] = synk_total",
+        "cuda.syncthreads()",
+        "if cuda.threadIdx.x == 0 and synk_rest > 0:",
+        "    synk_used = 0",
+        f"    for synk_i in range({warps}):",
+        f"        if synk_i * synk_rest // {warps} < (synk_i + 1) * synk_rest // {warps}:",
+        f"            synk_value = synk_threads[synk_i * {WARP}]",
+        f"            synk_total = synk_value if synk_used == 0 else {_both(recipe, 'synk_total', 'synk_value')}",
+        "            synk_used += 1",
         "    synk_there[synk_slice, synk_b] = 1",
         "    synk_partials[synk_slice, synk_b] = synk_total",
     ]
@@ -257,13 +329,14 @@ def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> li
     """The rows of one chunk, which have axes, by a thread for each column: the first row, and the range of the others."""
     x, last = recipe.parameter, recipe.axes - 1
     index = "".join(f", synk_k{axis}" for axis in range(recipe.axes))
-    loops = [*_axis_loops(recipe.axes, "synk_partials", first=2)[:-1], f"if synk_k{last} < synk_partials.shape[{2 + last}]:"]
+    loops = _axis_loops(recipe.axes, "synk_partials", first=2)[:-1]
     element = [
         f"synk_value = {_cast(recipe.cast, f'{x}[{first}{index}]')}",
         f"for synk_i in range({others}):",
         f"    synk_value = {_both(recipe, 'synk_value', _cast(recipe.cast, f'{x}[synk_i{index}]'))}",
         f"synk_partials[synk_slice, {chunk}{index}] = synk_value",
     ]
+    element = [f"if synk_k{last} < synk_partials.shape[{2 + last}]:", *_indented(element)]
     return [f"synk_k{last} = synk_x", *_nested(loops, element)]
 
 
@@ -276,10 +349,10 @@ def _kernel(name: str, parameters: Sequence[str], body: Sequence[str]) -> str:
     return "\n".join([f"def {name}({', '.join(parameters)}):", *_indented(body)]) + "\n"
 
 
-def _nested(loops: Sequence[str], body: Sequence[str]) -> list[str]:
+def _nested(loops: Sequence[_Loop], body: Sequence[str], *, counted: bool = True) -> list[str]:
     """Loops, one inside the other."""
     for loop in reversed(loops):
-        body = [loop, *_indented(body)]
+        body = loop.around(body, counted=counted)
     return list(body)
 
 
@@ -300,18 +373,16 @@ def _threads(axes: int) -> list[str]:
     ]
 
 
-def _row_loop(axes: int, count: str) -> str:
-    step = ("synk_y", count, "synk_y_step") if axes else ("cuda.grid(1)", count, "cuda.gridsize(1)")
-    return f"for synk_j in range({', '.join(step)}):"
+def _row_loop(axes: int, count: str) -> _Loop:
+    return _Loop("synk_j", count, *(("synk_y", "synk_y_step") if axes else ("cuda.grid(1)", "cuda.gridsize(1)")))
 
 
-def _axis_loops(axes: int, array: str, first: int = 1) -> list[str]:
+def _axis_loops(axes: int, array: str, first: int = 1) -> list[_Loop]:
     loops = []
     for axis in range(axes):
-        length = f"{array}.shape[{first + axis}]"
+        name, length = f"synk_k{axis}", f"{array}.shape[{first + axis}]"
         thread = "x" if axis == axes - 1 else "z" if axis == 0 else ""
-        steps = f"synk_{thread}, {length}, synk_{thread}_step" if thread else length
-        loops.append(f"for synk_k{axis} in range({steps}):")
+        loops.append(_Loop(name, length, *((f"synk_{thread}", f"synk_{thread}_step") if thread else ())))
     return loops
 
 
@@ -319,14 +390,14 @@ def _index(axes: int) -> str:
     return ", ".join(["synk_j", *(f"synk_k{axis}" for axis in range(axes))])
 
 
-def _argument(name: str, operand: Operand, axes: int) -> str:
+def _argument(name: str, operand: Operand, axes: int, row: str) -> str:
     """The element of an array, whose axes are the last of the result's."""
     first = axes - len(operand.axes)
     index = [f"synk_k{first + axis}" if full else "0" for axis, full in enumerate(operand.axes)]
     told = {
         "rows": f"{name}[{', '.join(['synk_j', *index])}]",
         "whole": f"{name}[{', '.join(index)}]",
-        "indices": f"{name}.start + synk_j",
+        "indices": f"{name}.start + {row}",
         "number": f"{name}[()]",
         "scalar": name,
     }
