@@ -23,7 +23,7 @@ from synknumba._expectation_lines import LineReader
 from synknumba._expectation_source import MOST_ROOMS, OWN_NAMES, THREADS, Kind, Recipe, kernel_source
 from synknumba._expectation_types import check_types, type_key
 from synknumba._function import Function
-from synknumba._generated import check_own_names, define_kernel, is_light, kernel_name
+from synknumba._generated import check_own_names, define_kernel, index_types, is_light, kernel_name
 from synknumba._launch import LaunchConfig, RowGrid
 from synknumba._options import FunctionOptions, check_names
 from synknumba._report import PlanReport
@@ -293,7 +293,7 @@ def _compiled(recipe: Recipe, function: InnerFunction) -> Callable[..., Any]:
     """The kernel as a Python function."""
     from numba.core import types  # noqa: PLC0415
 
-    scope = {name: getattr(types, name) for name in ("float32", "float64", "int32", "int64", "uint64")} | {"nan": math.nan}
+    scope = {"float32": types.float32, "float64": types.float64, "int32": types.int32, "nan": math.nan, **index_types()}
     return define_kernel(kernel_source(recipe), recipe.name, "expectation", function.device_function, scope)
 
 

@@ -9,18 +9,21 @@ the spread. They take no division a row, and so on a core a 30th of the time of 
 thread to block they are moved to the mean of the block, after which they add up; so are those of the blocks to the mean of all,
 by the formula of `_moments`. The kernel is in Numba's CUDA dialect, with the parameters of the function and some of its own.
 
-Where rows are numbers, a thread of a GPU reads those of several rows before it uses one; else it waits for each row's.
+Where rows are numbers and the function is light, a thread of a GPU reads those of several rows before it uses one: it would
+wait for each row's otherwise, longer than for the function.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
+from synknumba._generated import SIGNED, UNSIGNED
+
 THREADS = 256  # of a block
 MOST_ROOMS = 23  # of 2 KiB each: with the centres, within the 48 KiB of smem that every GPU gives a block
 
 # Global names in the kernel, which no parameter may have.
-OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "int64", "nan", "range", "uint64"})
+OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
 
 # Lines that a block stores into, but for the column.
 _RESULT = "synk_partials[synk_slice"
@@ -133,7 +136,8 @@ def _head(recipe: Recipe) -> list[str]:
 def _loop(recipe: Recipe) -> list[str]:
     """A thread's rows, one after another, or several at a time as long as there are so many.
 
-    The latter is for GPUs, where signed indices take a dozen instructions a row: each is asked whether it counts from the end.
+    The latter is for light functions on GPUs. Indices are unsigned there, since each signed one is asked whether it counts from
+    the end, which takes as long as such a function.
     """
     rest = [*_read(recipe, 0), *_added_row(recipe, 0)]
     if recipe.together == 1:
@@ -141,13 +145,13 @@ def _loop(recipe: Recipe) -> list[str]:
     rows = range(recipe.together)
     body = [line for k in rows for line in _read(recipe, k)] + [line for k in rows for line in _added_row(recipe, k)]
     return [
-        "synk_first = uint64(synk_start)",
-        "synk_last = uint64(synk_n)",
-        *(f"synk_step{k} = uint64({k} * synk_stride)" for k in range(1, recipe.together + 1)),
+        f"synk_first = {UNSIGNED}(synk_start)",
+        f"synk_end = {UNSIGNED}(synk_n)",
+        *(f"synk_step{k} = {UNSIGNED}({k} * synk_stride)" for k in range(1, recipe.together + 1)),
         "synk_j = synk_first",
-        f"while synk_j + synk_step{recipe.together - 1} < synk_last:",
+        f"while synk_j + synk_step{recipe.together - 1} < synk_end:",
         *_indented([*body, f"synk_j += synk_step{recipe.together}"]),
-        "while synk_j < synk_last:",
+        "while synk_j < synk_end:",
         *_indented([*rest, "synk_j += synk_step1"]),
     ]
 
@@ -166,7 +170,7 @@ def _argument(name: str, kind: Kind, k: int) -> str:
     told = {
         "numbers": f"synk_{k}_{name}",
         "rows": f"{name}[{_index(k)}]",
-        "indices": f"{name}.start + int64({_index(k)})",
+        "indices": f"{name}.start + {SIGNED}({_index(k)})",
         "number": f"{name}[()]",
         "whole": name,
     }

@@ -1,17 +1,19 @@
 """Kernels that are generated around a user's function: their names, and how their text becomes a function."""
 
+import builtins
 import dis
 import hashlib
-import inspect
 import linecache
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from synknumba._errors import ArgumentError
 
+SIGNED, UNSIGNED = "synk_int64", "synk_uint64"  # the types of indices in a generated kernel
 OWN_PREFIX = "synk_"  # of the names in a generated kernel that are not parameters of the function
 
 _LIGHT_INSTRUCTIONS = 64  # of a light function, at most, as Python counts them
@@ -38,6 +40,13 @@ def device_function(function: Callable[..., Any]) -> Any:
     return cuda.jit(device=True)(function)
 
 
+def index_types() -> dict[str, Any]:
+    """The types of indices by the names that they have in a kernel."""
+    from numba.core import types  # noqa: PLC0415  # not when synknumba is imported
+
+    return {SIGNED: types.int64, UNSIGNED: types.uint64}
+
+
 def is_light(function: Callable[..., Any]) -> bool:
     """Whether a function seems to cost little beside reading its arguments: some arithmetic, functions of `math`, no loop.
 
@@ -48,25 +57,40 @@ def is_light(function: Callable[..., Any]) -> bool:
     >>> is_light(lambda x: sum(x for _ in range(10)))
     False
     """
-    instructions = [one.opname for one in dis.get_instructions(function) if one.opname not in {"CACHE", "PRECALL"}]
-    calls = [name for name in instructions if name.startswith("CALL")]
-    has_loop = any("BACKWARD" in name or name.startswith("FOR_") for name in instructions)
-    if has_loop or len(calls) > _LIGHT_CALLS or len(instructions) > _LIGHT_INSTRUCTIONS:
+    code = function.__code__
+    instructions = [one for one in dis.get_instructions(code) if one.opname not in {"CACHE", "PRECALL"}]
+    calls = [one for one in instructions if one.opname.startswith("CALL")]
+    if len(calls) > _LIGHT_CALLS or len(instructions) > _LIGHT_INSTRUCTIONS:
+        return False
+    has_loop = any("BACKWARD" in one.opname or one.opname.startswith("FOR_") for one in instructions)
+    if has_loop or any(isinstance(one, CodeType) for one in code.co_consts):  # a function inside, whatever that does
         return False
     try:
-        outside = inspect.getclosurevars(function)
+        return all(map(_is_light_value, _outside(function, instructions)))
     except ValueError:  # a name that has no value yet
         return False
-    if outside.builtins.keys() - {"abs", "bool", "float", "int", "max", "min"}:
-        return False
-    return all(map(_is_light_value, (*outside.nonlocals.values(), *outside.globals.values())))
+
+
+def _outside(function: Callable[..., Any], instructions: Iterable[dis.Instruction]) -> Iterator[object]:
+    """What a function uses that is not its own."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    for one in instructions:
+        if one.opname == "LOAD_GLOBAL":
+            yield function.__globals__.get(one.argval, getattr(builtins, one.argval, None))
+        elif one.argval in cells and one.opname.startswith("LOAD_"):
+            yield cells[one.argval].cell_contents
 
 
 def _is_light_value(value: object) -> bool:
-    """Numbers, arrays of them, and what `math` has."""
-    if isinstance(value, int | float | complex | np.number | np.ndarray):
+    """Numbers, arrays of them, types of them, and what `math` has."""
+    from numba.core.types import Number  # noqa: PLC0415  # not when synknumba is imported
+
+    if isinstance(value, tuple):
+        return all(map(_is_light_value, value))
+    if isinstance(value, int | float | complex | np.number | np.ndarray | Number):
         return True
-    return value is math or value is np or getattr(value, "__module__", None) == "math"
+    known = any(value is one for one in (math, np, abs, bool, float, int, max, min))
+    return known or getattr(value, "__module__", None) == "math"
 
 
 def define_kernel(text: str, name: str, what: str, function: Any, scope: Mapping[str, Any]) -> Callable[..., Any]:

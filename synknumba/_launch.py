@@ -123,7 +123,7 @@ class RowGrid:
     """The grid for so many rows a block, up to a number of blocks: those of a wave, or of more waves.
 
     A GPU reads memory faster where blocks come and go than where those of one wave stay, by 5 % on an H200, but a block that
-    has little to do costs more than that. So where there are several waves, each block of them does the work of four.
+    has little to do costs more than that. So where there are several waves, each block of them does the work of four or more.
     """
 
     rows: int

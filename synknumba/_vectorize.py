@@ -18,7 +18,7 @@ from synknumba._data import Data
 from synknumba._distribute import InnerFunction
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._function import Function
-from synknumba._generated import check_own_names, define_kernel, kernel_name
+from synknumba._generated import check_own_names, define_kernel, index_types, kernel_name
 from synknumba._options import FunctionOptions, check_names
 from synknumba._report import PlanReport
 from synknumba._types import DeviceKind, Shape
@@ -26,7 +26,7 @@ from synknumba._variable import Variable
 from synknumba._vectorize_arguments import Given, describe, merged, operand, quick_key, result_row, variable_shape
 from synknumba._vectorize_reduce import Reducer
 from synknumba._vectorize_source import OUT, OWN_NAMES, MapRecipe, element_launch, map_source
-from synknumba._vectorize_types import Loops, cast_name, index_types, integer_limits, out_of_range, parse
+from synknumba._vectorize_types import Loops, cast_name, integer_limits, out_of_range, parse
 from synknumba._world import current_world, open_world
 
 _KEPT = 64  # kernels of one function: for argument types, and shapes of rows

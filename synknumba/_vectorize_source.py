@@ -13,16 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
+from synknumba._generated import SIGNED, UNSIGNED
 from synknumba._launch import LaunchConfig, RowGrid
 
 THREADS = 256  # of a block
 WARP = 32  # threads of a warp
-TILE_BYTES = 128  # that a thread reduces at a time, at most, where blocks reduce rows of one number; 37 KiB of a block's smem
+TILE_BYTES = 128  # that a thread reduces at a time, at most, where blocks reduce rows of one number; 38 KiB of a block's smem
 MOST_TILE = 16  # rows of them
 CHAINS = 8  # groups of rows that a core reduces side by side, where rows are numbers: one waits 4 cycles for each sum
 _MOST_BLOCKS = 65535  # along y and z, by CUDA's limits
 
-SIGNED, UNSIGNED = "synk_int64", "synk_uint64"  # the types of what is counted
 OUT = "out"  # the parameter with the result
 OWN_NAMES = frozenset({OUT, "cuda", "range"})
 
@@ -84,7 +84,7 @@ class ReductionRecipe:
         axes: how many a row has.
         cast: the name of the type of the result, to which every element is converted.
         is_divided: whether the rows are divided into chunks, and not one.
-        tile: rows that a thread reduces at a time, where blocks reduce rows of one number: 2, 4, 8 or 16.
+        tile: rows that a thread reduces at a time, where blocks reduce rows of one number: 8 or 16.
     """
 
     name: str
@@ -139,7 +139,7 @@ def element_launch(shape: Sequence[int], most: int | None = None, waves: int = 1
     Args:
         shape: of a row.
         most: blocks of a wave, about, over which threads step on; None for a thread an element, as far as there is room.
-        waves: at most, of rows that are numbers, as in `in_waves`.
+        waves: at most, of rows that are numbers, as in `RowGrid`.
 
     >>> element_launch((3, 5)).resolve(1000)
     ((1, 32, 3), (8, 32, 1))

@@ -46,13 +46,6 @@ def cast_name(kind: Any) -> str:
     return f"synk_{kind}"
 
 
-def index_types() -> dict[str, Any]:
-    """The types of indices by the names that they have in a kernel."""
-    from numba.core import types  # noqa: PLC0415  # not when synknumba is imported
-
-    return {cast_name(kind): kind for kind in (types.int64, types.uint64)}
-
-
 def dtype_of(kind: Any) -> "np.dtype[Any]":
     """Numba's type as NumPy's."""
     from numba.np.numpy_support import as_dtype  # noqa: PLC0415  # not when synknumba is imported

@@ -5,11 +5,12 @@ from math import exp
 
 import numpy as np
 import pytest
-from numba import cuda
+from numba import cuda, float32
 
 from synknumba._generated import is_light
 
-SCALE, TABLE = 2.0, np.arange(3.0)
+SCALE, TABLE, PAIR = 2.0, np.arange(3.0), (1.0, 2.0)
+fabs = object()  # of the same name as a function of `math` that is used
 
 
 @cuda.jit(device=True)
@@ -24,6 +25,15 @@ def loops(x):
     return total
 
 
+def has_a_loop_inside(x):
+    def inside(y):
+        for _ in range(1000):
+            y *= x
+        return y
+
+    return inside(x)
+
+
 def halves(x):
     while x > 1.0:
         x /= 2.0
@@ -36,11 +46,16 @@ LIGHT = [
     lambda x: (SCALE * x, TABLE[1] * x * x),
     lambda x: exp(x) if x < 0.0 else np.sqrt(x),
     lambda x, low: max(float(x), abs(low)),
+    lambda x: math.pow(x, 2.0) + np.round(x),  # named as builtins are
+    lambda x: math.fabs(x) + PAIR[0],
+    lambda x: float32(x) * x,
 ]
 
 HEAVY = [
     loops,
     halves,
+    has_a_loop_inside,
+    lambda x: [x * one for one in PAIR][0],  # noqa: RUF015
     lambda x: another(x) + 1.0,
     lambda x: sum(x) + 1.0,
     lambda x: math.exp(x) * math.sin(x) + math.cos(x) * math.log(x),

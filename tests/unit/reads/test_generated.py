@@ -11,7 +11,7 @@ from synknumba._vectorize_source import MapRecipe, Operand, ReductionRecipe, map
 
 
 def kernel_of(text, function):
-    scope = {"float64": np.float64, "nan": np.nan, "int64": types.int64, "uint64": types.uint64}
+    scope = {"float64": np.float64, "nan": np.nan}
     scope |= {f"synk_{kind}": kind for kind in (types.float64, types.int64, types.uint64)}
     name = text.removeprefix("def ").partition("(")[0]
     return define_kernel(text, name, "test", device_function(function), scope)
