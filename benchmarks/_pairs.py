@@ -46,9 +46,9 @@ class Result:
 
 
 def blocks(rows):
-    """A wave of blocks, or as many as have 16 tiles to read: a GPU reads faster where blocks come and go."""
+    """A wave of blocks, or as many as have 4 tiles to read: a GPU reads faster where blocks come and go."""
     tiles = -(-rows // int(TILE))
-    return min(tiles, max(FULL, tiles // 16))
+    return min(tiles, max(FULL, tiles // 4))
 
 
 def weighted_sum(x, y, total):
