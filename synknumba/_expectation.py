@@ -20,7 +20,16 @@ from synknumba._distribute import InnerFunction
 from synknumba._errors import ArgumentError, KernelError
 from synknumba._estimate import Estimate
 from synknumba._expectation_lines import LineReader
-from synknumba._expectation_source import MOST_ROOMS, OWN_NAMES, THREADS, Kind, Recipe, kernel_source
+from synknumba._expectation_source import (
+    ARRAYS_OF_ROWS,
+    DIVIDED,
+    MOST_ROOMS,
+    OWN_NAMES,
+    THREADS,
+    Kind,
+    Recipe,
+    kernel_source,
+)
 from synknumba._expectation_types import check_types, type_key
 from synknumba._function import Function
 from synknumba._generated import check_own_names, define_kernel, index_types, is_light, kernel_name
@@ -208,14 +217,14 @@ class Expectation:
         return found
 
     def _check_types(self, device: DeviceKind, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
-        if not {"numbers", "rows", "indices"} & {*parameters.values()}:
+        if DIVIDED.isdisjoint(parameters.values()):
             message = (
                 f"{self.name} is an expectation over rows, and none of its arguments has any; pass Data, an array, or "
                 "synknumba.arange(n) for the indices 0 … n − 1"
             )
             raise ArgumentError(message)
         weight = self._options.weight
-        if weight and parameters[weight] not in {"numbers", "rows"}:
+        if weight and parameters[weight] not in ARRAYS_OF_ROWS:
             message = f"weights={weight!r} of {self.name} must be an array with a number for each row"
             raise ArgumentError(message)
         check_types(self._inner, parameters, values, size=self._size, weight=weight, device=device)

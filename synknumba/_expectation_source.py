@@ -13,11 +13,11 @@ Where rows are numbers and the function is light, a thread of a GPU reads those 
 wait for each row's otherwise, longer than for the function.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
-from synknumba._generated import SIGNED, UNSIGNED
+from synknumba._generated import SIGNED, UNSIGNED, indented, kernel_text
 
 THREADS = 256  # of a block
 MOST_ROOMS = 23  # of 2 KiB each: with the centres, within the 48 KiB of smem that every GPU gives a block
@@ -32,6 +32,9 @@ _LINE = "synk_lines[cuda.blockIdx.x + 1"
 Kind: TypeAlias = Literal["numbers", "rows", "indices", "number", "whole"]
 """What of an argument the function gets: its row, which is a number or an array; the row's global index; a 0-d array's number;
 the argument itself."""
+
+ARRAYS_OF_ROWS: frozenset[Kind] = frozenset({"numbers", "rows"})
+DIVIDED: frozenset[Kind] = ARRAYS_OF_ROWS | {"indices"}  # between ranks
 
 
 @final
@@ -107,16 +110,11 @@ def kernel_source(recipe: Recipe) -> str:
     else:
         own.insert(1, "synk_lines")
         body += [*_means(recipe, _LINE), *_squares(recipe, _LINE), *_last_block(recipe)]
-    lines = [f"def {recipe.name}({', '.join([*own, *recipe.parameters, *recipe.scales])}):", *_indented(body)]
-    return "\n".join(lines) + "\n"
-
-
-def _indented(lines: Sequence[str]) -> Iterator[str]:
-    return (f"    {line}" for line in lines)
+    return kernel_text(recipe.name, [*own, *recipe.parameters, *recipe.scales], body)
 
 
 def _head(recipe: Recipe) -> list[str]:
-    name, kind = next((name, kind) for name, kind in recipe.parameters.items() if kind in {"numbers", "rows", "indices"})
+    name, kind = next((name, kind) for name, kind in recipe.parameters.items() if kind in DIVIDED)
     count = f"{name}.stop - {name}.start" if kind == "indices" else f"{name}.shape[0]"
     sums = [f"synk_p{i}" for i in range(recipe.values)] + [f"synk_s{i}" for i in range(recipe.values)]
     sums += [f"synk_q{i}_{j}" for i, j in recipe.pairs]
@@ -141,7 +139,7 @@ def _loop(recipe: Recipe) -> list[str]:
     """
     rest = [*_read(recipe, 0), *_added_row(recipe, 0)]
     if recipe.together == 1:
-        return ["synk_first = synk_start", "for synk_j in range(synk_start, synk_n, synk_stride):", *_indented(rest)]
+        return ["synk_first = synk_start", "for synk_j in range(synk_start, synk_n, synk_stride):", *indented(rest)]
     rows = range(recipe.together)
     body = [line for k in rows for line in _read(recipe, k)] + [line for k in rows for line in _added_row(recipe, k)]
     return [
@@ -150,9 +148,9 @@ def _loop(recipe: Recipe) -> list[str]:
         *(f"synk_step{k} = {UNSIGNED}({k} * synk_stride)" for k in range(1, recipe.together + 1)),
         "synk_j = synk_first",
         f"while synk_j + synk_step{recipe.together - 1} < synk_end:",
-        *_indented([*body, f"synk_j += synk_step{recipe.together}"]),
+        *indented([*body, f"synk_j += synk_step{recipe.together}"]),
         "while synk_j < synk_end:",
-        *_indented([*rest, "synk_j += synk_step1"]),
+        *indented([*rest, "synk_j += synk_step1"]),
     ]
 
 
@@ -249,7 +247,7 @@ def _divided(recipe: Recipe, target: str) -> list[str]:
         "if synk_total != 0.0:",
         *(f"    synk_e{i} /= synk_total" for i in values),
         "if synk_t == 0:",
-        *_indented([*_stored(target, 0, ("synk_sums[0, 0]", "synk_total")), *_stored_means(recipe, target)]),
+        *indented([*_stored(target, 0, ("synk_sums[0, 0]", "synk_total")), *_stored_means(recipe, target)]),
         "cuda.syncthreads()",
     ]
 
@@ -299,7 +297,7 @@ def _summed(recipe: Recipe, rooms: Sequence[str], target: str) -> list[str]:
         *(f"synk_sums[{room}, synk_t] = {value}" for room, value in enumerate(rooms)),
         *_added(len(rooms)),
         "if synk_t == 0:",
-        *_indented(_stored(target, 2 + 2 * recipe.values, [f"synk_sums[{room}, 0]" for room in range(len(rooms))])),
+        *indented(_stored(target, 2 + 2 * recipe.values, [f"synk_sums[{room}, 0]" for room in range(len(rooms))])),
     ]
 
 
@@ -322,13 +320,13 @@ def _last_block(recipe: Recipe) -> list[str]:
         *_ended_last(recipe),
         *(f"{name} = 0.0" for name in ("synk_c", "synk_u", *(f"synk_f{i}" for i in values), *rooms)),
         every_line,
-        *_indented(sums),
+        *indented(sums),
         "synk_sums[0, synk_t] = synk_c",
         "synk_sums[1, synk_t] = synk_u",
         *(f"synk_sums[{2 + i}, synk_t] = synk_f{i}" for i in values),
         *_divided(recipe, _RESULT),
         every_line,
-        *_indented(squares),
+        *indented(squares),
         *_summed(recipe, rooms, _RESULT),
     ]
 
@@ -347,7 +345,7 @@ def _ended_last(recipe: Recipe) -> list[str]:
         "    cuda.threadfence()",  # the line is there before it is counted
         "    synk_last[0] = 1 if cuda.atomic.add(synk_lines, (0, 0), 1.0) == cuda.gridDim.x - 1 else 0",
         "    cuda.threadfence()",
-        *_indented(centres),
+        *indented(centres),
         "cuda.syncthreads()",
         "if synk_last[0] == 0:",
         "    return",

@@ -13,7 +13,7 @@ from synknumba._arguments import IndexRange, PerRankValues
 from synknumba._data import Data
 from synknumba._distribute import InnerFunction
 from synknumba._errors import ArgumentError, KernelError
-from synknumba._expectation_source import Kind
+from synknumba._expectation_source import ARRAYS_OF_ROWS, Kind
 from synknumba._generated import define_kernel, kernel_name
 from synknumba._types import DeviceKind, RankConstant
 from synknumba._variable import Variable
@@ -92,7 +92,7 @@ def _type_of(function: str, name: str, value: Any, told: Kind, device: DeviceKin
         except (ValueError, IndexError, NotImplementedError, NumbaError):
             return None
     element = _element(function, name, dtype, device)
-    axes = ndim - 1 if told in {"numbers", "rows"} else ndim
+    axes = ndim - 1 if told in ARRAYS_OF_ROWS else ndim
     return types.Array(element, axes, "C") if axes > 0 else element
 
 

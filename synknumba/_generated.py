@@ -58,7 +58,7 @@ def is_light(function: Callable[..., Any]) -> bool:
     False
     """
     code = function.__code__
-    instructions = [one for one in dis.get_instructions(code) if one.opname not in {"CACHE", "PRECALL"}]
+    instructions = [one for one in dis.get_instructions(code) if one.opname != "PRECALL"]  # Python 3.11 has it before a CALL
     calls = [one for one in instructions if one.opname.startswith("CALL")]
     if len(calls) > _LIGHT_CALLS or len(instructions) > _LIGHT_INSTRUCTIONS:
         return False
@@ -91,6 +91,16 @@ def _is_light_value(value: object) -> bool:
         return True
     known = any(value is one for one in (math, np, abs, bool, float, int, max, min))
     return known or getattr(value, "__module__", None) == "math"
+
+
+def indented(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of a kernel, one level deeper."""
+    return (f"    {line}" for line in lines)
+
+
+def kernel_text(name: str, parameters: Iterable[str], body: Iterable[str]) -> str:
+    """The source of a kernel, from the lines of its body."""
+    return "\n".join([f"def {name}({', '.join(parameters)}):", *indented(body)]) + "\n"
 
 
 def define_kernel(text: str, name: str, what: str, function: Any, scope: Mapping[str, Any]) -> Callable[..., Any]:

@@ -156,6 +156,7 @@ class Reducer:
 
     def _make(self, device: DeviceKind, told: Given, kind: Any, slices: int, *, of_variable: bool) -> _Reduction:
         dtype, row = dtype_of(kind), told.shape
+        tile = _tile(dtype)
         is_flat = len(row) > 1 and not of_variable
         if is_flat:
             row = (math.prod(row),)
@@ -173,14 +174,14 @@ class Reducer:
             givens={"synk_slice": RankConstant.SLICE},
             sliceable=frozenset({self._parameter}) if of_variable else frozenset(),
             updates={},
-            launch=_launch(row, chunks, _tile(dtype)),
+            launch=_launch(row, chunks, tile),
             compile_options={},
             flat=frozenset({self._parameter}) if is_flat else frozenset(),
         )
         kernel = self._kernel(kind, len(row), is_indices=told.kind == "indices", is_divided=chunks > 1)
         function = Function(kernel, options, f"{self._name}.reduce", self._inner)
         fold = simt.jit(self._kernel(kind, len(row), is_indices=False, is_divided=False))
-        return _Reduction(function, fold[_launch(row, 1, _tile(dtype)).resolve(1)], kind, dtype, row, told)
+        return _Reduction(function, fold[_launch(row, 1, tile).resolve(1)], kind, dtype, row, told)
 
     def _kernel(self, kind: Any, axes: int, *, is_indices: bool, is_divided: bool) -> Callable[..., Any]:
         name = kernel_name("reduction_by", self._inner.py_func.__name__)

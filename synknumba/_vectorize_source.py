@@ -9,11 +9,11 @@ numbers. The next axis is on the rows' threads (y), the first of the others on z
 numbers a GPU's chunks have blocks and not threads, so that neighbouring threads read neighbouring rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
-from synknumba._generated import SIGNED, UNSIGNED
+from synknumba._generated import SIGNED, UNSIGNED, indented, kernel_text
 from synknumba._launch import LaunchConfig, RowGrid
 
 THREADS = 256  # of a block
@@ -109,12 +109,12 @@ class _Loop:
     def around(self, body: Sequence[str], *, counted: bool) -> list[str]:
         """The loop with a body."""
         if counted:
-            steps = self.stop if self.step == "1" else f"{self.start}, {self.stop}, {self.step}"
-            return [f"for {self.name} in range({steps}):", *_indented(body)]
+            steps = self.stop if (self.start, self.step) == ("0", "1") else f"{self.start}, {self.stop}, {self.step}"
+            return [f"for {self.name} in range({steps}):", *indented(body)]
         return [
             f"{self.name} = {UNSIGNED}({self.start})",
             f"while {self.name} < {UNSIGNED}({self.stop}):",
-            *_indented([*body, f"{self.name} += {UNSIGNED}({self.step})"]),
+            *indented([*body, f"{self.name} += {UNSIGNED}({self.step})"]),
         ]
 
 
@@ -168,7 +168,7 @@ def map_source(recipe: MapRecipe) -> str:
     loops = [_row_loop(recipe.axes, f"{recipe.place}.shape[0]"), *_axis_loops(recipe.axes, recipe.place)]
     parameters = [name for name in recipe.operands if name not in recipe.aliases]
     parameters += [name for name in (recipe.place,) if name not in recipe.operands]
-    return _kernel(recipe.name, parameters, [*_threads(recipe.axes), *_nested(loops, body, counted=recipe.counted)])
+    return kernel_text(recipe.name, parameters, [*_threads(recipe.axes), *_nested(loops, body, counted=recipe.counted)])
 
 
 def reduction_source(recipe: ReductionRecipe) -> str:
@@ -183,13 +183,13 @@ def reduction_source(recipe: ReductionRecipe) -> str:
             "synk_stop = (synk_j + 1) * synk_n // synk_chunks",
             "if synk_start < synk_stop:",
             "    synk_there[synk_slice, synk_j] = 1",
-            *_indented(_reduced(recipe, "synk_j", "synk_start", "synk_start + 1, synk_stop")),
+            *indented(_reduced(recipe, "synk_j", "synk_start", "synk_start + 1, synk_stop")),
         ]
         body = [*_threads(recipe.axes), "synk_chunks = synk_partials.shape[1]"]
         body += _nested([_row_loop(recipe.axes, "synk_chunks")], chunk)
     else:  # bounds that are plain lengths let the loop over rows go around that over threads: an eighth of the time
         body = [*_threads(recipe.axes), "synk_there[synk_slice, 0] = 1", *_reduced(recipe, "0", "0", "1, synk_n")]
-    return _kernel(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], [*head, *body])
+    return kernel_text(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], [*head, *body])
 
 
 def _by_blocks(recipe: ReductionRecipe) -> list[str]:
@@ -227,7 +227,7 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
         f"synk_last = synk_begin + (synk_warp + 1) * synk_rest // {warps}",
         *(f"{name} = {_cast(recipe.cast, '0')}" for name in ("synk_total", *(f"synk_{k}" for k in range(tile)))),
         f"if synk_last - synk_first >= {rows}:",
-        *_indented(loads("synk_first")),
+        *indented(loads("synk_first")),
         f"for synk_tile in range(synk_first, synk_last, {rows}):",
         "    synk_left = synk_last - synk_tile",
         f"    if synk_left >= {rows}:",
@@ -336,17 +336,13 @@ def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> li
         f"    synk_value = {_both(recipe, 'synk_value', _cast(recipe.cast, f'{x}[synk_i{index}]'))}",
         f"synk_partials[synk_slice, {chunk}{index}] = synk_value",
     ]
-    element = [f"if synk_k{last} < synk_partials.shape[{2 + last}]:", *_indented(element)]
+    element = [f"if synk_k{last} < synk_partials.shape[{2 + last}]:", *indented(element)]
     return [f"synk_k{last} = synk_x", *_nested(loops, element)]
 
 
 def probe_source(name: str, parameters: Sequence[str]) -> str:
     """A kernel that does nothing but call the function with numbers, to see what it returns."""
-    return _kernel(name, parameters, [f"synk_value = synk_function({', '.join(parameters)})"])
-
-
-def _kernel(name: str, parameters: Sequence[str], body: Sequence[str]) -> str:
-    return "\n".join([f"def {name}({', '.join(parameters)}):", *_indented(body)]) + "\n"
+    return kernel_text(name, parameters, [f"synk_value = synk_function({', '.join(parameters)})"])
 
 
 def _nested(loops: Sequence[_Loop], body: Sequence[str], *, counted: bool = True) -> list[str]:
@@ -354,10 +350,6 @@ def _nested(loops: Sequence[_Loop], body: Sequence[str], *, counted: bool = True
     for loop in reversed(loops):
         body = loop.around(body, counted=counted)
     return list(body)
-
-
-def _indented(lines: Sequence[str]) -> Iterator[str]:
-    return (f"    {line}" for line in lines)
 
 
 def _threads(axes: int) -> list[str]:
