@@ -21,7 +21,11 @@ from _common import arguments, print_table, save
 from call_overhead import kernel_sum
 
 import synknumba as synk
-from synknumba import _rank_state, _repetition, _rounds, _routine, _spin, _words
+from synknumba._host import this_process
+from synknumba._rank import replay, routine
+from synknumba._wire import doorbell
+from synknumba._wire import words as words_module
+from synknumba._world import rounds
 
 CALLS = 20_000
 POINTS = 4  # of a rank, and of the coordinator
@@ -63,7 +67,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 @contextmanager
 def noting(points: Any, device: str) -> Iterator[None]:
     """Has coordinator and ranks that are forked meanwhile note the time."""
-    run_round = _rounds.Rounds.run
+    run_round = rounds.Rounds.run
 
     def timed_round(self: Any, *args: Any) -> None:
         points[-1, 0] = clock()
@@ -71,9 +75,9 @@ def noting(points: Any, device: str) -> Iterator[None]:
         points[-1, 1] = clock()
 
     with ExitStack() as stack:
-        stack.enter_context(replaced(_rounds.Rounds, "run", timed_round))
+        stack.enter_context(replaced(rounds.Rounds, "run", timed_round))
         if device == "cuda":
-            stack.enter_context(replaced(_spin, "serve", timed_serve(points)))
+            stack.enter_context(replaced(doorbell, "serve", timed_serve(points)))
         else:
             for owner, function in timed_calls(points):
                 stack.enter_context(replaced(owner, "__call__", function))
@@ -82,7 +86,7 @@ def noting(points: Any, device: str) -> Iterator[None]:
 
 def timed_calls(points: Any) -> list[tuple[Any, Any]]:
     """What a rank calls, with the time at its points."""
-    call_routine, repeat = _routine.Routine.__call__, _repetition.Repetition.__call__
+    call_routine, repeat = routine.Routine.__call__, replay.Repetition.__call__
 
     def timed_routine(self: Any) -> Any:
         mine = points[self.place.rank]
@@ -92,12 +96,12 @@ def timed_calls(points: Any) -> list[tuple[Any, Any]]:
         return news
 
     def timed_repetition(self: Any) -> None:
-        mine = points[_rank_state.current_rank()]
+        mine = points[this_process.current_rank()]
         mine[1] = clock()
         repeat(self)
         mine[2] = clock()
 
-    return [(_routine.Routine, timed_routine), (_repetition.Repetition, timed_repetition)]
+    return [(routine.Routine, timed_routine), (replay.Repetition, timed_repetition)]
 
 
 def timed_serve(points: Any) -> Any:
@@ -108,43 +112,43 @@ def timed_serve(points: Any) -> Any:
     def note(rank, point):
         line = start + 8 * WIDTH * rank
         scratch = line + 8 * POINTS
-        _words.clock_gettime(_words.MONOTONIC, scratch)
-        now = _words.load_acquire(scratch, 0) * 1_000_000_000 + _words.load_acquire(scratch, 1)
-        _words.store_release(line, point, now)
+        words_module.clock_gettime(words_module.MONOTONIC, scratch)
+        now = words_module.load_acquire(scratch, 0) * 1_000_000_000 + words_module.load_acquire(scratch, 1)
+        words_module.store_release(line, point, now)
 
     @numba.njit(["int64(int64, int64, int64)"], nogil=True)
     def repeat(table, number, rank):
         note(rank, 0)
-        again = _spin.find(table, number)
+        again = doorbell.find(table, number)
         if again == 0:
             return 0
-        if _spin.other_scalars(again) != 0:
-            _words.store_release(table, _spin.REWRITTEN, 1)
-            if _spin.rewrite(again) != 0:
+        if doorbell.other_scalars(again) != 0:
+            words_module.store_release(table, doorbell.REWRITTEN, 1)
+            if doorbell.rewrite(again) != 0:
                 return 0
         note(rank, 1)
-        relaunch = _words.load_acquire(again, _spin.RELAUNCH)
-        if _spin.launch(relaunch) != 0:
+        relaunch = words_module.load_acquire(again, doorbell.RELAUNCH)
+        if doorbell.launch(relaunch) != 0:
             return 0
         note(rank, 2)
-        if _spin.take(relaunch) == 0:
-            _words.store_release(table, _spin.LATE, again)
-            return _spin.UNDER_WAY
+        if doorbell.take(relaunch) == 0:
+            words_module.store_release(table, doorbell.LATE, again)
+            return doorbell.UNDER_WAY
         note(rank, 3)
         return 1
 
     @numba.njit(["int64(int64, int64, int64, int64, int64, int64, int64)"], nogil=True)
     def serve(base, world_size, rank, sequence, pauses, yields, table):
-        served, began = 0, _words.clock()
-        number = _spin.arrive(base, world_size, rank, sequence, 0, pauses, yields)
-        while _words.clock() - began < _spin.SERVE_MS:
+        served, began = 0, words_module.clock()
+        number = doorbell.arrive(base, world_size, rank, sequence, 0, pauses, yields)
+        while words_module.clock() - began < doorbell.SERVE_MS:
             done = repeat(table, number, rank)
             if done != 1:
-                number = _spin.UNDER_WAY if done == _spin.UNDER_WAY else number
+                number = doorbell.UNDER_WAY if done == doorbell.UNDER_WAY else number
                 break
             served += 1
-            number = _spin.arrive(base, world_size, rank, sequence + served, 0, pauses, yields)
-        _words.store_release(table, _spin.SERVED, served)
+            number = doorbell.arrive(base, world_size, rank, sequence + served, 0, pauses, yields)
+        words_module.store_release(table, doorbell.SERVED, served)
         return number
 
     return serve

@@ -35,8 +35,8 @@ from _collectives_peers import AT_LEAST, Collective, Group, How, Prepared, Row, 
 from _common import Timing, arguments, print_table, save, time_calls
 
 import synknumba as synk
-from synknumba import _spin, _words
-from synknumba.comm import Communicator, Exchange, host_communicator, nccl_communicator, nccl_unique_id
+from synknumba._comm import Communicator, Exchange, host_communicator, nccl_communicator, nccl_unique_id
+from synknumba._wire import doorbell, words
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "broadcast")
 SIZES = (*(2**10 * 4**k for k in range(11)), 4_000, 400_000, 40_000_000)  # 1 KiB to 1 GiB, and 10³, 10⁵, 10⁷ elements
@@ -104,16 +104,16 @@ def check_call(collective: Collective, own: synk.Variable, whole: synk.Variable,
 # ---- the transports alone ------------------------------------------------------------------------------------------------
 
 
-@_spin.compiled("void(int64, int64)")
+@doorbell.compiled("void(int64, int64)")
 def meet(base: int, ranks: int) -> None:
     """A barrier: goes on when the count of arrivals has reached the next multiple of the ranks."""
-    arrived = _words.fetch_add(base, 0, 1)
+    arrived = words.fetch_add(base, 0, 1)
     everybody = (arrived // ranks + 1) * ranks
     looks = 0
-    while _words.load_acquire(base, 0) < everybody:
+    while words.load_acquire(base, 0) < everybody:
         looks += 1
         if looks > LOOKS:
-            _words.sched_yield()
+            words.sched_yield()
 
 
 class Forked(Group):

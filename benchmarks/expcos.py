@@ -22,7 +22,7 @@ from _common import Timing, arguments, print_table, save, summarise
 from numba import cuda, njit
 
 from synknumba import simt
-from synknumba.simt._vector_math import describe
+from synknumba.simt._machine.vector_math import describe
 
 ROWS = (10_000, 100_000, 1_000_000, 10_000_000)
 DTYPES = ("float64", "float32")

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from numba.core import config
 
-from synknumba.device import probe, usable_cores
-from synknumba.simt._store import Store, directory
-from synknumba.simt._vector_math import describe
+from synknumba._device import probe, usable_cores
+from synknumba.simt.internals import Store, describe, directory
 
 _REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")
 _OPTIONAL = ("numba-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "mpi4py", "threadpoolctl")  # CuPy has a name for each CUDA

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from synknumba.device import DeviceReport, probe
+from synknumba._device import DeviceReport, probe
 
 GPUS = pytest.StashKey[DeviceReport]()
 CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from synknumba import _spin
+from synknumba._wire import doorbell
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
@@ -103,7 +103,7 @@ def test_the_profiled_loop_is_the_one_that_serves():
         body = [line.split("#")[0].strip() for line in text.splitlines()[1:]]
         return [line for line in body if line and not line.startswith(('"""', "note(", "Returns what", "@"))]
 
-    repeat, serve = inspect.getsource(_spin.repeat.py_func), inspect.getsource(_spin.serve.py_func)
+    repeat, serve = inspect.getsource(doorbell.repeat.py_func), inspect.getsource(doorbell.serve.py_func)
     ours = [*lines(repeat, "def repeat("), "def serve", *lines(serve, "def serve(")]
     timed = lines(inspect.getsource(timed_serve), "def repeat(")
     timed = ["def serve" if line.startswith("def serve") else line for line in timed]

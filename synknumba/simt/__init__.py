@@ -14,7 +14,7 @@ from synknumba._errors import DivergenceError as DivergenceError
 from synknumba._errors import KernelCheckError as KernelCheckError
 from synknumba._errors import RaceError as RaceError
 from synknumba._errors import UninitializedError as UninitializedError
-from synknumba.simt._check import check as check
-from synknumba.simt._debug import debug as debug
+from synknumba.simt._debugger.check import check as check
+from synknumba.simt._debugger.debug import debug as debug
 from synknumba.simt._jit import jit as jit
 from synknumba.simt._kernel import Kernel as Kernel

@@ -6,10 +6,10 @@ from types import FunctionType
 from typing import Any, overload
 
 from synknumba._errors import ArgumentError
-from synknumba.simt._devices import Options
+from synknumba.simt._emit.device_functions import Options
+from synknumba.simt._frontend.scope import is_device_function
+from synknumba.simt._frontend.signatures import parse_signatures
 from synknumba.simt._kernel import Kernel
-from synknumba.simt._overloads import parse_signatures
-from synknumba.simt._scope import is_device_function
 
 
 @overload

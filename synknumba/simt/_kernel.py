@@ -13,15 +13,15 @@ from numba import typeof
 from numba.core import errors, sigutils, types
 
 from synknumba._errors import ArgumentError, KernelError, LaunchError
-from synknumba.simt._build import Program
-from synknumba.simt._cache import CacheInfo, KernelCache
-from synknumba.simt._codegen import Compiled, compile_launch
-from synknumba.simt._devices import Options
-from synknumba.simt._launch_sizes import Dim3, check_sizes, dynamic_bytes, three_axes
-from synknumba.simt._located import WHERE_TYPE, located
-from synknumba.simt._overloads import Declared, Overload, Signature, best_signature, fit
-from synknumba.simt._pickling import reduced
-from synknumba.simt._scope import splits_block
+from synknumba.simt._emit.build import Program
+from synknumba.simt._emit.device_functions import Options
+from synknumba.simt._emit.error_location import WHERE_TYPE, located
+from synknumba.simt._emit.launch_sizes import Dim3, check_sizes, dynamic_bytes, three_axes
+from synknumba.simt._frontend.pickling import reduced
+from synknumba.simt._frontend.scope import splits_block
+from synknumba.simt._frontend.signatures import Declared, Overload, Signature, best_signature, fit
+from synknumba.simt._machine.cache import CacheInfo, KernelCache
+from synknumba.simt._machine.codegen import Compiled, compile_launch
 
 # A kernel that is launched with more different blocks than these gets code for any block.
 MAX_BLOCKS = 4

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 import synknumba as synk
-from synknumba import _rank
-from synknumba.comm import Communicator, Exchange, host_communicator
-from synknumba.device import Device
-from synknumba.device._cpu import CpuDevice
+from synknumba._comm import Communicator, Exchange, host_communicator
+from synknumba._device import Device
+from synknumba._device.cpu import CpuDevice
+from synknumba._rank import loop as loop_module
 
 LINK_BYTES = 4 << 20  # that one rank can send at once
 BARRIER_SECONDS = 30.0
@@ -93,14 +93,14 @@ def opened_by_ranks(world_size: int, device: Callable[[], Device] = PrivateDevic
         "nccl_communicator": lambda world_size, rank, unique_id, stream: LinkedCommunicator(links, world_size, rank),
         **others,
     }
-    usual = {name: getattr(_rank, name) for name in in_ranks}
+    usual = {name: getattr(loop_module, name) for name in in_ranks}
     for name, value in in_ranks.items():
-        setattr(_rank, name, value)
+        setattr(loop_module, name, value)
     try:
         yield
     finally:
         for name, value in usual.items():
-            setattr(_rank, name, value)
+            setattr(loop_module, name, value)
 
 
 def fork_private(world_size: int, transport: Any = "host") -> synk.World:

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 import synknumba as synk
-from synknumba import _rank, _spin
-from synknumba._partition import Range, Rows
-from synknumba._serving import Relaunch, Scalar, Scalars
-from synknumba.device import Buffer, DeviceKernel, Replay, Step, Workspace
-from synknumba.device._cpu import CpuWorkspace
+from synknumba._device import Buffer, DeviceKernel, Replay, Step, Workspace
+from synknumba._device.cpu import CpuWorkspace
+from synknumba._ops.rows import Range, Rows
+from synknumba._rank import loop
+from synknumba._wire import doorbell
+from synknumba._wire.relaunch import Relaunch, Scalar, Scalars
 from tests.conformance.private_memory import PrivateDevice, opened_by_ranks
 
 GARBAGE = 0x5A
@@ -36,12 +37,12 @@ class CountedSpin:
         self.served = self.under_way = 0
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_spin, name)
+        return getattr(doorbell, name)
 
     def serve(self, *args: int) -> int:
-        number: int = _spin.serve(*args)
-        self.served += ctypes.c_int64.from_address(args[-1] + 8 * _spin.SERVED).value
-        self.under_way += number == _spin.UNDER_WAY
+        number: int = doorbell.serve(*args)
+        self.served += ctypes.c_int64.from_address(args[-1] + 8 * doorbell.SERVED).value
+        self.under_way += number == doorbell.UNDER_WAY
         return number
 
 
@@ -228,7 +229,7 @@ class CalledReplay(Replay):
             step()
 
     def wait(self) -> None:
-        while not _spin.take(self.relaunch):
+        while not doorbell.take(self.relaunch):
             pass
 
     def _set_node(self, executable: int, node: int, params: int) -> int:
@@ -268,14 +269,14 @@ class ReplayedDevice(PrivateDevice):
 
 def fork_replayed(world_size: int, transport: Any = "host", timeout: float | None = None) -> synk.World:
     """A world of such ranks."""
-    with opened_by_ranks(world_size, ReplayedDevice, _spin=CountedSpin()):
+    with opened_by_ranks(world_size, ReplayedDevice, doorbell=CountedSpin()):
         return synk.World(world_size, "cuda", (0,) * world_size, profile=False, timeout=timeout, transport=transport)
 
 
 @synk.function(outputs=None)
 def count_served() -> tuple[int, int]:
     """Of each rank, how many rounds compiled code has served, and how many it has begun, since it was asked last."""
-    spin: Any = _rank._spin
+    spin: Any = loop._spin
     told = spin.served, spin.under_way
     spin.served = spin.under_way = 0
     return told

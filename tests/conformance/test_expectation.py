@@ -10,7 +10,7 @@ from numba import cuda, njit
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
-from synknumba import _expectation
+from synknumba._rowwise import expectation
 from tests.conformance.conftest import FOUR, ROWS
 
 CLOSE = {"rtol": 1e-12, "atol": 0}
@@ -257,7 +257,7 @@ def test_weights(world, num_slices):
 
 @pytest.mark.parametrize("blocks", [1, 7])
 def test_rows_of_weight_0_are_not_left_out(world, monkeypatch, blocks):
-    monkeypatch.setattr(_expectation, "_BLOCKS", {"cpu": blocks, "cuda": blocks})
+    monkeypatch.setattr(expectation, "_BLOCKS", {"cpu": blocks, "cuda": blocks})
     mean = synk.expectation(lambda x, y, w: (x, y), weights="w")
     for n, bad, place, num_slices in itertools.product((4, 3000), (np.nan, np.inf), (0, -1), (1, 2, 4)):
         values, weights = np.arange(float(n)), np.ones(n)
@@ -278,8 +278,8 @@ def test_rows_of_weight_0_are_not_left_out(world, monkeypatch, blocks):
 @pytest.mark.parametrize("together", [1, 3, 8])
 def test_rows_that_are_read_together_are_added_in_their_order(world, monkeypatch, together):
     """Whatever of a row is read: numbers, its index, an array; and whatever is left where not all threads have so many."""
-    monkeypatch.setattr(_expectation, "_BLOCKS", {"cpu": 2, "cuda": 2})
-    monkeypatch.setattr(_expectation, "_TOGETHER", together)
+    monkeypatch.setattr(expectation, "_BLOCKS", {"cpu": 2, "cuda": 2})
+    monkeypatch.setattr(expectation, "_TOGETHER", together)
     mean = synk.expectation(lambda i, x, pair, w: (x + pair[1], i - x * pair[0]), weights="w")
     for n in (1, 600, 4_095, 4_097, 30_011):
         rng = np.random.default_rng(n)

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
-from synknumba import _expectation
+from synknumba._rowwise import expectation
 
 CLOSE = {"rtol": 1e-12, "atol": 0}
 BLOCKS = [(5, 8), (300, 1)]  # fewer and more than a block has threads; rows that a thread reads together
@@ -16,8 +16,8 @@ BLOCKS = [(5, 8), (300, 1)]  # fewer and more than a block has threads; rows tha
 @pytest.fixture(params=BLOCKS, ids=str, autouse=True)
 def blocks(request, monkeypatch):
     most, together = request.param
-    monkeypatch.setattr(_expectation, "_BLOCKS", {"cpu": most, "cuda": most})
-    monkeypatch.setattr(_expectation, "_TOGETHER", together)
+    monkeypatch.setattr(expectation, "_BLOCKS", {"cpu": most, "cuda": most})
+    monkeypatch.setattr(expectation, "_TOGETHER", together)
 
 
 def rows(n):

@@ -7,10 +7,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
-from synknumba import _copying
+from synknumba._host import copying
 from tests.conformance import kernels
 
-ROWS = 3 * _copying.SHARE // 8 + 5  # of float64: three threads, where there are cores
+ROWS = 3 * copying.SHARE // 8 + 5  # of float64: three threads, where there are cores
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,10 @@ from numba import cuda
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
-from synknumba import _combining, _kept_plans, _lending, _outputs
+from synknumba._call import combine as combine_module
+from synknumba._call import outputs as outputs_module
+from synknumba._call import plan_cache
+from synknumba._host import lease
 from tests.conformance import expected, kernels
 from tests.conformance.conftest import LINKED, PRIVATE, REPLAYED_LINKED, ROWS
 
@@ -27,10 +30,10 @@ def row(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
     """Makes results large that are not."""
-    monkeypatch.setattr(_outputs, "SMALL_RESULT_BYTES", LARGE - 1)
-    monkeypatch.setattr(_lending, "LENT_BYTES", LARGE)
-    monkeypatch.setattr(_combining, "CORES_BYTES", LARGE)
-    monkeypatch.setattr(_combining, "DEVICES_BYTES", LARGE)
+    monkeypatch.setattr(outputs_module, "SMALL_RESULT_BYTES", LARGE - 1)
+    monkeypatch.setattr(lease, "LENT_BYTES", LARGE)
+    monkeypatch.setattr(combine_module, "CORES_BYTES", LARGE)
+    monkeypatch.setattr(combine_module, "DEVICES_BYTES", LARGE)
 
 
 def columns(given):
@@ -70,7 +73,7 @@ def every_op():
 def coordinators(call, monkeypatch, make=every_op):
     """What the coordinator makes of the same parts."""
     with monkeypatch.context() as patch:
-        patch.setattr(_combining, "is_worthwhile", lambda world, nbytes: False)
+        patch.setattr(combine_module, "is_worthwhile", lambda world, nbytes: False)
         return call(make())
 
 
@@ -304,14 +307,14 @@ def held_by_rank():
     """How many programs and segments."""
     import gc
 
-    from synknumba._rank import Rank
+    from synknumba._rank.loop import Rank
 
     (rank,) = [one for one in gc.get_objects() if type(one) is Rank]
     return np.array([len(rank.routines), len(rank.segments)])
 
 
 def test_nothing_is_left_of_plans_that_are_dropped(world, monkeypatch):
-    monkeypatch.setattr(_kept_plans, "PLANS_KEPT", 2)
+    monkeypatch.setattr(plan_cache, "PLANS_KEPT", 2)
     x = synk.data(np.ones((6, COLUMNS)))
     for outputs in (("total",), ("mean",), None):
         f = every_op()

@@ -8,7 +8,9 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
-from synknumba import _channel, _function, _shm
+from synknumba._call import function
+from synknumba._host import segment
+from synknumba._wire import channel
 
 
 @synk.parallel(outputs={"total": synk.output("sum", shape=())})
@@ -40,11 +42,11 @@ def nothing_is_sent():
 
     gc.collect()  # memory that goes later is told to the ranks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_channel, "pack", refuse)
-        patch.setattr(_channel, "send", refuse)
-        patch.setattr(_shm.Segment, "__init__", refuse)
-        patch.setattr(_shm.Segment, "grow", refuse)
-        patch.setattr(_function, "make_spec", refuse)
+        patch.setattr(channel, "pack", refuse)
+        patch.setattr(channel, "send", refuse)
+        patch.setattr(segment.Segment, "__init__", refuse)
+        patch.setattr(segment.Segment, "grow", refuse)
+        patch.setattr(function, "make_spec", refuse)
         yield
 
 

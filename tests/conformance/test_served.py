@@ -10,8 +10,8 @@ from numba import cuda
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
-from synknumba._rank_state import current_rank
-from synknumba._repetition import Repetition
+from synknumba._host.this_process import current_rank
+from synknumba._rank.replay import Repetition
 from tests.conformance import replayed_device
 from tests.conformance.conftest import REPLAYED
 from tests.conformance.replayed_device import count_served, fork_replayed

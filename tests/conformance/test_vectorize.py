@@ -10,7 +10,8 @@ from numba import cuda, njit
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
-from synknumba import _vectorize, _vectorize_reduce
+from synknumba._rowwise import map as map_module
+from synknumba._rowwise import reduce as reduce_module
 
 
 @synk.vectorize
@@ -369,7 +370,7 @@ def test_repeated_calls_with_other_kinds_of_arguments(world):
 
 
 def test_more_shapes_than_are_kept(world, monkeypatch):
-    monkeypatch.setattr(_vectorize, "_KEPT", 2)
+    monkeypatch.setattr(map_module, "_KEPT", 2)
     function = synk.vectorize(positive.py_func)
     for d in (5, 6, 7, 8, 5, 6):
         x = np.ones((2, d))
@@ -501,7 +502,7 @@ def test_reductions_of_variables(world):
 
 
 def test_chunks_of_rows_as_on_gpus(world, monkeypatch):
-    monkeypatch.setitem(_vectorize_reduce._CHUNKS, world.device, 20)
+    monkeypatch.setitem(reduce_module._CHUNKS, world.device, 20)
     last, total = synk.vectorize(latest.py_func), synk.vectorize(add.py_func)
     rng = np.random.default_rng(5)
     for n in (1, 2, 30, 1000, 100_003):  # of the last, blocks have several tiles
@@ -524,7 +525,7 @@ def test_chunks_of_rows_as_on_gpus(world, monkeypatch):
 
 
 def test_threads_step_on_as_on_gpus(world, monkeypatch):
-    monkeypatch.setitem(_vectorize._BLOCKS, world.device, 6)
+    monkeypatch.setitem(map_module._BLOCKS, world.device, 6)
     total = synk.vectorize(add.py_func)
     for shape in ((10_007,), (1000, 3), (50, 3, 700)):
         x = np.arange(math.prod(shape), dtype=float).reshape(shape)

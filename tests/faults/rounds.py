@@ -13,8 +13,8 @@ import signal
 import sys
 import time
 
-from synknumba import _spin
-from synknumba._control import CROWDED, RESULT_BYTES, ROOMY, ControlBlock, Patience
+from synknumba._wire import doorbell as doorbell_module
+from synknumba._wire.control import CROWDED, RESULT_BYTES, ROOMY, ControlBlock, Patience
 
 NEVER = Patience(pauses=0, rank=1, coordinator=1)  # one look, then sleep: every round is about flags and semaphores
 SHORT = Patience(pauses=20, rank=5, coordinator=5)  # asleep or not, by chance
@@ -54,11 +54,11 @@ def rank_side(control: ControlBlock, rank: int, coordinator: int, rounds: int, d
     base, world_size, patience = control.base, control.world_size, control.patience
     values = control.values.data.cast("q")
     results = control.results[rank].data.cast("q")
-    number = _spin.NO_COMMAND
+    number = doorbell_module.NO_COMMAND
     for sequence in range(1, rounds + 1):
-        while number == _spin.NO_COMMAND:
-            number = _spin.await_command(base, sequence - 1, patience.pauses, patience.rank)
-            if number == _spin.NO_COMMAND:
+        while number == doorbell_module.NO_COMMAND:
+            number = doorbell_module.await_command(base, sequence - 1, patience.pauses, patience.rank)
+            if number == doorbell_module.NO_COMMAND:
                 delay()
                 if not control.sleep_rank(rank, sequence - 1, coordinator):
                     return
@@ -67,11 +67,11 @@ def rank_side(control: ControlBlock, rank: int, coordinator: int, rounds: int, d
             assert values[word] == payload(sequence, word), (rank, sequence, word)
         delay()
         results[0] = results[LAST] = payload(sequence, rank)
-        number = _spin.arrive(base, world_size, rank, sequence, sequence % 7 == rank, patience.pauses, patience.rank)
-        if number == _spin.MUST_POST:
+        number = doorbell_module.arrive(base, world_size, rank, sequence, sequence % 7 == rank, patience.pauses, patience.rank)
+        if number == doorbell_module.MUST_POST:
             delay()
             control.done.post()
-            number = _spin.NO_COMMAND
+            number = doorbell_module.NO_COMMAND
 
 
 def coordinator_side(control: ControlBlock, rounds: int, delay: Delays) -> None:
@@ -83,13 +83,13 @@ def coordinator_side(control: ControlBlock, rounds: int, delay: Delays) -> None:
         for word in WORDS:
             values[word] = payload(sequence, word)
         delay()
-        code = _spin.call(base, world_size, sequence, sequence % 1000, patience.pauses, patience.coordinator)
+        code = doorbell_module.call(base, world_size, sequence, sequence % 1000, patience.pauses, patience.coordinator)
         if code == -1:
             delay()
             control.wake_ranks()
-            code = _spin.await_all(base, world_size, patience.pauses, patience.coordinator)
+            code = doorbell_module.await_all(base, world_size, patience.pauses, patience.coordinator)
         began = time.monotonic()
-        while code == _spin.NOT_YET and not control.sleep_coordinator():
+        while code == doorbell_module.NOT_YET and not control.sleep_coordinator():
             assert time.monotonic() < began + HANG_SECONDS, (sequence, "never answered by", control.missing(sequence))
         for rank in range(world_size):
             expected = payload(sequence, rank)

@@ -45,13 +45,13 @@ def test_the_call_is_about_to_send_or_to_receive(start, who, event):
     """Its sockets are closed under its hands."""
     script = start(f"""
         import select, threading
-        from synknumba import _channel
+        from synknumba._wire import channel
 
         @synk.function(outputs=None)
         def shape(x):
             return x[:1]
 
-        real = _channel._wait
+        real = channel._wait
 
         def wait(sock, event, watch):
             if event == select.{event} and os.getpid() == world_pid and not world.closed:
@@ -66,13 +66,13 @@ def test_the_call_is_about_to_send_or_to_receive(start, who, event):
         world_pid = os.getpid()
         signal.signal(signal.SIGUSR1, lambda *_: synk.close())
         world = synk.fork(2, device="cpu")
-        _channel._wait = wait
+        channel._wait = wait
         try:
             shape(ROWS)
         except synk.WorldError as error:
             say(type(error).__name__, error)
         assert world.closed
-        _channel._wait = real
+        channel._wait = real
         check_world()
         say("right again")
     """)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba import _rank, _rank_state
+from synknumba._host import this_process
+from synknumba._rank import loop
 from tests.faults.scripts import KILLER, await_work
 
 AFTERWARDS = """
@@ -295,17 +296,17 @@ def test_errors_on_ranks_leave_the_world_usable(start):
 @pytest.mark.parametrize("slow", [0, 1, 2])
 def test_why_a_rank_has_no_device_is_told_while_another_is_awaited(slow, monkeypatch):
     """It has ended when it is looked after, and has said before why."""
-    opened, bad = _rank.open_device, (slow + 1) % 3
+    opened, bad = loop.open_device, (slow + 1) % 3
 
     def open_device(kind, index):
-        if _rank_state.current_rank() == bad:
+        if this_process.current_rank() == bad:
             raise ValueError("this one is broken")
-        if _rank_state.current_rank() == slow:
+        if this_process.current_rank() == slow:
             time.sleep(0.5)
         return opened(kind, index)
 
     with monkeypatch.context() as patched:
-        patched.setattr(_rank, "open_device", open_device)
+        patched.setattr(loop, "open_device", open_device)
         with pytest.raises(synk.DeviceError) as caught:
             synk.fork(3, device="cpu")
     assert f"rank {bad} could not open its cpu device: ValueError: this one is broken" in str(caught.value)

@@ -16,7 +16,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
-from synknumba import _stacks
+from synknumba._host import stacks
 from tests.faults.scripts import await_work, lives, poll, scribes
 
 ROWS = np.arange(1001.0)
@@ -90,7 +90,7 @@ def test_rank_died_says_how_in_which_call_and_what_it_wrote_last(how, capfd):
     assert error.stderr.startswith(f"rank 1 is about to {how}")
     if how in ("fault", "free"):
         assert f'File "{__file__}", line ' in error.stack
-        assert "_rank.py" not in error.stack
+        assert "loop.py" not in error.stack
         assert "<module>" not in error.stack, "the script's own call of fork() says nothing"
     else:
         assert error.stack == ""
@@ -400,7 +400,7 @@ def test_dump_of_ranks_at_work_in_compiled_code_and_stopped(capsys):
     thread.join()
     working, stopped = capsys.readouterr().err.split("<World of 2 cpu ranks, open>, in burn(")[1:]
     assert "--- rank 0, 1," in working
-    assert "_run_kernel.py" in working
+    assert "kernel_routine.py" in working
     assert "does not answer; the kernel says it is T (stopped)" in stopped
 
 
@@ -411,7 +411,7 @@ def pause(x, seconds):
 
 
 def test_dumps_by_several_threads_each_tell_all(monkeypatch):
-    monkeypatch.setattr(_stacks.ask, "__defaults__", (20.0,))  # on a busy machine an answer takes longer than usual
+    monkeypatch.setattr(stacks.ask, "__defaults__", (20.0,))  # on a busy machine an answer takes longer than usual
     told, problems = [], []
 
     def look():

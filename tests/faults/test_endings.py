@@ -72,14 +72,14 @@ PHASES = {
         burn(ROWS, HOURS)
     """,
     "fork": """
-        from synknumba import _rank
+        from synknumba._rank import loop
 
         def never_ready(device, index):
             say("ranks", os.getpid())
             while True:
                 pass
 
-        _rank.open_device = never_ready
+        loop.open_device = never_ready
         synk.fork(2, device="cpu")
     """,
 }

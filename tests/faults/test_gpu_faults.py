@@ -246,19 +246,20 @@ def test_rank_dies_before_it_arrives_at_a_collective(start, finish):
     """The other one is in it already."""
     script = start(
         """
-from synknumba import _rank_state, _run_collective
+from synknumba._host import this_process
+from synknumba._rank import collective_routine
 
-run = _run_collective.Steps.__call__
+run = collective_routine.Steps.__call__
 left = [2]
 
 def die_at_the_third(self):
     left[0] -= 1
-    if left[0] < 0 and _rank_state.current_rank() == 1:
+    if left[0] < 0 and this_process.current_rank() == 1:
         time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGKILL)
     run(self)
 
-_run_collective.Steps.__call__ = die_at_the_third
+collective_routine.Steps.__call__ = die_at_the_third
 """
         + NCCL.format(timeout="")
         + """
@@ -267,7 +268,7 @@ try:
         synk.all_reduce(v, "max")
 except synk.RankDied as error:
     say("died", error)
-_run_collective.Steps.__call__ = run
+collective_routine.Steps.__call__ = run
 """
         + AGAIN
     )

@@ -142,21 +142,21 @@ def test_alarm_whose_handler_returns_disturbs_nothing(start):
 
 def test_interrupt_during_fork(start):
     script = start("""
-        from synknumba import _rank
+        from synknumba._rank import loop
 
-        ready = _rank.open_device
+        ready = loop.open_device
 
         def never_ready(device, index):
             say("ranks", os.getpid())
             while True:
                 pass
 
-        _rank.open_device = never_ready
+        loop.open_device = never_ready
         try:
             synk.fork(2, device="cpu")
         except KeyboardInterrupt:
             say("interrupted")
-        _rank.open_device = ready
+        loop.open_device = ready
         check_world()
         try:
             os.waitpid(-1, os.WNOHANG)
@@ -205,9 +205,9 @@ def test_interrupt_right_after_a_process_was_made(start, side):
 def test_interrupt_while_numba_compiles(start):
     """Numba's tables do not survive an exception in the middle of them: the interrupt waits for the end."""
     script = start("""
-        from synknumba.comm import _host
+        from synknumba._comm import host
 
-        combiner = _host._combiner
+        combiner = host._combiner
 
         def interrupted(*args):
             os.kill(os.getpid(), signal.SIGINT)
@@ -217,12 +217,12 @@ def test_interrupt_while_numba_compiles(start):
 
         with synk.fork(2, device="cpu") as world:
             large = synk.variable(np.ones(500_000))
-            _host._combiner = interrupted
+            host._combiner = interrupted
             try:
                 synk.all_reduce(large, "max")
             except KeyboardInterrupt:
                 say("interrupted")
-            _host._combiner = combiner
+            host._combiner = combiner
             assert not world.closed
             assert synk.all_reduce(large, "sum").get_value(1)[0] == 2.0
     """)

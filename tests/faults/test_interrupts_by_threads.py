@@ -38,13 +38,14 @@ def no_child():
     except ChildProcessError:
         say("no child")
 
-from synknumba import _processes, _rounds, _shm
+from synknumba._host import segment as segment_module
+from synknumba._world import processes, rounds
 """
 
 FORKS = {
-    "between two forks": "_processes.Processes, '_fork_one', after=True",
-    "right after a process was made": "_processes, 'fork', after=True",
-    "awaiting the ranks": "_rounds.Rounds, 'await_ranks'",
+    "between two forks": "processes.Processes, '_fork_one', after=True",
+    "right after a process was made": "processes, 'fork', after=True",
+    "awaiting the ranks": "rounds.Rounds, 'await_ranks'",
 }
 
 
@@ -74,8 +75,8 @@ def test_while_the_ranks_are_ended(start, first):
         + f"""
 world = synk.fork(2, device="cpu")
 total(ROWS)
-kill = _processes.Processes.kill
-struck(_processes.Processes, "kill", times=2)  # again where it is tried again
+kill = processes.Processes.kill
+struck(processes.Processes, "kill", times=2)  # again where it is tried again
 try:
     if {first == "interrupt"}:
         threading.Timer(0.3, strike).start()
@@ -85,7 +86,7 @@ try:
         total(ROWS)
 except KeyboardInterrupt:
     say("interrupted")
-_processes.Processes.kill = kill
+processes.Processes.kill = kill
 assert world.closed
 no_child()
 check_world()
@@ -107,21 +108,21 @@ def open_files():
 before = open_files()
 segment = None
 if {moment == "made"}:
-    struck(_shm, "_open_nameless", after=True)
+    struck(segment_module, "_open_nameless", after=True)
     try:
-        _shm.Segment(4096)
+        segment_module.Segment(4096)
     except KeyboardInterrupt:
         say("interrupted")
-    _shm.close_orphans()
+    segment_module.close_orphans()
 else:
-    segment = _shm.Segment(4096)
-    struck(_shm.os, "close")
+    segment = segment_module.Segment(4096)
+    struck(segment_module.os, "close")
     try:
         segment.close()
     except KeyboardInterrupt:
         say("interrupted")
 assert open_files() == before
-assert not _shm._descriptors
+assert not segment_module._descriptors
 check_world()
 """
     )

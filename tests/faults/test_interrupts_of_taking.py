@@ -10,7 +10,7 @@ import synknumba
 # Strikes at every event of begin() and end(), and of what holds the world around them, one after the other: a function is
 # entered, a line begins, a C function is called or has returned, the function returns.
 STRIKES = """
-from synknumba._world import World
+from synknumba._world.world import World
 
 class Struck(Exception):
     pass

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba.device import Device
+from synknumba._device import Device
 
 
 @synk.function(outputs="sum")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from synknumba._control import ControlBlock
+from synknumba._wire.control import ControlBlock
 from tests.faults import rounds
 from tests.faults.rounds import PATIENCES, Delays
 
@@ -23,7 +23,7 @@ def soon(monkeypatch):
 @pytest.mark.parametrize("word", rounds.WORDS)
 def test_values_of_the_round_before_are_seen(word, soon, monkeypatch, capfd):
     """A coordinator whose store comes after the doorbell is found out by the ranks, whichever store it is."""
-    real, controls = rounds._spin.call, []
+    real, controls = rounds.doorbell_module.call, []
     monkeypatch.setattr(rounds, "ControlBlock", lambda *given: controls.append(ControlBlock(*given)) or controls[0])
 
     def late(base, world_size, sequence, *others):
@@ -31,7 +31,7 @@ def test_values_of_the_round_before_are_seen(word, soon, monkeypatch, capfd):
             controls[0].values.data.cast("q")[word] = rounds.payload(4, word)
         return real(base, world_size, sequence, *others)
 
-    monkeypatch.setattr(rounds._spin, "call", late)
+    monkeypatch.setattr(rounds.doorbell_module, "call", late)
     with pytest.raises(AssertionError, match="never answered by"):
         rounds.run(10, 2, PATIENCES["crowded"], delays=False)
     assert f"5, {word})" in capfd.readouterr().err
@@ -40,7 +40,7 @@ def test_values_of_the_round_before_are_seen(word, soon, monkeypatch, capfd):
 @pytest.mark.parametrize("word", [0, rounds.LAST])
 def test_results_of_the_round_before_are_seen(word, monkeypatch):
     """A rank whose store comes after its arrival is found out by the coordinator."""
-    real, controls = rounds._spin.arrive, []
+    real, controls = rounds.doorbell_module.arrive, []
     monkeypatch.setattr(rounds, "ControlBlock", lambda *given: controls.append(ControlBlock(*given)) or controls[0])
 
     def late(base, world_size, rank, sequence, *others):
@@ -48,7 +48,7 @@ def test_results_of_the_round_before_are_seen(word, monkeypatch):
             controls[0].results[rank].data.cast("q")[word] = rounds.payload(4, rank)
         return real(base, world_size, rank, sequence, *others)
 
-    monkeypatch.setattr(rounds._spin, "arrive", late)
+    monkeypatch.setattr(rounds.doorbell_module, "arrive", late)
     with pytest.raises(AssertionError, match=r"\(5, 1\)"):
         rounds.run(10, 2, PATIENCES["crowded"], delays=False)
 

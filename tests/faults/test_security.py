@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba import _shm
-from synknumba.comm import _loopback
-from synknumba.simt._store import Store
+from synknumba._comm import loopback
+from synknumba._host import segment
+from synknumba.simt._machine.store import Store
 
 ROWS = np.arange(100_000.0)
 PACKAGE = Path(synk.__file__).parent
 
 # Who may read pickles, and from where.
 READERS = {
-    "_channel.py": "the private socketpair, and what came inside a message",
-    "_foreign.py": "a part of the pickle that is being read",
-    "_payload.py": "functions, out of a message",
-    "_rank.py": "what it has pickled itself, to see whether it can be",
-    "device/_cuda_cache.py": "the cache of kernels, after the checks of simt/_store.py",
-    "simt/_cache.py": "the same",
-    "simt/_pickling.py": "as _foreign.py",
+    "_wire/channel.py": "the private socketpair, and what came inside a message",
+    "simt/_frontend/foreign.py": "a part of the pickle that is being read",
+    "_wire/pickling.py": "functions, out of a message",
+    "_rank/loop.py": "what it has pickled itself, to see whether it can be",
+    "_device/cuda_cache.py": "the cache of kernels, after the checks of simt/_machine/store.py",
+    "simt/_machine/cache.py": "the same",
+    "simt/_frontend/pickling.py": "as foreign.py",
 }
 
 
@@ -99,16 +99,16 @@ def test_memory_has_no_name_and_is_this_users_alone(processes):
 def test_a_segment_is_private_from_its_first_moment(monkeypatch):
     """Under the name that it has for some microseconds nobody else may open it, whatever the script's umask."""
     seen = []
-    unlink = _shm.posix_ipc.unlink_shared_memory
+    unlink = segment.posix_ipc.unlink_shared_memory
 
     def look(name):
         seen.append(stat.S_IMODE(Path(f"/dev/shm{name}").stat().st_mode))
         unlink(name)
 
-    monkeypatch.setattr(_shm.posix_ipc, "unlink_shared_memory", look)
+    monkeypatch.setattr(segment.posix_ipc, "unlink_shared_memory", look)
     before = os.umask(0)
     try:
-        _shm.Segment(100).close()
+        segment.Segment(100).close()
     finally:
         os.umask(before)
     assert seen == [0o600]
@@ -170,8 +170,8 @@ def test_pickles_are_read_where_it_is_known_who_wrote_them():
 
 def test_nccl_is_told_to_stay_on_this_machine(monkeypatch):
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
-    _loopback.stay_on_this_machine()
+    loopback.stay_on_this_machine()
     assert os.environ["NCCL_SOCKET_IFNAME"] == "lo"
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
-    _loopback.stay_on_this_machine()
+    loopback.stay_on_this_machine()
     assert os.environ["NCCL_SOCKET_IFNAME"] == "eth7", "who asks for another gets it"

@@ -11,7 +11,7 @@ from numba import cuda
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
-from synknumba.device import cuda_is_initialised
+from synknumba._device import cuda_is_initialised
 from tests.conformance.kernels import add_up
 
 pytestmark = pytest.mark.gpu
@@ -73,7 +73,7 @@ def test_the_coordinator_has_no_context_after_fork_and_calls(world):
 def test_counting_gpus_makes_no_context():
     done = run_script("""
         import synknumba as synk
-        from synknumba.device import cuda_is_initialised, probe
+        from synknumba._device import cuda_is_initialised, probe
         assert probe().count > 0
         assert not cuda_is_initialised()
         with synk.fork():
@@ -108,7 +108,7 @@ def test_cuda_initialised_before_fork():
 def test_the_default_is_a_rank_per_gpu():
     done = run_script("""
         import synknumba as synk
-        from synknumba.device import probe
+        from synknumba._device import probe
         with synk.fork() as world:
             assert world.device == "cuda"
             assert world.world_size == probe().count
@@ -217,9 +217,9 @@ def test_memory_that_cannot_be_locked():
         import numpy as np
         from numba import cuda
         import synknumba as synk
-        from synknumba.device import _cuda_memory
+        from synknumba._device import cuda_memory
 
-        _cuda_memory.LockedMemory._lock = lambda self, *where: False
+        cuda_memory.LockedMemory._lock = lambda self, *where: False
 
         @synk.parallel(inout=("y",), outputs={"total": synk.output("sum", shape=()), "rows": synk.output("gather", like="x")})
         @cuda.jit

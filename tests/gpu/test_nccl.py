@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from synknumba.comm._base import Exchange
-from synknumba.device import probe
+from synknumba._comm.base import Exchange
+from synknumba._device import probe
 
 REAL = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
@@ -119,20 +119,20 @@ class Rank:
     def __init__(self, world_size: int, rank: int, pipe: Connection) -> None:
         import cupy
 
-        from synknumba.comm import _nccl
+        from synknumba._comm import nccl
 
         cupy.cuda.Device(rank).use()
-        self.cupy, self.driver = cupy, _nccl
+        self.cupy, self.driver = cupy, nccl
         self.world_size, self.rank = world_size, rank
         self.stream = cupy.cuda.Stream(non_blocking=True)
         if world_size == 1:
-            _nccl.nccl = None  # so that any use of it fails
+            nccl.nccl = None  # so that any use of it fails
             unique_id = b""
         else:
             if rank == 0:
-                pipe.send(_nccl.make_unique_id())
+                pipe.send(nccl.make_unique_id())
             unique_id = pipe.recv()
-        self.communicator = _nccl.NcclCommunicator(world_size, rank, unique_id, self.stream)
+        self.communicator = nccl.NcclCommunicator(world_size, rank, unique_id, self.stream)
 
     def step(self, case: Case, exchanges: list[Exchange]) -> Callable[[], object]:
         make = getattr(self.communicator, case.collective)

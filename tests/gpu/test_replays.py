@@ -10,13 +10,13 @@ from numba import cuda
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
-from synknumba import _spin
-from synknumba._repetition import Repetition
+from synknumba._rank.replay import Repetition
+from synknumba._wire import doorbell
 from tests.conformance.kernels import add_up
 
 pytestmark = pytest.mark.gpu
 
-run, serve = Repetition.__call__, _spin.serve
+run, serve = Repetition.__call__, doorbell.serve
 
 
 def counted(self):
@@ -26,8 +26,8 @@ def counted(self):
 
 def counted_serve(*args):
     number = serve(*args)
-    served = ctypes.c_int64.from_address(args[-1] + 8 * _spin.SERVED).value
-    Repetition.counted["replayed"] += served + (number == _spin.UNDER_WAY)
+    served = ctypes.c_int64.from_address(args[-1] + 8 * doorbell.SERVED).value
+    Repetition.counted["replayed"] += served + (number == doorbell.UNDER_WAY)
     Repetition.counted["served"] += served
     return number
 
@@ -37,7 +37,7 @@ def counting():
     """Ranks that are forked meanwhile count what they repeat."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Repetition, "__call__", counted)
-        patch.setattr(_spin, "serve", counted_serve)
+        patch.setattr(doorbell, "serve", counted_serve)
         patch.setattr(Repetition, "counted", Counter(), raising=False)
         yield
 

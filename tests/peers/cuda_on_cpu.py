@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from synknumba import simt
-from synknumba.simt._overloads import Overload
+from synknumba.simt._frontend.signatures import Overload
 
 # Compute capability that tests are told: the newest that they ask for.
 COMPUTE_CAPABILITY = (9, 0)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from synknumba._folding import fold_kernel
-from synknumba._locating import THREADS, locating_kernels, search_grid
+from synknumba._device.argmin_kernel import THREADS, locating_kernels, search_grid
+from synknumba._device.fold_kernel import fold_kernel
 from synknumba._types import UserOp
 
 

@@ -13,8 +13,8 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
-from synknumba import _fork
-from synknumba.device import DeviceReport
+from synknumba._device import DeviceReport
+from synknumba._world import fork as fork_module
 
 
 @synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
@@ -454,11 +454,11 @@ def test_more_shared_memory_than_there_is(world):
 
 
 def test_shared_memory_that_is_full(world, monkeypatch):
-    from synknumba import _shm
+    from synknumba._host import segment
 
     d = synk.data(np.ones(10), name="d")
     total_of(X)
-    monkeypatch.setattr(_shm, "_free_bytes", lambda fd: 100_000)
+    monkeypatch.setattr(segment, "_free_bytes", lambda fd: 100_000)
     with refused(synk.SharedMemoryError, "8,000,000 bytes", "/dev/shm has 100,000 bytes free", "free_memory()"):
         total_of(np.ones(1_000_000))
     with refused(synk.SharedMemoryError, "bytes free"):
@@ -501,8 +501,8 @@ def test_a_call_before_fork_and_after_close(no_world):
 
 
 def test_bad_devices(no_world, monkeypatch):
-    monkeypatch.setattr(_fork, "probed", lambda: nullcontext(DeviceReport(2)))
-    monkeypatch.setattr(_fork, "cuda_is_initialised", lambda: False)
+    monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(2)))
+    monkeypatch.setattr(fork_module, "cuda_is_initialised", lambda: False)
     with refused(synk.PartitionError, "world_size=3", "2 visible GPUs", "devices=[0, 1, 0]"):
         synk.fork(3)
     for bad in ([0, 2], [-1], [], [0.5], [True]):
@@ -520,11 +520,11 @@ def test_bad_devices(no_world, monkeypatch):
 
 
 def test_a_gpu_where_there_is_none(no_world, monkeypatch):
-    monkeypatch.setattr(_fork, "probed", lambda: nullcontext(DeviceReport(0)))
+    monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(0)))
     for arguments in ({"device": "cuda"}, {"devices": [0]}):
         with refused(synk.DeviceError, "no NVIDIA GPU is visible", 'device="cpu"'):
             synk.fork(**arguments)
-    monkeypatch.setattr(_fork, "probed", lambda: nullcontext(DeviceReport(0, "the driver is broken")))
+    monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(0, "the driver is broken")))
     with refused(synk.DeviceError, "the driver is broken"):
         synk.fork(device="cuda")
     with pytest.warns(RuntimeWarning, match="running on CPU cores: the driver is broken"):
@@ -533,8 +533,8 @@ def test_a_gpu_where_there_is_none(no_world, monkeypatch):
 
 
 def test_cuda_initialised_before_a_gpu_fork(no_world, monkeypatch):
-    monkeypatch.setattr(_fork, "probed", lambda: nullcontext(DeviceReport(1)))
-    monkeypatch.setattr(_fork, "cuda_is_initialised", lambda: True)
+    monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(1)))
+    monkeypatch.setattr(fork_module, "cuda_is_initialised", lambda: True)
     for arguments in ({}, {"device": "cuda"}, {"devices": [0, 0]}):
         with refused(synk.DeviceError, "CUDA has been initialised", "before fork()", "Move", "behind fork()", 'device="cpu"'):
             synk.fork(**arguments)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba._writes import written_parameters
+from synknumba._call.writes import written_parameters
 
 
 @synk.function(outputs="sum")
@@ -212,12 +212,12 @@ def test_a_timeout_that_is_no_number_of_seconds(no_world, timeout):
 
 @pytest.mark.parametrize("devices", [5, 0, 1.5], ids=repr)
 def test_devices_that_are_no_list(no_world, devices, monkeypatch):
-    from synknumba import _fork
-    from synknumba.device import DeviceReport
+    from synknumba._device import DeviceReport
+    from synknumba._world import fork
 
     with pytest.raises(synk.PartitionError, match="devices="):
         synk.fork(device="cpu", devices=devices)
-    monkeypatch.setattr(_fork, "probed", lambda: nullcontext(DeviceReport(2)))
-    monkeypatch.setattr(_fork, "cuda_is_initialised", lambda: False)
+    monkeypatch.setattr(fork, "probed", lambda: nullcontext(DeviceReport(2)))
+    monkeypatch.setattr(fork, "cuda_is_initialised", lambda: False)
     with pytest.raises(synk.PartitionError, match="devices must list a GPU for each rank"):
         synk.fork(devices=devices)

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from synknumba.device import _probe
+from synknumba._device import gpu_probe
 
 SCRIPT = textwrap.dedent(
     """
@@ -90,23 +90,23 @@ class Driver:
     ids=["no driver", "a driver without a GPU", "a driver that fails", "three GPUs"],
 )
 def test_what_the_driver_says(monkeypatch, driver, count, problem):
-    monkeypatch.setattr(_probe, "_driver", lambda: driver)
-    monkeypatch.setattr(_probe, "_missing_packages", lambda *, thorough: None)
-    report = _probe._count_gpus(thorough=False)
+    monkeypatch.setattr(gpu_probe, "_driver", lambda: driver)
+    monkeypatch.setattr(gpu_probe, "_missing_packages", lambda *, thorough: None)
+    report = gpu_probe._count_gpus(thorough=False)
     assert report.count == count
     assert (report.problem is None) if problem is None else (problem in report.problem)
 
 
 def test_the_simulator_is_named_where_there_are_gpus(monkeypatch):
-    monkeypatch.setattr(_probe, "_driver", lambda: Driver(0, 2))
+    monkeypatch.setattr(gpu_probe, "_driver", lambda: Driver(0, 2))
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
-    assert "NUMBA_ENABLE_CUDASIM is set" in _probe._count_gpus(thorough=False).problem
+    assert "NUMBA_ENABLE_CUDASIM is set" in gpu_probe._count_gpus(thorough=False).problem
 
 
 def test_missing_cupy_is_named(monkeypatch):
-    monkeypatch.setattr(_probe, "_driver", lambda: Driver(0, 2))
+    monkeypatch.setattr(gpu_probe, "_driver", lambda: Driver(0, 2))
     monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
-    monkeypatch.setattr(_probe.importlib.util, "find_spec", lambda name: None)
-    problem = _probe._count_gpus(thorough=False).problem
+    monkeypatch.setattr(gpu_probe.importlib.util, "find_spec", lambda name: None)
+    problem = gpu_probe._count_gpus(thorough=False).problem
     assert "CuPy" in problem
     assert "pip install" in problem

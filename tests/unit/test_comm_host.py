@@ -15,9 +15,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from synknumba import comm
-from synknumba.comm import Communicator, Exchange, prepare
-from synknumba.comm._host import SCRATCH_BYTES, STREAM_BYTES, HostCommunicator, share
+from synknumba import _comm
+from synknumba._comm import Communicator, Exchange, prepare
+from synknumba._comm.host import SCRATCH_BYTES, STREAM_BYTES, HostCommunicator, share
 from tests.conformance.collectives.cases import complex_product
 
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -444,8 +444,8 @@ def test_prepare_takes_all_that_steps_take(op: Any, dtype: str) -> None:
 def test_nothing_is_compiled_before_it_is_needed() -> None:
     code = (
         "import numpy as np\n"
-        "from synknumba.comm import _host, prepare\n"
-        "sizes = lambda: (_host._mover.cache_info().currsize, _host._combiner.cache_info().currsize)\n"
+        "from synknumba._comm import host, prepare\n"
+        "sizes = lambda: (host._mover.cache_info().currsize, host._combiner.cache_info().currsize)\n"
         "assert sizes() == (0, 0)\n"
         "prepare('sum', np.int32)\n"
         "assert sizes() == (1, 1)\n"
@@ -457,4 +457,4 @@ def test_nothing_is_compiled_before_it_is_needed() -> None:
 
 
 def test_communicator_is_what_comm_gives() -> None:
-    assert isinstance(comm.host_communicator(0, 1), HostCommunicator)
+    assert isinstance(_comm.host_communicator(0, 1), HostCommunicator)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from synknumba import _copying
-from synknumba._copying import copy_into, private_copy
+from synknumba._host import copying
+from synknumba._host.copying import copy_into, private_copy
 
 KIB = 1 << 10
 
@@ -21,10 +21,10 @@ KIB = 1 << 10
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said of MiB is seen with KiB, and with three threads whatever the machine has."""
-    monkeypatch.setattr(_copying, "SHARE", 4 * KIB)
-    monkeypatch.setattr(_copying, "PIECE", 8 * KIB)
-    monkeypatch.setattr(_copying, "NEW_PIECE", KIB)
-    monkeypatch.setattr(_copying, "_cores", lambda: 3)
+    monkeypatch.setattr(copying, "SHARE", 4 * KIB)
+    monkeypatch.setattr(copying, "PIECE", 8 * KIB)
+    monkeypatch.setattr(copying, "NEW_PIECE", KIB)
+    monkeypatch.setattr(copying, "_cores", lambda: 3)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.mark.parametrize("shape", [(20_000,), (5_000, 4), (2, 10_001), (1, 1, 30_000), (3, 7, 1_000), (10_007, 3, 1)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_all_shapes_and_layouts(layout: str, shape: tuple[int, ...], cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_copying, "_cores", lambda: cores)
+    monkeypatch.setattr(copying, "_cores", lambda: cores)
     value = numbers(shape)
     source = LAYOUTS[layout](value)
     expected = np.array(source)

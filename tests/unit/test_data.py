@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synknumba import _shm
-from synknumba._data import Data, data
 from synknumba._errors import DataError, SharedMemoryError
+from synknumba._host import segment as segment_module
+from synknumba._host.data import Data, data
 
 RECORD = np.dtype([("position", "f8", (3,)), ("count", "i4"), ("tag", "S4")], align=True)
 
@@ -426,7 +426,7 @@ def test_free_memory_keeps_rows_dtype_and_old_views() -> None:
     view, before = d.data, d._layout
     d.free_memory()
     assert (d.shape, d.dtype, d.alloc_size) == ((0, 30), np.dtype("f4"), 0)
-    assert d._segment.size == _shm.mmap.PAGESIZE
+    assert d._segment.size == segment_module.mmap.PAGESIZE
     assert d._layout[0] != before[0]
     assert view.sum() == 30000
     d.set_length(2)
@@ -443,7 +443,7 @@ def test_free_memory_makes_a_0d_zero(dtype: Any) -> None:
 
 def test_memory_goes_with_the_last_reference() -> None:
     told: list[int] = []
-    unsubscribe = _shm.on_release(told.append)
+    unsubscribe = segment_module.on_release(told.append)
     before = descriptors()
     d = data(np.ones(100_000))
     segment = d._segment.id
@@ -655,7 +655,7 @@ def test_on_a_rank_it_says_what_to_do() -> None:
     ]
     pid = os.fork()
     if pid == 0:
-        _shm.release_inherited()
+        segment_module.release_inherited()
         refused = 0
         for use in uses:
             try:

@@ -9,14 +9,14 @@ from contextlib import suppress
 
 import pytest
 
-from synknumba import _stacks
-from synknumba._carrying import KEPT_BYTES, LONGEST_LINE, Carried
 from synknumba._errors import CallTimeout, RankDied
-from synknumba._failure import CallInfo, Death, LastWords, how_it_ended, rank_died, whereabouts
-from synknumba._statistics import Memory, Phases, Statistics, own_memory
+from synknumba._host import stacks as stacks_module
+from synknumba._wire.statistics import Memory, Phases, Statistics, own_memory
+from synknumba._world.failure import CallInfo, Death, LastWords, how_it_ended, rank_died, whereabouts
+from synknumba._world.output_pump import KEPT_BYTES, LONGEST_LINE, Carried
 
-LOOP = f'  File "{_stacks._PACKAGE}_rank.py", line'
-ROUTINE = f'  File "{_stacks._PACKAGE}_run_function.py", line 90 in run'
+LOOP = f'  File "{stacks_module._PACKAGE}_rank/loop.py", line'
+ROUTINE = f'  File "{stacks_module._PACKAGE}_rank/function_routine.py", line 90 in run'
 FORK = '  File "script.py", line 3 in <module>'
 
 
@@ -52,7 +52,7 @@ def test_other_ends():
 )
 def test_a_stack_is_cut_to_what_the_rank_does(frames, told):
     text = "\n".join(["Fatal Python error: Aborted", "", "Current thread 0x1 (most recent call first):", *frames, ""])
-    assert _stacks.shorten(text + "\nExtension modules: numpy, more (total: 2)\n").splitlines() == told
+    assert stacks_module.shorten(text + "\nExtension modules: numpy, more (total: 2)\n").splitlines() == told
 
 
 def test_several_threads_keep_their_headings():
@@ -60,13 +60,13 @@ def test_several_threads_keep_their_headings():
         f'Thread 0x2 (most recent call first):\n  File "t.py", line 1 in work\n\n'
         f'Current thread 0x1 (most recent call first):\n  File "u.py", line 5 in f\n{LOOP} 9 in run\n'
     )
-    assert _stacks.shorten(text).splitlines() == [
+    assert stacks_module.shorten(text).splitlines() == [
         "Thread 0x2 (most recent call first):",
         '  File "t.py", line 1 in work',
         "Current thread 0x1 (most recent call first):",
         '  File "u.py", line 5 in f',
     ]
-    assert _stacks.shorten("") == ""
+    assert stacks_module.shorten("") == ""
 
 
 def test_ranks_at_the_same_place_are_told_together():

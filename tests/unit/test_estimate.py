@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from synknumba._errors import ReductionError
-from synknumba._estimate import Estimate, concise
+from synknumba._ops.estimate import Estimate, concise
 
 CLOSE = {"rtol": 1e-12, "atol": 0}
 

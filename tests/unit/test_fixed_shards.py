@@ -12,7 +12,7 @@ from numba import cuda
 
 import synknumba as synk
 from synknumba import random
-from synknumba._program import Program, RowSource
+from synknumba._wire.program import Program, RowSource
 
 SIZES = (1, 2, 3, 5)
 X = np.random.default_rng(1).lognormal(0.0, 4.0, 10_007)  # a sum's last bits depend on the order

@@ -7,7 +7,7 @@ import pytest
 
 from synknumba._cli import main
 
-GPU_LIBRARIES = ("cupy", "numba.cuda", "numba_cuda", "cuda", "mpi4py", "synknumba.comm._nccl", "synknumba.device._cuda")
+GPU_LIBRARIES = ("cupy", "numba.cuda", "numba_cuda", "cuda", "mpi4py", "synknumba._comm.nccl", "synknumba._device.cuda")
 
 
 @pytest.mark.parametrize(

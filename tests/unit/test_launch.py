@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synknumba._errors import LaunchError
-from synknumba._launch import LaunchConfig
+from synknumba._ops.launch import LaunchConfig
 
 
 @given(rows=st.integers(0, 10**9), block=st.integers(1, 1024))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
-from synknumba._generated import is_light
+from synknumba._rowwise.generate import is_light
 
 SCALE, TABLE, PAIR = 2.0, np.arange(3.0), (1.0, 2.0)
 fabs = object()  # of the same name as a function of `math` that is used

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from synknumba._locating import THREADS, locating_kernels, search_grid
-from synknumba._partition import part
-from synknumba._reduction import best, identity, locate
+from synknumba._device.argmin_kernel import THREADS, locating_kernels, search_grid
+from synknumba._ops.reduction import best, identity, locate
+from synknumba._ops.rows import part
 from synknumba.simt import jit
 
 VALUES = {

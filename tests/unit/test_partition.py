@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synknumba._errors import BatchError, PartitionError, SynkError
-from synknumba._partition import Listed, Range, Rows, bounds, common_length, minibatch_rows, part, select
+from synknumba._ops.rows import Listed, Range, Rows, bounds, common_length, minibatch_rows, part, select
 
 INTEGER_DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", ">i4"]
 

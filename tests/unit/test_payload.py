@@ -11,14 +11,16 @@ from numba import cuda, njit, types
 from numba.experimental import jitclass
 from numba.extending import overload
 
-from synknumba import _foreign, _payload, simt
+from synknumba import simt
+from synknumba._wire import pickling
+from synknumba.simt._frontend import foreign
 
 LINKED = getattr(cuda, "implementation", None) == "NVIDIA"  # the numba.cuda that comes with Numba has no link=
 
 
 def again(function: Any, sent: dict[int, Any] | None = None) -> Any:
     sent = sent or {}
-    return _payload.load(_payload.dump(function, sent), sent.__getitem__)
+    return pickling.load(pickling.dump(function, sent), sent.__getitem__)
 
 
 def named(function: Any, name: str) -> Any:
@@ -38,9 +40,9 @@ def test_a_declared_function_is_declared_again_with_all_that_was_given() -> None
         }
     declared = cuda.declare_device("foreign", "int32(int32, float64)", **options)
     loaded = again(declared)
-    assert _foreign.is_foreign(loaded)
+    assert foreign.is_foreign(loaded)
     assert (loaded.name, loaded.sig) == ("foreign", types.int32(types.int32, types.float64))
-    told = _foreign._options(loaded)
+    told = foreign._options(loaded)
     assert told.keys() == options.keys()
     if LINKED:
         files = {getattr(one, "name", one) for one in map(pickle.loads, told.pop("link"))}
@@ -123,7 +125,7 @@ def test_numbas_refusals_hold() -> None:
         return Cell()
 
     with pytest.raises(pickle.PicklingError, match="unsupported"):
-        _payload.dump(make, {})
+        pickling.dump(make, {})
 
 
 def test_a_pickle_in_a_pickle_is_of_its_own() -> None:

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 
 import synknumba as synk
-from synknumba import _fork
-from synknumba._world import World, open_world
-from synknumba.device import DeviceReport, _probe
+from synknumba._device import DeviceReport, gpu_probe
+from synknumba._world import fork
+from synknumba._world.world import World, open_world
 from tests.faults.scripts import lives
 
 CRASHED = "the NVIDIA driver crashed"
 
 SCRIPT = """
 import os, signal, time
-from synknumba.device import DeviceReport, _probe
+from synknumba._device import DeviceReport, gpu_probe
 
-_probe._driver_is_absent = lambda: False
-_probe._count_gpus = lambda *, thorough: DeviceReport(2)
-with _probe.probed():
+gpu_probe._driver_is_absent = lambda: False
+gpu_probe._count_gpus = lambda *, thorough: DeviceReport(2)
+with gpu_probe.probed():
     pid, = map(int, open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split())
     print(pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -50,8 +50,8 @@ def counting(monkeypatch):
     """Puts something else in the place of what counts the GPUs."""
 
     def replace(count):
-        monkeypatch.setattr(_probe, "_driver_is_absent", lambda: False)
-        monkeypatch.setattr(_probe, "_count_gpus", count)
+        monkeypatch.setattr(gpu_probe, "_driver_is_absent", lambda: False)
+        monkeypatch.setattr(gpu_probe, "_count_gpus", count)
 
     return replace
 
@@ -60,26 +60,26 @@ def counting(monkeypatch):
 def test_the_child_stays_as_long_as_the_block(counting, report):
     before = children()
     counting(lambda **_: report)
-    with _probe.probed() as told:
+    with gpu_probe.probed() as told:
         assert told == report
         (pid,) = children() - before
         end = os.pidfd_open(pid)
         assert select.select([end], [], [], 0.1) == ([], [], [])  # it lives on, so the driver keeps the GPUs set up
         os.close(end)
     assert children() == before
-    assert _probe.probe() == report
+    assert gpu_probe.probe() == report
     assert children() == before
 
 
 def test_packages_are_missing_where_there_are_gpus(counting):
     counting(lambda **_: DeviceReport(3, "no CuPy"))
-    assert _probe.probe() == DeviceReport(0, "no CuPy")
+    assert gpu_probe.probe() == DeviceReport(0, "no CuPy")
 
 
 def test_a_driver_that_crashes(counting):
     before = children()
     counting(lambda **_: os.kill(os.getpid(), signal.SIGKILL))
-    with _probe.probed() as told:
+    with gpu_probe.probed() as told:
         assert told.count == 0
         assert told.problem.startswith(CRASHED)
     assert children() == before
@@ -88,7 +88,7 @@ def test_a_driver_that_crashes(counting):
 def test_an_exception_in_the_block(counting):
     before = children()
     counting(lambda **_: DeviceReport(1))
-    with pytest.raises(RuntimeError, match="a rank"), _probe.probed():
+    with pytest.raises(RuntimeError, match="a rank"), gpu_probe.probed():
         raise RuntimeError("a rank")  # noqa: TRY003
     assert children() == before
 
@@ -98,7 +98,7 @@ def test_ctrl_c(counting, moment):
     before = children()
 
     def interrupted():
-        with _probe.probed():
+        with gpu_probe.probed():
             time.sleep(60)
 
     def count(**_):
@@ -134,9 +134,9 @@ def test_it_works_where_the_script_ignores_the_end_of_children(counting):
     counting(lambda **_: DeviceReport(2))
     old = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        assert _probe.probe() == DeviceReport(2)
+        assert gpu_probe.probe() == DeviceReport(2)
         counting(lambda **_: os.kill(os.getpid(), signal.SIGKILL))
-        assert _probe.probe().problem.startswith(CRASHED)
+        assert gpu_probe.probe().problem.startswith(CRASHED)
     finally:
         signal.signal(signal.SIGCHLD, old)
     assert children() == before
@@ -152,7 +152,7 @@ def test_the_child_stays_until_the_ranks_have_their_devices(counting, no_world, 
             super().__init__(*args, **kwargs)
             seen.append(len(children() - before) - len(self.pids))
 
-    monkeypatch.setattr(_fork, "World", Watched)
+    monkeypatch.setattr(fork, "World", Watched)
     with synk.fork(2) as world:
         seen.append(len(children() - before) - len(world.pids))
     assert seen == [1, 2, 1]  # the other one passes on what ranks print
@@ -164,7 +164,7 @@ def test_ctrl_c_while_the_child_is_ended_leaves_no_world(counting, no_world, mon
     before, open_before = children(), sockets()
     counting(lambda **_: DeviceReport(0))
     name = "_end" if moment == "before" else "end_child"
-    real, came = getattr(_probe, name), []
+    real, came = getattr(gpu_probe, name), []
 
     def interrupted(*args):
         if not came:
@@ -172,7 +172,7 @@ def test_ctrl_c_while_the_child_is_ended_leaves_no_world(counting, no_world, mon
             signal.raise_signal(signal.SIGINT)
         real(*args)
 
-    monkeypatch.setattr(_probe, name, interrupted)
+    monkeypatch.setattr(gpu_probe, name, interrupted)
     with pytest.raises(KeyboardInterrupt):
         synk.fork(2)
     assert open_world() is None
@@ -186,7 +186,7 @@ def test_ctrl_c_while_the_child_is_ended_leaves_no_world(counting, no_world, mon
 def test_a_fork_that_fails_leaves_no_child(counting, no_world, monkeypatch):
     before = children()
     counting(lambda **_: DeviceReport(1))
-    monkeypatch.setattr(_fork, "cuda_is_initialised", lambda: False)
+    monkeypatch.setattr(fork, "cuda_is_initialised", lambda: False)
     with pytest.raises(synk.PartitionError, match="world_size=3"):
         synk.fork(3)
     assert children() == before
@@ -194,7 +194,7 @@ def test_a_fork_that_fails_leaves_no_child(counting, no_world, monkeypatch):
 
 def test_nothing_is_loaded_or_forked_without_a_driver(monkeypatch):
     before = children()
-    monkeypatch.setattr(_probe, "_driver_is_absent", lambda: True)
-    with _probe.probed() as told:
+    monkeypatch.setattr(gpu_probe, "_driver_is_absent", lambda: True)
+    with gpu_probe.probed() as told:
         assert told == DeviceReport(0)
         assert children() == before

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import synknumba as synk
+from synknumba._device.fold_kernel import check, fold
 from synknumba._errors import ReductionError
-from synknumba._folding import check, fold
-from synknumba._partition import part
-from synknumba._reduction import accumulate, as_op, check_dtype, combine, identity, result_dtype
+from synknumba._ops.reduction import accumulate, as_op, check_dtype, combine, identity, result_dtype
+from synknumba._ops.rows import part
 
 DTYPES = ["int8", "uint8", "int32", "uint32", "int64", "float16", "float32", "float64", "complex128", "bool"]
 NUMPY = {"sum": np.add.reduce, "prod": np.multiply.reduce, "min": np.minimum.reduce, "max": np.maximum.reduce, "mean": np.mean}

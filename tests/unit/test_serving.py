@@ -12,9 +12,10 @@ import numba
 import numpy as np
 import pytest
 
-from synknumba import _spin, _words
-from synknumba._control import ROOMY, ControlBlock
-from synknumba._serving import MOST_KNOWN, Again, Packing, Relaunch, Table
+from synknumba._wire import doorbell
+from synknumba._wire import words as words_module
+from synknumba._wire.control import ROOMY, ControlBlock
+from synknumba._wire.relaunch import MOST_KNOWN, Again, Packing, Relaunch, Table
 
 PROGRAM, OTHER, STOP = 5, 6, 7
 MARK = 1 << 32
@@ -24,7 +25,7 @@ EXECUTABLE, STREAM = 1234, 5678
 @numba.cfunc("int32(int64, int64)")
 def mail_at_once(box, stream):
     """A launch that takes no time, in compiled code."""
-    _words.store_release(box, 0, MARK)
+    words_module.store_release(box, 0, MARK)
     return 0
 
 
@@ -75,7 +76,7 @@ def known(control: ControlBlock, launched: Launched, values: bytes) -> Again:
     address = launched.relaunch.address
 
     def finish() -> None:
-        while not _spin.take(address):
+        while not doorbell.take(address):
             pass
 
     return Again(PROGRAM, control.values, values, Packing(), address, finish, pytest.fail)
@@ -96,18 +97,18 @@ class Served(threading.Thread):
         self._control = control
 
     def run(self) -> None:
-        base, sequence, number = self._control.base, 0, _spin.NO_COMMAND
+        base, sequence, number = self._control.base, 0, doorbell.NO_COMMAND
         while True:
-            while number == _spin.NO_COMMAND:
-                number = _spin.await_command(base, sequence, 1000, 100_000)
+            while number == doorbell.NO_COMMAND:
+                number = doorbell.await_command(base, sequence, 1000, 100_000)
             sequence += 1
             self.python.append((number, self.table.served))
-            if number == _spin.UNDER_WAY:
+            if number == doorbell.UNDER_WAY:
                 self.table.late.finish()
             if number == STOP:
-                _spin.arrive(base, 1, 0, sequence, 0, 0, 0)
+                doorbell.arrive(base, 1, 0, sequence, 0, 0, 0)
                 return
-            number = _spin.serve(base, 1, 0, sequence, 1000, 100_000, self.table.address)
+            number = doorbell.serve(base, 1, 0, sequence, 1000, 100_000, self.table.address)
             sequence += self.table.served
 
 
@@ -120,10 +121,10 @@ class Coordinator:
     def call(self, number: int, values: bytes = b"") -> None:
         self._control.values.data[: len(values)] = values
         self._sequence += 1
-        code = _spin.call(self._control.base, 1, self._sequence, number, 1000, 1_000_000)
-        while code == _spin.NOT_YET:
-            code = _spin.await_all(self._control.base, 1, 1000, 1_000_000)
-        assert code == _spin.ALL_DONE
+        code = doorbell.call(self._control.base, 1, self._sequence, number, 1000, 1_000_000)
+        while code == doorbell.NOT_YET:
+            code = doorbell.await_all(self._control.base, 1, 1000, 1_000_000)
+        assert code == doorbell.ALL_DONE
 
 
 @pytest.fixture
@@ -201,7 +202,7 @@ def test_python_is_asked_now_and_then(started):
     launched = Launched()
     rank, coordinator = started(launched)
     coordinator.call(PROGRAM)
-    end = time.monotonic() + 10 * _spin.SERVE_MS / 1e3
+    end = time.monotonic() + 10 * doorbell.SERVE_MS / 1e3
     while time.monotonic() < end:
         coordinator.call(PROGRAM)
     served = [count for _, count in stop(rank, coordinator)]
@@ -227,20 +228,20 @@ def test_handlers_of_signals_do_not_wait_for_long():
     handled: list[int] = []
     usual = signal.signal(signal.SIGALRM, lambda *_: handled.append(1))
     signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
-    served, sequence, number = 0, 0, _spin.NO_COMMAND
+    served, sequence, number = 0, 0, doorbell.NO_COMMAND
     try:
         while number != STOP:
-            while number == _spin.NO_COMMAND:
-                number = _spin.await_command(control.base, sequence, 1000, 100_000)
+            while number == doorbell.NO_COMMAND:
+                number = doorbell.await_command(control.base, sequence, 1000, 100_000)
             sequence += 1
             if number == PROGRAM:
-                number = _spin.serve(control.base, 1, 0, sequence, 1000, 100_000, table.address)
+                number = doorbell.serve(control.base, 1, 0, sequence, 1000, 100_000, table.address)
                 sequence += table.served
                 served += table.served
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, usual)
-        _spin.arrive(control.base, 1, 0, sequence, 0, 0, 0)
+        doorbell.arrive(control.base, 1, 0, sequence, 0, 0, 0)
         assert os.waitpid(pid, 0)[1] == 0
         control.close()
     assert served > 20
@@ -278,7 +279,7 @@ def test_mail_that_comes_late_and_in_parts(started, words):
     for _ in range(3):
         coordinator.call(PROGRAM)
         assert launched.result() == launched.expected(len(launched.calls))
-    assert _spin.UNDER_WAY in {number for number, _ in stop(rank, coordinator)}
+    assert doorbell.UNDER_WAY in {number for number, _ in stop(rank, coordinator)}
 
 
 def test_zero_is_a_result():
@@ -286,13 +287,13 @@ def test_zero_is_a_result():
     launched = Launched(2)
     launched.memory[:] = 99
     address = launched.relaunch.address
-    assert _spin.launch(address) == 0
+    assert doorbell.launch(address) == 0
     launched.box[:] = 0
-    assert _spin.take(address) == 0
+    assert doorbell.take(address) == 0
     launched.box[0] = MARK
-    assert _spin.take(address) == 0
+    assert doorbell.take(address) == 0
     launched.box[1] = MARK | 0xFFFFFFFF
-    assert _spin.take(address) == 1
+    assert doorbell.take(address) == 1
     assert launched.result() == [0, 0xFFFFFFFF]
     assert sorted(launched.memory.tolist()) == [0, 99, 99, 99, 99, 0xFFFFFFFF]
 
@@ -324,25 +325,25 @@ def test_a_table_finds_a_call_by_its_number_and_its_rows():
     assert len(table.known) == len(calls)
     for (number, rows), launched, _ in calls:
         values.put(rows)
-        assert _spin.repeat(table.address, number) == 1
+        assert doorbell.repeat(table.address, number) == 1
         assert len(launched.calls) == 1
     assert sum(len(launched.calls) for _, launched, _ in calls) == len(calls)
     values.put(b"zbcdefgh")
-    assert _spin.repeat(table.address, PROGRAM) == 0
+    assert doorbell.repeat(table.address, PROGRAM) == 0
 
 
-@pytest.mark.parametrize("number", [_spin.NO_COMMAND, _spin.MUST_POST, _spin.UNDER_WAY, -1])
+@pytest.mark.parametrize("number", [doorbell.NO_COMMAND, doorbell.MUST_POST, doorbell.UNDER_WAY, -1])
 def test_what_is_no_program_is_found_nowhere(number):
     """Also where a call is known no more for the moment."""
     values, table = Values(), Table()
     launched, again = call_of(values, b"")
     table.add(again)
     again.forget()
-    assert _spin.repeat(table.address, number) == 0
-    assert _spin.repeat(table.address, PROGRAM) == 0
+    assert doorbell.repeat(table.address, number) == 0
+    assert doorbell.repeat(table.address, PROGRAM) == 0
     assert not launched.calls
     again.know(b"", None)
-    assert _spin.repeat(table.address, PROGRAM) == 1
+    assert doorbell.repeat(table.address, PROGRAM) == 1
 
 
 def test_a_table_that_is_full_knows_some_of_the_calls():
@@ -355,18 +356,18 @@ def test_a_table_that_is_full_knows_some_of_the_calls():
             values.put(bytes([k]))
             before = len(launched.calls)
             is_known = again.table is table
-            assert _spin.repeat(table.address, PROGRAM) == is_known == (again in table.known)
+            assert doorbell.repeat(table.address, PROGRAM) == is_known == (again in table.known)
             assert len(launched.calls) == before + is_known
             found += is_known
             table.add(again)
             assert again.table is table
-            assert _spin.repeat(table.address, PROGRAM) == 1
+            assert doorbell.repeat(table.address, PROGRAM) == 1
             assert len(table.known) <= MOST_KNOWN
     assert found > 300
     for k, (_, again) in enumerate(calls):
         again.close()
         values.put(bytes([k]))
-        assert _spin.repeat(table.address, PROGRAM) == 0
+        assert doorbell.repeat(table.address, PROGRAM) == 0
     assert not table.known
 
 
@@ -380,7 +381,7 @@ def test_a_call_that_is_closed_is_in_no_table():
     assert len(table.known) == 2
     for k in range(3):
         values.put(bytes([k]))
-        assert _spin.repeat(table.address, PROGRAM) == (k != 1)
+        assert doorbell.repeat(table.address, PROGRAM) == (k != 1)
     call_of(values, b"")[1].close()  # which was in none
 
 
@@ -389,18 +390,18 @@ def test_other_scalars_are_left_to_python_where_it_is_not_known_how_to_rewrite_t
     launched, again = call_of(values, b"sssssssrow", scalars=7)
     table.add(again)
     values.put(b"sssssssrow")
-    assert _spin.repeat(table.address, PROGRAM) == 1
+    assert doorbell.repeat(table.address, PROGRAM) == 1
     values.put(b"ssssssSrow")
-    assert _spin.repeat(table.address, PROGRAM) == 0
+    assert doorbell.repeat(table.address, PROGRAM) == 0
     again.know(b"ssssssSrow", None)
-    assert _spin.repeat(table.address, PROGRAM) == 1
+    assert doorbell.repeat(table.address, PROGRAM) == 1
     values.put(b"ssssssSroW")
-    assert _spin.repeat(table.address, PROGRAM) == 0
+    assert doorbell.repeat(table.address, PROGRAM) == 0
     table.catch_up()
     assert len(launched.calls) == 2
 
 
 def test_compiled_code_that_is_kept_is_made_of_the_words_that_are_there():
     """Numba looks at one file alone; see `_spin`."""
-    text = Path(_words.__file__).read_bytes()
-    assert hashlib.sha256(text).hexdigest() == _spin.WORDS_SHA256
+    text = Path(words_module.__file__).read_bytes()
+    assert hashlib.sha256(text).hexdigest() == doorbell.WORDS_SHA256

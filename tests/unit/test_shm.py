@@ -17,9 +17,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from synknumba import _shm
 from synknumba._errors import SharedMemoryError
-from synknumba._shm import Segment, on_release, release_inherited
+from synknumba._host import segment as segment_module
+from synknumba._host.segment import Segment, on_release, release_inherited
 
 PAGE = mmap.PAGESIZE
 BIG = 256 << 20
@@ -100,7 +100,7 @@ def test_size_is_reserved_in_pages(nbytes: int, pages: int) -> None:
 
 
 def test_reservation_in_steps_covers_everything() -> None:
-    segment = Segment(2 * _shm._RESERVE_STEP + 5)
+    segment = Segment(2 * segment_module._RESERVE_STEP + 5)
     assert os.fstat(segment.fd).st_blocks * 512 == segment.size
 
 
@@ -366,10 +366,10 @@ def test_space_that_runs_out_halfway_is_given_back(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "posix_fallocate", runs_out)
     with pytest.raises(SharedMemoryError, match="enlarge it"):
-        segment.grow(3 * _shm._RESERVE_STEP)
+        segment.grow(3 * segment_module._RESERVE_STEP)
     _assert_untouched(segment)
     with pytest.raises(SharedMemoryError, match="enlarge it"):
-        Segment(3 * _shm._RESERVE_STEP)
+        Segment(3 * segment_module._RESERVE_STEP)
 
 
 @pytest.mark.parametrize("failing", ["posix_fallocate", "mmap"])
@@ -380,7 +380,7 @@ def test_an_interrupted_growth_leaves_the_segment_as_it_was(monkeypatch: pytest.
     def interrupted(*_args: object, **_kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os if failing == "posix_fallocate" else _shm.mmap, failing, interrupted)
+    monkeypatch.setattr(os if failing == "posix_fallocate" else segment_module.mmap, failing, interrupted)
     with pytest.raises(KeyboardInterrupt):
         segment.grow(2 * PAGE)
     with pytest.raises(KeyboardInterrupt):

@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 
-from synknumba._signals import held_signals
+from synknumba._host.signals import held_signals
 
 FIRST, SECOND = signal.SIGUSR1, signal.SIGUSR2
 

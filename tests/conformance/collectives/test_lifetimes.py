@@ -8,8 +8,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
-from synknumba import _traffic_cores
-from synknumba._layout import StorageLayout
+from synknumba._ops.variable_layout import StorageLayout
+from synknumba._variables import core_transfers
 from tests.conformance.collectives.cases import assert_held, assert_same
 from tests.conformance.conftest import COLLECTIVE_ROWS
 
@@ -30,7 +30,7 @@ def held_by_rank():
     """How many programs, variables and segments."""
     import gc
 
-    from synknumba._rank import Rank
+    from synknumba._rank.loop import Rank
 
     (rank,) = [one for one in gc.get_objects() if type(one) is Rank]  # isinstance would ask weak proxies
     return np.array([len(rank.routines), len(rank.holdings), len(rank.segments)])
@@ -231,15 +231,15 @@ def test_dropped_variables_free_the_memory_of_the_device(world):
 @pytest.mark.parametrize("row", CPU_ROWS[:1], indirect=True)
 def test_collectives_leave_no_notes_behind(world):
     """What is noted about a variable is bounded, however many results it gives."""
-    from synknumba import _storage
+    from synknumba._variables import allocation
 
     v = synk.variable(np.ones(3))
     for _ in range(3):
         synk.all_gather(v, dest=synk.variable(np.ones(1)))
-    before = len(_storage._uses[v.storage().number])
+    before = len(allocation._uses[v.storage().number])
     for _ in range(20):
         synk.all_gather(v, dest=synk.variable(np.ones(1)))
-    assert len(_storage._uses[v.storage().number]) == before
+    assert len(allocation._uses[v.storage().number]) == before
 
 
 @pytest.mark.parametrize("row", CPU_ROWS[1:2], indirect=True)
@@ -263,7 +263,7 @@ def test_collectives_over_each_of_many_variables_are_worked_out_once(world, monk
     made = [synk.variable(np.full(2, k)) for k in range(300)]
     for v in made:
         synk.all_reduce(v, "max")
-    monkeypatch.setattr(_traffic_cores.CoreTraffic, "plan", None)
+    monkeypatch.setattr(core_transfers.CoreTraffic, "plan", None)
     for k, v in enumerate(made):
         assert synk.all_reduce(v, "max") is v
         assert_array_equal(v.get_value(1), np.full(2, k))

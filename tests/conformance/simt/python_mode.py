@@ -19,12 +19,12 @@ from numba.cuda.simulator.kernelapi import FakeCUDAAtomic
 from numba.np.numpy_support import as_dtype
 
 from synknumba.simt import Kernel
-from synknumba.simt._atomics import ATOMICS
-from synknumba.simt._build import Program
-from synknumba.simt._intrinsics import FAR
-from synknumba.simt._operations import SIZES
-from synknumba.simt._slots import MARGIN
-from synknumba.simt._storage import SMEM
+from synknumba.simt._emit.build import Program
+from synknumba.simt._emit.storage import SMEM
+from synknumba.simt._library.atomics import ATOMICS
+from synknumba.simt._library.intrinsics import FAR
+from synknumba.simt._library.operations import SIZES
+from synknumba.simt._library.slots import MARGIN
 from tests.conformance.simt.model import Module, with_fields
 
 PATTERN = 0xAB

@@ -5,7 +5,7 @@ import pytest
 
 from synknumba import simt
 from synknumba._errors import DivergenceError, RaceError
-from synknumba.simt._threads_run import Launch, Thread
+from synknumba.simt._debugger.run import Launch, Thread
 from tests.conformance.simt import fuzz
 from tests.conformance.simt.agree import check
 from tests.conformance.simt.corpus import ALGORITHMS, CASES, Case, is_from

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba._messages import Drop
-from synknumba._rounds import Rounds
+from synknumba._wire.messages import Drop
+from synknumba._world.rounds import Rounds
 from tests.conformance.variables import functions
 from tests.conformance.variables.ranks import RECORD, assert_held
 

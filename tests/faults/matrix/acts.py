@@ -6,7 +6,7 @@ import threading
 from numba import cuda
 
 import synknumba as synk
-from synknumba import _rank_state
+from synknumba._host import this_process
 from tests.faults.matrix.acting import act, here, mask
 from tests.faults.matrix.phases import BOARD, LARGE, total
 
@@ -164,7 +164,7 @@ class Key:
 
 
 def _read_key(how: str) -> Key:
-    if how == "does not unpickle" and _rank_state.current_rank() is None:
+    if how == "does not unpickle" and this_process.current_rank() is None:
         raise ValueError("this key is not read")
     return Key(how)
 
@@ -214,7 +214,7 @@ class OddError(Exception):
 
 
 def _read_error(how: str) -> "OddError":
-    if how == "does not unpickle" and _rank_state.current_rank() is None:
+    if how == "does not unpickle" and this_process.current_rank() is None:
         raise ValueError("this error is not read")
     return OddError(how)
 
@@ -261,7 +261,7 @@ class Parcel:
 
 
 def _open_parcel(on: int, how: str) -> Parcel:
-    rank = _rank_state.current_rank()
+    rank = this_process.current_rank()
     if rank is not None and here(on, rank):
         if how == "raises":
             raise ValueError("this parcel is not opened")

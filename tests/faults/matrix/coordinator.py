@@ -23,7 +23,8 @@ from typing import NoReturn
 import numpy as np
 
 import synknumba as synk
-from synknumba import _rounds, _world
+from synknumba._world import rounds
+from synknumba._world import world as world_module
 from tests.faults.matrix import acts, meddling, shortages  # noqa: F401  # for what they add to ACTS
 from tests.faults.matrix.acting import ACTS
 from tests.faults.matrix.cases import START_SECONDS, TIMEOUT, Case
@@ -115,11 +116,11 @@ def _leaks(before: dict[str, Counter[str]]) -> list[str]:
 
 def _fault(case: Case, calls: Calls) -> Outcome:
     if case.fault.phase in STARTING:
-        patient, _rounds.START_SECONDS = _rounds.START_SECONDS, START_SECONDS
+        patient, rounds.START_SECONDS = rounds.START_SECONDS, START_SECONDS
         BOARD.armed = 1
         outcome = _attempt(case, lambda: _start(case))
-        _rounds.START_SECONDS = patient
-        world = _world.open_world()
+        rounds.START_SECONDS = patient
+        world = world_module.open_world()
         return _look_after(case, calls, outcome, world.pids if world is not None else ())
     world = _start(case)
     phase = phase_of(case.fault)
@@ -192,7 +193,7 @@ def _attempt(case: Case, call: Callable[[], object]) -> Outcome:
 
 def _look_after(case: Case, calls: Calls, outcome: Outcome, pids: tuple[int, ...]) -> Outcome:
     """What has become of the world. One that is as good as before is used."""
-    world = _world.open_world()
+    world = world_module.open_world()
     outcome["open"] = world is not None
     if world is not None and case.stays_open:
         assert world.pids == pids, "ranks are others"

@@ -19,13 +19,16 @@ import numpy as np
 from numba import cuda
 
 import synknumba as synk
-from synknumba import _channel, _rank_state, _returned, _run_collective, _run_combination, _run_kernel, _spin
-from synknumba._control import ControlBlock
-from synknumba._plan import FunctionPlan
-from synknumba._processes import Processes
-from synknumba._rank import Rank
-from synknumba._rounds import Rounds
-from synknumba._world import World
+from synknumba._call.plan import FunctionPlan
+from synknumba._host import this_process
+from synknumba._rank import collective_routine, combination_routine, kernel_routine, result_writer
+from synknumba._rank.loop import Rank
+from synknumba._wire import channel
+from synknumba._wire import doorbell as doorbell_module
+from synknumba._wire.control import ControlBlock
+from synknumba._world.processes import Processes
+from synknumba._world.rounds import Rounds
+from synknumba._world.world import World
 from tests.faults.matrix.board import Board
 from tests.faults.matrix.cases import Case, Fault
 
@@ -160,7 +163,7 @@ def _rung(_: Callable[..., Any], phase: str) -> Callable[..., Any]:
     """In place of a whole round: the doorbell alone, and then the fault, while ranks are at work."""
 
     def call(base: int, world_size: int, sequence: int, number: int, *spins: int) -> int:
-        _spin.ring(base, world_size, sequence, number)
+        doorbell_module.ring(base, world_size, sequence, number)
         strike(phase)
         return -1  # what is left is done as if ranks slept
 
@@ -171,7 +174,7 @@ def _asks(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
     """A rank that goes into compiled code."""
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        rank = _rank_state.current_rank()
+        rank = this_process.current_rank()
         if BOARD.armed and rank is not None:
             BOARD.ask_for_signal(rank, os.getpid())
         return function(*args, **kwargs)
@@ -199,9 +202,9 @@ class Phase:
 
 
 def _of_rank() -> Any:
-    from synknumba import _rank
+    from synknumba._rank import loop
 
-    return _rank
+    return loop
 
 
 PHASES: dict[str, Phase] = {
@@ -212,20 +215,20 @@ PHASES: dict[str, Phase] = {
     "mapping a segment": Phase(Rank, "_attach", call="new_data"),
     "taking in a program": Phase(Rank, "_install", call="new_function"),
     "in a Python function": Phase(),
-    "in a kernel": Phase(_run_kernel.KernelRoutine, "run", _asks, call="endless_kernel", known=False),
-    "packing a result": Phase(_returned.ResultWriter, "write", call="double"),
-    "arriving": Phase(_spin, "arrive"),
-    "sending news": Phase(_channel, "send", call="double_more", known=False),
-    "before its part of a collective": Phase(_run_collective.Steps, "__call__", call="collective"),
-    "after its part of a collective": Phase(_run_collective.Steps, "__call__", _after, call="collective"),
-    "combining results": Phase(_run_combination.CombinationRoutine, "__call__", call="combination"),
+    "in a kernel": Phase(kernel_routine.KernelRoutine, "run", _asks, call="endless_kernel", known=False),
+    "packing a result": Phase(result_writer.ResultWriter, "write", call="double"),
+    "arriving": Phase(doorbell_module, "arrive"),
+    "sending news": Phase(channel, "send", call="double_more", known=False),
+    "before its part of a collective": Phase(collective_routine.Steps, "__call__", call="collective"),
+    "after its part of a collective": Phase(collective_routine.Steps, "__call__", _after, call="collective"),
+    "combining results": Phase(combination_routine.CombinationRoutine, "__call__", call="combination"),
     "closing": Phase(Rank, "close", call="close", known=False),
     # of the coordinator
     "between two forks": Phase(Processes, "_fork_one", _after),
     "awaiting the ranks": Phase(Rounds, "await_ranks"),
-    "before the doorbell": Phase(_spin, "call"),
-    "after the doorbell": Phase(_spin, "call", _rung),
-    "sending a message": Phase(_channel, "send", call="new_function"),
+    "before the doorbell": Phase(doorbell_module, "call"),
+    "after the doorbell": Phase(doorbell_module, "call", _rung),
+    "sending a message": Phase(channel, "send", call="new_function"),
     "waiting": Phase(ControlBlock, "sleep_coordinator", call="slow"),
     "reading news": Phase(Rounds, "_read_news", call="double_more", known=False),
     "putting results together": Phase(FunctionPlan, "collect"),
@@ -273,7 +276,7 @@ def strike(phase: str) -> None:
     if _case is None or number <= _struck:
         return
     fault = _case.fault if number == 1 else _case.second
-    rank = _rank_state.current_rank()
+    rank = this_process.current_rank()
     coordinates = rank is None and (not fault.ranks or fault.what.endswith("to ranks"))
     if fault.phase != phase or not (coordinates or rank in fault.ranks):
         return
@@ -325,7 +328,7 @@ def _raise(error: type[BaseException]) -> Callable[[Fault], None]:
 
 
 def _signal_to_ranks(fault: Fault) -> None:
-    from synknumba._world import open_world
+    from synknumba._world.world import open_world
 
     world = open_world()
     for rank in fault.ranks:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba import _rank_state, _world
+from synknumba._host import this_process
+from synknumba._world import world
 from tests.unit.collectives.conftest import ROWS, refused
 
 # ---- which values
@@ -157,7 +158,7 @@ def test_variables_are_not_numbers_of_this_process(held):
 
 
 def test_made_on_a_rank(held, monkeypatch):
-    monkeypatch.setattr(_rank_state._state, "rank", 1)
+    monkeypatch.setattr(this_process._state, "rank", 1)
     for make in (synk.variable, synk.flatten):
         with refused(synk.WorldError, "this is rank 1", "variables are made in the coordinator alone"):
             make(np.ones(3))
@@ -186,8 +187,8 @@ def test_used_on_a_rank(held):
         return told
 
     with pytest.MonkeyPatch.context() as patch:  # as it is on a rank that was forked just now
-        patch.setattr(_rank_state._state, "rank", 1)
-        patch.setattr(_world._open, "_world", None)
+        patch.setattr(this_process._state, "rank", 1)
+        patch.setattr(world._open, "_world", None)
         held_here = synk.Variable([np.ones(3)], ("leaf",), "inherited")
         told = try_all()
     assert all(one.startswith("this is rank 1") for one in told), told

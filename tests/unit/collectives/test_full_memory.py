@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
-from synknumba import _shm
+from synknumba._host import segment
 from tests.conformance.private_memory import PrivateDevice, fork_private
 from tests.unit.collectives.conftest import refused
 
@@ -35,7 +35,7 @@ def mapped(pid):
 
 @synk.function(outputs=None)
 def holdings():
-    from synknumba._rank import Rank
+    from synknumba._rank.loop import Rank
 
     (rank,) = [one for one in gc.get_objects() if type(one) is Rank]  # isinstance would ask weak proxies
     return np.array(len(rank.holdings))
@@ -51,7 +51,7 @@ def test_no_room(world, monkeypatch, name):
     everybody = ("self", *world.pids)
     before = [mapped(pid) for pid in everybody]
     with monkeypatch.context() as patch:
-        patch.setattr(_shm, "_free_bytes", lambda fd: 50_000)
+        patch.setattr(segment, "_free_bytes", lambda fd: 50_000)
         with refused(synk.SharedMemoryError, "/dev/shm has 50,000 bytes free"):
             CALLS[name](v, u)
     gc.collect()
@@ -65,7 +65,7 @@ def test_no_room(world, monkeypatch, name):
 
 def test_what_is_reduced_to_an_array_takes_no_shared_memory(world, monkeypatch):
     v, u = synk.variable(LARGE), synk.flatten([LARGE.reshape(-1, 2), np.float64(3.0)])
-    monkeypatch.setattr(_shm, "_free_bytes", lambda fd: 0)
+    monkeypatch.setattr(segment, "_free_bytes", lambda fd: 0)
     found, (matrix, number) = synk.reduce([v, u], "sum", in_place=False, root=1)
     assert_array_equal(found, 2 * LARGE)
     assert_array_equal(matrix, 2 * LARGE.reshape(-1, 2))

@@ -16,11 +16,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-import synknumba.device
+import synknumba._device
 from tests.unit.cuda.machine import ILLEGAL_ADDRESS, INVALID_VALUE, MISALIGNED, CUDARuntimeError, FaultError, Machine
 
 TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3
-MODULES = ("_cuda_steps", "_cuda_code", "_cuda_memory", "_cuda_launch", "_cuda_graph")
+MODULES = ("cuda_steps", "cuda_code", "cuda_memory", "cuda_launch", "cuda_graph")
 
 
 class _Now:
@@ -289,13 +289,13 @@ def _modules() -> dict[str, ModuleType]:
 def load() -> SimpleNamespace:
     """The device's modules: steps, code, memory, launch, graph; and the stand-in for CuPy's runtime."""
     stand_in = _modules()
-    names = [f"synknumba.device.{name}" for name in MODULES]
-    package = vars(synknumba.device)
+    names = [f"synknumba._device.{name}" for name in MODULES]
+    package = vars(synknumba._device)
     before = {name: sys.modules.pop(name, None) for name in (*names, *stand_in)}
     attributes = {name: package.pop(name, None) for name in MODULES}
     try:
         sys.modules.update(stand_in)
-        loaded = {name.removeprefix("_cuda_"): importlib.import_module(f"synknumba.device.{name}") for name in MODULES}
+        loaded = {name.removeprefix("cuda_"): importlib.import_module(f"synknumba._device.{name}") for name in MODULES}
     finally:
         for name, module in before.items():
             sys.modules.pop(name, None)

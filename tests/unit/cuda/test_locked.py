@@ -5,7 +5,7 @@ import mmap
 import numpy as np
 import pytest
 
-from synknumba._partition import Listed, Range
+from synknumba._ops.rows import Listed, Range
 from tests.unit.cuda import stand_in
 from tests.unit.cuda.machine import PAGE
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from synknumba._repetition import Repetition
+from synknumba._rank.replay import Repetition
 from tests.unit.cuda.numba_kernels import Dispatcher, Driver
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synknumba._partition import Listed, Range
+from synknumba._ops.rows import Listed, Range
 from tests.unit.cuda import stand_in
 
 WORDS = (1, 2, 4, 8, 16)

@@ -7,8 +7,8 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from synknumba import _spin
-from synknumba._serving import Again, Packing, Table
+from synknumba._wire import doorbell
+from synknumba._wire.relaunch import Again, Packing, Table
 from tests.unit.cuda.numba_kernels import Dispatcher, Driver
 
 GRID, BLOCK = (1, 1, 1), (1, 1, 1)
@@ -111,9 +111,9 @@ class Known:
     def call(self, scalars):
         """One round; whether compiled code has done it, and whether it has changed scalars."""
         self.put(scalars)
-        said = _spin.repeat(self.table.address, self.NUMBER)
+        said = doorbell.repeat(self.table.address, self.NUMBER)
         self.table.catch_up()
-        if said == _spin.UNDER_WAY:
+        if said == doorbell.UNDER_WAY:
             self.table.late.finish()
         return said != 0, bool(self.changed and self.changed.pop())
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from numba.core import types
 
-from synknumba._expectation_source import Recipe, kernel_source
-from synknumba._generated import define_kernel, device_function
-from synknumba._reads import read_parameters
-from synknumba._vectorize_source import MapRecipe, Operand, ReductionRecipe, map_source, reduction_source
+from synknumba._call.reads import read_parameters
+from synknumba._call.serialize import device_function
+from synknumba._rowwise.generate import define_kernel
+from synknumba._rowwise.map_kernels import MapRecipe, Operand, ReductionRecipe, map_source, reduction_source
+from synknumba._rowwise.moment_kernels import Recipe, kernel_source
 
 
 def kernel_of(text, function):

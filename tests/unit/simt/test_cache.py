@@ -20,10 +20,11 @@ import numpy as np
 import pytest
 
 from synknumba import simt
-from synknumba.simt import _cache, _store
-from synknumba.simt._fingerprint import Fingerprint, NotComparableError
-from synknumba.simt._store import Store
-from synknumba.simt._vector_math import vector_library
+from synknumba.simt._machine import cache as cache_module
+from synknumba.simt._machine import store as store_module
+from synknumba.simt._machine.fingerprint import Fingerprint, NotComparableError
+from synknumba.simt._machine.store import Store
+from synknumba.simt._machine.vector_math import vector_library
 
 HEAD = """
 import enum
@@ -99,12 +100,12 @@ def cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     path = tmp_path / "cache"
     monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(path))
     yield path
-    _cache._loaded.clear()
+    cache_module._loaded.clear()
 
 
 def load(tmp_path: Path, text: str) -> ModuleType:
     """Runs the text as a module, always of the same file, as another process would: nothing is left of the last time."""
-    _cache._loaded.clear()
+    cache_module._loaded.clear()
     path = tmp_path / "written.py"
     path.write_text(HEAD + text)
     spec = importlib.util.spec_from_file_location("written", path)
@@ -326,7 +327,7 @@ class TestStore:
             probe = os.open(cache_directory / ".lock-ab", os.O_RDWR)
             with pytest.raises(BlockingIOError):
                 fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            monkeypatch.setattr(_store, "LOCK_SECONDS", 0.05)
+            monkeypatch.setattr(store_module, "LOCK_SECONDS", 0.05)
             with store.lock("ab2"), store.lock("cd"):
                 pass
         fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -334,7 +335,7 @@ class TestStore:
 
     def test_killed_holder_holds_nothing(self, cache_directory: Path) -> None:
         code = (
-            "import sys, signal; from pathlib import Path; from synknumba.simt._store import Store\n"
+            "import sys, signal; from pathlib import Path; from synknumba.simt._machine.store import Store\n"
             "with Store(Path(sys.argv[1])).lock('ab'):\n    print('held', flush=True); signal.pause()"
         )
         with subprocess.Popen([sys.executable, "-c", code, str(cache_directory)], stdout=subprocess.PIPE, text=True) as holder:
@@ -353,7 +354,7 @@ SCRIPT = (
     + """
 import json, sys, time
 from pathlib import Path
-from synknumba.simt._build import Program
+from synknumba.simt._emit.build import Program
 
 def make(c):
     @njit

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from synknumba.simt._collectives import COLLECT
-from synknumba.simt._slots import MARGIN, inner
+from synknumba.simt._library.collectives import COLLECT
+from synknumba.simt._library.slots import MARGIN, inner
 
 WARP = 32
 ALL = 0xFFFFFFFF

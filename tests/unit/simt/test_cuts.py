@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numba.core import types
 
-from synknumba.simt import _build
-from synknumba.simt._analysis import Analysis
-from synknumba.simt._bounds import Guards
-from synknumba.simt._cuts import free_cut, guard_cut, scatter_cut
-from synknumba.simt._types import VariableTypes
+from synknumba.simt._analysis.bounds import Guards
+from synknumba.simt._analysis.split_regions import free_cut, guard_cut, scatter_cut
+from synknumba.simt._analysis.types import VariableTypes
+from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._emit import build
 from tests.unit.simt.written import defined, launch, parsed, program_text
 
 F8 = types.Array(types.float64, 1, "C")
@@ -165,10 +165,10 @@ class Writer:
 def test_parting_changes_no_result(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = Writer(seed).text()
     found = []
-    emit = _build.emit_blocks
+    emit = build.emit_blocks
     for cuts in (True, False):
         style = {"cuts": cuts}
-        monkeypatch.setattr(_build, "emit_blocks", lambda *args, style=style: emit(*args[:-1], replace(args[-1], **style)))
+        monkeypatch.setattr(build, "emit_blocks", lambda *args, style=style: emit(*args[:-1], replace(args[-1], **style)))
         arrays = np.arange(16.0) % 7, np.zeros(16), np.zeros(256), np.zeros(8)
         launch(defined(text), 2, 8, *arrays, 5)
         found.append(arrays)

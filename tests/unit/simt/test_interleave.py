@@ -7,8 +7,8 @@ from numba import cuda, typeof
 
 import synknumba as synk
 from synknumba import simt
-from synknumba.simt._codegen import compile_launch
-from synknumba.simt._interleave import note_loops, with_interleaving
+from synknumba.simt._machine.codegen import compile_launch
+from synknumba.simt._machine.interleave import note_loops, with_interleaving
 
 FEATURES = "+avx2,+avx512f"
 
@@ -99,7 +99,7 @@ def multiplications(kernel, *args):
 def test_several_vectors_stand_side_by_side(monkeypatch):
     args = (synk._types.Span(0, 10), 5, np.zeros(512))
     several = multiplications(simt.jit(squares, cache=False), *args)
-    monkeypatch.setattr("synknumba.simt._codegen.with_interleaving", lambda module, features: module)
+    monkeypatch.setattr("synknumba.simt._machine.codegen.with_interleaving", lambda module, features: module)
     one = multiplications(simt.jit(squares, cache=False), *args)
     if not one:
         pytest.skip("this processor multiplies in another way")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from synknumba._errors import KernelError
-from synknumba.simt._build import Program
-from synknumba.simt._devices import Options
+from synknumba.simt._emit.build import Program
+from synknumba.simt._emit.device_functions import Options
 from tests.unit.simt.written import defined, launch, program_text
 
 HEAD = """

@@ -10,21 +10,21 @@ from numba import cuda, float32, typeof, types
 from numba.cuda import grid as where
 
 from synknumba._types import Span
-from synknumba.simt._analysis import Analysis
-from synknumba.simt._ast import assigned_names, range_arguments, read_names, unparse
-from synknumba.simt._block_code import Style
-from synknumba.simt._bounds import Bounds, Guards, inner_axis
-from synknumba.simt._build import Program
-from synknumba.simt._devices import Options
-from synknumba.simt._emit import emit_blocks
-from synknumba.simt._exits import lower_returns
-from synknumba.simt._flat import flatten
-from synknumba.simt._loops import Loops, count_up, return_early
-from synknumba.simt._masks import Divergence
-from synknumba.simt._names import Devices, translate_names
-from synknumba.simt._source import read_source
-from synknumba.simt._types import VariableTypes, infer_types, is_integer_type, unified_type
-from synknumba.simt._variables import exposed
+from synknumba.simt._analysis.bounds import Bounds, Guards, inner_axis
+from synknumba.simt._analysis.flat_grid import flatten
+from synknumba.simt._analysis.loops import Loops, count_up, return_early
+from synknumba.simt._analysis.types import VariableTypes, infer_types, is_integer_type, unified_type
+from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._analysis.variables import exposed
+from synknumba.simt._emit.block_code import Style
+from synknumba.simt._emit.build import Program
+from synknumba.simt._emit.device_functions import Options
+from synknumba.simt._emit.emit import emit_blocks
+from synknumba.simt._emit.exits import lower_returns
+from synknumba.simt._emit.masks import Divergence
+from synknumba.simt._frontend.lowering import Devices, translate_names
+from synknumba.simt._frontend.source import read_source
+from synknumba.simt._frontend.syntax import assigned_names, range_arguments, read_names, unparse
 
 F8 = types.Array(types.float64, 1, "C")
 F8_2 = types.Array(types.float64, 2, "C")

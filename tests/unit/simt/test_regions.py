@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 from numba.core import types
 
-from synknumba.simt._sync import (
-    BARRIER_KINDS,
-    barrier,
-    barrier_kind,
-    collective_of,
-    collective_statement,
-    synchronises,
-    waits_for,
-)
+from synknumba.simt._frontend.sync import barrier, barrier_kind, collective_of, collective_statement, synchronises, waits_for
+from synknumba.simt._library.synchronisation import BARRIER_KINDS
 from tests.unit.simt.written import defined, launch, parsed, program_text
 
 F8 = types.Array(types.float64, 1, "C")
@@ -219,7 +212,7 @@ def test_the_threads_of_a_whole_grid() -> None:
 
 @pytest.mark.parametrize(("n", "fits"), [(8, True), (-1, False)])
 def test_assumptions_are_checked_when_interpreted(n: int, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from synknumba.simt._analysis import Analysis
+    from synknumba.simt._analysis.uniformity import Analysis
 
     monkeypatch.setattr(Analysis, "is_nonneg", lambda *_: True)
     kernel = defined("def kernel(x, n):\n    i = cuda.threadIdx.x + n\n    x[i] = n")

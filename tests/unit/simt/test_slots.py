@@ -10,12 +10,12 @@ from numba import njit, typeof
 from numba.core import types
 
 from synknumba import simt
-from synknumba.simt import _storage
-from synknumba.simt._arrays import SharedArray
-from synknumba.simt._ast import unparse
-from synknumba.simt._slots import MARGIN, inner, is_number, itemsize, shared_view, slot_get, slot_set, slots_of
-from synknumba.simt._storage import MAX_BLOCK, Storage, slot_dtype
-from synknumba.simt._team import Team
+from synknumba.simt._analysis.team import Team
+from synknumba.simt._emit import storage as storage_module
+from synknumba.simt._emit.storage import MAX_BLOCK, Storage, slot_dtype
+from synknumba.simt._frontend.arrays import SharedArray
+from synknumba.simt._frontend.syntax import unparse
+from synknumba.simt._library.slots import MARGIN, inner, is_number, itemsize, shared_view, slot_get, slot_set, slots_of
 from tests.unit.simt.written import defined, launch, program_text
 
 Pair = namedtuple("Pair", "first second")  # as users write them
@@ -172,7 +172,7 @@ def storage(*, grid: bool = False) -> tuple[Storage, dict[str, Any]]:
 
 def test_slots_lie_on_the_stack_until_it_is_full() -> None:
     made, names = storage()
-    count = _storage.STACK_BYTES // (8 * MAX_BLOCK)
+    count = storage_module.STACK_BYTES // (8 * MAX_BLOCK)
     for number in range(count + 1):
         made.slots(f"v{number}", types.float64)
     lines = unparse(made.reserve).splitlines()

@@ -11,11 +11,11 @@ import pytest
 from numba import types
 
 from synknumba import simt
-from synknumba.simt._analysis import Analysis
-from synknumba.simt._arrays import SharedArray
-from synknumba.simt._ast import load, unparse
-from synknumba.simt._swaps import Updates
-from synknumba.simt._types import VariableTypes
+from synknumba.simt._analysis.buffer_swaps import Updates
+from synknumba.simt._analysis.types import VariableTypes
+from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._frontend.arrays import SharedArray
+from synknumba.simt._frontend.syntax import load, unparse
 from tests.conformance.simt import model, python_mode
 from tests.unit.simt.written import defined, parsed, program_text
 

@@ -11,9 +11,9 @@ from llvmlite import binding as llvm
 from numba import cuda, njit, typeof
 
 from synknumba import simt
-from synknumba.simt import _vector_math
-from synknumba.simt._codegen import compile_launch
-from synknumba.simt._vector_math import SWITCH, VectorFunction, mark_calls, vector_library
+from synknumba.simt._machine import vector_math
+from synknumba.simt._machine.codegen import compile_launch
+from synknumba.simt._machine.vector_math import SWITCH, VectorFunction, mark_calls, vector_library
 
 MANGLED = {"libmvec": "_ZGV", "svml": "__svml_"}
 
@@ -127,7 +127,7 @@ class TestKernel:
     def test_switch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(SWITCH, "off")
         assert vector_library() is None
-        assert _vector_math.describe() == ()
+        assert vector_math.describe() == ()
         entry, text = compiled(math.exp, np.float64)
         assert not any(name in text for name in MANGLED.values())
         x = np.linspace(-5, 5, 99)
@@ -142,9 +142,9 @@ class TestKernel:
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    _vector_math._load.cache_clear()
+    vector_math._load.cache_clear()
     yield
-    _vector_math._load.cache_clear()
+    vector_math._load.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh")
@@ -157,13 +157,13 @@ class TestFinding:
         assert vector_library() is None
 
     def test_svml_that_does_not_load(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_vector_math, "SVML_WHEEL", "no-such-wheel")
+        monkeypatch.setattr(vector_math, "SVML_WHEEL", "no-such-wheel")
         monkeypatch.setattr("sys.prefix", str(tmp_path))
-        assert _vector_math._svml_folder() is None
+        assert vector_math._svml_folder() is None
         (tmp_path / "lib").mkdir()
         for name in ("libsvml.so", "libintlc.so.5"):
             (tmp_path / "lib" / name).write_text("not a library")
-        assert _vector_math._svml_folder() == tmp_path / "lib"
+        assert vector_math._svml_folder() == tmp_path / "lib"
         monkeypatch.setenv(SWITCH, "svml")
         assert vector_library() is None
 
@@ -209,4 +209,4 @@ class TestMarks:
         ],
     )
     def test_instruction_sets(self, features: str, sets: Any) -> None:
-        assert list(_vector_math._instruction_sets(features)) == sets
+        assert list(vector_math._instruction_sets(features)) == sets

@@ -9,7 +9,7 @@ from numba.core.errors import TypingError
 from numba.cuda import float32x3, uchar2
 
 from synknumba import simt
-from synknumba.simt._vectors import VECTORS
+from synknumba.simt._library.vectors import VECTORS
 
 
 def test_all_names_of_cuda() -> None:

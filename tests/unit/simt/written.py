@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, float64, int32, int64, njit, typeof, types
 
-from synknumba.simt._ast import unparse
-from synknumba.simt._build import Program
-from synknumba.simt._devices import Options, define_function
-from synknumba.simt._names import Devices, translate_names
-from synknumba.simt._sync import BARRIER_KINDS, COLLECTIVES, barrier_name, collective_name
-from synknumba.simt._thread_code import ThreadCode
+from synknumba.simt._emit.build import Program
+from synknumba.simt._emit.device_functions import Options, define_function
+from synknumba.simt._frontend.lowering import Devices, translate_names
+from synknumba.simt._frontend.syntax import unparse
+from synknumba.simt._frontend.thread_code import ThreadCode
+from synknumba.simt._library.synchronisation import BARRIER_KINDS, COLLECTIVES, barrier_name, collective_name
 from tests.conformance.simt.python_mode import launch_function
 
 NAMES = {"cuda": cuda, "np": np, "njit": njit, "float32": float32, "float64": float64, "int32": int32, "int64": int64}

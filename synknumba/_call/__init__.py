@@ -1,0 +1,1 @@
+"""One call in the coordinator: arguments, rows, plan, results."""

@@ -1,0 +1,356 @@
+"""A call's arguments, checked and sorted: which parameter gets what, how many rows there are, what changes from call to call.
+
+Everything that can be wrong with an argument is found here, in the coordinator, before anything is sent.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from synknumba._call.arguments import IndexRange, PerRankValues
+from synknumba._call.bind_variables import VariableBinder
+from synknumba._call.bound_arguments import Bound, leaves_of
+from synknumba._call.options import FunctionOptions
+from synknumba._errors import ArgumentError, DataError
+from synknumba._host.data import Data
+from synknumba._ops.tree import flatten, is_nested
+from synknumba._types import Array, RankConstant, Shape
+from synknumba._variables.variable import Variable
+from synknumba._wire.program import (
+    Broadcast,
+    Constant,
+    Dynamic,
+    Filled,
+    HostArray,
+    IndexSpan,
+    Param,
+    PerRank,
+    Sharded,
+    Tree,
+)
+from synknumba._world.world import World
+
+RESERVED = ("batch", "local_batch", "num_slices", "output_subset", "shards")
+_MISSING = inspect.Parameter.empty
+
+
+def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
+    """Parameter names and defaults of a function that can be called by name.
+
+    Raises:
+        ArgumentError: it takes *args or **kwargs, or uses a name that calls use themselves.
+    """
+    names: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
+            message = (
+                f"{what} {function.__name__} has the parameter {parameter}; every parameter needs a name that a call can give"
+            )
+            raise ArgumentError(message)
+        if name in RESERVED:
+            message = f"{what} {function.__name__} has a parameter named {name!r}, which is an option of every call; rename it"
+            raise ArgumentError(message)
+        names[name] = parameter.default
+    return names
+
+
+class Binder:
+    """Binds the arguments of one function.
+
+    Args:
+        name: of the function.
+        parameters: and their defaults.
+        options: what its decorator was given.
+    """
+
+    def __init__(self, name: str, parameters: Mapping[str, Any], options: FunctionOptions) -> None:
+        self._name = name
+        self._style = options.style
+        self._defaults = dict(parameters)
+        self._outputs = tuple(options.outputs if options.style == "kernel" else ())
+        self._broadcast = options.broadcast
+        self._inout = options.inout
+        self._givens = dict(options.givens)
+        self._sliceable = options.sliceable
+        self._updates = dict(options.updates)
+        self._flat = options.flat
+        self._variables = VariableBinder(
+            name,
+            options.style,
+            inout=options.inout,
+            givens=options.givens,
+            sliceable=options.sliceable,
+            updates=options.updates,
+        )
+        self._made = {*self._outputs, *self._updates}  # for the call, and not passed
+        self.passed = [p for p in parameters if p not in self._made and p not in self._givens]
+        given = [leaf for value in self._givens.values() for leaf in flatten(value)[0]]
+        # What every call is about besides its arguments.
+        self.fixed: list[Data | Variable] = [one for one in given if isinstance(one, Data | Variable)]
+        self.fixed += (variable for variable, _ in self._updates.values())
+        self._staging: dict[object, Data] = {}
+
+    def match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Argument values by name, in the order of the signature.
+
+        Raises:
+            ArgumentError: one is missing, given twice, unknown, or an output.
+        """
+        if len(args) > len(self.passed):
+            message = f"{self._name} takes {len(self.passed)} arguments ({', '.join(self.passed)}), got {len(args)}"
+            made = [
+                f"{what} ({', '.join(names)})"
+                for what, names in (("outputs", self._outputs), ("updates", self._updates))
+                if names
+            ]
+            if made:
+                message += f"; {' and '.join(made)} are allocated for the call and not passed"
+            raise ArgumentError(message)
+        given = dict(zip(self.passed, args, strict=False))
+        for name, value in kwargs.items():
+            self._check_keyword(name, given)
+            given[name] = value
+        missing = [name for name in self.passed if name not in given and self._defaults[name] is _MISSING]
+        if missing:
+            message = f"{self._name} misses the argument{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+            raise ArgumentError(message)
+        given.update(self._givens)
+        return {name: given.get(name, default) for name, default in self._defaults.items() if name not in self._made}
+
+    def _check_keyword(self, name: str, given: Mapping[str, Any]) -> None:
+        if name in self._outputs:
+            message = f"{name} is an output of {self._name}: it is allocated for the call and returned. Leave it out."
+        elif name in self._updates:
+            message = f"{name} of {self._name} is bound by updates=: it is allocated for the call. Leave it out."
+        elif name in self._givens:
+            message = f"{name} of {self._name} is bound by givens=; leave it out"
+        elif name not in self._defaults:
+            message = f"{self._name} has no parameter {name!r}; it has {', '.join(self.passed) or 'none'}"
+        elif name in given:
+            message = f"{self._name} got the argument {name} twice"
+        else:
+            return
+        raise ArgumentError(message)
+
+    def bind(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], world: World | None, world_size: int, *, solo: bool = False
+    ) -> Bound:
+        """Sorts a call's arguments, copying NumPy arrays into shared memory and placing new variables.
+
+        Args:
+            args: by position.
+            kwargs: by name.
+            world: that the call is made in; None where it is only worked out.
+            world_size: number of ranks.
+            solo: only the root runs.
+        """
+        bound = Bound(world=world, world_size=world_size, solo=solo)
+        for name, value in self.match(args, kwargs).items():
+            bound.whole[name] = value
+            bound.parameters[name] = self._param(bound, name, name, value)
+        for name, (variable, op) in self._updates.items():
+            bound.parameters[name] = self._variables.update(bound, name, variable, op)
+        self._check_aliases(bound)
+        return bound
+
+    def stage(self, slot: object, name: str, array: Array) -> Data:
+        """A NumPy array as `Data` that is kept for the slot and filled anew at each call."""
+        staged = self._staging.get(slot)
+        try:
+            if staged is not None and staged.dtype == array.dtype.newbyteorder("=") and staged.ndim == array.ndim:
+                staged.set_value(array)
+            else:
+                staged = self._staging[slot] = Data(array)
+        except DataError as error:
+            message = f"{name}: {error}"
+            raise DataError(message) from None
+        return staged
+
+    # ---- one parameter
+
+    def _param(self, bound: Bound, name: str, slot: Any, value: Any) -> Param:
+        """What a parameter, or a leaf of a nested one, gets."""
+        if isinstance(value, Variable):
+            return self._variables.param(bound, name, _path(name, slot), value)
+        nested = is_nested(value) and self._style == "function"
+        if name in self._sliceable and not nested:
+            message = f"{name} of {self._name} is in sliceable=, which takes variables; got a {type(value).__name__}"
+            raise ArgumentError(message)
+        if isinstance(value, Data):
+            return self._array(bound, name, slot, value)
+        if isinstance(value, Enum) and not isinstance(value, RankConstant):
+            return self._constant(bound, name, value)
+        if isinstance(value, bool | int | float | complex | np.generic):
+            return self._scalar(bound, name, value)
+        if isinstance(value, np.ndarray):
+            return self._numpy(bound, name, slot, value)
+        if isinstance(value, IndexRange | RankConstant | PerRankValues):
+            return self._filled(bound, name, _path(name, slot), value)
+        if nested:
+            leaves, structure = flatten(value)
+            bound.key.append(structure)
+            params = tuple(self._param(bound, name, (slot, i), leaf) for i, leaf in enumerate(leaves))
+            return Tree(structure, params)
+        if hasattr(value, "__array__") and not isinstance(value, tuple):
+            return self._numpy(bound, name, slot, np.asarray(value))
+        return self._constant(bound, name, value)
+
+    # ---- arrays and numbers
+
+    def _numpy(self, bound: Bound, name: str, slot: Any, array: Array) -> Param:
+        if array.ndim == 0 and array.dtype.kind in "biufc":
+            return self._scalar(bound, name, array[()])
+        if name in self._inout:
+            self._check_write_back(bound, name, array)
+        if bound.dry:
+            return self._place(bound, name, slot, HostArray(-1, array.dtype, self._shape(name, array)), by_position=False)
+        staged = self.stage(slot, name, array)
+        if name in self._inout:
+            bound.write_back.append((name, array, staged))
+        return self._array(bound, name, slot, staged)
+
+    @staticmethod
+    def _check_write_back(bound: Bound, name: str, array: Array) -> None:
+        if not array.flags.writeable:
+            message = f"{name} is in inout=, so its rows are written back, but the array passed is read-only"
+            raise ArgumentError(message)
+        for other, written, _ in bound.write_back:
+            if _share_memory(array, written):
+                message = (
+                    f"{name} and {other} are both in inout=, and their arrays overlap: one would undo the other. Pass a copy."
+                )
+                raise ArgumentError(message)
+
+    def _array(self, bound: Bound, name: str, slot: Any, data: Data) -> Param:
+        segment = data._segment  # noqa: SLF001  # Data's layout is for this module
+        bound.key.append(data._layout)  # noqa: SLF001
+        bound.segments.append(segment)
+        if data.frozen and name in self._inout:
+            message = f"{name} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() before"
+            raise ArgumentError(message)
+        array = HostArray(segment.id, data.dtype, self._shape(name, data), version=data.version)
+        return self._place(bound, name, slot, array, by_position=data.minibatch)
+
+    def _shape(self, name: str, array: Array | Data) -> Shape:
+        """As the function sees it."""
+        if name not in self._flat:
+            return array.shape
+        kept = 0 if name in self._broadcast else 1
+        return (*array.shape[:kept], math.prod(array.shape[kept:]))
+
+    def _place(self, bound: Bound, name: str, slot: Any, array: HostArray, *, by_position: bool) -> Param:
+        """Sharded or whole."""
+        if name in self._broadcast or not array.shape:
+            return Broadcast(array)
+        path, writable, length = _path(name, slot), name in self._inout, array.shape[0]
+        if path != name and length == 0 and not writable:
+            bound.empties[path] = 0
+            return Broadcast(array)
+        (bound.minibatches if by_position else bound.lengths)[path] = length
+        return Sharded(array, by_position, writable)
+
+    def _scalar(self, bound: Bound, name: str, value: Any) -> Param:
+        """A number, which travels with each call."""
+        kind = np.asarray(value).dtype.kind if isinstance(value, np.generic) else _python_kind(value)
+        if kind not in "biufc" or isinstance(value, np.longdouble | np.clongdouble):
+            return self._constant(bound, name, value)
+        dtype = value.dtype.name if isinstance(value, np.generic) else None
+        if kind == "c":
+            bound.key.append(("c", dtype))
+            first = bound.add_value(value.real, "d", None)
+            bound.add_value(value.imag, "d", None)
+            return Dynamic(first.index, dtype, is_complex=True)
+        fmt = {"b": "?", "i": "q", "u": "Q", "f": "d"}[kind]
+        if kind == "i" and not -(2**63) <= value < 2**63:
+            if not 0 <= value < 2**64:
+                message = f"{name}={value} does not fit in 64 bits; pass a float, or an array"
+                raise ArgumentError(message)
+            fmt, dtype = "Q", "uint64"
+        bound.key.append((fmt, dtype))
+        return bound.add_value(value if dtype is None else value.item() if isinstance(value, np.generic) else value, fmt, dtype)
+
+    def _filled(self, bound: Bound, name: str, path: str, value: Any) -> Param:
+        """What each rank fills in."""
+        if isinstance(value, PerRankValues):
+            bound.key.append(_exact(value.values))
+            bound.per_rank[path] = len(value.values)
+            return PerRank(value.values)
+        bound.key.append(value)
+        if isinstance(value, IndexRange):
+            bound.lengths[path] = value.length
+            bound.contiguous.append(name)
+            return IndexSpan()
+        if value is RankConstant.OFFSET:
+            bound.contiguous.append(name)
+        return Filled(value)
+
+    def _constant(self, bound: Bound, name: str, value: Any) -> Param:
+        """A value that is part of the plan; compared by its pickle, since it may be mutable, and 1 == 1.0 == True."""
+        if not (isinstance(value, tuple | Enum | np.generic) or value is None or self._style == "function"):
+            hint = "pass np.asarray(...) of it" if isinstance(value, list) else "pass an array, Data, or a number"
+            message = f"{name} of {self._name} is a {type(value).__name__}, which cannot be passed to a {self._style}; {hint}"
+            raise ArgumentError(message)
+        try:
+            bound.key.append(value if value is None or type(value) is str else _exact(value))
+        except Exception as error:
+            message = (
+                f"{name} of {self._name} is a {type(value).__name__}, which cannot be sent to the ranks "
+                f"({error}); pass an array, Data, "
+                "a number, or something that can be pickled"
+            )
+            raise ArgumentError(message) from error
+        return Constant(value)
+
+    def _check_aliases(self, bound: Bound) -> None:
+        """A `Data` whose rows are written must not be read through another argument of the same call."""
+        if not self._inout:
+            return
+        owners: dict[int, str] = {}
+        written: dict[int, str] = {}
+        for name, param in bound.parameters.items():
+            for leaf in leaves_of(param):
+                if not isinstance(leaf, Sharded | Broadcast) or bound.dry:
+                    continue
+                segment = leaf.array.segment
+                writable = isinstance(leaf, Sharded) and leaf.writable
+                other = owners.get(segment) if writable else written.get(segment)
+                if other is not None:
+                    message = (
+                        f"{name} and {other} are the same Data, and {name if writable else other} is in inout=; "
+                        f"ranks would read rows that "
+                        "others write. Pass a copy."
+                    )
+                    raise ArgumentError(message)
+                owners[segment] = name
+                if writable:
+                    written[segment] = name
+
+
+def _share_memory(a: Array, b: Array) -> bool:
+    try:
+        return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]  # any int is right
+    except np.exceptions.TooHardError:  # whether two strided views overlap can take long to find out
+        return True
+
+
+def _path(name: str, slot: Any) -> str:
+    """A parameter, or the leaf of a nested one, as it is named in messages."""
+    return name if isinstance(slot, str) else f"{name}[{slot[1]}]"
+
+
+def _exact(value: Any) -> tuple[str, bytes]:
+    """A key that is equal only for values that are the same to the ranks."""
+    return ("pickled", cloudpickle.dumps(value))
+
+
+def _python_kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "b"
+    if isinstance(value, int):
+        return "i"
+    return "f" if isinstance(value, float) else "c"

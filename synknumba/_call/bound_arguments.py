@@ -1,0 +1,159 @@
+"""One call's arguments, sorted: which parameter gets what, how many rows there are, what changes from call to call."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from synknumba._errors import BatchError
+from synknumba._host.data import Data
+from synknumba._host.segment import Segment
+from synknumba._ops import rows as rows_module
+from synknumba._ops.rows import Range, Rows
+from synknumba._types import Array, Batch, RankConstant
+from synknumba._variables.allocation import Storage
+from synknumba._variables.variable import Variable
+from synknumba._wire.program import Broadcast, Dynamic, HeldRows, Param, Sharded, Tree
+from synknumba._world.world import World
+
+
+@dataclass(slots=True)
+class Bound:
+    """One call's arguments.
+
+    Attributes:
+        parameters: what each parameter gets.
+        key: equal for calls that differ in nothing but values.
+        values, formats: what changes from call to call, and how it is packed.
+        lengths: rows of each sharded argument.
+        minibatches: rows of each minibatch argument.
+        empties: arrays without rows inside nested arguments, which need not agree with those that have rows.
+        per_rank: number of values of each per-rank argument.
+        contiguous: arguments that are index ranges or offsets, and so need rows in one piece.
+        segments: that the ranks must have mapped.
+        write_back: parameters whose NumPy arrays get rows back, and where from.
+        whole: the arguments as they were passed, for output shapes.
+        own_lengths: rows that each rank has of each sliceable variable.
+        variables: the variables, by the parameter, or leaf of one, that gets them.
+        changed: those of them that ranks may write to.
+        world: that the call is made in; None where it is not to be made, so that nothing is copied.
+        world_size: number of ranks.
+        solo: only the root runs.
+    """
+
+    parameters: dict[str, Param] = field(default_factory=dict)
+    key: list[Any] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    formats: list[str] = field(default_factory=list)
+    lengths: dict[str, int] = field(default_factory=dict)
+    minibatches: dict[str, int] = field(default_factory=dict)
+    empties: dict[str, int] = field(default_factory=dict)
+    per_rank: dict[str, int] = field(default_factory=dict)
+    contiguous: list[str] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    write_back: list[tuple[str, Array, Data]] = field(default_factory=list)
+    whole: dict[str, Any] = field(default_factory=dict)
+    own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    changed: list[Variable] = field(default_factory=list)
+    world: World | None = None
+    world_size: int = 1
+    solo: bool = False
+
+    @property
+    def dry(self) -> bool:
+        """Whether the call is not to be made."""
+        return self.world is None
+
+    @property
+    def storages(self) -> list[Storage]:
+        """The memory of its variables."""
+        return [] if self.dry else [one.storage() for one in self.variables.values()]
+
+    def written(self) -> tuple[list[str], list[str]]:
+        """The parameters whose rows are written back: of sharded arguments, and of sliceable variables."""
+        leaves = [(name, leaf) for name, param in self.parameters.items() for leaf in leaves_of(param)]
+        sharded = [name for name, leaf in leaves if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position]
+        return sharded, [name for name, leaf in leaves if isinstance(leaf, HeldRows) and leaf.writable]
+
+    def sizes(self) -> tuple[int, int]:
+        """Bytes that a row of all sharded arguments takes, and bytes of all broadcast arguments."""
+        per_row = whole = 0
+        for leaf in (leaf for param in self.parameters.values() for leaf in leaves_of(param)):
+            match leaf:
+                case Sharded(array):
+                    per_row += int(np.prod(array.shape[1:], dtype=np.int64)) * np.dtype(array.dtype).itemsize
+                case Broadcast(array):
+                    whole += int(np.prod(array.shape, dtype=np.int64)) * np.dtype(array.dtype).itemsize
+        return per_row, whole
+
+    def texts(self) -> tuple[str, ...]:
+        """Each argument in a few words."""
+        return tuple(f"{name}: {describe_value(value)}" for name, value in self._passed())
+
+    def lasting_texts(self) -> tuple[str, ...]:
+        """The same, but of what changes from call to call the type alone: true of every call of one plan."""
+        changing = {name for name, param in self.parameters.items() if isinstance(param, Dynamic | Tree)}
+        told = ((name, type(value).__name__ if name in changing else describe_value(value)) for name, value in self._passed())
+        return tuple(f"{name}: {text}" for name, text in told)
+
+    def _passed(self) -> Iterator[tuple[str, Any]]:
+        """The arguments, without the slice's number, which generated kernels alone have and nobody has passed."""
+        return ((name, value) for name, value in self.whole.items() if value is not RankConstant.SLICE)
+
+    def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
+        """Notes a scalar that comes with each call."""
+        param = Dynamic(len(self.values), dtype)
+        self.values.append(value)
+        self.formats.append(fmt)
+        return param
+
+    def select(self, function: str, batch: Batch) -> Rows | None:
+        """The rows of the call; None where nothing is sharded.
+
+        Raises:
+            PartitionError: lengths disagree.
+            BatchError: the batch selects what does not exist.
+        """
+        lengths = self.lengths or self.minibatches or self.empties
+        if not lengths:
+            if batch is not None:
+                message = (
+                    f"{function} got batch={batch!r}, but none of its arguments is sharded, so there are no rows to select"
+                )
+                if self.own_lengths:
+                    message += "; local_batch selects rows of sliceable variables"
+                raise BatchError(message)
+            return None
+        agree = len({*lengths.values()}) == 1
+        length = rows_module.common_length(lengths, () if agree else self.written()[0])
+        rows = rows_module.select(batch, length)
+        for name, available in self.minibatches.items():
+            rows_module.minibatch_rows(rows, available, name)
+        in_one_piece = isinstance(rows, Range) and (rows.step == 1 or rows.count == 0)
+        if self.contiguous and not in_one_piece:
+            message = (
+                f"batch must select neighbouring rows in order (an int, or a slice with step 1) because "
+                f"{self.contiguous[0]} is an index "
+                "range or synk.OFFSET; pass the indices themselves as an array to select others"
+            )
+            raise BatchError(message)
+        return rows
+
+
+def leaves_of(param: Param) -> list[Param]:
+    """What a parameter gets, leaf by leaf where it is nested."""
+    if not isinstance(param, Tree):
+        return [param]
+    return [leaf for one in param.leaves for leaf in leaves_of(one)]
+
+
+def describe_value(value: Any) -> str:
+    """An argument in a few words: dtype and shape of an array, the value of a number."""
+    if isinstance(value, Data | np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    if isinstance(value, Variable):  # its repr tells what changes from call to call
+        return "variable, a tree" if value.is_tree else f"variable {value.dtype} {value.shape}"
+    text = repr(value)
+    return text if len(text) <= 40 else f"{type(value).__name__}"

@@ -1,0 +1,131 @@
+"""How the coordinator puts together what ranks have left in memory: a function of a call's row count, made once for a plan."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from synknumba._device import fold_kernel
+from synknumba._host.copying import private_copy
+from synknumba._host.segment import Segment
+from synknumba._ops import reduction
+from synknumba._ops.rows import part
+from synknumba._types import Array, Extremum, Op, UserOp
+from synknumba._wire.control import RESULT_BYTES, ControlBlock
+from synknumba._wire.program import Program, Result
+
+SEQUENTIAL_SUM = 8  # NumPy adds fewer numbers than this in order; its call for two of them takes 1 µs, Python's loop 0.2
+
+Count: TypeAlias = int | tuple[int, ...] | None
+"""Rows of a call: in all, or by rank where they are the ranks' own; None where it is not about rows."""
+
+
+def total_rows(count: Count) -> int | None:
+    """Rows in all."""
+    return sum(count) if isinstance(count, tuple) else count
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """How many rows a call is about, and how many each participant gets: a rank, or a shard where their number is fixed."""
+
+    count: Count
+    participants: int
+
+    def weights(self) -> Array:
+        """Rows of each participant; 1 each where the call is not about rows."""
+        if self.count is None:
+            return np.ones(self.participants, np.int64)
+        if isinstance(self.count, tuple):
+            return np.array(self.count, np.int64)
+        parts = (part(self.count, self.participants, rank) for rank in range(self.participants))
+        return np.array([stop - start for start, stop in parts], np.int64)
+
+
+Collector: TypeAlias = Callable[[Count], Any]
+"""Combines what there is now; of the rows of the call."""
+
+
+def control_parts(control: ControlBlock, result: Result) -> Array:
+    """The parts of a small result, seen as one array over the ranks' results in the control block."""
+    assert result.parts is not None  # noqa: S101
+    dtype = np.dtype(result.parts.dtype)
+    inner = np.ndarray(result.shape, dtype).strides
+    return np.ndarray(
+        (control.world_size, *result.shape),
+        dtype,
+        control.memory.data,
+        control.layout.results + result.parts.offset,
+        (RESULT_BYTES, *inner),
+    )
+
+
+def make_collector(op: Op, parts: Array, rows: Callable[[Count], RowCount]) -> Collector:
+    """A function of the row count that combines the parts as they are then. It returns memory of its own."""
+    if op is None:
+        return lambda _: [private_copy(value) if isinstance(value, np.ndarray) else value for value in parts]
+    if op == "mean":
+        return lambda count: reduction.combine("mean", parts, rows(count).weights())
+    if len(parts) == 1:
+        return (lambda _: parts[0]) if parts.ndim == 1 else (lambda _: private_copy(parts[0]))
+    if isinstance(op, UserOp):
+        fold = fold_kernel.folding(op, parts)
+        return lambda _: fold()
+    if op == "sum" and parts.ndim == 1 and parts.dtype == np.float64 and len(parts) < SEQUENTIAL_SUM:
+        return lambda _: np.float64(_add(parts.tolist()))
+    reduce = partial(reduction.UFUNCS[op].reduce, parts, 0, parts.dtype)
+    return lambda _: reduce()
+
+
+@final
+class Selection:
+    """Which rows of the data a call's rows are.
+
+    Args:
+        program: of the calls.
+        segments: that it is about; not kept alive.
+
+    Attributes:
+        values: of the last call, those that select rows.
+        first: where these begin among all values.
+    """
+
+    def __init__(self, program: Program, segments: Sequence[Callable[[], Segment | None]]) -> None:
+        own = "" if program.own is None else program.own.values
+        self._source = program.rows
+        self._segments = segments
+        self.first = len(program.values) - len(program.rows.values) - len(own) - program.lent
+        self.values: tuple[Any, ...] = ()
+
+    def data_rows(self, positions: Any) -> Any:
+        """The index in the data of rows that are told by their position in the call."""
+        if self._source.kind == "range":
+            start, step, _ = self.values[:3]
+            return start + step * positions
+        if self._source.kind != "list":
+            return positions
+        indices = self._source.indices
+        assert indices is not None  # noqa: S101  # a "list" has them
+        found = [segment for one in self._segments for segment in [one()] if segment is not None]
+        (segment,) = [one for one in found if one.id == indices.segment]
+        return segment.array(np.int64, indices.shape)[positions]
+
+
+def make_locator(op: Op, values: Array, rows: Array, selection: Selection) -> Collector:
+    """A function that finds the best of the parts as they are then."""
+
+    def collect(_: Count) -> Extremum:
+        value, position = reduction.best(op, values, rows)
+        return Extremum(value, selection.data_rows(position))
+
+    return collect
+
+
+def _add(values: list[float]) -> float:
+    """One after the other, as NumPy adds so few; the built-in `sum` compensates from Python 3.12 on."""
+    total = values[0]
+    for value in values[1:]:
+        total += value
+    return total

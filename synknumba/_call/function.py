@@ -1,0 +1,412 @@
+"""`Function` and the decorators that make one: a kernel or a Python function that runs on every rank at a call.
+
+f(x, y, 0.5) ──known call──> Plan.execute                       the hot path: a key, a doorbell, a sum
+    └──────── new call ────> Binder → rows → Plan (shipped) → execute
+"""
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from synknumba import simt
+from synknumba._call.bind import Binder, signature_names
+from synknumba._call.bound_arguments import Bound
+from synknumba._call.distribute import Distributed, InnerFunction
+from synknumba._call.options import CallOptions, FunctionOptions, check_names
+from synknumba._call.outputs import OutputBuilder
+from synknumba._call.plan import About, FunctionPlan, KernelPlan, Plan
+from synknumba._call.plan_cache import KeptPlans
+from synknumba._call.reads import read_parameters
+from synknumba._call.report import PlanReport, make_report
+from synknumba._call.select_rows import CallRows, RowSelector, check_shards, check_writable_rows
+from synknumba._call.serialize import RankSideFunction, make_spec, result_class
+from synknumba._call.writes import written_parameters
+from synknumba._device import fold_kernel
+from synknumba._errors import ArgumentError, ReductionError, WorldError
+from synknumba._host.copying import copy_into
+from synknumba._host.data import Data
+from synknumba._ops.tree import is_nested
+from synknumba._types import Batch
+from synknumba._variables.variable import Variable
+from synknumba._wire.control import VALUE_BYTES
+from synknumba._wire.messages import Install
+from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Param, Program, Sharded, next_number
+from synknumba._world.failure import CallInfo
+from synknumba._world.world import World, current_world, holds_world, open_world
+
+ROW_VALUES = 3  # of a call's values, at most: those that select rows
+OWN_VALUES = 3  # likewise, for each rank: those that select rows of sliceable variables
+
+
+class Function(Distributed):
+    """A function that runs on all ranks when it is called. Made by the decorators.
+
+    Call it as `f(*args, batch=None, local_batch=None, num_slices=1, output_subset=None, shards=None, **kwargs)`: arguments by
+    position or name, in the order of the wrapped function's parameters, without its outputs.
+
+    - `Data` and NumPy arrays are sharded along axis 0, unless their name is in `broadcast=`; 0-d ones are broadcast.
+    - Python and NumPy scalars go to every rank by value.
+    - `synknumba.arange(n)`, `RANK`, `WORLD_SIZE`, `OFFSET`, `per_rank([...])` are filled in on each rank.
+    - A `Variable` is each rank's own array, written in place. Those in `sliceable=` are rows.
+
+    `batch` selects rows before they are divided: an int (the first rows), a slice, or a list of row numbers. `num_slices` cuts
+    each rank's rows into that many parts, run one after the other. `shards` cuts the rows into that many shards whatever the
+    world size, and puts their results together in order: the same bits for every number of ranks, of a function that gives the
+    same for the same rows; where the op is None they are a list with a value for each shard. `local_batch` selects among each
+    rank's own rows of sliceable variables: one selection for all ranks, or a list with one for each. `output_subset` names the
+    outputs wanted, in the order wanted.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        options: FunctionOptions,
+        name: str | None,
+        inner: InnerFunction | None = None,
+    ) -> None:
+        super().__init__()
+        self.py_func = function
+        self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
+        self.__name__ = self.name
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+        self._options = options
+        self._inner = inner  # where `function` is a kernel that was generated around one
+        parameters = signature_names(function, "the function" if options.style == "function" else "the kernel")
+        check_names(self.name, parameters, options)
+        self._parameters = parameters
+        self._binder = Binder(self.name, parameters, options)
+        self._selector = RowSelector(self.name, options.style)
+        self._builder = OutputBuilder(self.name, options.outputs)
+        self._world: World | None = None
+        self._plans = KeptPlans(self._binder)
+        self._written: dict[str, int] | None = None  # parameters that the source stores to, when it has been looked at
+
+    # ---- calls
+
+    @holds_world
+    def __call__(
+        self,
+        *args: Any,
+        batch: Batch = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        output_subset: Sequence[str | int] | str | int | None = None,
+        shards: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Runs the function on all ranks and puts the results together.
+
+        Raises:
+            ArgumentError, PartitionError, BatchError, DataError, ReductionError, LaunchError: bad input; nothing was sent.
+            WorldError: there is no world, or it is busy.
+            RankError: an exception on a rank; the world stays usable.
+            RankDied, CallTimeout: the ranks have been ended; `fork()` works again.
+        """
+        world = current_world()
+        world.begin()
+        try:
+            plain = batch is None and local_batch is None and num_slices == 1 and output_subset is None and not kwargs
+            if plain and world is self._world and (shards is None or type(shards) is int):
+                known, values = self._plans.known(args, shards)
+                if known is not None:
+                    for variable in known.changed:
+                        self._mark(world, variable())
+                    return known.plan.execute(values, known.count)
+            options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
+            return self._call(world, args, kwargs, options)
+        finally:
+            world.end()
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """A decorated method is called with its object, which is sent to the ranks by pickle."""
+        return self if instance is None else partial(self, instance)
+
+    @holds_world
+    def as_serial(
+        self,
+        *args: Any,
+        batch: Batch = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        output_subset: Any = None,
+        shards: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Runs the function on the root alone, on all the rows: what the result of a call is compared with.
+
+        Variables are the root's; they must be replicas, and not divided.
+        """
+        world = current_world()
+        world.begin()
+        try:
+            options = CallOptions(batch, num_slices, output_subset, solo=True, local_batch=local_batch, shards=shards)
+            return self._call(world, args, kwargs, options)
+        finally:
+            world.end()
+
+    @staticmethod
+    def _mark(world: World, variable: Variable | None) -> None:
+        """Notes that ranks may have written to a variable, each something else."""
+        if variable is not None:
+            variable.mark(differs=world.world_size > 1)
+
+    def _call(self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions) -> Any:
+        if world is not self._world:
+            self._enter(world)
+        options.check(self.name)
+        bound = self._binder.bind(args, kwargs, world, world.world_size, solo=options.solo)
+        rows = self._selector.select(bound, options.batch, options.local_batch, world.world_size, solo=options.solo)
+        if options.shards is not None:
+            check_shards(self.name, bound, rows)
+        check_writable_rows(rows, *bound.written())
+        self._selector.tell(rows, options.batch)
+        self._builder.check_rows(rows)
+        bound.segments += rows.segments
+        capacity = self._builder.capacity(rows.total, exact=rows.exact)
+        key = (tuple(bound.key), rows.key, options.key(), capacity, self._builder.shapes(bound))
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._make_plan(world, bound, rows, capacity, options)
+            self._plans.keep(key, plan)
+            if options.is_plain and not kwargs and not self._builder.has_rules:
+                self._plans.remember(args, options.shards, bound, plan, rows.count)
+        else:
+            world.attach(bound.segments)
+            world.tally.scattered_bytes += plan.scattered_by(rows.count) - plan.scattered_bytes
+        for variable in bound.changed:
+            self._mark(world, variable)
+        result = plan.execute((*bound.values, *rows.values), rows.count)
+        for _, array, staged in bound.write_back:
+            copy_into(array, staged.data)
+        return result
+
+    # ---- plans
+
+    def _enter(self, world: World) -> None:
+        """Starts afresh in a new world; plans belong to one."""
+        self._leave()
+        self._world = world
+        world.at_close(weakref.WeakMethod(self._leave))
+
+    def _leave(self) -> None:
+        """Lets go of the plans, and of the memory of their results."""
+        self._world = None
+        self._plans.clear()
+
+    def _make_plan(self, world: World, bound: Bound, rows: CallRows, capacity: int, options: CallOptions) -> Plan:
+        self._check_per_rank(world, bound)
+        self._check_writes(bound)
+        room = VALUE_BYTES // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
+        if len(bound.values) > room:
+            message = f"{self.name} got {len(bound.values)} numbers, and a call takes at most {room}; pass them as an array"
+            raise ArgumentError(message)
+        info = CallInfo(self.name, bound.lasting_texts())
+        if self._options.style == "kernel":
+            return self._make_kernel_plan(world, bound, rows, capacity, options, info)
+        program = Program(
+            number=next_number(),
+            function=self._id,
+            parameters=tuple(bound.parameters.items()),
+            rows=rows.source,
+            own=rows.own_source,
+            num_slices=options.num_slices,
+            values=_formats(bound, rows),
+            solo=options.solo,
+            ops=self._subset_ops(options),
+            subset=options.subset,
+            shards=options.shards,
+        )
+        world.attach(bound.segments)
+        self._ship(world, program, info)
+        about = About(bound.segments, bound.storages, *bound.sizes(), rows.count)
+        return FunctionPlan(world, program, info, about, has_ops=self._options.has_ops)
+
+    def _check_writes(self, bound: Bound) -> None:
+        """Refuses to lose what a function writes to an input."""
+        if self._written is None:
+            self._written = written_parameters(self.py_func)
+        for name, line in self._written.items():
+            param = bound.parameters.get(name)
+            is_input = isinstance(param, Broadcast) or (isinstance(param, Sharded | HeldRows) and not param.writable)
+            is_old = isinstance(param, Held) and param.read_only
+            if is_input or is_old:
+                where = f"{self.py_func.__code__.co_filename}:{line}"
+                way_out = f'Pass it in inout=("{name}",) to have its rows written back'
+                if is_old:
+                    way_out = "Accumulate into the parameter that updates= names"
+                what = "the old value of a variable that is updated" if is_old else "an input"
+                message = f"{self.name} ({where}) writes to {name}, which is {what}. {way_out}, or write to a copy."
+                raise ArgumentError(message)
+
+    def _only_read(self, bound: Bound) -> frozenset[str]:
+        """The frozen inputs that the kernel surely does not write to: on a GPU these need no copy of their own for a call."""
+        arrays = {name: param.array for name, param in bound.parameters.items() if isinstance(param, Sharded | Broadcast)}
+        frozen = {name for name, array in arrays.items() if array.version and array.dtype.names is None}
+        if not frozen:
+            return frozenset()
+        dimensions = {name: max(len(array.shape), 1) for name, array in arrays.items()}
+        numbers = {name: 0 for name, param in bound.parameters.items() if isinstance(param, Dynamic)}
+        return read_parameters(self.py_func, {**dimensions, **numbers}) & frozen
+
+    def _make_kernel_plan(
+        self,
+        world: World,
+        bound: Bound,
+        rows: CallRows,
+        capacity: int,
+        options: CallOptions,
+        info: CallInfo,
+    ) -> Plan:
+        launch = self._options.launch
+        assert launch is not None  # noqa: S101  # every kernel has one
+        launch.resolve(rows.total)  # refuses a grid that cannot be derived before anything is sent
+        wanted = self._builder.wanted(options.subset)
+        built = self._builder.build(bound, rows.total, capacity, world, wanted, options.shards)
+        self._builder.check_count(rows.total, wanted)
+        parameters: list[tuple[str, Param]] = [
+            (name, built.results[name] if name in built.results else bound.parameters[name]) for name in self._parameters
+        ]
+        program = Program(
+            number=next_number(),
+            function=self._id,
+            parameters=tuple(parameters),
+            rows=rows.source,
+            own=rows.own_source,
+            num_slices=options.num_slices,
+            values=_formats(bound, rows) + "q" * built.lent,
+            solo=options.solo,
+            lent=built.lent,
+            shards=options.shards,
+            only_read=self._only_read(bound),
+        )
+        world.attach([*bound.segments, *built.segments.values()])
+        self._ship(world, program, info)
+        finish = None if len(wanted) < 2 else result_class(self.name, tuple(wanted))
+        about = About(bound.segments, bound.storages, *bound.sizes(), rows.count)
+        return KernelPlan(world, program, info, about, wanted, finish, built.segments, sorted(built.combined))
+
+    def _ship(self, world: World, program: Program | None, info: CallInfo) -> None:
+        """Sends a program, and the function before its first."""
+        spec = None
+        if self._id not in world.shipped:
+            if world.device == "cpu" and self._options.style == "kernel":
+                simt.jit(self.py_func).check()  # refused here, by name and line, rather than on every rank
+            for op in self._options.user_ops():
+                fold_kernel.check(op)
+            sent = {}
+            if self._inner is not None:
+                self._inner.send(world)
+                sent[self._inner.number] = self._inner.device_function
+            spec = make_spec(self._id, self.name, self.py_func, self._options, sent)
+        world.command(Install(spec, program), info=info)
+        if spec is not None:
+            self._note_sent(world)
+
+    def send(self, world: World) -> None:
+        """Sends the function, unless the ranks have it."""
+        if self._id not in world.shipped:
+            self._ship(world, None, CallInfo(self.name))
+
+    def _check_per_rank(self, world: World, bound: Bound) -> None:
+        for path, values in bound.per_rank.items():
+            if values != world.world_size:
+                message = f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; give one for each rank"
+                raise ArgumentError(message)
+
+    def _subset_ops(self, options: CallOptions) -> Any:
+        ops = self._options.ops
+        if options.subset is None or not self._options.has_ops:
+            return ops if self._options.has_ops else None
+        if not is_nested(ops):
+            return ops
+        try:
+            wanted = tuple(ops[key] for key in options.subset)
+            return wanted[0] if len(wanted) == 1 else wanted
+        except (KeyError, IndexError, TypeError):
+            message = f"output_subset={list(options.subset)} names an output that outputs={ops!r} of {self.name} does not have"
+            raise ReductionError(message) from None
+
+    # ---- what else it tells
+
+    def build_inputs(
+        self, *values: Any, force_cast: bool = False, oversize: float = 1.0, minibatch: bool = False, **named: Any
+    ) -> Any:
+        """Makes `Data` of values for this function's arguments, named as its parameters.
+
+        Returns:
+            One `Data`, or a tuple in the order of the parameters.
+        """
+        matched = self._binder.match(values, named)
+        made = tuple(
+            Data(value, force_cast=force_cast, oversize=oversize, minibatch=minibatch, name=name)
+            for name, value in matched.items()
+            if name in self._binder.passed
+        )
+        return made[0] if len(made) == 1 else made
+
+    def plan(
+        self,
+        *args: Any,
+        batch: Batch = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        output_subset: Any = None,
+        shards: int | None = None,
+        world_size: int | None = None,
+        **kwargs: Any,
+    ) -> PlanReport:
+        """Works a call out without making it: who gets which rows, bytes per rank, slices, how results are put together.
+
+        Needs no GPU and no world.
+
+        Args:
+            *args: as for the call.
+            batch: as for the call.
+            local_batch: as for the call.
+            num_slices: as for the call.
+            output_subset: as for the call.
+            shards: as for the call.
+            **kwargs: as for the call.
+            world_size: ranks to plan for; default: those of the open world.
+        """
+        options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
+        options.check(self.name)
+        world = open_world()
+        if world_size is None:
+            if world is None:
+                message = "plan() needs world_size=… where no world is open"
+                raise WorldError(message)
+            world_size = world.world_size
+        bound = self._binder.bind(args, kwargs, None, world_size)
+        rows = self._selector.select(bound, batch, local_batch, world_size, solo=False)
+        if shards is not None:
+            check_shards(self.name, bound, rows)
+        about = self.name, self._options.outputs, self._options.ops, self.update_modes
+        return make_report(*about, bound, rows, num_slices, shards)
+
+    @property
+    def output_modes(self) -> Any:
+        """The op of each output: a dict by name for kernels, the tree of ops for Python functions."""
+        if self._options.style == "kernel":
+            return {name: output.op for name, output in self._options.outputs.items()}
+        return self._options.ops if self._options.has_ops else None
+
+    @property
+    def update_modes(self) -> dict[str, Any]:
+        """The op of each updated variable, by parameter."""
+        return {name: op for name, (_, op) in self._options.updates.items()}
+
+    def __repr__(self) -> str:
+        """Name, style and parameters."""
+        return f"<synknumba {self._options.style} {self.name}({', '.join(self._parameters)})>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A rank gets a stand-in that says that only the coordinator makes calls."""
+        return RankSideFunction, (self.name, self.py_func)
+
+
+def _formats(bound: Bound, rows: CallRows) -> str:
+    own = "" if rows.own_source is None else rows.own_source.values
+    return "".join(bound.formats) + rows.source.values + own

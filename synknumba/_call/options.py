@@ -1,0 +1,142 @@
+"""What a decorator and a call were given, checked as far as it can be without the arguments."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synknumba._call.arguments import Output
+from synknumba._errors import ArgumentError, PartitionError, ReductionError
+from synknumba._ops import reduction
+from synknumba._ops.launch import LaunchConfig
+from synknumba._ops.tree import flatten
+from synknumba._types import Batch, Op, UserOp
+from synknumba._variables.variable import Variable
+from synknumba._wire.program import FunctionStyle
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionOptions:
+    """What a decorator was given, and `flat`: the arrays that a generated kernel sees with all axes but the rows' as one."""
+
+    style: FunctionStyle
+    outputs: Mapping[str, Output]
+    ops: Any
+    has_ops: bool
+    broadcast: frozenset[str]
+    inout: frozenset[str]
+    givens: Mapping[str, Any]
+    sliceable: frozenset[str]
+    updates: Mapping[str, tuple[Variable, Op]]
+    launch: LaunchConfig | None
+    compile_options: Mapping[str, Any]
+    flat: frozenset[str] = frozenset()
+
+    def user_ops(self) -> list[UserOp]:
+        """The ops that are functions of the user's."""
+        ops = [output.op for output in self.outputs.values()] + flatten(self.ops)[0]
+        return [op for op in ops if isinstance(op, UserOp)]
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """The options of one call."""
+
+    batch: Batch
+    num_slices: int = 1
+    output_subset: Any = None
+    solo: bool = False
+    local_batch: Any = None
+    shards: int | None = None
+
+    @property
+    def subset(self) -> tuple[str | int, ...] | None:
+        """The outputs wanted, or None for all."""
+        if self.output_subset is None:
+            return None
+        if isinstance(self.output_subset, np.integer):
+            return (int(self.output_subset),)
+        if isinstance(self.output_subset, str | int):
+            return (self.output_subset,)
+        return tuple(self.output_subset)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every option but `shards` has its default."""
+        selects = self.batch is not None or self.local_batch is not None
+        return not selects and self.num_slices == 1 and self.output_subset is None and not self.solo
+
+    def key(self) -> tuple[Any, ...]:
+        """The options' part of the plan's key."""
+        return (self.num_slices, self.subset, self.solo, self.shards)
+
+    def check(self, function: str) -> None:
+        """Refuses what no call can have."""
+        slices = self.num_slices
+        if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
+            message = f"num_slices must be an integer of at least 1, got {slices!r}"
+            raise PartitionError(message)
+        shards = self.shards
+        if shards is not None and (isinstance(shards, bool) or not hasattr(shards, "__index__") or shards < 1):
+            message = f"shards must be an integer of at least 1, or None for one a rank, got {shards!r}"
+            raise PartitionError(message)
+        if self.output_subset is not None and not isinstance(self.output_subset, str | int | np.integer | Iterable):
+            message = f"output_subset must list outputs of {function}, got {self.output_subset!r}"
+            raise ReductionError(message)
+        for position, one in enumerate(self.subset or ()):
+            if isinstance(one, bool):
+                message = f"output_subset must list outputs of {function} by name or position, got {one!r}"
+                raise ReductionError(message)
+            if one in (self.subset or ())[:position]:
+                message = f"output_subset names {one!r} twice"
+                raise ReductionError(message)
+
+
+_COMPATIBLE = ({"givens", "broadcast"}, {"givens", "sliceable"}, {"inout", "sliceable"})  # roles that one parameter may have
+
+
+def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Variable, Op]]:
+    """The updates that a decorator was given, checked."""
+    seen: dict[int, str] = {}
+    for parameter, value in updates.items():
+        if not (isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Variable)):
+            message = f"updates[{parameter!r}] of {name} needs (variable, op), got {value!r}"
+            raise ArgumentError(message)
+        variable, op = value
+        if op not in ("sum", "prod", "min", "max"):
+            message = f'updates[{parameter!r}] of {name}: op must be one of "sum", "prod", "min", "max"; got {op!r}'
+            raise ReductionError(message)
+        for dtype in variable.dtypes():
+            reduction.check_dtype(op, dtype, f"updates[{parameter!r}] of {name}")
+        if id(variable) in seen:
+            message = f"updates= of {name} names {variable.label} for {seen[id(variable)]!r} and {parameter!r}; it can be one"
+            raise ArgumentError(message)
+        seen[id(variable)] = parameter
+    return {parameter: (value[0], value[1]) for parameter, value in updates.items()}
+
+
+def check_names(name: str, parameters: Collection[str], options: FunctionOptions) -> None:
+    """Every name a decorator was given must be a parameter, and of one role only."""
+    roles = {
+        "outputs": options.outputs if options.style == "kernel" else (),
+        "broadcast": options.broadcast,
+        "inout": options.inout,
+        "givens": options.givens,
+        "updates": options.updates,
+        "sliceable": options.sliceable,
+    }
+    owners: dict[str, list[str]] = {}
+    for role, names in roles.items():
+        for one in names:
+            if role == "outputs" and one.startswith("_"):
+                message = f"outputs= names {one!r} of {name}, but outputs are fields of a named tuple: rename it without the _"
+                raise ArgumentError(message)
+            if one not in parameters:
+                message = f"{role}= names {one!r}, which is not a parameter of {name}; it has {', '.join(parameters) or 'none'}"
+                raise ArgumentError(message)
+            for other in owners.setdefault(one, []):
+                if {role, other} not in _COMPATIBLE:
+                    message = f"{one!r} of {name} is in both {other}= and {role}=; it can be one of them"
+                    raise ArgumentError(message)
+            owners[one].append(role)

@@ -1,0 +1,230 @@
+"""A kernel's outputs for one call: their shapes, and where each rank's part lies."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from synknumba._call import combine as combine_module
+from synknumba._call.arguments import Output
+from synknumba._call.bound_arguments import Bound
+from synknumba._call.select_rows import CallRows
+from synknumba._device import fold_kernel
+from synknumba._errors import ArgumentError, BatchError, ReductionError
+from synknumba._host import lease
+from synknumba._host.data import Data
+from synknumba._host.segment import Segment
+from synknumba._ops import reduction
+from synknumba._types import Shape, UserOp
+from synknumba._variables.variable import Variable
+from synknumba._wire.control import RESULT_BYTES
+from synknumba._wire.program import HeldRows, HostArray, Result, Sharded
+from synknumba._world.world import World
+
+SMALL_RESULT_BYTES = 16 * 1024  # more than this for one output and it gets a segment of its own
+
+
+@dataclass(slots=True)
+class Built:
+    """The outputs of one plan, and the segments that they lie in."""
+
+    results: dict[str, Result] = field(default_factory=dict)
+    segments: dict[str, Segment] = field(default_factory=dict)
+    used: int = 0  # bytes of each rank's part of the control block
+    lent: int = 0  # results that the caller may get where the kernel has written them
+    combined: set[str] = field(default_factory=set)  # results that the ranks combine
+
+
+class OutputBuilder:
+    """Makes the outputs of one kernel."""
+
+    def __init__(self, name: str, outputs: Mapping[str, Output]) -> None:
+        self._name = name
+        self._outputs = outputs
+        self._gathers = any(output.op == "gather" for output in outputs.values())
+        self._rules = {name: output.shape for name, output in outputs.items() if callable(output.shape)}
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether a shape is a function of the call's arguments."""
+        return bool(self._rules)
+
+    def shapes(self, bound: Bound) -> tuple[Shape, ...]:
+        """What the functions of the arguments say now: they may look at values, so a plan holds for these shapes alone."""
+        return tuple(self._checked_shape(name, rule(bound.whole)) for name, rule in self._rules.items())
+
+    def capacity(self, count: int | None, *, exact: bool) -> int:
+        """Rows to make room for, where something is gathered; a power of two lets batches of similar size share a plan."""
+        if not self._gathers or not count:
+            return 0
+        return count if exact else 1 << (count - 1).bit_length()
+
+    def wanted(self, subset: Sequence[str | int] | None) -> list[str]:
+        """The names of the outputs to return, in order.
+
+        Raises:
+            ReductionError: the subset names something that is not an output, or the same twice.
+        """
+        names = [name for name, output in self._outputs.items() if not output.scratch]
+        if subset is None:
+            return names
+        out: list[str] = []
+        for one in subset:
+            known = one in names if isinstance(one, str) else hasattr(one, "__index__") and -len(names) <= one < len(names)
+            if not known:
+                message = (
+                    f"output_subset names {one!r}, which is not an output of {self._name}; it has {', '.join(names) or 'none'}"
+                )
+                raise ReductionError(message)
+            name = one if isinstance(one, str) else names[one]
+            if name in out:
+                message = f"output_subset names {name!r} twice"
+                raise ReductionError(message)
+            out.append(name)
+        return out
+
+    def check_count(self, count: int | None, wanted: Sequence[str]) -> None:
+        """A mean needs rows, and so does the best of them."""
+        of_rows = {"mean", *reduction.LOCATING}
+        found = [(name, op) for name in wanted for op in [self._outputs[name].op] if isinstance(op, str) and op in of_rows]
+        if found and count == 0:
+            name, op = found[0]
+            message = f'{name} of {self._name} is a "{op}" of rows, and there are none; pass at least one row'
+            raise ReductionError(message)
+
+    def check_rows(self, rows: CallRows) -> None:
+        """The best row has to have an index."""
+        located = [name for name, output in self._outputs.items() if output.op in reduction.LOCATING]
+        if located and rows.rows is None and rows.own is not None and not rows.own.whole:
+            op = self._outputs[located[0]].op
+            message = (
+                f"{located[0]} of {self._name} has op {op!r}, which tells a row by its index in the whole, and rows of a "
+                'local_batch have none; use "gather"'
+            )
+            raise BatchError(message)
+
+    def build(
+        self,
+        bound: Bound,
+        count: int | None,
+        capacity: int,
+        world: World,
+        wanted: Sequence[str],
+        shards: int | None = None,
+    ) -> Built:
+        """All outputs, of which only the wanted ones have a place. The world is begun."""
+        built = Built()
+        for name, output in self._outputs.items():
+            dtype, shape = self._resolve(name, output, bound, count)
+            result = Result(name, output.op, dtype, shape, None, filled=output.filled)
+            if isinstance(output.op, UserOp):
+                fold_kernel.check_identity(output.op, dtype, f"{name} of {self._name}")
+            if name in wanted:
+                result = self._place(built, result, capacity, world, shards, solo=bound.solo)
+            built.results[name] = result
+        return built
+
+    def _place(self, built: Built, result: Result, capacity: int, world: World, shards: int | None, *, solo: bool) -> Result:
+        if result.op == "gather":
+            return self._in_segment(built, result, np.dtype(result.dtype), (capacity, *result.shape), lend=True)
+        if result.op in reduction.LOCATING:
+            return self._place_located(built, result, shards or world.world_size)
+        dtype = reduction.result_dtype(result.op, np.dtype(result.dtype))
+        if shards is not None:
+            return self._in_segment(built, result, dtype, (shards, *result.shape), lend=False)
+        nbytes = int(np.prod(result.shape, dtype=np.int64)) * dtype.itemsize
+        start = -(-built.used // 64) * 64
+        if nbytes <= SMALL_RESULT_BYTES and start + nbytes <= RESULT_BYTES:
+            built.used = start + nbytes
+            parts = HostArray(-1, dtype, result.shape, start)
+            return replace(result, parts=parts, in_control=True)
+        shape = (world.world_size, *result.shape)
+        if isinstance(result.op, str) and not solo and combine_module.is_worthwhile(world, nbytes):
+            built.combined.add(result.name)
+            if world.device == "cuda":
+                return replace(result, parts=HostArray(-1, dtype, shape), stays=True)
+        return self._in_segment(built, result, dtype, shape, lend=result.op is not None and world.world_size == 1)
+
+    @staticmethod
+    def _place_located(built: Built, result: Result, participants: int) -> Result:
+        """Memory for the best values of all ranks or shards, and behind them for their rows."""
+        shape = (participants, *result.shape)
+        dtype, count = np.dtype(result.dtype), int(np.prod(shape, dtype=np.int64))
+        start = -(-count * dtype.itemsize // 64) * 64
+        segment = built.segments[result.name] = Segment(start + 8 * count)
+        rows = HostArray(segment.id, np.dtype(np.int64), shape, start)
+        return replace(result, parts=HostArray(segment.id, dtype, shape), rows=rows)
+
+    @staticmethod
+    def _in_segment(built: Built, result: Result, dtype: "np.dtype[Any]", shape: Shape, *, lend: bool) -> Result:
+        """Memory for a result; `lend` where that is what the caller may get."""
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        segment = built.segments[result.name] = Segment(nbytes)
+        if not lend or nbytes < lease.LENT_BYTES:
+            return replace(result, parts=HostArray(segment.id, dtype, shape))
+        built.lent += 1
+        return replace(result, parts=HostArray(-1, dtype, shape), lent=built.lent - 1)
+
+    def _resolve(self, name: str, output: Output, bound: Bound, count: int | None) -> tuple["np.dtype[Any]", Shape]:
+        """Dtype and shape on one rank (for "gather" of one row)."""
+        like = self._like(name, output, bound)
+        declared = output.dtype if output.dtype is not None else np.float64 if like is None else like[0]
+        dtype = np.dtype(declared).newbyteorder("=")  # as `Data` is, whatever the byte order of an array passed
+        reduction.check_dtype(output.op, dtype, name)
+        if output.op in reduction.BY_ROWS and count is None:
+            message = (
+                f"{name} of {self._name} has op {output.op!r}, which is by rows, but no argument is sharded, so there are no "
+                "rows; use None"
+            )
+            raise ReductionError(message)
+        if output.shape is not None:
+            rule = output.shape(bound.whole) if callable(output.shape) else output.shape
+            return dtype, self._checked_shape(name, rule)
+        return dtype, () if like is None else like[1]
+
+    def _like(self, name: str, output: Output, bound: Bound) -> "tuple[np.dtype[Any], Shape] | None":
+        if output.like is None:
+            return None
+        value = bound.whole.get(output.like)
+        if isinstance(value, Variable) and not value.is_tree:
+            return self._like_variable(name, output, bound, value)
+        if not isinstance(value, Data | np.ndarray):
+            message = f"{name} of {self._name} is like={output.like!r}, which is not an array argument of the call"
+            raise ArgumentError(message)
+        sharded = isinstance(bound.parameters.get(output.like), Sharded)
+        if output.op in reduction.BY_ROWS:
+            return value.dtype, value.shape[1:] if sharded else value.shape
+        if sharded and output.shape is None:
+            message = (
+                f"{name} of {self._name} is like={output.like!r}, which is sharded, so its shape differs "
+                f"between ranks and cannot be combined "
+                f'with {output.op!r}; give shape=…, or use "gather"'
+            )
+            raise ReductionError(message)
+        return value.dtype, value.shape
+
+    def _like_variable(self, name: str, output: Output, bound: Bound, value: Variable) -> "tuple[np.dtype[Any], Shape]":
+        sliceable = isinstance(bound.parameters.get(str(output.like)), HeldRows)
+        shape = value.root_shapes()[0]
+        if output.op in reduction.BY_ROWS and sliceable:
+            return value.dtype, shape[1:]
+        if output.shape is None and (sliceable or not (bound.dry or value.storage().layout.leaves[0].uniform)):
+            message = (
+                f"{name} of {self._name} is like={output.like!r}, whose shape differs between ranks, so it cannot be combined "
+                f'with {output.op!r}; give shape=…, or use "gather"'
+            )
+            raise ReductionError(message)
+        return value.dtype, shape
+
+    def _checked_shape(self, name: str, shape: Any) -> Shape:
+        if hasattr(shape, "__index__"):
+            shape = (shape,)
+        try:
+            lengths = tuple(int(length.__index__()) for length in shape)
+        except (AttributeError, TypeError):
+            lengths = (-1,)
+        if any(length < 0 for length in lengths):
+            message = f"the shape of {name} must be a tuple of integers of at least 0, got {shape!r}"
+            raise ReductionError(message)
+        return lengths

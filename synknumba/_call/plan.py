@@ -1,0 +1,391 @@
+"""One call, worked out in the coordinator: which rows, what the ranks are told, and how their results are put together.
+
+    arguments ──Bound──> rows, values ──key──> Plan (made once, numbered) ──execute──> result
+                                                  │
+                                                  └─ Program, shipped once
+
+A plan is found again by the key of its call: argument kinds, dtypes, shapes and segments, slices and subset. Executing a known
+plan writes what changes (scalars, batch bounds) into the control block, rings, and combines.
+"""
+
+import struct
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._call.collect import (
+    Collector,
+    Count,
+    RowCount,
+    Selection,
+    control_parts,
+    make_collector,
+    make_locator,
+    total_rows,
+)
+from synknumba._call.combine import Combining
+from synknumba._device import fold_kernel
+from synknumba._errors import ReductionError
+from synknumba._host.copying import private_copy
+from synknumba._host.lease import Lender
+from synknumba._host.segment import Segment
+from synknumba._ops import reduction
+from synknumba._ops.tree import Structure, describe, spread, unflatten
+from synknumba._types import Array, Op, UserOp
+from synknumba._wire.control import RESULT_BYTES
+from synknumba._wire.messages import Returned
+from synknumba._wire.program import Combination, Combined, Program, Result, next_number
+from synknumba._wire.results import RankReturn, ResultReader
+from synknumba._world.failure import CallInfo
+from synknumba._world.rounds import RankNews
+from synknumba._world.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The memory that a plan is about; when it goes, the plan is stale."""
+
+    segments: Sequence[Segment]
+    variables: Sequence[Any] = ()  # the memory of variables, which layers above know
+    row_bytes: int = 0  # of all that is divided
+    whole_bytes: int = 0  # of what goes to every rank
+    count: "Count" = None  # rows of the call that it was made for
+
+
+class Plan(ABC):
+    """A program and how to use it.
+
+    Attributes:
+        lenders: of the results that the caller may get where they lie.
+        scattered_bytes: handed to the ranks by a call like the one that it was made for.
+        rows: of a call's row count, who had how many. It does not refer to the plan, whose memory is freed with the last
+            reference.
+    """
+
+    lenders: Sequence[Lender] = ()
+
+    def __init__(self, world: World, program: Program, info: CallInfo, about: "About") -> None:
+        self.world = world
+        self.program = program
+        self.info = info
+        self._inputs = tuple(map(weakref.ref, about.segments))
+        self._variables = tuple(map(weakref.ref, about.variables))
+        self._number = program.number
+        self.rows = partial(RowCount, participants=program.num_shards(world.world_size))
+        self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
+        self._memory = world.control.values.data
+        self._tally = world.tally
+        self._row_bytes = about.row_bytes
+        self._whole_bytes = about.whole_bytes * (1 if program.solo else world.world_size)
+        self.scattered_bytes = self.scattered_by(about.count)
+
+    def scattered_by(self, count: Count) -> int:
+        """Bytes that a call of so many rows hands to the ranks."""
+        return self._row_bytes * (total_rows(count) or 0) + self._whole_bytes
+
+    def execute(self, values: tuple[Any, ...], count: Count) -> Any:
+        """One call. The world is begun.
+
+        Args:
+            values: in the order of the program's `values` format, without what says where results go.
+            count: rows of this call.
+        """
+        if self.lenders:
+            values = (*values, *[lender.choose() for lender in self.lenders])
+        if self._pack is not None:
+            self._pack(self._memory, 0, *values)
+        tally = self._tally
+        tally.calls += 1  # whatever becomes of it
+        tally.scattered_bytes += self.scattered_bytes
+        self.world.run(self._number, self.info, self.learn)
+        return self.collect(count)
+
+    @property
+    def stale(self) -> bool:
+        """Whether memory that it is about is gone, so that no call will use it again."""
+        segments = [segment() for segment in self._inputs]
+        gone = any(variable() is None for variable in self._variables)
+        return gone or any(segment is None or segment.closed for segment in segments)
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Shared memory that is held for the results."""
+
+    def trim(self) -> None:
+        """Gives back the shared memory that it can do without."""
+
+    def learn(self, news: Sequence[RankNews]) -> None:
+        """Takes in what ranks say."""
+
+    @abstractmethod
+    def collect(self, count: Count) -> Any:
+        """Puts the ranks' results together."""
+
+    def forget(self) -> None:
+        """Has the ranks drop the program."""
+        self.world.forget("program", self._number)
+
+
+# ---- kernels -------------------------------------------------------------------------------------------------------------
+
+
+@final
+class KernelPlan(Plan):
+    """A plan for a kernel, whose outputs' places are known beforehand."""
+
+    def __init__(
+        self,
+        world: World,
+        program: Program,
+        info: CallInfo,
+        about: About,
+        wanted: Sequence[str],
+        finish: Callable[..., Any] | None,
+        segments: Mapping[str, Segment],
+        combined: Collection[str] = (),
+    ) -> None:
+        super().__init__(world, program, info, about)
+        results = {param.name: param for _, param in program.parameters if isinstance(param, Result)}
+        lent = sorted((param.lent, name) for name, param in results.items() if param.lent is not None)
+        self._lenders = {name: self._lender(results[name], segments[name]) for _, name in lent}
+        self.lenders = tuple(self._lenders.values())
+        self._segments = {name: segment for name, segment in segments.items() if name not in self._lenders}
+        self._combining = self._combine([results[name] for name in combined]) if combined else None
+        self._lent_mean = any(results[name].op == "mean" for name in self._lenders)
+        self._selection = Selection(program, self._inputs)
+        self._collectors = [self._collector(results[name]) for name in wanted]
+        self._alone = self._collectors[0] if len(self._collectors) == 1 else None
+        self._finish = finish  # makes a named tuple of several results
+
+    @property
+    def nbytes(self) -> int:
+        places = sum(lender.nbytes for lender in self._lenders.values())
+        return sum(segment.size for segment in self._segments.values()) + places
+
+    def trim(self) -> None:
+        for lender in self._lenders.values():
+            lender.trim()
+
+    def forget(self) -> None:
+        super().forget()
+        if self._combining is not None:
+            self._combining.forget()
+
+    def execute(self, values: tuple[Any, ...], count: Count) -> Any:
+        self._selection.values = values[self._selection.first :]
+        return super().execute(values, count)
+
+    def collect(self, count: Count) -> Any:
+        if self._lenders:
+            self._complete(count)
+        if self._alone is not None:
+            return self._alone(count)
+        if self._finish is None:
+            return None
+        return self._finish(*(collector(count) for collector in self._collectors))
+
+    def _complete(self, count: Count) -> None:
+        """What is left to be done until large results are what the caller gets."""
+        if self._lent_mean:
+            reduction.check_weights(self.rows(count).weights())
+        if self._combining is not None:
+            self._combining.run(lambda: self.rows(count).weights())
+
+    def _collector(self, result: Result) -> Collector:
+        assert result.parts is not None  # noqa: S101  # only wanted outputs are collected
+        if result.name in self._lenders:
+            lender, shape = self._lenders[result.name], result.shape
+            if result.op == "gather":
+                return lambda count: lender.result((total_rows(count) or 0, *shape))
+            return lambda _: lender.result(shape)
+        if result.op == "gather":
+            rows = self._segments[result.name].array(result.parts.dtype, result.parts.shape)
+            return lambda count: private_copy(rows[: total_rows(count)])  # no reference to the plan: it would keep the memory
+        parts = self._parts(result)[: self.rows(None).participants]
+        if result.rows is not None:
+            rows = self._segments[result.name].array(result.rows.dtype, result.rows.shape, result.rows.offset)
+            return make_locator(result.op, parts, rows[: len(parts)], self._selection)
+        return make_collector(result.op, parts, self.rows)
+
+    def _parts(self, result: Result) -> Array:
+        """One part a rank, along axis 0."""
+        assert result.parts is not None  # noqa: S101
+        if not result.in_control:
+            return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
+        return control_parts(self.world.control, result)
+
+    def _lender(self, result: Result, place: Segment) -> Lender:
+        assert result.parts is not None  # noqa: S101
+        world = self.world
+        return Lender(place, result.parts.dtype, lambda segment: world.attach([segment]))
+
+    def _combine(self, results: Sequence[Result]) -> Combining:
+        """Has the ranks combine some results, in places of their own."""
+        told = []
+        for result in results:
+            assert result.parts is not None  # noqa: S101  # only wanted outputs are combined
+            dtype, count = np.dtype(result.parts.dtype), int(np.prod(result.shape, dtype=np.int64))
+            place = Segment(count * dtype.itemsize)
+            self.world.attach([place])
+            self._lenders[result.name] = self._lender(result, place)
+            parts = None if result.stays else replace(result.parts, segment=self._segments[result.name].id)
+            told.append(Combined(result.name, result.op, dtype, count, parts))
+        weighted = any(one.op == "mean" for one in told)
+        combination = Combination(next_number(), self._number, tuple(told), weighted)
+        return Combining(self.world, combination, self.info, self._lenders)
+
+
+# ---- Python functions ----------------------------------------------------------------------------------------------------
+
+
+@final
+class FunctionPlan(Plan):
+    """A plan for a Python function, whose results say themselves what they are."""
+
+    def __init__(self, world: World, program: Program, info: CallInfo, about: About, *, has_ops: bool) -> None:
+        super().__init__(world, program, info, about)
+        self._has_ops = has_ops
+        self._part = "rank" if program.shards is None else "shard"
+        control = world.control
+        self._readers = [ResultReader(control.results[rank]) for rank in range(world.world_size)]
+        self._numbers = control.results[:, :8].view(np.int64)[:, 0]
+        self._combiners: dict[tuple[int, ...], Collector] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(reader.nbytes for reader in self._readers)
+
+    def learn(self, news: Sequence[RankNews]) -> None:
+        for rank, item, descriptors in news:
+            assert isinstance(item, Returned)  # noqa: S101  # failures were raised by the world
+            self._readers[rank].learn(item, descriptors)
+
+    def collect(self, count: Count) -> Any:
+        numbers = tuple(self._numbers.tolist())
+        combiner = self._combiners.get(numbers)
+        if combiner is None:
+            if len(self._combiners) > 1024:  # results of ever new shapes
+                self._combiners.clear()
+            combiner = self._combiners[numbers] = self._make_combiner(numbers, count)
+        return combiner(count)
+
+    def _make_combiner(self, numbers: tuple[int, ...], count: Count) -> Collector:
+        ran = [rank for rank, number in enumerate(numbers) if number]
+        if not ran:
+            if not self._has_ops:
+                return lambda _: None
+            message = (
+                f"{self.info} has no rows at all, so the function was not called and its results are not known. "
+                f"Pass at least one row."
+            )
+            raise ReductionError(message)
+        returns = [self._readers[rank].read(numbers[rank]) for rank in ran]
+        if self.program.shards is not None:
+            # As many have results as there are rows, or all; so these numbers never stand for other ones.
+            ran = np.flatnonzero(self.rows(count).weights()).tolist()
+            returns = [shard for one in returns for shard in one.apart()]
+        structure = self._common_structure(ran, returns)
+        ops = self._leaf_ops(structure)
+        collectors = []
+        for i, op in enumerate(ops):
+            leaves = [one.leaves[i] for one in returns]
+            collectors.append(self._leaf_collector(op, leaves, ran))
+        if structure == ("leaf",):
+            return collectors[0]
+        finish = partial(unflatten, structure)
+        return lambda count: finish([collector(count) for collector in collectors])
+
+    def _common_structure(self, ran: Sequence[int], returns: Sequence[RankReturn]) -> Structure:
+        first = returns[0].structure
+        for rank, one in zip(ran, returns, strict=True):
+            if one.structure != first:
+                message = (
+                    f"{self.info} returned {describe(first)} on {self._part} {ran[0]} but {describe(one.structure)} on "
+                    f"{self._part} {rank}; results must "
+                    f"have the same structure on every {self._part} to be put together"
+                )
+                raise ReductionError(message)
+        return first
+
+    def _leaf_ops(self, structure: Structure) -> list[Op]:
+        if not self._has_ops:
+            if structure == ("none",):
+                return []
+            message = (
+                f"{self.info} returned {describe(structure)}, but outputs= does not say how the ranks' results "
+                f"are put together. Give one "
+                'op for all, as in outputs="sum", or a tree of ops of that shape; None gives a list of every rank\'s result.'
+            )
+            raise ReductionError(message)
+        ops = spread(self.program.ops, structure)
+        if ops is None:
+            message = (
+                f"{self.info} returned {describe(structure)}, and outputs={self.program.ops!r} does not fit that structure"
+            )
+            raise ReductionError(message)
+        return ops
+
+    def _leaf_collector(self, op: Op, leaves: Sequence[Array], ran: Sequence[int]) -> Collector:
+        if op is None:
+            return lambda _: [leaf.copy() if leaf.ndim else leaf[()] for leaf in leaves]
+        if op == "gather":
+            return self._gatherer(leaves)
+        shapes = {leaf.shape for leaf in leaves}
+        if len(shapes) > 1:
+            told = ", ".join(f"{leaf.shape} on {self._part} {rank}" for rank, leaf in zip(ran, leaves, strict=True))
+            message = (
+                f'{self.info}: results of different shapes cannot be combined with "{op}": {told}. Use "gather", or '
+                f"None for a list."
+            )
+            raise ReductionError(message)
+        dtype = np.result_type(*leaves)  # a Python function may return other dtypes on other ranks
+        reduction.check_dtype(op, dtype, self.info.function)
+        if len(leaves) == 1 and op != "mean":
+            return lambda _: leaves[0].copy() if leaves[0].ndim else leaves[0][()]
+        together = self._strided(leaves)
+        if op == "mean":
+            return lambda count: reduction.combine("mean", together(), self.rows(count).weights()[list(ran)])
+        if isinstance(op, UserOp):
+            return lambda _: fold_kernel.fold(op, together().astype(dtype, copy=False))
+        reduce = reduction.UFUNCS[op].reduce
+        return lambda _: reduce(together(), 0, dtype)
+
+    def _strided(self, leaves: Sequence[Array]) -> Callable[[], Array]:
+        """The leaves as one array: a view where they lie at the same place of each rank's results, else a new stack.
+
+        Of shards it is always a stack, whose strides do not depend on how many ranks there are: the bits of a sum may.
+        """
+        if self.program.shards is not None:
+            return lambda: np.stack(leaves)
+        control = self.world.control
+        first = leaves[0]
+        offsets = [leaf.ctypes.data - control.base for leaf in leaves]
+        regular = all(offset - offsets[0] == i * RESULT_BYTES for i, offset in enumerate(offsets))
+        same = all(leaf.dtype == first.dtype for leaf in leaves)
+        inside = offsets[0] >= 0 and offsets[-1] < control.layout.size
+        if regular and same and inside:
+            view = np.ndarray(
+                (len(leaves), *first.shape), first.dtype, control.memory.data, offsets[0], (RESULT_BYTES, *first.strides)
+            )
+            return lambda: view
+        return lambda: np.stack(leaves)
+
+    def _gatherer(self, leaves: Sequence[Array]) -> Collector:
+        if leaves[0].ndim == 0:
+            message = (
+                f'{self.info} returned a number, which has no rows to "gather"; use None for a list of every rank\'s value'
+            )
+            raise ReductionError(message)
+        rows = {leaf.shape[1:] for leaf in leaves}
+        if len(rows) > 1:
+            message = (
+                f"{self.info}: gathered results must agree in all axes but the first, got {[leaf.shape for leaf in leaves]}"
+            )
+            raise ReductionError(message)
+        return lambda _: np.concatenate(leaves, axis=0)

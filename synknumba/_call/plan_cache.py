@@ -1,0 +1,112 @@
+"""The plans that a function keeps, and the calls of the plainest kind, which find theirs without looking at anything else."""
+
+import weakref
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, final
+
+from synknumba._call.bind import Binder
+from synknumba._call.bound_arguments import Bound
+from synknumba._call.collect import Count
+from synknumba._call.plan import Plan
+from synknumba._host.data import Data
+from synknumba._variables.variable import Variable
+
+BYTES_KEPT = 256 << 20  # of results in shared memory, per function: a loop over ever new lengths must not fill /dev/shm
+PLANS_KEPT = 128  # per function: an epoch's different shapes; the least recently used is dropped beyond
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCall:
+    """A call of the plainest kind that was made before.
+
+    Attributes:
+        plan: that it is made by.
+        count: its rows.
+        changed: the variables that ranks may write to.
+    """
+
+    plan: Plan
+    count: Count
+    changed: "tuple[weakref.ref[Variable], ...]"
+
+
+@final
+class KeptPlans:
+    """The plans of one function in one world.
+
+    A plan is found by the key of its call. A call with nothing but `Data`, variables and numbers by position is found by their
+    layouts alone.
+    """
+
+    def __init__(self, binder: Binder) -> None:
+        self._binder = binder
+        self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._known: dict[tuple[Any, ...], KnownCall] = {}
+
+    def get(self, key: Any) -> Plan | None:
+        """The plan of a call, which is now the one used last."""
+        plan = self._plans.get(key)
+        if plan is not None:
+            self._plans.move_to_end(key)
+        return plan
+
+    def clear(self) -> None:
+        """Lets go of all of them, and of the memory of their results."""
+        self._plans.clear()
+        self._known.clear()
+
+    def known(self, args: tuple[Any, ...], shards: int | None) -> tuple[KnownCall | None, tuple[Any, ...]]:
+        """A call of the plainest kind that was made before, and what it changes from call to call."""
+        key: list[Any] = [shards]
+        key += [one._layout for one in self._binder.fixed]  # noqa: SLF001  # as below
+        values: list[Any] = []
+        for arg in args:
+            kind = arg.__class__
+            if kind is Data or kind is Variable:
+                key.append(arg._layout)  # noqa: SLF001  # the hot path reads it without a call
+            elif kind is float:
+                key.append(float)
+                values.append(arg)
+            elif kind is int and -(2**63) <= arg < 2**63:
+                key.append(int)
+                values.append(arg)
+            else:
+                return None, ()
+        return self._known.get(tuple(key)), tuple(values)
+
+    def keep(self, key: Any, plan: Plan) -> None:
+        """Keeps a plan, and lets go of stale ones and of those used least recently, if there are too many or too large."""
+        for one in [k for k, old in self._plans.items() if old.stale]:
+            self._drop(one)
+        self._plans[key] = plan
+        while len(self._plans) > PLANS_KEPT:
+            self._drop(next(iter(self._plans)))
+        held = sum(one.nbytes for one in self._plans.values())
+        if held > BYTES_KEPT:
+            for old in self._plans.values():
+                old.trim()
+            held = sum(one.nbytes for one in self._plans.values())
+        for one in [k for k, old in self._plans.items() if old.nbytes and old is not plan]:
+            if held <= BYTES_KEPT:
+                break
+            held -= self._plans[one].nbytes
+            self._drop(one)
+
+    def _drop(self, key: Any) -> None:
+        old = self._plans.pop(key)
+        self._known = {k: v for k, v in self._known.items() if v.plan is not old}
+        old.forget()
+
+    def remember(self, args: tuple[Any, ...], shards: int | None, bound: Bound, plan: Plan, count: Count) -> None:
+        """Lets a call with arguments like these take the hot path, if they are of the plainest kind."""
+        scalars = [arg for arg in args if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)]
+        arrays = [arg for arg in args if type(arg) is Data or type(arg) is Variable]
+        fixed = self._binder.fixed
+        # Numbers and NumPy arrays that are bound by givens= are not among the arguments: they are packed, or copied into shared
+        # memory, at each call.
+        copied = len(bound.segments) > sum(isinstance(one, Data) for one in (*arrays, *fixed))
+        if len(scalars) + len(arrays) == len(args) == len(self._binder.passed) and scalars == bound.values and not copied:
+            changed = tuple(map(weakref.ref, bound.changed))
+            key = (arg._layout if isinstance(arg, Data | Variable) else type(arg) for arg in args)  # noqa: SLF001
+            self._known[(shards, *(one._layout for one in fixed), *key)] = KnownCall(plan, count, changed)  # noqa: SLF001

@@ -1,0 +1,208 @@
+"""The rows of one call: what `batch` and `local_batch` select, as the ranks are told, and how many each has."""
+
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._call.bound_arguments import Bound, leaves_of
+from synknumba._call.collect import Count, total_rows
+from synknumba._errors import ArgumentError, BatchError, PartitionError
+from synknumba._host.segment import Segment
+from synknumba._ops.local_rows import OwnRows, select_own
+from synknumba._ops.rows import Listed, Range, Rows, part
+from synknumba._types import Array, Batch, RankConstant
+from synknumba._wire.program import Filled, FunctionStyle, HostArray, OwnSource, Param, PerRank, RowSource, Update
+
+
+@dataclass(slots=True)
+class CallRows:
+    """The rows of one call.
+
+    Attributes:
+        rows: that `batch` selects of the sharded arguments; None where there are none.
+        own: that `local_batch` selects of the sliceable variables; None where there are none.
+        source, own_source: the same as the ranks are told.
+        values: what of them comes with each call.
+        key: their part of the plan's key.
+        segments: that the ranks must have mapped for them.
+    """
+
+    rows: Rows | None
+    own: OwnRows | None
+    source: RowSource = field(default_factory=lambda: RowSource("none"))
+    own_source: OwnSource | None = None
+    values: tuple[int, ...] = ()
+    key: tuple[Any, ...] = ()
+    segments: list[Segment] = field(default_factory=list)
+
+    @property
+    def count(self) -> Count:
+        """Rows in all; by rank where they are the ranks' own; None where the call is not about rows."""
+        if self.rows is not None:
+            return self.rows.count
+        return None if self.own is None else self.own.counts
+
+    @property
+    def total(self) -> int | None:
+        """Rows in all."""
+        return total_rows(self.count)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the number of rows is part of the plan, and not of each call."""
+        return self.source.kind in ("all", "none") and (self.own_source is None or self.own_source.kind == "all")
+
+
+@final
+class RowSelector:
+    """Works the rows of a function's calls out; keeps the shared memory for lists of row numbers."""
+
+    def __init__(self, name: str, style: FunctionStyle) -> None:
+        self._name = name
+        self._style = style
+        self._indices: Segment | None = None
+        self._own_indices: Segment | None = None
+
+    def select(self, bound: Bound, batch: Batch, local_batch: Any, world_size: int, *, solo: bool) -> CallRows:
+        """The rows of a call, checked.
+
+        Args:
+            bound: the call's arguments.
+            batch: as in the call.
+            local_batch: as in the call.
+            world_size: number of ranks.
+            solo: only the root runs.
+        """
+        rows = bound.select(self._name, batch)
+        own = self._select_own(bound, local_batch, solo=solo)
+        if own is not None and rows is not None and self._style == "kernel":
+            self._check_agreement(bound, rows, own, 1 if solo else world_size)
+        if own is not None and rows is None and local_batch is not None and bound.contiguous:
+            message = f"{self._name}: synk.OFFSET is the index in the whole, which rows of a local_batch do not have"
+            raise BatchError(message)
+        return CallRows(rows, own)
+
+    def _select_own(self, bound: Bound, local_batch: Any, *, solo: bool) -> OwnRows | None:
+        if not bound.own_lengths:
+            if local_batch is not None:
+                message = (
+                    f"{self._name} got local_batch, which selects rows of sliceable variables, and it has none; name them in "
+                    f"sliceable=(…)"
+                )
+                raise ArgumentError(message)
+            return None
+        first, lengths = next(iter(bound.own_lengths.items()))
+        for name, other in bound.own_lengths.items():
+            for rank, (mine, theirs) in enumerate(zip(lengths, other, strict=True)):
+                if mine != theirs:
+                    message = f"{name} has {theirs} rows on rank {rank} but {first} has {mine}; sliceable variables must agree"
+                    raise PartitionError(message)
+        return select_own(local_batch, lengths[:1] if solo else lengths)
+
+    def _check_agreement(self, bound: Bound, rows: Rows, own: OwnRows, world_size: int) -> None:
+        """A kernel is launched for one number of rows."""
+        sliceable = next(iter(bound.own_lengths))
+        for rank, count in enumerate(own.counts):
+            start, stop = part(rows.count, world_size, rank)
+            if stop - start != count:
+                message = (
+                    f"{self._name}: rank {rank} gets {stop - start} rows of the sharded arguments but {count} of {sliceable}; "
+                    f"a kernel needs as many of both. Scatter them alike, or select with batch and local_batch."
+                )
+                raise PartitionError(message)
+
+    def tell(self, call: CallRows, batch: Batch) -> None:
+        """Makes the selection something that the ranks can read."""
+        self._tell_rows(call, batch)
+        self._tell_own(call)
+
+    def _tell_rows(self, call: CallRows, batch: Batch) -> None:
+        rows = call.rows
+        if rows is None:
+            call.key = ("none",)
+        elif isinstance(rows, Range):
+            call.source = RowSource("all", rows.count) if batch is None else RowSource("range")
+            call.values = () if batch is None else (rows.start, rows.step, rows.count)
+            call.key = (call.source.kind,)
+        else:
+            self._indices = _filled(self._indices, rows.indices)
+            call.segments.append(self._indices)
+            call.source = RowSource("list", 0, _numbers(self._indices))
+            call.values = (rows.count,)
+            call.key = ("list", self._indices.id, self._indices.generation)
+
+    def _tell_own(self, call: CallRows) -> None:
+        own = call.own
+        if own is None:
+            return
+        lengths = own.counts
+        if own.whole:
+            call.own_source = OwnSource("all", lengths)
+            call.key += ("all",)
+        elif own.ranges is not None:
+            call.own_source = OwnSource("range", (0,) * len(lengths))
+            call.values += tuple(value for one in own.ranges for value in (one.start, one.step, one.count))
+            call.key += ("range",)
+        else:
+            self._own_indices = _filled(self._own_indices, own.indices())
+            call.segments.append(self._own_indices)
+            call.own_source = OwnSource("list", (0,) * len(lengths), _numbers(self._own_indices))
+            call.values += lengths
+            call.key += ("list", self._own_indices.id, self._own_indices.generation)
+
+
+def _filled(segment: Segment | None, indices: Array) -> Segment:
+    """Shared memory with row numbers."""
+    if segment is None:
+        segment = Segment(indices.nbytes)
+    elif segment.size < indices.nbytes:
+        segment.grow(indices.nbytes)
+    segment.array(np.int64, indices.shape)[:] = indices
+    return segment
+
+
+def _numbers(segment: Segment) -> HostArray:
+    return HostArray(segment.id, np.dtype(np.int64), (segment.size // 8,))
+
+
+def check_writable_rows(call: CallRows, written: list[str], own_written: list[str]) -> None:
+    """Refuses to write the same row twice: which rank's, or which slice's, value would stay is not defined."""
+    if written and isinstance(call.rows, Listed) and len(np.unique(call.rows.indices)) != call.rows.count:
+        message = f"batch lists a row twice, and {written[0]} is in inout=, so its rows are written; list each row once"
+        raise BatchError(message)
+    for rank, rows in enumerate(call.own.rows if call.own is not None and own_written else ()):
+        if isinstance(rows, Listed) and len(np.unique(rows.indices)) != rows.count:
+            message = (
+                f"local_batch lists a row twice on rank {rank}, and {own_written[0]} is in inout=, so its rows are written; "
+                f"list each row once"
+            )
+            raise BatchError(message)
+
+
+def check_shards(name: str, bound: Bound, call: CallRows) -> None:
+    """Refuses shards=… where there are no rows to cut, and with what differs between worlds of different sizes."""
+    if call.own is not None:
+        what = f"{next(iter(bound.own_lengths))} is a sliceable variable, whose rows are the ranks' own"
+    elif call.rows is None:
+        what = "none of its arguments is sharded, so there are no rows to cut into shards"
+    else:
+        found = [text for param in bound.parameters.items() for text in [_varies(*param)] if text is not None]
+        if not found:
+            return
+        what = found[0]
+    message = f"{name} got shards=…, which gives the same for every number of ranks, but {what}; leave shards out"
+    raise ArgumentError(message)
+
+
+def _varies(name: str, param: Param) -> str | None:
+    """What of a parameter depends on the number of ranks."""
+    for leaf in leaves_of(param):
+        match leaf:
+            case Filled(RankConstant.RANK | RankConstant.WORLD_SIZE as constant):
+                return f"{name} is {constant!r}"
+            case PerRank():
+                return f"{name} has a value for each rank"
+            case Update():
+                return f"{name} updates each rank's own variable"
+    return None

@@ -1,0 +1,418 @@
+"""The host transport: all arrays of all ranks are mapped here, so a collective is everybody working in place on a part of it.
+
+    rank 0's array   [ part 0 | part 1 | part 2 ]      participant 1 reads part 1 of every array, combines them in
+    rank 1's array   [ part 0 | part 1 | part 2 ]      rank order, and writes the result to part 1 of every target;
+    rank 2's array   [ part 0 | part 1 | part 2 ]      the others do the same with their parts
+
+Nobody reads or writes elements of another's part, so a step has no barrier and no copy in between. The caller sees to it that
+all participants begin after the arrays are written and go on after all have ended.
+
+Which elements whose: parts end where a cache line of the first target begins, so that no two participants write to one line.
+Arrays are mapped at different addresses in different processes, but mappings begin on pages: the place in a line is the same.
+
+Sums and averages of complex numbers are those of their real and imaginary parts. Dtypes that Numba does not have on a CPU
+(float16, long double, another byte order) and unaligned arrays are left to NumPy's ufuncs. NumPy's product of complex numbers
+may differ in the last bit: it rounds differently in the middle of an array and at its end.
+
+A step over arrays of one dtype is one call of a compiled function with one integer, the address of a table of int64:
+
+    pieces, sources, targets, elements of the scratch buffer, its address,
+    and for each piece: elements, address in each source, address in each target
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import accumulate, chain, pairwise
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, register_jitable
+
+from synknumba._comm.base import Communicator, Exchange, Step
+from synknumba._host.signals import held_signals
+from synknumba._ops.reduction import UFUNCS
+from synknumba._types import Array, CollectiveOp
+from synknumba._wire.doorbell import compiled
+
+CACHE_LINE = 64  # bytes; a line that two cores write to goes back and forth between them
+SCRATCH_BYTES = 8192  # with as much of each of two sources it stays in a first-level cache of 32 KiB
+NUMPY_BYTES = 65536  # the same for ufuncs, which cost about 1 µs a call; still within a second-level cache
+COPY_BYTES = 65536  # copied to one target after the other while in the second-level cache
+STREAM_BYTES = 8 << 20  # from here on targets do not stay in a cache anyway, and are not read into it before they are written
+
+_HEAD = 5  # words of a table before its first piece
+_WORD = 8  # bytes
+
+
+class _Piece(NamedTuple):
+    """What one participant does about one array: views of equal length."""
+
+    sources: tuple[Array, ...]
+    targets: tuple[Array, ...]
+
+
+# Does one thing to some pieces; what it is given is an address or a list, and the last item is kept alive with them.
+_Call: TypeAlias = tuple[Callable[[Any], object], Any, object]
+
+
+@final
+class HostCommunicator(Communicator):
+    """One participant's end.
+
+    Args:
+        part: which part of every array is worked on here.
+        parts: participants. A rank r of W is (r, W); one who does all of it alone is (0, 1).
+    """
+
+    def __init__(self, part: int, parts: int) -> None:
+        self._part = part
+        self._parts = parts
+        memory = np.empty(SCRATCH_BYTES + CACHE_LINE, np.uint8)
+        begin = -_address(memory) % CACHE_LINE
+        self._scratch = memory[begin : begin + SCRATCH_BYTES]
+
+    def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Step:
+        return _move(self._piece((e.sources[root],), e.targets) for e in exchanges)
+
+    def all_gather(self, exchanges: Sequence[Exchange]) -> Step:
+        return _move(
+            self._piece((source,), tuple(target[begin:end] for target in e.targets))
+            for e in exchanges
+            for source, (begin, end) in zip(e.sources, _ranges(e.source_counts), strict=True)
+        )
+
+    def reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp, root: int) -> Step:
+        return self._combine(op, (self._piece(e.sources, (e.targets[root],)) for e in exchanges))
+
+    def all_reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
+        return self._combine(op, (self._piece(e.sources, e.targets) for e in exchanges))
+
+    def reduce_scatter(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
+        pieces = (
+            self._piece(tuple(source[begin:end] for source in e.sources), (target,))
+            for e in exchanges
+            for target, (begin, end) in zip(e.targets, _ranges(e.target_counts), strict=True)
+        )
+        return self._combine(op, pieces)
+
+    def close(self) -> None:
+        pass  # steps own what they use
+
+    def _piece(self, sources: tuple[Array, ...], targets: tuple[Array, ...]) -> _Piece:
+        """This participant's part of arrays of equal length."""
+        target = targets[0]
+        begin, end = share(len(target), target.itemsize, _address(target), self._part, self._parts)
+        return _Piece(tuple(source[begin:end] for source in sources), tuple(target[begin:end] for target in targets))
+
+    def _combine(self, op: CollectiveOp, pieces: Iterator[_Piece]) -> Step:
+        """A step that writes the sources of each piece, combined, to its targets."""
+        groups: dict[tuple[np.dtype[Any], bool], list[_Piece]] = {}
+        for piece in pieces:
+            if len(piece.sources) == 1:
+                return _move([piece, *pieces])  # op over one array is that array
+            if len(piece.sources[0]):
+                simple = _simplified(op, piece)
+                aligned = all(array.flags.aligned for array in (*simple.sources, *simple.targets))
+                groups.setdefault((simple.sources[0].dtype, aligned), []).append(simple)
+        calls: list[_Call] = []
+        for (dtype, aligned), group in groups.items():
+            if aligned and _is_compiled(op, dtype):
+                table = _table(group, len(self._scratch) // dtype.itemsize, _address(self._scratch))
+                calls.append((_combiner(op, dtype.str), _address(table), (table, group, self._scratch)))
+            else:
+                calls.append((_ufuncs(op, dtype), group, None))
+        return _step(calls)
+
+
+def prepare(op: CollectiveOp | None, dtype: Any) -> None:
+    """Compiles what the host transport needs for an op on a dtype.
+
+    Called once before many processes need it, so that they find it in Numba's cache and do not all compile the same.
+
+    Args:
+        op: None for the collectives that only move elements.
+        dtype: of the arrays.
+    """
+    with held_signals():  # what Ctrl-C breaks off in Numba's tables stays broken, and nothing can be compiled any more
+        _mover()
+        if op is None:
+            return
+        array = np.empty(0, dtype)
+        computed = _simplified(op, _Piece((array,), (array,))).sources[0].dtype
+        if _is_compiled(op, computed):
+            _combiner(op, computed.str)
+
+
+# ---- who works on what
+
+
+def share(count: int, itemsize: int, address: int, part: int, parts: int) -> tuple[int, int]:
+    """The elements [begin, end) that one participant works on.
+
+    Args:
+        count: elements of the array.
+        itemsize: bytes of one.
+        address: of the first. Parts end where a cache line begins.
+        part: which participant.
+        parts: how many there are.
+
+    >>> [share(100, 4, 8, part, 3) for part in range(3)]
+    [(0, 30), (30, 62), (62, 100)]
+    """
+    return _edge(count, itemsize, address, part, parts), _edge(count, itemsize, address, part + 1, parts)
+
+
+def _edge(count: int, itemsize: int, address: int, part: int, parts: int) -> int:
+    even = part * count // parts
+    if part in {0, parts}:
+        return even
+    into_line = (address + even * itemsize) % CACHE_LINE
+    return max(even - into_line // itemsize, 0)
+
+
+def _ranges(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where the elements of each rank begin and end, one rank after the other."""
+    return pairwise(accumulate(counts, initial=0))
+
+
+def _address(array: Array) -> int:
+    return int(array.ctypes.data)
+
+
+def _simplified(op: CollectiveOp, piece: _Piece) -> _Piece:
+    """The same in the simplest dtype with the same bits, of which less is to be compiled."""
+    dtype = piece.sources[0].dtype
+    if not dtype.isnative:
+        return piece
+    if dtype.kind == "c" and op in {"sum", "avg"}:
+        simple = f"f{dtype.itemsize // 2}"
+    elif dtype.kind == "i" and op in {"sum", "prod"}:
+        simple = f"u{dtype.itemsize}"  # wraps to the same bits
+    elif dtype.kind == "b" and op in {"min", "max"}:
+        simple = "u1"
+    else:
+        return piece
+    return _Piece(tuple(array.view(simple) for array in piece.sources), tuple(array.view(simple) for array in piece.targets))
+
+
+def _is_compiled(op: CollectiveOp, dtype: np.dtype[Any]) -> bool:
+    """Whether Numba has the op on this dtype, which is a simplified one."""
+    if not dtype.isnative:
+        return False
+    return dtype.char in "fd" or (dtype.kind in "iu" and op != "avg") or (dtype.char in "FD" and op == "prod")
+
+
+# ---- steps
+
+
+def _step(calls: list[_Call]) -> Step:
+    def step() -> None:
+        for function, argument, _ in calls:
+            function(argument)
+
+    return step
+
+
+def _move(pieces: Iterable[_Piece]) -> Step:
+    """A step that copies the source of each piece to its targets."""
+    as_bytes = [
+        _Piece(tuple(array.view(np.uint8) for array in piece.sources), tuple(array.view(np.uint8) for array in piece.targets))
+        for piece in pieces
+        if len(piece.sources[0])
+    ]
+    if not as_bytes:
+        return _step([])
+    table = _table(as_bytes, 0, 0)
+    return _step([(_mover(), _address(table), (table, as_bytes))])
+
+
+def _table(pieces: Sequence[_Piece], scratch: int, scratch_address: int) -> Array:
+    """What a compiled function is told; all pieces have as many sources and as many targets."""
+    first = pieces[0]
+    rows = [(len(piece.sources[0]), *map(_address, piece.sources), *map(_address, piece.targets)) for piece in pieces]
+    head = (len(pieces), len(first.sources), len(first.targets), scratch, scratch_address)
+    return np.array([*head, *chain.from_iterable(rows)], np.int64)
+
+
+def _ufuncs(op: CollectiveOp, dtype: np.dtype[Any]) -> Callable[[Sequence[_Piece]], None]:
+    """The same as a compiled function, by NumPy, some elements at a time."""
+    ufunc = UFUNCS["sum" if op == "avg" else op]
+    scratch = np.empty(NUMPY_BYTES // dtype.itemsize, dtype)
+
+    def combine(pieces: Sequence[_Piece]) -> None:
+        with np.errstate(all="ignore"):  # as compiled code, and other transports, have it
+            for sources, targets in pieces:
+                for begin in range(0, len(sources[0]), len(scratch)):
+                    at = slice(begin, begin + len(scratch))
+                    first, *others = (source[at] for source in sources)
+                    out = scratch[: len(first)]
+                    for other in others:
+                        first = ufunc(first, other, out=out)
+                    if op == "avg":
+                        np.true_divide(out, len(sources), out=out)
+                    for target in targets:
+                        target[at] = out
+
+    return combine
+
+
+# ---- compiled
+
+
+@intrinsic
+def _pointer(typingctx: Any, address: Any) -> Any:
+    """An address as Numba's carray takes it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.int64), codegen
+
+
+_memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
+
+
+@intrinsic
+def _stream_line(typingctx: Any, target: Any, source: Any) -> Any:
+    """Copies one cache line past the caches. `target` is where a line begins."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        line = ir.VectorType(ir.IntType(64), CACHE_LINE // _WORD).as_pointer()
+        loaded = builder.load(builder.inttoptr(args[1], line), align=1)
+        stored = builder.store(loaded, builder.inttoptr(args[0], line), align=CACHE_LINE)
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def _fence(typingctx: Any) -> Any:
+    """Whoever hears of what comes after this finds what was copied past the caches: an ordinary release leaves that out."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@register_jitable
+def _stream(target: int, source: int, count: int) -> None:
+    """As memcpy. glibc does so from a length on that it works out from the caches, which virtual machines misstate."""
+    first = min(-target % CACHE_LINE, count)
+    last = first + (count - first) // CACHE_LINE * CACHE_LINE
+    _memcpy(target, source, first)
+    for begin in range(first, last, CACHE_LINE):
+        _stream_line(target + begin, source + begin)
+    _memcpy(target + last, source + last, count - last)
+
+
+@register_jitable
+def _sum(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@register_jitable
+def _prod(a: Any, b: Any) -> Any:
+    return a * b
+
+
+@register_jitable
+def _min(a: Any, b: Any) -> Any:
+    return a if a < b or a != a else b  # noqa: PLR0124  # a NaN differs from itself
+
+
+@register_jitable
+def _max(a: Any, b: Any) -> Any:
+    return a if a > b or a != a else b  # noqa: PLR0124
+
+
+@register_jitable
+def _complex_prod(a: Any, b: Any) -> Any:
+    """As NumPy multiplies.
+
+    Numba compiles its own product once for a process, with the options of whatever asks for it first. Where that is a kernel,
+    whose sums and products are contracted, the last bit is another one.
+    """
+    return complex(a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real)
+
+
+_ELEMENTS: dict[CollectiveOp, Callable[[Any, Any], Any]] = {"sum": _sum, "prod": _prod, "min": _min, "max": _max, "avg": _sum}
+
+
+@cache
+def _combiner(op: CollectiveOp, dtype: str) -> Any:
+    """Compiles for one op and one dtype. What the closure takes from here is part of the key in Numba's cache."""
+    element = _complex_prod if op == "prod" and np.dtype(dtype).kind == "c" else _ELEMENTS[op]
+    is_average = op == "avg"
+    scalar = np.dtype(dtype).type
+    itemsize = np.dtype(dtype).itemsize
+
+    def combine(table: int) -> None:
+        head = numba.carray(_pointer(table), _HEAD, np.int64)
+        pieces, sources, targets, chunk = head[0], head[1], head[2], head[3]
+        out = numba.carray(_pointer(head[4]), chunk, scalar)
+        divisor = scalar(sources)
+        width = 1 + sources + targets
+        for piece in range(pieces):
+            row = numba.carray(_pointer(table + _WORD * (_HEAD + piece * width)), width, np.int64)
+            count = row[0]
+            if sources == 2 and targets == 2 and row[1] == row[3] and row[2] == row[4]:
+                # Two replicas in place. The loop is vectorised after a check that they do not overlap; a loop over sources
+                # and targets would not be, as these do.
+                x = numba.carray(_pointer(row[1]), count, scalar)
+                y = numba.carray(_pointer(row[2]), count, scalar)
+                for i in range(count):
+                    value = element(x[i], y[i])
+                    if is_average:
+                        value /= divisor
+                    x[i] = value
+                    y[i] = value
+                continue
+            for begin in range(0, count, chunk):
+                n = min(chunk, count - begin)
+                x = numba.carray(_pointer(row[1] + begin * itemsize), n, scalar)
+                y = numba.carray(_pointer(row[2] + begin * itemsize), n, scalar)
+                for i in range(n):
+                    out[i] = element(x[i], y[i])
+                for source in range(2, sources):
+                    x = numba.carray(_pointer(row[1 + source] + begin * itemsize), n, scalar)
+                    for i in range(n):
+                        out[i] = element(out[i], x[i])
+                if is_average:
+                    for i in range(n):
+                        out[i] /= divisor
+                for target in range(targets):
+                    _memcpy(row[1 + sources + target] + begin * itemsize, head[4], n * itemsize)
+
+    return compiled("void(int64)")(combine)
+
+
+@cache
+def _mover() -> Any:
+    """Compiles what copies one source to all targets but those that are the source."""
+
+    def move(table: int) -> None:
+        head = numba.carray(_pointer(table), _HEAD, np.int64)
+        pieces, targets = head[0], head[2]
+        width = 2 + targets
+        for piece in range(pieces):
+            row = numba.carray(_pointer(table + _WORD * (_HEAD + piece * width)), width, np.int64)
+            count, source = row[0], row[1]
+            for begin in range(0, count, COPY_BYTES):
+                n = min(COPY_BYTES, count - begin)
+                for target in row[2:]:
+                    if target == source:
+                        continue
+                    if count < STREAM_BYTES:
+                        _memcpy(target + begin, source + begin, n)
+                    else:
+                        _stream(target + begin, source + begin, n)
+            if count >= STREAM_BYTES:
+                _fence()
+
+    return compiled("void(int64)")(move)

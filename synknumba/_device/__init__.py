@@ -1,0 +1,33 @@
+"""The devices a rank can run on, made by kind when asked for, so that no driver is imported before."""
+
+from synknumba._device.base import Buffer as Buffer
+from synknumba._device.base import Device as Device
+from synknumba._device.base import DeviceKernel as DeviceKernel
+from synknumba._device.base import Replay as Replay
+from synknumba._device.base import SliceSteps as SliceSteps
+from synknumba._device.base import Step as Step
+from synknumba._device.base import Three as Three
+from synknumba._device.base import Workspace as Workspace
+from synknumba._device.gpu_probe import DeviceReport as DeviceReport
+from synknumba._device.gpu_probe import cuda_is_initialised as cuda_is_initialised
+from synknumba._device.gpu_probe import import_problem as import_problem
+from synknumba._device.gpu_probe import probe as probe
+from synknumba._device.gpu_probe import probed as probed
+from synknumba._device.gpu_probe import usable_cores as usable_cores
+from synknumba._types import DeviceKind
+
+
+def open_device(kind: DeviceKind, index: int) -> Device:
+    """The device of this process; to be called in a rank.
+
+    Args:
+        kind: "cuda" or "cpu".
+        index: which GPU; of no meaning on the CPU.
+    """
+    if kind == "cuda":
+        from synknumba._device.cuda import CudaDevice  # noqa: PLC0415  # drivers are imported when asked for
+
+        return CudaDevice(index)
+    from synknumba._device.cpu import CpuDevice  # noqa: PLC0415  # drivers are imported when asked for
+
+    return CpuDevice()

@@ -1,0 +1,130 @@
+"""The CPU device: one core, whose memory is the host's. Ranks work on views of the segments; nothing is copied."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._device.base import Buffer, Device, DeviceKernel, Step, Three, Workspace
+from synknumba._ops.reduction import accumulate, locate
+from synknumba._ops.rows import Range, Rows
+from synknumba._types import Array, Op, Shape, UserOp
+from synknumba.simt import jit
+
+
+def _read_only(view: Array) -> Array:
+    view = view.view()
+    view.flags.writeable = False
+    return view
+
+
+@final
+class CpuWorkspace(Workspace):
+    def __init__(self) -> None:
+        self._storage: dict[object, Array] = {}
+
+    def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
+        if isinstance(rows, Range):
+            view = host[rows.as_slice()]
+            if rows.step == 1:  # the rows themselves
+                return Buffer(view if writable else _read_only(view))
+            buffer = self.scratch(slot, host.dtype, view.shape)
+            load: Step = partial(np.copyto, buffer, view)
+            store: Step = partial(np.copyto, view, buffer)
+        else:
+            indices = rows.indices
+            buffer = self.scratch(slot, host.dtype, (len(indices), *host.shape[1:]))
+            # mode="clip": the indices were checked in the coordinator, and "raise" would copy the output once more
+            load = partial(np.take, host, indices, axis=0, out=buffer, mode="clip")
+            store = partial(host.__setitem__, indices, buffer)
+        return Buffer(buffer, load, store) if writable else Buffer(_read_only(buffer), load)
+
+    def held_rows(self, slot: object, array: Array, rows: Rows, *, writable: bool) -> Buffer:
+        return self.rows(slot, array, rows, writable=writable)
+
+    def whole(self, slot: object, host: Array) -> Buffer:
+        return Buffer(_read_only(host))
+
+    def output(self, slot: object, host: Array) -> Buffer:
+        return Buffer(host)
+
+    def scratch(self, slot: object, dtype: Any, shape: Shape) -> Array:
+        dtype = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        storage = self._storage.get(slot)
+        if storage is None or storage.nbytes < nbytes:
+            storage = self._storage[slot] = np.empty(max(nbytes, 1), np.uint8)
+        return storage[:nbytes].view(dtype).reshape(shape)
+
+    def storage(self, slot: object) -> object:
+        return self._storage.get(slot)
+
+    def close(self) -> None:
+        self._storage.clear()
+
+
+@final
+class CpuKernel(DeviceKernel):
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def bind(self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
+        launch: Callable[..., object] = self._kernel.bind(grid, block, tuple(args), smem_bytes)
+        return (lambda: launch(*args)) if changing else partial(launch, *args)
+
+
+@final
+class CpuDevice(Device):
+    kind = "cpu"
+
+    def workspace(self, *, sliced: bool = False) -> Workspace:
+        return CpuWorkspace()
+
+    def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
+        return CpuKernel(jit(function, fastmath=options.get("fastmath")))
+
+    def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
+        return partial(array.fill, value)
+
+    def memory(self, nbytes: int) -> Array:
+        return np.empty(max(nbytes, 1), np.uint8)
+
+    def view(self, memory: Array, offset: int, dtype: Any, shape: Shape) -> Array:
+        return np.ndarray(shape, dtype, memory.data, offset)
+
+    def read_only(self, array: Array) -> Array:
+        return _read_only(array)
+
+    def copy(self, target: Array, source: Array) -> Step:
+        return partial(np.copyto, target, source)
+
+    def upload(self, target: Array, host: Array) -> Step:
+        return partial(np.copyto, target, host)
+
+    def download(self, host: Array, source: Array) -> Step:
+        return partial(np.copyto, host, source)
+
+    def accumulate(self, op: Op, target: Array, source: Array, weight: int = 1) -> Step:
+        if isinstance(op, UserOp):
+            return self.fold(op, target, source)
+        return partial(accumulate, op, target, source, weight)
+
+    def locate(self, op: Op, values: Array, rows: Array, scores: Array, first: int) -> Sequence[Step]:
+        return [partial(locate, op, values, rows, scores, first)]
+
+    def divide(self, target: Array, divisor: int) -> Step:
+        return partial(np.divide, target, divisor, out=target)
+
+    def to_host(self, value: Any) -> Array:
+        return np.asarray(value)
+
+    def scope(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def synchronize(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,210 @@
+"""The CUDA device: one GPU, or a share of one. CuPy owns the memory and the streams, Numba compiles and launches.
+
+    host rows (page-locked segment) ──copy──> CuPy array ──as Numba array──> kernel ──> CuPy array ──copy──> host
+
+All steps of a program without slices go to one stream in the order in which they are run, so a buffer may be filled again
+while the launch before is still under way. What is repeated is recorded, and then launched as one.
+"""
+
+import contextlib
+import ctypes
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, final
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+from numba import cuda
+
+from synknumba._device import cuda_cache
+from synknumba._device.base import Device, DeviceKernel, Replay, Step, Workspace
+from synknumba._device.cuda_code import Mailbox, add_weighted, divide
+from synknumba._device.cuda_graph import record
+from synknumba._device.cuda_launch import CudaKernel, as_numba
+from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, RecordArray, Streams, typed
+from synknumba._device.cuda_steps import (
+    DEVICE_TO_DEVICE,
+    DEVICE_TO_HOST,
+    Fill,
+    OnStream,
+    address_of,
+    copy_in,
+    copy_out,
+    keeping,
+    under,
+)
+from synknumba._device.gpu_probe import import_problem
+from synknumba._errors import DeviceError
+from synknumba._host.segment import Segment
+from synknumba._types import Array, Op, Shape, UserOp
+
+_UFUNCS: dict[Op, Any] = {None: cupy.add, "sum": cupy.add, "prod": cupy.multiply, "min": cupy.minimum, "max": cupy.maximum}
+
+
+@final
+class CudaDevice(Device):
+    kind = "cuda"
+
+    def __init__(self, index: int) -> None:
+        index = _only(index)
+        context = threading.Thread(target=_make_context, args=(index,))
+        context.start()  # the driver takes as long as the imports, and needs no Python
+        problem = import_problem()
+        context.join()
+        if problem is not None:
+            raise DeviceError(problem)
+        _quieten_numba()
+        self._cupy_device = cupy.cuda.Device(index)
+        self._cupy_device.use()
+        cuda.select_device(index)
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._streams = Streams(self.stream)
+        self._numba_stream = cuda.external_stream(self.stream.ptr)
+        self._locked = LockedMemory(self._before_relocking)
+        self._box = Mailbox()
+
+    def workspace(self, *, sliced: bool = False) -> Workspace:
+        return CudaWorkspace(self._streams, self._locked, sliced=sliced)
+
+    def on_stream(self, step: Step) -> Step:
+        return OnStream(step)
+
+    def record(self, steps: Sequence[Step]) -> Replay | None:
+        return record(steps, self.stream, self._box)
+
+    def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
+        dispatcher = cuda.jit(**options)(function)
+        cuda_cache.attach(dispatcher)
+        return CudaKernel(dispatcher, self._numba_stream, debug=bool(options.get("debug")))
+
+    def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
+        if not any(np.asarray(value).tobytes()) or isinstance(array, RecordArray):
+            step = Fill(runtime.memsetAsync, address_of(array), 0, array.nbytes, self.stream.ptr)
+        else:
+            step = Fill(under(self.stream, array.fill, value))
+        step.private = private
+        return keeping(step, array)
+
+    def memory(self, nbytes: int) -> Any:
+        return cupy.cuda.alloc(max(nbytes, 1))
+
+    def view(self, memory: Any, offset: int, dtype: Any, shape: Shape) -> Any:
+        return typed(memory + offset, dtype, shape)
+
+    def copy(self, target: Any, source: Any) -> Step:
+        addresses = address_of(target), address_of(source)
+        step = OnStream(runtime.memcpyAsync, *addresses, source.nbytes, DEVICE_TO_DEVICE, self.stream.ptr)
+        return keeping(step, target, source)
+
+    def upload(self, target: Any, host: Array) -> Step:
+        self._locked.reaches(host)
+        return copy_in(target, host.ctypes.data, self.stream)
+
+    def download(self, host: Array, source: Any) -> Step:
+        return copy_out(host.ctypes.data, source, self.stream, reached=self._locked.reaches(host))
+
+    def accumulate(self, op: Op, target: Any, source: Any, weight: int = 1) -> Step:
+        if isinstance(op, UserOp):
+            return self.fold(op, target, source)
+        if op == "mean":
+            return under(self.stream, add_weighted, target, source, weight)
+        return under(self.stream, _UFUNCS[op], target, source, out=target)
+
+    def divide(self, target: Any, divisor: int) -> Step:
+        return under(self.stream, divide, target, divisor)
+
+    def to_host(self, value: Any) -> Array:
+        self.stream.synchronize()
+        if isinstance(value, cupy.ndarray):
+            host: Array = value.get()
+            return host
+        if hasattr(value, "__cuda_array_interface__"):
+            copied: Array = as_numba(value).copy_to_host()
+            return copied
+        return np.asarray(value)
+
+    def leaf(self, value: Any) -> Any:
+        return value if isinstance(value, cupy.ndarray) else self.to_host(value)
+
+    def put(self, host: Array, leaf: Any) -> None:
+        if isinstance(leaf, np.ndarray):
+            host[...] = leaf
+        elif leaf.nbytes:
+            packed = cupy.ascontiguousarray(leaf)  # freed memory is used again by what comes later on the same stream
+            runtime.memcpyAsync(host.ctypes.data, address_of(packed), packed.nbytes, DEVICE_TO_HOST, self.stream.ptr)
+
+    def scope(self) -> AbstractContextManager[object]:
+        stream: AbstractContextManager[object] = self.stream
+        return stream
+
+    def synchronize(self) -> None:
+        self._streams.synchronize()
+
+    def memory_use(self) -> tuple[int | None, int | None]:
+        return cupy.get_default_memory_pool().total_bytes(), runtime.memGetInfo()[0]
+
+    def recover(self) -> bool:
+        with contextlib.suppress(runtime.CUDARuntimeError):
+            self._streams.synchronize()
+            return True
+        # An error that stays, such as an illegal address: the context is lost, and with it the process.
+        with contextlib.suppress(runtime.CUDARuntimeError):
+            runtime.deviceSynchronize()
+            return True
+        return False
+
+    def explain(self, error: BaseException) -> str:
+        if not isinstance(error, cupy.cuda.memory.OutOfMemoryError):
+            return ""
+        free, total = runtime.memGetInfo()
+        pooled = cupy.get_default_memory_pool().free_bytes()
+        return (
+            f"The GPU has {free:,} of {total:,} bytes free, and this rank's pool {pooled:,} more. Use num_slices=, "
+            f"a smaller batch or more GPUs, or drop variables."
+        )
+
+    def attach(self, segment: Segment, *, whole: bool = False) -> None:
+        self._locked.add(segment.id, segment.array(np.uint8, (segment.size,)), whole=whole)
+
+    def detach(self, segment: Segment) -> None:
+        with contextlib.suppress(runtime.CUDARuntimeError):  # of a kernel that has made the context useless
+            self._streams.synchronize()
+            self._locked.remove(segment.array(np.uint8, (segment.size,)))
+
+    def _before_relocking(self, segment_id: int) -> None:
+        self._streams.synchronize()
+        if self.when_moved is not None:
+            self.when_moved(segment_id)
+
+    def close(self) -> None:
+        with contextlib.suppress(runtime.CUDARuntimeError):
+            self._streams.synchronize()
+            self._locked.clear()
+
+
+def _only(index: int) -> int:
+    """Hides all other GPUs from this process, which the driver then need not set up; the index of the one that is left."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = None if visible is None else visible.split(",")
+    if names is not None and index >= len(names):  # the driver will say so
+        return index
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(index) if names is None else names[index].strip()
+    return 0
+
+
+def _make_context(index: int) -> None:
+    """Makes the context that CuPy and Numba find and share later; whatever goes wrong, they will tell."""
+    with contextlib.suppress(OSError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
+def _quieten_numba() -> None:
+    """Grids are the user's business, and small ones are not worth a warning on every rank."""
+    warnings.filterwarnings("ignore", message=".*Grid size.*", category=Warning)

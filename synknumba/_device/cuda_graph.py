@@ -1,0 +1,401 @@
+"""Steps recorded as a CUDA graph: one launch instead of one for every copy and kernel.
+
+    steps ──capture──> graph ──instantiate──> executable ──launch──> wait for the mailbox, or for the stream
+
+Small results are not copied by copies, which take the copy engine 7 µs, but by one kernel, which writes them to page-locked
+memory, on which the host spins: the smallest to the mailbox itself, others where they belong. Behind it, when nobody waits any
+more, outputs are filled for the next run, where nobody else writes to them.
+
+Scalars of a kernel are parameters of its node. Other ones are written into the node: 1 µs, where a launch by Numba takes 12 to
+46. Which of the node's parameters a scalar has become is found out by capturing a launch with another scalar and comparing: so
+it does not matter how a compiler lays out its kernels' parameters. What is not found there is not replaced, and the
+steps are run one by one.
+"""
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NoReturn, final
+
+import numpy as np
+from cupy.cuda import runtime
+
+from synknumba._device.base import Replay, Step
+from synknumba._device.cuda_code import MAILED_WORDS, Copy, Mailbox, mail, publish
+from synknumba._device.cuda_launch import Launch, make_launch
+from synknumba._device.cuda_steps import CopyOut, Fill, OnStream, Store, all_on_stream
+from synknumba._errors import DeviceError
+from synknumba._wire import doorbell
+from synknumba._wire.relaunch import Relaunch, Scalar, Scalars
+
+MOST_STEPS = 5000  # what more take is not the launches
+PUBLISHED_BYTES = 64 << 10  # one block copies them; more go by copies
+
+_NOT_READY = 600  # cudaErrorNotReady: there is work under way, and nothing has gone wrong
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed: other streams' work is none of the capture's business
+
+_LETTERS = {"b": "?", "i": "qihbQIHBdf", "u": "QIHBqihbdf", "f": "dfe", "c": "df"}  # of the struct module, by a number's kind
+
+
+class _NodeParams(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h."""
+
+    _fields_ = (
+        ("func", ctypes.c_void_p),
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "smem")),
+        ("params", ctypes.POINTER(ctypes.c_void_p)),
+        ("extra", ctypes.c_void_p),
+        ("kern", ctypes.c_void_p),
+        ("ctx", ctypes.c_void_p),
+    )
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.cuGraphExecKernelNodeSetParams_v2.argtypes = [ctypes.c_void_p] * 3
+    return driver
+
+
+class _UnknownError(Exception):
+    """Something about a graph's node cannot be found out, or not be changed."""
+
+
+def _give_up(*what: object) -> NoReturn:
+    raise _UnknownError(*what)
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+@cache
+def launcher() -> int:
+    """The address of the driver's function that launches a graph: 0, or an error, of an executable and a stream."""
+    return _address(_driver().cuGraphLaunch)
+
+
+@cache
+def rewriter() -> int:
+    """The address of that which gives a node other parameters: 0, or an error, of an executable, a node and its parameters."""
+    return _address(_driver().cuGraphExecKernelNodeSetParams_v2)
+
+
+def _ask(function: str, *args: Any) -> None:
+    try:
+        code = getattr(_driver(), function)(*args)
+    except AttributeError:  # an older driver
+        _give_up(function)
+    if code != 0:
+        _give_up(function, code)
+
+
+def record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay | None:
+    """Steps that were run before as one replay; None if they do anything but put work on streams that join this one."""
+    if not steps or len(steps) > MOST_STEPS or not all_on_stream(steps):
+        return None
+    try:
+        return _record(steps, stream, box)
+    except Exception:  # noqa: BLE001  # of CUDA, CuPy, Numba, NCCL: a step does what cannot be recorded, or there is no memory
+        return None
+
+
+def _record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay:
+    prints = any(step.kernel is not None and step.kernel.prints for step in steps if isinstance(step, Launch))
+    rest, copies = (list(steps), None) if prints else _split(steps)
+    fills: list[Step] = []
+    targets: list[int] = []
+    function = 0
+    if copies is not None:
+        fills, rest = _split_fills(rest)
+        end, targets = _tell(copies, box, stream)
+        rest = [*rest, end, *fills]
+        function = launcher()
+    graph, nodes = _capture(rest, stream)
+    try:
+        executable = runtime.graphInstantiate(graph)
+    except BaseException:
+        runtime.graphDestroy(graph)
+        raise
+    relaunch = Relaunch(function, executable, stream.ptr, box.address, targets) if targets else None
+    replay = _GraphReplay(graph, executable, stream, relaunch, [*rest, *steps], nodes)
+    try:
+        for fill in fills:
+            fill()
+    except BaseException:
+        replay.close()
+        raise
+    return replay
+
+
+def _split(steps: Sequence[Step]) -> tuple[list[Step], list[Copy] | None]:
+    """The steps without the copies of small results at their end, and these; None if anything else goes to the host."""
+    head, copies = list(steps), []
+    while head and isinstance(last := head[-1], CopyOut):
+        copies.append(Copy(*last.args[:3]))
+        head.pop()
+    if any(isinstance(step, Store) for step in head) or sum(copy.nbytes for copy in copies) > PUBLISHED_BYTES:
+        return list(steps), None
+    return head, copies[::-1]
+
+
+def _tell(copies: Sequence[Copy], box: Mailbox, stream: Any) -> tuple[OnStream, list[int]]:
+    """The step that brings results to the host, and where the words of the mailbox belong."""
+    words = sum(copy.nbytes for copy in copies) // 4
+    if 0 < words <= MAILED_WORDS and not any((copy.target | copy.source | copy.nbytes) % 4 for copy in copies):
+        places = [(copy, at) for copy in copies for at in range(0, copy.nbytes, 4)]
+        return mail([copy.source + at for copy, at in places], box, stream), [copy.target + at for copy, at in places]
+    return publish(copies, box, stream), [box.nowhere]
+
+
+def _split_fills(steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+    """The private fills, before which nothing uses what they fill, and the other steps."""
+    fills: list[Step] = []
+    rest: list[Step] = []
+    for step in steps:
+        (fills if isinstance(step, Fill) and step.private else rest).append(step)
+    return fills, rest
+
+
+def _capture(steps: Sequence[Step], stream: Any) -> tuple[int, dict[int, int]]:
+    """A graph of the steps, and the node of each launch, by the step's position."""
+    nodes: dict[int, int] = {}
+    runtime.streamBeginCapture(stream.ptr, _RELAXED)
+    try:
+        for position, step in enumerate(steps):
+            step()
+            if isinstance(step, Launch) and step.changing:
+                with suppress(_UnknownError):
+                    nodes[position] = _last_node(stream)
+    except BaseException:
+        with suppress(runtime.CUDARuntimeError):
+            graph = runtime.streamEndCapture(stream.ptr)
+            if graph:
+                runtime.graphDestroy(graph)
+        raise
+    return runtime.streamEndCapture(stream.ptr), nodes
+
+
+def _last_node(stream: Any) -> int:
+    """The node that was captured last on a stream."""
+    status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
+    nodes, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_size_t()
+    told = (ctypes.byref(one) for one in (status, number, graph, nodes, count))
+    _ask("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream.ptr), *told)
+    if count.value != 1:
+        _give_up("node")
+    return nodes[0] or 0
+
+
+@final
+class _GraphReplay(Replay):
+    def __init__(
+        self,
+        graph: int,
+        executable: int,
+        stream: Any,
+        relaunch: Relaunch | None,
+        steps: Sequence[Step],
+        nodes: dict[int, int],
+    ) -> None:
+        self._graph, self._executable = graph, executable
+        self._stream, self._pointer = stream, stream.ptr
+        self._relaunch = relaunch
+        self.relaunch = 0 if relaunch is None else relaunch.address
+        self._steps = steps  # what has the addresses; those that were recorded come first
+        self._nodes = nodes
+        self._changing = len({id(step) for step in steps if isinstance(step, Launch) and step.changing})
+        self._kernels: list[_KernelNode] | None = None
+
+    def __call__(self) -> None:
+        if not self.relaunch or doorbell.launch(self.relaunch) != 0:
+            runtime.graphLaunch(self._executable, self._pointer)  # which says what is wrong
+        self.wait()
+
+    def wait(self) -> None:
+        if not self.relaunch:
+            runtime.streamSynchronize(self._pointer)
+            return
+        while not doorbell.take(self.relaunch):
+            if runtime.streamQuery(self._pointer) == _NOT_READY:
+                continue
+            runtime.streamSynchronize(self._pointer)  # raises what has gone wrong, since the mail never comes then
+            if not doorbell.take(self.relaunch):
+                message = "a recorded run has ended without its results; please report it, with the kernel"
+                raise DeviceError(message)
+
+    def renew(self) -> bool:
+        try:
+            if self._kernels is None:
+                self._kernels = self._find_kernels()
+                self.scalars = self._find_places(self._kernels)
+            for kernel in self._kernels:
+                kernel.renew(self._executable)
+        except Exception:  # noqa: BLE001  # a scalar that does not fit, a driver that refuses: the steps do it one by one
+            return False
+        return True
+
+    def _find_kernels(self) -> "list[_KernelNode]":
+        launches = {i: step for i, step in enumerate(self._steps) if isinstance(step, Launch) and i in self._nodes}
+        if len(launches) != self._changing:
+            _give_up("nodes")
+        places: list[_Place] = []
+        for step in launches.values():
+            # One kernel, so its parameters are the same in all launches.
+            places = places or _find_scalars(step, self._stream)
+        return [_KernelNode(self._nodes[i], step.arguments, places) for i, step in launches.items()]
+
+    def _find_places(self, kernels: "Sequence[_KernelNode]") -> Scalars:
+        """Where compiled code writes scalars, and what it calls then."""
+        places = [place for kernel in kernels for place in kernel.scalars]
+        calls = [(self._executable, *kernel.node_and_params) for kernel in kernels]
+        return Scalars(places, rewriter(), calls)
+
+    def close(self) -> None:
+        if self._executable:
+            with suppress(runtime.CUDARuntimeError):
+                self._stream.synchronize()
+                runtime.graphExecDestroy(self._executable)
+                runtime.graphDestroy(self._graph)
+            self._executable = self.relaunch = 0
+            self.scalars = None
+            self._steps = ()
+
+
+# ---- scalars -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where one scalar is among a kernel's parameters: one for each part of the number, and how it is packed there."""
+
+    position: int  # among the arguments
+    parts: tuple[tuple[int, str, Callable[[Any], Any]], ...]  # parameter, letter, what of the value
+
+
+def _find_scalars(launch: Launch, stream: Any) -> list[_Place]:
+    """Where the scalars that may change are, found by launches that are captured and not run."""
+    usual = _captured_params(launch.arguments, launch, stream)
+    places = []
+    for position in launch.changing:
+        value = launch.arguments[position]
+        other = _other(value)
+        changed = _captured_params([*launch.arguments[:position], other, *launch.arguments[position + 1 :]], launch, stream)
+        found = [i for i, (one, two) in enumerate(zip(usual, changed, strict=True)) if one != two]
+        kind = np.asarray(value).dtype.kind
+        getters = (_real, _imaginary) if kind == "c" else (_itself,)
+        if len(found) != len(getters):
+            _give_up("scalar", position)
+        parts = []
+        for i, get in zip(found, getters, strict=True):
+            seen = ((get(value), usual[i]), (get(other), changed[i]))
+            letter = next((one for one in _LETTERS.get(kind, "") if all(_fits(one, *pair) for pair in seen)), None)
+            if letter is None:
+                _give_up("scalar", position)
+            parts.append((i, letter, get))
+        places.append(_Place(position, tuple(parts)))
+    return places
+
+
+def _other(value: Any) -> Any:
+    """Another value of the same type, all parts of which differ."""
+    if isinstance(value, bool | np.bool_):
+        return type(value)(not value)
+    is_complex = isinstance(value, complex | np.complexfloating)
+    others = map(type(value), (1 + 2j, 3 + 4j, 5 + 6j) if is_complex else (1, 2))
+    return next(one for one in others if one.real != value.real and (one.imag != value.imag or not is_complex))
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _real(value: Any) -> Any:
+    return value.real
+
+
+def _imaginary(value: Any) -> Any:
+    return value.imag
+
+
+def _fits(letter: str, value: Any, parameter: bytes) -> bool:
+    """Whether a value is packed like that."""
+    try:
+        return struct.pack("<" + letter, value) == parameter
+    except (struct.error, TypeError):
+        return False
+
+
+def _captured_params(arguments: list[Any], launch: Launch, stream: Any) -> list[bytes]:
+    """The parameters of a kernel that is launched with these arguments."""
+    one = make_launch(launch.args[0], arguments, (0,))
+    graph, nodes = _capture([one], stream)
+    try:
+        if not nodes:
+            _give_up("node")
+        return [ctypes.string_at(address, nbytes) for address, nbytes in _read_node(nodes[0])[1]]
+    finally:
+        runtime.graphDestroy(graph)
+
+
+def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
+    """What a kernel node launches, and where each parameter is and its bytes."""
+    told = _NodeParams()
+    _ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(told))
+    if not told.params or told.extra:
+        _give_up("parameters")
+    function = ctypes.c_void_p(told.func)
+    if not told.func:
+        _ask("cuKernelGetFunction", ctypes.byref(function), ctypes.c_void_p(told.kern))
+    parameters: list[tuple[int, int]] = []
+    offset, nbytes = ctypes.c_size_t(), ctypes.c_size_t()
+    ask = getattr(_driver(), "cuFuncGetParamInfo", None)
+    if ask is None:
+        _give_up("cuFuncGetParamInfo")
+    while ask(function, ctypes.c_size_t(len(parameters)), ctypes.byref(offset), ctypes.byref(nbytes)) == 0:
+        parameters.append((told.params[len(parameters)] or 0, nbytes.value))
+    return told, parameters
+
+
+class _KernelNode:
+    """One launch of a graph, with its parameters in memory of our own.
+
+    Args:
+        node: of the graph.
+        arguments: of the launch; read again by `renew`.
+        places: where the scalars are.
+    """
+
+    def __init__(self, node: int, arguments: list[Any], places: Sequence[_Place]) -> None:
+        self._arguments = arguments
+        self._told, parameters = _read_node(node)
+        starts = np.cumsum([0] + [-(-nbytes // 16) * 16 for _, nbytes in parameters]).tolist()
+        self._memory = ctypes.create_string_buffer(starts[-1])
+        base = ctypes.addressof(self._memory)
+        self._pointers = (ctypes.c_void_p * len(parameters))(*(base + start for start in starts[:-1]))
+        for (address, nbytes), start in zip(parameters, starts[:-1], strict=True):
+            ctypes.memmove(base + start, address, nbytes)
+        self._told.params = ctypes.cast(self._pointers, ctypes.POINTER(ctypes.c_void_p))
+        self.node_and_params = node, ctypes.addressof(self._told)
+        self.scalars = [
+            Scalar(place.position, number, letter, base + starts[i])
+            for place in places
+            for number, (i, letter, _) in enumerate(place.parts)
+        ]
+        self._packs = [
+            (place.position, struct.Struct("<" + letter).pack_into, starts[i], get)
+            for place in places
+            for i, letter, get in place.parts
+        ]
+        self._set = _driver().cuGraphExecKernelNodeSetParams_v2
+
+    def renew(self, executable: int) -> None:
+        """Puts the arguments' scalars into the graph."""
+        for position, pack, start, get in self._packs:
+            pack(self._memory, start, get(self._arguments[position]))
+        code = self._set(executable, *self.node_and_params)
+        if code != 0:
+            _give_up("cuGraphExecKernelNodeSetParams", code)

@@ -1,0 +1,165 @@
+"""What this machine offers, found out without creating a CUDA context or importing a GPU library in this process."""
+
+import ctypes
+import importlib.util
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from synknumba._host.children import end_child
+from synknumba._host.inherited import fork
+from synknumba._host.signals import held_signals
+
+_CRASHED = "the NVIDIA driver crashed when it was initialised; see what `nvidia-smi` says"
+_END_SECONDS = 2.0  # the driver takes 0.1 s to let go of four GPUs
+_CUDA_ERROR_NOT_INITIALIZED = 3  # cuda.h, CUresult
+_CUDA_ERROR_NO_DEVICE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """The GPUs that this process could use.
+
+    Attributes:
+        count: visible GPUs with everything needed to use them; 0 with a `problem` or on a machine without any.
+        problem: one line on what is wrong with the CUDA installation, or None.
+    """
+
+    count: int
+    problem: str | None = None
+
+
+def _driver(mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libcuda.so.1", mode=mode)
+    except OSError:
+        return None
+
+
+def cuda_is_initialised() -> bool:
+    """Whether CUDA has been initialised in this very process; then its children could not use it."""
+    driver = _driver(os.RTLD_NOLOAD | os.RTLD_NOW)
+    if driver is None:
+        return False
+    count = ctypes.c_int(0)
+    return bool(driver.cuDeviceGetCount(ctypes.byref(count)) != _CUDA_ERROR_NOT_INITIALIZED)
+
+
+def _count_gpus(*, thorough: bool) -> DeviceReport:
+    """Initialises CUDA; to be run in a child that ends afterwards."""
+    driver = _driver()
+    if driver is None:
+        return DeviceReport(0)
+    code = driver.cuInit(0)
+    if code == _CUDA_ERROR_NO_DEVICE:
+        return DeviceReport(0)
+    if code != 0:
+        return DeviceReport(0, f"the NVIDIA driver is installed but cuInit fails with error {code}; see what `nvidia-smi` says")
+    count = ctypes.c_int(0)
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    return DeviceReport(count.value, _missing_packages(thorough=thorough) if count.value else None)
+
+
+def _missing_packages(*, thorough: bool) -> str | None:
+    """What keeps the Python packages from driving the GPUs, or None."""
+    if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
+        return "NUMBA_ENABLE_CUDASIM is set, which replaces numba.cuda by a simulator; unset it to use the GPUs"
+    if importlib.util.find_spec("cupy") is None:
+        return "GPUs need CuPy, which is not installed: pip install 'synknumba[cuda13]' (or [cuda12])"
+    return import_problem() if thorough else None
+
+
+def import_problem() -> str | None:
+    """What goes wrong when the CUDA packages are imported, or None. Not for the coordinator: it imports them."""
+    try:
+        import cupy  # noqa: F401
+        from numba import cuda
+
+        if not cuda.is_available():
+            return "numba.cuda does not find the CUDA libraries: pip install 'synknumba[cuda13]' (or [cuda12])"
+    except Exception as error:  # noqa: BLE001  # numba-cuda without its libraries raises RuntimeErrors of other packages
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        return f"the CUDA packages do not import ({reason[0]}): pip install 'synknumba[cuda13]' (or [cuda12])"
+    return None
+
+
+def probe(*, thorough: bool = False) -> DeviceReport:
+    """Counts the GPUs in a child process, so that this one never creates a CUDA context.
+
+    Args:
+        thorough: also import the CUDA packages there, which takes seconds; ranks find out by themselves.
+    """
+    with probed(thorough=thorough) as report:
+        return report
+
+
+@contextmanager
+def probed(*, thorough: bool = False) -> Iterator[DeviceReport]:
+    """As `probe`, but the child stays until the block ends: whoever opens GPUs meanwhile finds them set up.
+
+    The driver sets a GPU up for the first process that opens it, which takes 0.2 s, one GPU after another, and takes it down
+    with the last one. Ranks that come after the child would wait for each other to have it all done again.
+    """
+    if _driver_is_absent():
+        yield DeviceReport(0)
+        return
+    with ExitStack() as stack:
+        with held_signals():
+            ours, theirs = map(stack.enter_context, socket.socketpair())
+            pid = fork()
+            if pid == 0:
+                _answer(ours, theirs, thorough=thorough)
+            for _ in range(2):  # again, where Ctrl-C came before the first time had begun
+                stack.callback(_end, pid)
+        theirs.close()
+        with ours.makefile("rb") as told:
+            answer = told.read()
+        count, problem = json.loads(answer) if answer else (0, _CRASHED)
+        yield DeviceReport(0 if problem else count, problem)
+
+
+def _answer(ours: socket.socket, theirs: socket.socket, *, thorough: bool) -> NoReturn:
+    """The child's life. It ends with the process that wants to know, if it is not ended before."""
+    try:
+        ours.close()
+        report = _count_gpus(thorough=thorough)
+        theirs.sendall(json.dumps([report.count, report.problem]).encode())
+        theirs.shutdown(socket.SHUT_WR)
+        theirs.recv(1)
+    finally:
+        os._exit(0)
+
+
+def _end(pid: int) -> None:
+    with held_signals():
+        end_child(pid, _END_SECONDS)
+
+
+def _driver_is_absent() -> bool:
+    """Without a GPU's device file there is nothing to count, and nothing need be loaded or forked."""
+    return not any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg", "/dev/nvidia0", "/dev/nvhost-ctrl"))
+
+
+def usable_cores() -> int:
+    """Cores this process may use: its affinity, and its cgroup's quota rounded up."""
+    cores = len(os.sched_getaffinity(0))
+    quota = _cgroup_quota()
+    return max(1, min(cores, quota)) if quota else cores
+
+
+def _cgroup_quota() -> int | None:
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            return -(-int(quota) // int(period))
+    with suppress(OSError, ValueError):
+        quota_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text())
+        period_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text())
+        if quota_us > 0:
+            return -(-quota_us // period_us)
+    return None

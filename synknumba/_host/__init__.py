@@ -1,0 +1,1 @@
+"""What the host has: shared segments, `Data`, leases on memory, signals, child processes."""

@@ -1,0 +1,410 @@
+"""`Data`: a host array in shared memory that every rank can read, and write where a call says so.
+
+    value ──condition──> array that fits ──one copy──> segment ──view──> d[...], np.asarray(d), ranks
+
+A value is judged before anything changes, so that a refused call leaves shape and contents as they were. The segment is kept
+when the new shape fits, and grown in place when it does not.
+"""
+
+import itertools
+import math
+from typing import Any, NoReturn, TypeAlias, final
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from synknumba._errors import DataError
+from synknumba._host.array_operations import ArrayOperations, unwrap
+from synknumba._host.casting import accept, fill
+from synknumba._host.copying import private_copy
+from synknumba._host.data_checks import check_oversize, checked_dtype, checked_shape, checked_size, declared, oversized
+from synknumba._host.segment import Segment
+from synknumba._types import Array, Shape
+
+_DType: TypeAlias = np.dtype[Any]
+# (segment id, segment generation, shape, dtype, version, minibatch): all that a plan depends on
+_Layout: TypeAlias = tuple[int, int, Shape, "str | _DType", int, bool]
+
+_versions = itertools.count(1)
+
+
+@final
+class Data(ArrayOperations):
+    """A host array in shared memory, of fixed dtype and number of dimensions; the shape may change.
+
+    It is used like a NumPy array: indexing, `len`, iteration, arithmetic, ufuncs and `np.asarray` read and write the shared
+    memory without a copy. It may be made before or after `fork()` and outlives `close()`. It cannot be pickled; pass it to a
+    function as an argument.
+
+    A view (`d.data`, `d[2:5]`, `np.asarray(d)`) is of the shape at that time. Read it again after `set_value`, `set_shape`,
+    `set_length` or `free_memory`: an old view stays valid, but of the old shape, and after `free_memory` of the old memory.
+
+    Args and errors: see `data()`.
+
+    Attributes:
+        name: for messages; None or any text.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> d = synk.data([[1, 2, 3], [4, 5, 6]], dtype="float32", name="x")
+        >>> d
+        Data(shape=(2, 3), dtype=float32, alloc_size=6, name='x')
+        >>> d[1, 2] = 9
+        >>> d.set_length(3)
+        >>> d[:, 2]
+        array([3., 9., 0.], dtype=float32)
+        >>> np.sqrt(d + 1)[1, 2] == np.float32(10) ** np.float32(0.5)
+        np.True_
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_alloc_size",
+        "_dtype",
+        "_layout",
+        "_minibatch",
+        "_segment",
+        "_used",
+        "_version",
+        "_view",
+        "name",
+    )
+
+    _layout: _Layout
+    _used: int
+
+    def __init__(
+        self,
+        value: ArrayLike | None = None,
+        *,
+        dtype: DTypeLike | None = None,
+        shape: int | Shape | None = None,
+        ndim: int | None = None,
+        minibatch: bool = False,
+        force_cast: bool = False,
+        oversize: float = 1.0,
+        name: str | None = None,
+    ) -> None:
+        self.name = name
+        self._minibatch = bool(minibatch)
+        self._version = 0  # of contents that stay as they are; 0 where they may change
+        check_oversize(oversize)
+        if value is None:
+            self._dtype, new_shape = declared(self._label(), dtype, shape, ndim)
+            self._open(new_shape, oversize)
+            return
+        if shape is not None:
+            msg = (
+                f"{self._label()}: value and shape were both given; give value alone, or shape with dtype and set_value() later"
+            )
+            raise DataError(msg)
+        given: Any = _with_dtype(value) if dtype is None else value
+        self._dtype = checked_dtype(self._label(), given.dtype if dtype is None else dtype)
+        source = self._accept(given, ndim, force_cast=force_cast)
+        self._open(source.shape, oversize)
+        fill(self._view, source)
+
+    # ---- what it is
+
+    @property
+    def data(self) -> Array:
+        """A writable NumPy view of the current shape; read it again after the shape has changed."""
+        self._check_usable()
+        return self._view
+
+    @property
+    def shape(self) -> Shape:
+        """The current shape."""
+        return self._view.shape
+
+    @property
+    def size(self) -> int:
+        """The number of items of the current shape."""
+        return self._view.size
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions; fixed."""
+        return self._view.ndim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype, in native byte order; fixed."""
+        return self._dtype
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one item."""
+        return self._dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the items of the current shape."""
+        return self._view.nbytes
+
+    @property
+    def alloc_size(self) -> int:
+        """How many items memory was asked for (× oversize); shapes of up to so many items fit without new memory."""
+        return self._alloc_size
+
+    @property
+    def minibatch(self) -> bool:
+        """Whether a call's `batch` indexes this by position in the batch instead of by data row; may be set."""
+        return self._minibatch
+
+    @minibatch.setter
+    def minibatch(self, value: bool) -> None:
+        self._minibatch = bool(value)
+        self._set_layout()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the contents stay as they are, so that ranks need not be sent them again."""
+        return self._version != 0
+
+    @property
+    def version(self) -> int:
+        """The number of the contents while they are frozen, never used again; 0 where they may change."""
+        return self._version
+
+    def freeze(self) -> None:
+        """Promises that the contents stay as they are until `thaw`.
+
+        A function that was called with this and is called with the same rows again then uses what its ranks have: on GPUs
+        nothing is copied. Writing is refused meanwhile, by `set_value`, by indexing, and by calls that have it in `inout=`.
+        Views that were made before (`np.asarray(d)`, `d[2:5]`) can still be written to, which ranks may not see.
+        """
+        self._check_usable()
+        self._version = next(_versions)
+        self._view.flags.writeable = False
+        self._set_layout()
+
+    def thaw(self) -> None:
+        """Lets the contents be changed again; every call sends them, as at first."""
+        self._check_usable()
+        self._version = 0
+        self._show(self.shape)
+
+    # ---- changing it
+
+    def set_value(self, value: ArrayLike, *, force_cast: bool = False, oversize: float = 1.0) -> None:
+        """Stores `value` and takes its shape.
+
+        An array opened with `np.load(..., mmap_mode="r")` is copied straight from the file into shared memory.
+
+        Args:
+            value: array of any layout and byte order, number, or nested list; of this `ndim`. A dtype other than this one is
+                cast where NumPy calls that safe (int16 to float32, not float64 to float32). Python numbers have no width, as in
+                NumPy (NEP 50): 1 fits every number, 1.5 any float, and too large a number is an error.
+            force_cast: cast whatever NumPy can cast, silently, even where the value changes.
+            oversize: where new memory is needed, how many times the items to reserve, for later growth: 1 to 2.
+
+        Raises:
+            DataError: wrong ndim, a dtype that needs `force_cast`, or a bad `oversize`. Nothing has changed.
+            SharedMemoryError: `/dev/shm` is full. Nothing has changed.
+        """
+        self._check_thawed()
+        check_oversize(oversize)
+        source = self._detached(self._accept(value, self.ndim, force_cast=force_cast))
+        self._reshape(source.shape, oversize)
+        self._used = max(self._used, source.size)
+        fill(self._view, source)
+
+    def set_shape(self, shape: int | Shape, *, oversize: float = 1.0) -> None:
+        """Changes the shape as `numpy.ndarray.resize` does: items stay in C order, new items are zero.
+
+        Args:
+            shape: of this `ndim`.
+            oversize: as in `set_value`.
+
+        Raises:
+            DataError: wrong ndim, a negative size, or a bad `oversize`. Nothing has changed.
+            SharedMemoryError: `/dev/shm` is full. Nothing has changed.
+        """
+        self._check_thawed()
+        check_oversize(oversize)
+        dims = checked_shape(self._label(), shape)
+        if len(dims) != self.ndim:
+            msg = f"{self._label()} has {self.ndim} dimensions, which are fixed, but shape {dims} has {len(dims)}"
+            raise DataError(msg)
+        old = self.size
+        self._reshape(dims, oversize)
+        stale = min(self.size, self._used) - old  # new items in memory that was used before; beyond it the segment is zero
+        if stale > 0:
+            self._segment.array(np.uint8, (stale * self.itemsize,), old * self.itemsize)[:] = 0
+        self._used = max(self._used, self.size)
+
+    def set_length(self, n: int, *, oversize: float = 1.0) -> None:
+        """Changes the number of rows; the rows there are stay, new rows are zero. Errors as in `set_shape`."""
+        if self.ndim == 0:
+            msg = f"{self._label()} has 0 dimensions, and so no length to set"
+            raise DataError(msg)
+        self.set_shape((checked_size(self._label(), "n", n), *self.shape[1:]), oversize=oversize)
+
+    def free_memory(self) -> None:
+        """Gives the memory back, here and on the ranks, but for one page; the length becomes 0. Row shape and dtype stay.
+
+        A 0-d `Data` always has its one item: it becomes zero, and keeps its page.
+        """
+        self._check_thawed()
+        if self.ndim == 0:
+            self.data[...] = np.zeros((), self._dtype)
+            return
+        self._check_usable()
+        shape = (0, *self.shape[1:])
+        self._segment.close()
+        self._open(shape, 1.0)
+
+    def condition_data(self, value: ArrayLike, *, force_cast: bool = False) -> Array:
+        """The array that `set_value` would store: of this dtype, C-contiguous. Stores nothing.
+
+        It is `value` itself where that is such an array already. Errors as in `set_value`.
+        """
+        source = self._accept(value, self.ndim, force_cast=force_cast)
+        if source.dtype == self._dtype and source.dtype.isnative and source.flags.c_contiguous:
+            return source
+        conditioned: Array = np.empty(source.shape, self._dtype)
+        fill(conditioned, source)
+        return conditioned
+
+    # ---- as Python sees it
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._check_thawed()
+        value = unwrap(value)
+        if isinstance(value, np.ndarray) and self._segment.generation > 0:
+            value = self._detached(value)
+        self.data[unwrap(index)] = value
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __repr__(self) -> str:
+        """Shows shape, dtype and allocation, never the contents."""
+        name = "" if self.name is None else f", name={self.name!r}"
+        minibatch = ", minibatch=True" if self._minibatch else ""
+        return f"Data(shape={self.shape}, dtype={self._dtype}, alloc_size={self._alloc_size}{name}{minibatch})"
+
+    def __reduce__(self) -> NoReturn:
+        """Refuses: a copy in another process would no longer be shared."""
+        msg = (
+            f"{self._label()} cannot be pickled or deep-copied: it is shared memory. Pass it as an argument instead of "
+            f"capturing it in the function, or use np.array(d) for a copy"
+        )
+        raise DataError(msg)
+
+    # ---- within
+
+    def _label(self) -> str:
+        return "Data" if self.name is None else f"Data {self.name!r}"
+
+    def _check_usable(self) -> None:
+        if self._segment.closed:
+            msg = (
+                f"{self._label()} belongs to the coordinator and cannot be used on a rank; pass it as an argument instead of "
+                f"capturing it in the function"
+            )
+            raise DataError(msg)
+
+    def _check_thawed(self) -> None:
+        if self._version:
+            msg = f"{self._label()} is frozen, so that ranks need not be sent it again; call thaw() before changing it"
+            raise DataError(msg)
+
+    def _open(self, shape: Shape, oversize: float) -> None:
+        size = math.prod(shape)
+        self._alloc_size = oversized(size, oversize)
+        self._segment = Segment(self._alloc_size * self._dtype.itemsize)
+        self._used = size  # items of the segment that may be other than zero
+        self._show(shape)
+
+    def _reshape(self, shape: Shape, oversize: float) -> None:
+        self._check_usable()
+        size = math.prod(shape)
+        if size > self._alloc_size:
+            wanted = oversized(size, oversize)
+            self._segment.grow(wanted * self._dtype.itemsize)
+            self._alloc_size = wanted
+        self._show(shape)
+
+    def _show(self, shape: Shape) -> None:
+        self._view = self._segment.array(self._dtype, shape)
+        self._set_layout()
+
+    def _set_layout(self) -> None:
+        # A plain attribute: calls use it as a dict key on their shortest path. The str of a structured dtype lacks its fields.
+        dtype = self._dtype.str if self._dtype.names is None else self._dtype
+        self._layout = (self._segment.id, self._segment.generation, self.shape, dtype, self._version, self._minibatch)
+
+    def _detached(self, array: Array) -> Array:
+        """`array`, or a copy of it where it shows this memory: NumPy does not see that two mappings overlap."""
+        return private_copy(array) if self._segment.overlaps(array) else array
+
+    def _accept(self, value: Any, ndim: int | None, *, force_cast: bool) -> Array:
+        """`value` as an array that `fill` can store without failing, or a DataError."""
+        if isinstance(value, Data):
+            value = value.data
+        return accept(value, self._dtype, ndim, self._label(), force_cast=force_cast)
+
+
+def data(
+    value: ArrayLike | None = None,
+    *,
+    dtype: DTypeLike | None = None,
+    shape: int | Shape | None = None,
+    ndim: int | None = None,
+    minibatch: bool = False,
+    force_cast: bool = False,
+    oversize: float = 1.0,
+    name: str | None = None,
+) -> Data:
+    """Makes an array in shared memory, from `value` or, filled with zeros, from a dtype and a shape.
+
+    Give `value` (with `dtype`, `ndim` or both to insist on them), or `dtype` with `shape` or `ndim`; `value` and `shape`
+    together are refused. With `ndim` alone the shape is (0, 0, …), to be set later.
+
+    Args:
+        value: array, number or nested list, host; copied. See `Data.set_value` for what is cast.
+        dtype: any of fixed size: numbers, `S16`, `U16`, times, records of those; no objects. By default the value's.
+        shape: of zeros to begin with.
+        ndim: number of dimensions, 0 allowed.
+        minibatch: a call's `batch` indexes this by position in the batch instead of by data row.
+        force_cast: cast the value even where NumPy does not call that safe.
+        oversize: how many times the items to reserve, for later growth: 1 to 2.
+        name: for messages.
+
+    Raises:
+        DataError: too little or contradictory information, a value that does not fit, a dtype of no fixed size.
+        SharedMemoryError: `/dev/shm` is full.
+
+    Example:
+        >>> import synknumba as synk
+        >>> x = synk.data(shape=(2000, 10), dtype="float32", oversize=1.1)
+        >>> x.alloc_size
+        22000
+        >>> x.set_length(2100)  # fits
+        >>> x.shape, x.alloc_size
+        ((2100, 10), 22000)
+    """
+    return Data(
+        value,
+        dtype=dtype,
+        shape=shape,
+        ndim=ndim,
+        minibatch=minibatch,
+        force_cast=force_cast,
+        oversize=oversize,
+        name=name,
+    )
+
+
+def _with_dtype(value: Any) -> Any:
+    """`value` where it tells its dtype, else read as an array, once: that may be from a file, or of a long list."""
+    if isinstance(value, Data | np.ndarray | np.generic):
+        return value
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        msg = f"a {type(value).__name__} cannot be read as an array: {error}"
+        raise DataError(msg) from error

@@ -1,0 +1,441 @@
+"""One POSIX shared memory segment: make it, grow it, map it, let it go.
+
+    coordinator                                        rank
+    Segment(nbytes)    shm_open, unlink, reserve, map
+      fd, id, size  ────────── socketpair ───────────→ Segment.attach(id, fd, size)
+    grow(nbytes)       reserve more, map the whole anew
+      fd, id, size  ────────── socketpair ───────────→ Segment.attach(id, fd, larger size)
+    last reference     close fd, tell the listeners ─→ close()
+
+A segment has a name for a few microseconds only: nothing is left in `/dev/shm` whoever is killed when, and nobody else can open
+it. Its pages are reserved when it is made, so a full `/dev/shm` is an error here and never a SIGBUS later. The memory goes when
+no process has a descriptor or a mapping any more; a NumPy view holds the mapping it was made on, and nothing else.
+"""
+
+import ctypes
+import errno
+import glob
+import itertools
+import mmap
+import os
+import re
+import resource
+import secrets
+import sys
+import time
+import weakref
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import partial
+from typing import Self, TypeVar, final
+
+import numpy as np
+import posix_ipc
+from numpy.typing import DTypeLike
+
+from synknumba._errors import SharedMemoryError
+from synknumba._host.signals import held_signals
+from synknumba._types import Array, Shape
+
+# tmpfs undoes an interrupted reservation: in one piece, a large one would start over at every tick of a profiling timer.
+# 16 MiB take 2 to 4 ms.
+_RESERVE_STEP = 16 << 20
+
+_DELETED = re.compile(r"/synk-[0-9a-f]{24} \(deleted\)$")  # how /proc shows the descriptor of a segment
+
+_PREFIX = "/synk-"
+_STALE_SECONDS = 10.0  # a name lasts microseconds
+
+_T = TypeVar("_T")
+
+_ids = itertools.count(1)
+_tokens = itertools.count(1)
+_listeners: dict[int, Callable[[int], None]] = {}
+_descriptors: dict[int, tuple[int, int]] = {}  # by segment id: the descriptor, and the process that made the segment
+_alive: "weakref.WeakSet[Segment]" = weakref.WeakSet()
+_maps: "weakref.WeakKeyDictionary[mmap.mmap, int]" = weakref.WeakKeyDictionary()  # to segment ids; views may outlive those
+
+
+def on_release(callback: Callable[[int], None]) -> Callable[[], None]:
+    """Calls `callback(segment id)` whenever a segment that this process made is let go.
+
+    The callback may run in any thread between any two instructions, since a garbage collection may be what let the segment
+    go: it must not block, not take a lock that others hold for long, and not raise.
+
+    Returns:
+        A function that ends the subscription; calling it again does nothing.
+    """
+    token = next(_tokens)
+    _listeners[token] = callback
+
+    def unsubscribe() -> None:
+        _listeners.pop(token, None)
+
+    return unsubscribe
+
+
+@final
+class Segment:
+    """POSIX shared memory, reserved, mapped into this process, and nameless.
+
+    Attributes:
+        id: unique in the life of the process that made the segment, never used again.
+        size: bytes reserved: what was asked for, rounded up to pages; at least one page.
+        generation: how often the segment has grown; a mapping made before that is too short.
+        fd: the descriptor to pass on, close-on-exec; -1 where there is none (closed, or attached).
+
+    Example:
+        >>> from synknumba._host.segment import Segment
+        >>> segment = Segment(100)
+        >>> segment.array("float32", (2, 3)).tolist()
+        [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+        >>> segment.close()
+    """
+
+    id: int
+    size: int
+    generation: int
+    fd: int
+
+    def __init__(self, nbytes: int) -> None:
+        """Reserves `nbytes` bytes of zeros.
+
+        Raises:
+            SharedMemoryError: `/dev/shm` or the memory has no such space, or the process has no descriptor left.
+        """
+        size = _round_to_pages(nbytes)
+        segment_id = next(_ids)
+        fd, mapping = _with_descriptors(partial(_make, segment_id, size, nbytes))
+        self._adopt(segment_id, size, mapping, fd)
+
+    @classmethod
+    def attach(cls, segment_id: int, fd: int, size: int) -> Self:
+        """Maps a segment that another process made. Listeners are not told when it goes, and it cannot grow.
+
+        Args:
+            segment_id: the `id` it has there.
+            fd: its descriptor, as received; closed here, whatever happens.
+            size: its `size`.
+
+        Raises:
+            SharedMemoryError: the segment cannot be mapped.
+        """
+        try:
+            mapping = _map(fd, size, populate=False)  # a rank touches its own rows only
+        finally:
+            os.close(fd)
+        segment = cls.__new__(cls)
+        segment._adopt(segment_id, size, mapping, -1)  # noqa: SLF001  # of this very class
+        return segment
+
+    def _adopt(self, segment_id: int, size: int, mapping: mmap.mmap, fd: int) -> None:
+        self.id = segment_id
+        self.size = size
+        self.generation = 0
+        self.fd = fd
+        self._mapping: mmap.mmap | None = mapping
+        self._ranges = [_address_range(mapping)]
+        _maps[mapping] = segment_id
+        self._finalizer = weakref.finalize(self, _release, segment_id, fd)
+        self._finalizer.atexit = False  # a process that ends gives its memory back by that
+        _alive.add(self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` was called, or this is a forked child that let go of its parent's segments."""
+        return self._mapping is None
+
+    def grow(self, nbytes: int) -> None:
+        """Makes the segment at least `nbytes` bytes large, in place. Contents are kept and the new bytes are zero.
+
+        Views made before stay valid: they show the same memory through the old, shorter mapping.
+
+        Raises:
+            SharedMemoryError: there is no such space, or the segment is closed or attached. The segment is as it was.
+        """
+        if self.fd < 0:
+            msg = f"{self!r} cannot grow: it is closed, or another process made it. Grow it there and attach it again."
+            raise SharedMemoryError(msg)
+        size = _round_to_pages(nbytes)
+        if size <= self.size:
+            return
+        try:
+            _reserve(self.fd, self.size, size, nbytes)
+            mapping = _with_descriptors(partial(_map, self.fd, size, populate=True))
+        except BaseException:
+            os.ftruncate(self.fd, self.size)  # gives back what was reserved of it
+            raise
+        self._mapping = mapping
+        self._ranges.append(_address_range(mapping))
+        _maps[mapping] = self.id
+        self.size = size
+        self.generation += 1
+
+    def array(self, dtype: DTypeLike, shape: Shape, offset: int = 0) -> Array:
+        """A writable, C-contiguous view that starts `offset` bytes into the segment; it holds the memory by itself.
+
+        Raises:
+            SharedMemoryError: the segment is closed, or too small.
+        """
+        if self._mapping is None:
+            msg = f"{self!r} has no memory to view."
+            raise SharedMemoryError(msg)
+        try:
+            if offset < 0 or min(shape, default=0) < 0:  # NumPy lets both through, and reads elsewhere
+                msg = "it would begin or end before its memory"
+                raise ValueError(msg)  # noqa: TRY301
+            return np.ndarray(shape, dtype, buffer=self._mapping, offset=offset)
+        except (TypeError, ValueError) as error:
+            msg = f"{self!r} does not hold an array of dtype {dtype} and shape {shape} at byte {offset}: {error}."
+            raise SharedMemoryError(msg) from error
+
+    def overlaps(self, array: Array) -> bool:
+        """Whether `array` may show memory of this segment, through a mapping from before it grew too.
+
+        NumPy compares addresses, so it takes two mappings of the same memory for different memory. The answer may be a wrong
+        yes, where an old mapping is gone and its addresses were used again.
+        """
+        low, high = np.lib.array_utils.byte_bounds(array)
+        return any(low < stop and start < high for start, stop in self._ranges)
+
+    def close(self) -> None:
+        """Lets the segment go; does nothing the second time. Views that still exist stay valid until they die."""
+        self._mapping = None  # never mmap.close(), which fails while views exist
+        self._finalizer()
+        self.fd = -1
+
+    def abandon(self) -> None:
+        """In a forked child: as `close()`, but silent, and for a segment that the parent made."""
+        self._mapping = None
+        if self._finalizer.detach() is not None and self.fd >= 0:
+            _descriptors.pop(self.id, None)
+            os.close(self.fd)
+        self.fd = -1
+
+    def make_private(self) -> None:
+        """Lets the segment go, but leaves this process what is in it: views stay, and what is written to them is its own.
+
+        No memory is copied before something is written. Nobody else may write to the segment after this.
+
+        Raises:
+            OSError: the kernel refuses, as where no memory may be promised beyond what there is. The segment is as it was.
+        """
+        assert self._mapping is not None  # noqa: S101  # not closed
+        assert self.fd >= 0  # noqa: S101  # of this process
+        _map_over(self._mapping, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, self.fd)
+        _maps.pop(self._mapping, None)
+        self.close()
+
+    def __repr__(self) -> str:
+        """Shows the id, the size and the state."""
+        state = "closed" if self.closed else "open"
+        return f"<Segment id={self.id} size={self.size} {state}>"
+
+
+def total_bytes() -> int:
+    """Bytes of all segments that this process has made and not let go of."""
+    return sum(segment.size for segment in tuple(_alive) if segment.fd >= 0)
+
+
+def release_inherited(keep: Collection[Segment] = ()) -> None:
+    """In a forked child: lets go of every segment inherited from the parent, except those in `keep`.
+
+    A child inherits descriptors and mappings, and would hold the memory after the parent has dropped it. The segments are
+    closed in this process; their mappings are replaced by pages without access, so that a view which user code has kept in a
+    global variable faults instead of showing something else.
+    """
+    ids = {segment.id for segment in keep}
+    inodes = {os.fstat(segment.fd).st_ino for segment in keep if segment.fd >= 0}
+    for segment in tuple(_alive):
+        if segment.id not in ids:
+            segment.abandon()
+    for mapping, segment_id in tuple(_maps.items()):
+        if segment_id not in ids:
+            _cover(mapping)
+    _blank_descriptors(inodes)
+
+
+def _release(segment_id: int, fd: int) -> None:
+    # A forked child may have closed the descriptor and reused its number; its parent's segments go by release_inherited().
+    if fd < 0 or _descriptors.get(segment_id) != (fd, os.getpid()):
+        return
+    try:
+        for callback in tuple(_listeners.values()):
+            callback(segment_id)
+    finally:
+        with held_signals():
+            del _descriptors[segment_id]
+            os.close(fd)
+
+
+def close_orphans() -> None:
+    """Closes what interrupts have left open: of segments that were not made to the end, and of finalizers.
+
+    Python drops what a signal handler raises in a finalizer, which then does no more.
+    """
+    alive = {segment.id for segment in tuple(_alive)}
+    for segment_id, (fd, _) in tuple(_descriptors.items()):
+        if segment_id not in alive:
+            _release(segment_id, fd)
+
+
+def _round_to_pages(nbytes: int) -> int:
+    return max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+
+
+def sweep_names() -> None:
+    """Removes the names of segments whose makers were killed in the microseconds between making and unlinking them.
+
+    It can do no harm: a segment that is open needs its name no more.
+    """
+    for path in glob.glob(f"/dev/shm{_PREFIX}*"):  # where Linux has them
+        with suppress(OSError):
+            if time.time() - os.stat(path).st_mtime > _STALE_SECONDS:
+                os.unlink(path)
+
+
+def has_room(nbytes: int) -> bool:
+    """Whether so many bytes of shared memory may be taken that nothing depends on: half of it must stay free."""
+    status = os.statvfs("/dev/shm")  # where Linux has it
+    free, whole = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    return whole == 0 or free - nbytes >= whole // 2
+
+
+def allow_descriptors() -> bool:
+    """Raises the limit of open files of this process to the most that it may have; whether that is more than before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # where the kernel's own limit is lower
+        return False
+    return True
+
+
+class _NoDescriptorError(SharedMemoryError):
+    """The process has as many open files as it may."""
+
+
+def _with_descriptors(make: Callable[[], _T]) -> _T:
+    """Makes something that takes descriptors; where there are too few, with more of them."""
+    try:
+        return make()
+    except _NoDescriptorError:
+        if not allow_descriptors():
+            raise
+        return make()
+
+
+def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
+    with held_signals():  # from here on it is known, whatever is raised before there is a segment
+        fd = _open_nameless(nbytes)
+        _descriptors[segment_id] = fd, os.getpid()
+    try:
+        _reserve(fd, 0, size, nbytes)
+        return fd, _map(fd, size, populate=True)
+    except BaseException:
+        with held_signals():
+            del _descriptors[segment_id]
+            os.close(fd)
+        raise
+
+
+def _open_nameless(nbytes: int) -> int:
+    # 96 random bits: the name is nobody else's, so it may be unlinked even where Ctrl-C hides whether it was made.
+    name = f"{_PREFIX}{secrets.token_hex(12)}"
+    try:
+        memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
+    except (OSError, posix_ipc.Error) as error:
+        raise _cannot_have(nbytes, error) from error
+    finally:
+        with suppress(posix_ipc.ExistentialError):  # it was not made
+            posix_ipc.unlink_shared_memory(name)
+    fd: int = memory.fd
+    return fd
+
+
+def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
+    if (free := _free_bytes(fd)) is not None and stop - start > free:  # else it would fill /dev/shm before it failed
+        raise _no_space(nbytes, free)
+    try:
+        for offset in range(start, stop, _RESERVE_STEP):
+            length = min(_RESERVE_STEP, stop - offset)
+            os.posix_fallocate(fd, offset, length)
+            os.posix_fallocate(fd, offset, length)  # tmpfs clears pages at their second reservation, else at their first touch
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.ENOMEM}:
+            os.ftruncate(fd, start)  # before the free bytes are counted for the message
+            raise _no_space(nbytes, _free_bytes(fd)) from error
+        raise _cannot_have(nbytes, error) from error
+
+
+def _free_bytes(fd: int) -> int | None:
+    """Free bytes of the file system of `fd`; None where it has no limit of its own."""
+    status = os.fstatvfs(fd)
+    return status.f_bavail * status.f_frsize if status.f_blocks else None
+
+
+def _map(fd: int, size: int, *, populate: bool) -> mmap.mmap:
+    # Filling the page table at once costs 0.1 s per GiB of cleared pages, page by page at the first write 0.3 to 2.5 s.
+    flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
+    try:
+        if sys.version_info >= (3, 13):
+            mapping = mmap.mmap(fd, size, flags=flags, trackfd=False)
+        else:
+            mapping = mmap.mmap(fd, size, flags=flags)  # keeps a duplicate of fd
+    except (OSError, ValueError) as error:
+        raise _cannot_have(size, error) from error
+    return mapping
+
+
+def _address_range(mapping: mmap.mmap) -> tuple[int, int]:
+    return np.lib.array_utils.byte_bounds(np.frombuffer(mapping, np.uint8))
+
+
+def _cover(mapping: mmap.mmap) -> None:
+    _map_over(mapping, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)  # without access
+
+
+def _map_over(mapping: mmap.mmap, access: int, flags: int, fd: int) -> None:
+    """Puts another mapping where one is, in one step: whoever looks there sees the one or the other."""
+    start, stop = _address_range(mapping)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    map_fixed = 0x10  # <sys/mman.h>; the mmap module lacks it
+    if libc.mmap(start, stop - start, access, map_fixed | flags, fd, 0) != start:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _blank_descriptors(keep: Collection[int]) -> None:
+    """Turns this process's descriptors of segments, except those of the inodes in `keep`, into ones of /dev/null.
+
+    Before Python 3.13 a mapping keeps a descriptor of its own and closes that number when it dies, so the number stays taken.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        with suppress(FileNotFoundError):  # listdir's own
+            if _DELETED.search(os.readlink(f"/proc/self/fd/{name}")) and os.fstat(fd).st_ino not in keep:
+                os.dup2(null, fd, inheritable=False)
+    os.close(null)
+
+
+def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:
+    left = "the machine is out of memory" if free is None else f"/dev/shm has {free:,} bytes free"
+    return SharedMemoryError(
+        f"{nbytes:,} bytes of shared memory were asked for, but {left}. Drop Data that is no longer needed (free_memory()), or "
+        f"enlarge it: mount -o remount,size=<bytes> /dev/shm as root, or docker run --shm-size=<bytes> for a container."
+    )
+
+
+def _cannot_have(nbytes: int, error: Exception) -> SharedMemoryError:
+    # posix_ipc raises an OSError without a number when descriptors run out.
+    if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE} or "files" in str(error):
+        return _NoDescriptorError(
+            f"{nbytes:,} bytes of shared memory were asked for, but the process has no file descriptor left. Every Data and "
+            f"every Variable takes one or two: drop some, or raise the limit with ulimit -Hn."
+        )
+    return SharedMemoryError(f"{nbytes:,} bytes of shared memory were asked for, but could not be had: {error}.")

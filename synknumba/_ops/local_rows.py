@@ -1,0 +1,109 @@
+"""Which of its own rows each rank gets of sliceable variables: what a `local_batch` selects, rank by rank (pure)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._errors import BatchError
+from synknumba._ops.rows import Listed, Range, Rows, select
+from synknumba._types import Array
+
+_ACCEPTED = (
+    "a local_batch is one selection for all ranks (an int, a slice, or a list of row numbers), or a list with one selection "
+    "for each rank"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OwnRows:
+    """The rows that each rank gets of what it holds.
+
+    Attributes:
+        rows: by rank.
+        whole: each rank gets all that it has.
+    """
+
+    rows: tuple[Rows, ...]
+    whole: bool
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many, by rank."""
+        return tuple(rows.count for rows in self.rows)
+
+    @property
+    def ranges(self) -> "tuple[Range, ...] | None":
+        """The rows as ranges, where all of them are."""
+        return tuple(rows for rows in self.rows if isinstance(rows, Range)) if self._all_ranges else None
+
+    @property
+    def _all_ranges(self) -> bool:
+        return all(isinstance(rows, Range) for rows in self.rows)
+
+    def indices(self) -> Array:
+        """The row numbers, one rank's after the other: int64."""
+        parts = [rows.indices() if isinstance(rows, Range) else rows.indices for rows in self.rows]
+        return np.concatenate(parts).astype(np.int64, copy=False)
+
+
+def select_own(local_batch: Any, lengths: Sequence[int]) -> OwnRows:
+    """Selects rows on each rank.
+
+    Args:
+        local_batch: None for all; an int (the first rows), a slice, or a list of row numbers, for every rank; or a list or 2-D
+            array with such a selection, or None, for each rank.
+        lengths: rows that each rank has.
+
+    Raises:
+        BatchError: a rank has no such row, the list has not one entry for each rank, or no rank gets a row.
+
+    >>> [rows.indices().tolist() for rows in select_own([slice(0, 2), slice(3, 6)], [6, 6]).rows]
+    [[0, 1], [3, 4, 5]]
+    """
+    if local_batch is None:
+        return OwnRows(tuple(Range(0, 1, length) for length in lengths), whole=True)
+    if not _is_per_rank(local_batch):
+        local_batch = [local_batch] * len(lengths)
+    elif len(local_batch) != len(lengths):
+        message = f"local_batch lists {len(local_batch)} selections for {len(lengths)} ranks; {_ACCEPTED}"
+        raise BatchError(message)
+    rows = tuple(_select(rank, one, length) for rank, (one, length) in enumerate(zip(local_batch, lengths, strict=True)))
+    if not any(one.count for one in rows):
+        message = f"empty local_batch: it selects no rows on any rank, which have {', '.join(map(str, lengths))}"
+        raise BatchError(message)
+    return OwnRows(rows, whole=False)
+
+
+def _is_per_rank(local_batch: Any) -> bool:
+    """Whether it is a list of selections rather than one selection."""
+    if isinstance(local_batch, np.ndarray):
+        return local_batch.ndim == 2
+    if not isinstance(local_batch, list | tuple):
+        return False
+    return any(one is None or isinstance(one, slice | range | list | tuple | np.ndarray) for one in local_batch)
+
+
+def _select(rank: int, selection: Any, length: int) -> Rows:
+    """One rank's rows; there may be none."""
+    if isinstance(selection, slice):
+        try:
+            found = range(*selection.indices(length))
+        except (TypeError, ValueError) as error:
+            message = f"local_batch on rank {rank}: {selection!r} is not a slice of rows: {error}"
+            raise BatchError(message) from error
+        return Range(found.start, found.step, len(found)) if found else Range(0, 1, 0)
+    if isinstance(selection, list | tuple | range | np.ndarray) and np.size(np.asarray(selection)) == 0:
+        return Listed(np.empty(0, np.int64))
+    if length == 0:
+        if selection is None:
+            return Range(0, 1, 0)
+        message = f"local_batch on rank {rank}, which has no rows: {selection!r} selects some; give [] or None for that rank"
+        raise BatchError(message)
+    try:
+        return select(selection, length)
+    except BatchError as error:
+        message = f"local_batch on rank {rank}, which has {length} rows: {error}"
+        raise BatchError(message) from None

@@ -1,0 +1,159 @@
+"""How a rank combines its part of the elements of large results: steps made once for each place that they are written to.
+
+cores    parts[0][own], parts[1][own], … ──op──> place[own]
+GPUs     result ──(mean: · rows)──> reduce_scatter, in place ──(mean: / all rows)──> result[own] ──copy──> place[own]
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._comm import Communicator, Exchange
+from synknumba._device import Step
+from synknumba._host.lease import MOST_PLACES
+from synknumba._ops import reduction
+from synknumba._ops.rows import part
+from synknumba._rank.kernel_routine import KernelRoutine
+from synknumba._rank.replay import Repetition
+from synknumba._rank.routine import Place, Repeated
+from synknumba._types import Array
+from synknumba._wire.program import Combination, Combined
+from synknumba._wire.relaunch import Again
+
+RUNS_KEPT = 64 * MOST_PLACES  # places, and for means the rows of all ranks
+
+
+@final
+class CombinationRoutine(Repeated):
+    """A combination on one rank.
+
+    Args:
+        told: what is combined.
+        place: of the rank.
+        source: the kernel whose results these are.
+        communicator: between the devices; None where the parts are in shared memory.
+    """
+
+    def __init__(self, told: Combination, place: Place, source: KernelRoutine, communicator: Communicator | None) -> None:
+        self.segments = source.segments  # it goes with the kernel's program
+        self.variables = source.variables
+        self.function = source.function
+        self.written: set[int] = set()
+        self._told = told
+        self._place = place
+        self._source = source
+        self._communicator = communicator
+        self._layout = struct.Struct(f"<{len(told.results) + (place.world_size if told.weighted else 0)}q")
+        self._runs: dict[bytes, Repetition] = {}
+        self._last: tuple[bytes, Repetition] | None = None
+
+    def __call__(self) -> None:
+        packed = bytes(self._place.control.values.data[: self._layout.size])
+        run = self._runs.get(packed)
+        if run is None:
+            while len(self._runs) >= RUNS_KEPT:
+                self._runs.pop(next(iter(self._runs))).close()
+            values = self._layout.unpack(packed)
+            run = self._make(values)  # may forget the others, where memory is locked anew
+            self._runs[packed] = run
+            self.written.update(values[: len(self._told.results)])
+        self._last = (packed, run)
+        run()
+
+    @property
+    def again(self) -> Again | None:
+        if self._last is None:
+            return None
+        packed, run = self._last
+        return run.again(self._told.number, self._place.control.values, packed)
+
+    def forget_buffers(self) -> None:
+        for run in self._runs.values():
+            run.close()
+        self._runs.clear()
+        self._last = None
+        self.written.clear()
+
+    def _make(self, values: Sequence[int]) -> Repetition:
+        results = self._told.results
+        weights = np.array(values[len(results) :], np.int64)
+        parts = [self._part(result, segment) for result, segment in zip(results, values[: len(results)], strict=True)]
+        make = self._on_cores if self._communicator is None else self._on_devices
+        return Repetition(self._place.device, make(parts, weights))
+
+    def _part(self, result: Combined, segment: int) -> Array:
+        """This rank's elements of the result, where the coordinator reads them."""
+        start, stop = part(result.count, self._place.world_size, self._place.rank)
+        return self._place.segments[segment].array(result.dtype, (result.count,))[start:stop]
+
+    def _on_cores(self, targets: Sequence[Array], weights: Array) -> list[Step]:
+        steps: list[Step] = []
+        for result, target in zip(self._told.results, targets, strict=True):
+            assert result.parts is not None  # noqa: S101  # they are in shared memory
+            start, stop = part(result.count, self._place.world_size, self._place.rank)
+            parts = self._place.host(result.parts).reshape(self._place.world_size, result.count)[:, start:stop]
+            steps.append(partial(reduction.combine_into, result.op, parts, weights, target))
+        return steps
+
+    def _on_devices(self, targets: Sequence[Array], weights: Array) -> list[Step]:
+        device, communicator = self._place.device, self._communicator
+        assert communicator is not None  # noqa: S101  # else they are in shared memory
+        before: list[Step] = []
+        reductions: list[Step] = []
+        after: list[Step] = []
+        for result, target in zip(self._told.results, targets, strict=True):
+            line = self._source.total(result.name, result.dtype, (result.count,))
+            if result.op == "mean":
+                line = self._weighted(result, line, weights, before)
+            exchange, own = self._exchange(result, line)
+            reductions.append(communicator.reduce_scatter([exchange], _collective_op(result)))
+            if not len(target):
+                continue
+            if result.op == "mean":
+                own = self._divided(result, own, weights, after)
+            after.append(device.download(target, own))
+        return [*before, *(device.on_stream(step) if communicator.on_stream else step for step in reductions), *after]
+
+    def _exchange(self, result: Combined, line: Any) -> tuple[Exchange, Any]:
+        """The result of each rank, which gets its part of all where it has it."""
+        world_size, rank = self._place.world_size, self._place.rank
+        cuts = [part(result.count, world_size, one) for one in range(world_size)]
+        own = line[slice(*cuts[rank])]
+        sources = tuple(line if one == rank else None for one in range(world_size))
+        targets = tuple(own if one == rank else None for one in range(world_size))
+        counts = tuple(stop - start for start, stop in cuts)
+        return Exchange(line.dtype, sources, targets, (result.count,) * world_size, counts), own
+
+    def _weighted(self, result: Combined, line: Any, weights: Array, steps: list[Step]) -> Any:
+        """This rank's mean, times its rows, in at least double precision."""
+        device = self._place.device
+        wide = self._source.workspace.scratch((result.name, "wide"), np.result_type(result.dtype, np.float64), line.shape)
+        steps.append(device.fill(wide, wide.dtype.type(0)))
+        weight = int(_shares(weights)[self._place.rank])
+        if weight:  # what a rank without rows has is of no account, were it NaN
+            steps.append(device.accumulate("mean", wide, line, weight))
+        return wide
+
+    def _divided(self, result: Combined, own: Any, weights: Array, steps: list[Step]) -> Any:
+        """The mean from the sum, in the result's dtype."""
+        device = self._place.device
+        total = int(_shares(weights).sum())
+        if total > 1:
+            steps.append(device.divide(own, total))
+        if own.dtype == np.dtype(result.dtype):
+            return own
+        narrow = self._source.workspace.scratch((result.name, "narrow"), result.dtype, own.shape)
+        steps += [device.fill(narrow, narrow.dtype.type(0)), device.accumulate("sum", narrow, own)]
+        return narrow
+
+
+def _shares(weights: Array) -> Array:
+    """The weights; where one rank has all rows 1, since w·v / w may differ from v in the last bit."""
+    return weights if np.count_nonzero(weights) > 1 else np.minimum(weights, 1)
+
+
+def _collective_op(result: Combined) -> Any:
+    return "sum" if result.op == "mean" else result.op

@@ -1,0 +1,156 @@
+"""How a rank runs a Python function: called once a slice, what it returns merged over slices and packed for the coordinator."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._device import Step, fold_kernel
+from synknumba._errors import PartitionError, ReductionError
+from synknumba._ops import reduction
+from synknumba._ops.tree import flatten, spread, unflatten
+from synknumba._rank.result_writer import ResultWriter
+from synknumba._rank.routine import Moves, Place, Routine, SliceRows
+from synknumba._rank.update_routine import Updates
+from synknumba._types import Array, UserOp
+from synknumba._wire.control import RESULT_BYTES
+from synknumba._wire.messages import News, Returned
+from synknumba._wire.program import Program, Tree
+
+
+@final
+class FunctionRoutine(Routine):
+    """A Python function of device arrays: called once a slice, results in what it returns."""
+
+    def __init__(self, program: Program, place: Place, function: Callable[..., Any]) -> None:
+        super().__init__(program, place)
+        self._function = function
+        self._writer = ResultWriter(place.control.results[place.rank], RESULT_BYTES, place.device)
+        self._steps: list[Step] = []  # up to the last slice
+        self._after: list[Step] = []  # of updates
+        self._results: list[tuple[Any, SliceRows | None]] = []
+        self._alone: Callable[[], Any] | None = None  # the one call, where it needs nothing around it
+
+    def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
+        slices = self.slices(values)
+        updates = Updates(self, slices, lift=False)
+        calls, parts, checks = [], [], []
+        for number, rows in enumerate(slices):
+            moves = Moves(number, self.workspace.turns, updates)
+            arguments = {name: self.argument(name, param, rows, values, moves) for name, param in self.program.parameters}
+            moves.after += updates.fold()
+            call = self._call_with(arguments)
+            parts.append(moves.around(partial(self._call_slice, call, rows, alone=len(slices) == 1)))
+            checks += moves.checks
+            calls.append((call, moves.is_empty))
+        self._steps = [*checks, *updates.before(), *self.workspace.in_order(parts)]
+        self._after = updates.after()
+        plain = self.place.device.kind == "cpu" and len(calls) == 1 and calls[0][1] and not updates
+        self._alone = calls[0][0] if plain and self.program.subset is None and self.program.shards is None else None
+
+    def _call_slice(self, call: Callable[[], Any], rows: SliceRows | None, *, alone: bool) -> None:
+        result = self._subset(call())
+        self._results.append((result if alone else self._keep(result), rows))
+
+    def _call_with(self, arguments: dict[str, Any]) -> Callable[[], Any]:
+        """A call of the function; dicts and lists are new each time, since the function may put something else into them."""
+        trees = [name for name, param in self.program.parameters if isinstance(param, Tree)]
+        if not trees:
+            return partial(self._function, **arguments)
+        return lambda: self._function(**arguments | {name: _fresh(arguments[name]) for name in trees})
+
+    def forget_buffers(self) -> None:
+        super().forget_buffers()
+        self._steps = []
+        self._after = []
+        self._alone = None
+
+    def run(self) -> News | None:
+        if self._alone is not None:
+            return self._writer.write(self._alone())
+        self._results.clear()  # of a call that failed
+        with self.place.device.scope():
+            for step in self._steps:
+                step()
+            news = self._answer(self._results)  # before variables change that a result may be a view of
+            self._results.clear()
+            for step in self._after:
+                step()
+            self.place.device.synchronize()
+            return news
+
+    def descriptors(self, news: News) -> list[int]:
+        return self._writer.descriptors if isinstance(news, Returned) and news.segment is not None else []
+
+    def close(self) -> None:
+        super().close()
+        self._writer.close()
+
+    def _answer(self, results: list[tuple[Any, SliceRows | None]]) -> News | None:
+        if not results:
+            self._writer.write_nothing()
+            return None
+        if self.program.shards is not None:
+            return self._writer.write(tuple(self._by_shard(results)))
+        if len(results) == 1:
+            return self._writer.write(results[0][0])
+        return self._writer.write(self._merge(results))
+
+    def _by_shard(self, results: list[tuple[Any, SliceRows | None]]) -> Iterator[Any]:
+        """One result for each shard that has rows, in order."""
+        for _, ours in groupby(results, lambda one: None if one[1] is None else one[1].shard):
+            group = list(ours)
+            yield group[0][0] if len(group) == 1 else self._merge(group)
+
+    def _subset(self, result: Any) -> Any:
+        subset = self.program.subset
+        if subset is None:
+            return result
+        return result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
+
+    def _keep(self, result: Any) -> Any:
+        """A copy on the host: the next slice uses the memory of the arguments again, and a result may be a view of it."""
+        leaves, structure = flatten(result)
+        return unflatten(structure, [np.array(self.place.device.to_host(leaf)) for leaf in leaves])
+
+    def _merge(self, results: list[tuple[Any, SliceRows | None]]) -> Any:
+        """The results of several slices as one."""
+        flat = [flatten(result) for result, _ in results]
+        structure = flat[0][1]
+        if any(other != structure for _, other in flat):
+            message = f"{self._function.__name__} returned results of different structure for different slices"
+            raise PartitionError(message)
+        ops = spread(self.program.ops, structure)
+        if ops is None:
+            return results[0][0]  # the coordinator sees that the ops do not fit, and says so
+        weights = [1 if rows is None else rows.count for _, rows in results]
+        if not any(weights):  # rows of its own alone: what this rank returns has no weight among the ranks
+            weights = [1] * len(results)
+        to_host = self.place.device.to_host
+        merged = [_merge_leaf(op, [to_host(leaves[i]) for leaves, _ in flat], weights) for i, op in enumerate(ops)]
+        return unflatten(structure, merged)
+
+
+def _fresh(tree: Any) -> Any:
+    """The same leaves in dicts, lists and tuples of their own."""
+    leaves, structure = flatten(tree)
+    return unflatten(structure, leaves)
+
+
+def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
+    if op == "gather":
+        # The coordinator refuses to gather numbers, which have no rows.
+        return parts[0] if parts[0].ndim == 0 else np.concatenate(parts, axis=0)
+    shapes = [part.shape for part in parts]
+    if len(set(shapes)) > 1:
+        message = (
+            f'results of different shapes cannot be put together over slices: {shapes}. Use num_slices=1, or the op "gather".'
+        )
+        raise ReductionError(message)
+    for part in parts:
+        reduction.check_dtype("sum" if op is None else op, part.dtype, "a result, over slices")
+    if isinstance(op, UserOp):
+        return fold_kernel.fold(op, np.stack(parts))
+    return reduction.combine("sum" if op is None else op, np.stack(parts), np.asarray(weights))

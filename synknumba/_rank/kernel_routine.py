@@ -1,0 +1,403 @@
+"""How a rank runs a kernel: buffers, launches, and outputs that are put together over slices.
+
+loads → fill outputs with the identity → launch → stores → fold into the rank's part           once a slice
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._device import DeviceKernel, Step
+from synknumba._host.lease import MOST_PLACES
+from synknumba._ops import reduction
+from synknumba._ops.launch import LaunchConfig
+from synknumba._rank.replay import Repetition
+from synknumba._rank.routine import Moves, Place, Routine, SliceRows, scalar_value
+from synknumba._rank.update_routine import Updates
+from synknumba._types import Array, Shape
+from synknumba._wire.program import Dynamic, Program, Result
+from synknumba._wire.relaunch import Again, Packing
+
+BINDINGS_KEPT = 512  # selections of rows whose steps are kept: an epoch of minibatches, for most
+
+
+@dataclass(slots=True)
+class Binding:
+    """What one selection of rows takes, with the launches' arguments as they are for one set of scalars.
+
+    Attributes:
+        scalars: of the call, as they were packed.
+        launches: the arguments of each launch.
+        run: all steps.
+    """
+
+    scalars: bytes
+    launches: list[list[Any]]
+    run: Repetition
+
+
+@final
+class KernelRoutine(Routine):
+    """A Numba CUDA kernel: launched once a slice, results in output parameters."""
+
+    def __init__(self, program: Program, place: Place, kernel: DeviceKernel, launch: LaunchConfig) -> None:
+        super().__init__(program, place)
+        self.written: set[int] = set()
+        self._kernel = kernel
+        self._launch = launch
+        self._now: Binding | None = None
+        self._known: set[Repetition] = set()  # by compiled code
+        self._has_loaded = False  # frozen rows, at this run
+        self._kept: dict[tuple[Any, ...], Binding] = {}
+        self._dynamic = {
+            position: param for position, (_, param) in enumerate(program.parameters) if isinstance(param, Dynamic)
+        }
+        first = {position: param.index for position, param in self._dynamic.items()}
+        self._packing = Packing(program.values, self._scalar_bytes, first)
+
+    def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
+        rows = values[self._row_values :]
+        binding = self._kept.get(rows)
+        if binding is None:
+            replaced = self.workspace.replaced
+            binding = self._make_binding(values, scalars)
+            if self.workspace.replaced != replaced:  # the others would keep the memory that was replaced
+                self._let_go()
+            while len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
+                gone = self._kept.pop(next(iter(self._kept))).run
+                gone.close()
+                self._known.discard(gone)
+            self._kept[rows] = binding
+            self.written.update(rows[len(rows) - self.program.lent :])
+        elif binding.scalars != scalars:
+            binding.scalars = b""  # unknown until they have been changed
+            self._change_scalars(binding, values)
+            binding.run.renew(scalars)
+            binding.scalars = scalars
+        self._now = binding
+
+    def run(self) -> None:
+        assert self._now is not None  # noqa: S101  # bound before
+        self._has_loaded = False
+        self._now.run()
+
+    @property
+    def again(self) -> Again | None:
+        now = self._now
+        # Who loads frozen rows will find others at the next run, as in an epoch of minibatches, or else be known then.
+        if now is None or not now.run.is_recorded or self._packed is None or self._has_loaded:
+            return None
+        self._known.add(now.run)
+        values, changed = self.place.control.values, partial(self._scalars_changed, now)
+        return now.run.again(self.program.number, values, self._packed, changed)
+
+    def _scalars_changed(self, binding: Binding) -> None:
+        """Compiled code has called it with other scalars."""
+        binding.scalars = b""
+        self._packed = None
+
+    def contents_change(self) -> None:
+        self._has_loaded = True
+        for run in self._known:
+            run.forget()
+        self._known.clear()
+
+    def forget_buffers(self) -> None:
+        super().forget_buffers()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        for binding in self._kept.values():
+            binding.run.close()
+        self._kept.clear()
+        self._known.clear()
+        self._now = None
+        self.written.clear()
+
+    def _change_scalars(self, binding: Binding, values: tuple[Any, ...]) -> None:
+        for args in binding.launches:
+            for position, param in self._dynamic.items():
+                args[position] = scalar_value(param, values)
+
+    def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> Binding:
+        slices = self.slices(values)
+        results = [(name, self._placed(param, values)) for name, param in self.program.parameters if isinstance(param, Result)]
+        outputs = {name: self._output(name, param, slices) for name, param in results}
+        updates = Updates(self, slices, lift=True)
+        launches: list[list[Any]] = []
+        checks: list[Step] = []
+        parts = []
+        for number, rows in enumerate(slices):
+            moves = Moves(number, self.workspace.turns, updates)
+            launches.append(self._arguments(values, rows, outputs, moves))
+            parts.append(moves.around(self._launch_step(launches[-1], rows)))
+            checks += moves.checks
+        before = [step for output in outputs.values() for step in output.before()] + updates.before()
+        after = [step for output in outputs.values() for step in output.after()] + updates.after()
+        steps = [*before, *self.workspace.in_order(parts), *after]
+        return Binding(scalars, launches, Repetition(self.place.device, steps, checks, self._packing))
+
+    def _arguments(
+        self, values: tuple[Any, ...], rows: SliceRows | None, outputs: "Mapping[str, OutputSteps]", moves: Moves
+    ) -> list[Any]:
+        """What a slice's launch gets; what goes on around it is added to the moves."""
+        args = []
+        for name, param in self.program.parameters:
+            is_output = name in outputs
+            arg = outputs[name].array(rows, moves) if is_output else self.argument(name, param, rows, values, moves)
+            args.append(self._kernel.convert(arg))
+        for output in outputs.values():
+            moves.after += output.fold(rows)
+        if moves.updates is not None:
+            moves.after += moves.updates.fold()
+        return args
+
+    def _placed(self, result: Result, values: tuple[Any, ...]) -> Result:
+        """The result, in the segment that this call has for it."""
+        if result.lent is None or result.parts is None:
+            return result
+        return replace(result, parts=replace(result.parts, segment=values[result.lent - self.program.lent]))
+
+    def _output(self, name: str, param: Result, slices: Sequence[SliceRows | None]) -> "OutputSteps":
+        own = self.program.own_shards(self.place.world_size, self.place.rank)
+        if param.op in reduction.LOCATING:
+            return Locator(self, name, param, own)
+        if self.program.shards is None or param.parts is None or param.op == "gather":
+            return Accumulator(self, name, param, slices)
+        return ShardAccumulator(self, name, param, slices, own)
+
+    def total(self, name: str, dtype: Any, shape: Shape) -> Any:
+        """What the slices of an output come to that stays on the device; whoever asks gets the same memory."""
+        return self.workspace.scratch((name, "total"), dtype, shape)
+
+    def _launch_step(self, args: list[Any], rows: SliceRows | None) -> Step:
+        grid, block = self._launch.resolve(None if rows is None else rows.count)
+        return self._kernel.bind(grid, block, self._launch.smem_bytes, args, tuple(self._dynamic))
+
+    def held(self, number: int, leaf: int) -> Any:
+        """Kernels see a 0-d array as one of shape (1,), which they can index."""
+        array = super().held(number, leaf)
+        return array if array.shape else array.reshape(1)
+
+
+class OutputSteps(ABC):
+    """One output of a kernel on one rank: what the launches write into, and what goes on around them."""
+
+    @abstractmethod
+    def before(self) -> list[Step]:
+        """Steps before the first slice."""
+
+    @abstractmethod
+    def array(self, rows: SliceRows | None, moves: Moves) -> Any:
+        """What the kernel writes into for one slice; what prepares and stores it is added to the moves."""
+
+    @abstractmethod
+    def fold(self, rows: SliceRows | None) -> list[Step]:
+        """Steps after a slice."""
+
+    @abstractmethod
+    def after(self) -> list[Step]:
+        """Steps after the last slice: a mean's weighted sum becomes the rank's mean, and the total is stored."""
+
+
+@final
+class Accumulator(OutputSteps):
+    """One output of a kernel on one rank: its buffer for each slice, and how slices are put together.
+
+    Where there is one slice the kernel writes into what is stored as the rank's part. With several, each writes into scratch
+    memory that starts at the op's identity, and is folded into it. An output that is not filled has elements for each slice:
+    all write into the rank's part.
+    """
+
+    def __init__(self, routine: KernelRoutine, name: str, param: Result, slices: Sequence[SliceRows | None]) -> None:
+        self._routine = routine
+        self._device = routine.place.device
+        self._name = name
+        self._param = param
+        self._slices = slices
+        self._rows = sum(rows.count for rows in slices if rows is not None)
+        self._part = self._find_part()
+        final_dtype = reduction.result_dtype(param.op, np.dtype(param.dtype))
+        self._direct = len(slices) == 1 and final_dtype == np.dtype(param.dtype)
+        self._shared = param.op is None and not param.filled
+        self._total: Any = None
+        self._stores: list[Step] = []  # of the total
+        if param.stays and not self._direct:
+            self._total = routine.total(name, final_dtype, param.shape)
+        elif self._part is not None and param.op != "gather" and not self._direct:
+            buffer = routine.workspace.output(None if param.in_control else (name, "total"), self._part)
+            self._total = buffer.array
+            self._stores = [] if buffer.store is None else [self._device.download(self._part, buffer.array)]
+        self._scratch: Any = None
+
+    def _find_part(self) -> Array | None:
+        """This rank's part of the result, or for "gather" the rows of all ranks."""
+        param, place = self._param, self._routine.place
+        if param.parts is None or param.stays:
+            return None
+        if param.in_control:
+            memory = place.control.results[place.rank, param.parts.offset :]
+            nbytes = int(np.prod(param.shape, dtype=np.int64)) * np.dtype(param.parts.dtype).itemsize
+            return memory[:nbytes].view(param.parts.dtype).reshape(param.shape or (1,))
+        host = place.host(param.parts)
+        if param.op == "gather":
+            return host
+        return host[place.rank].reshape(param.shape or (1,))
+
+    def before(self) -> list[Step]:
+        if self._total is None or self._shared:
+            return []
+        op, total = self._param.op, self._total
+        identity = reduction.identity("sum" if op == "mean" else op, total.dtype)
+        return [self._device.fill(total, identity, private=self._param.in_control)]
+
+    def array(self, rows: SliceRows | None, moves: Moves) -> Any:
+        op, workspace = self._param.op, self._routine.workspace
+        dtype = np.dtype(self._param.dtype)
+        shape, slot, target = self._param.shape or (1,), (self._name, moves.turn), None
+        if op == "gather":
+            assert rows is not None  # noqa: S101  # the coordinator refuses to gather where there are no rows
+            shape = (rows.count, *self._param.shape)
+            target = None if self._part is None else self._part[rows.start : rows.stop]
+        elif self._direct:
+            target = self._part
+        if self._shared and self._total is not None:
+            array = self._total
+        elif self._direct and self._param.stays:
+            array = self._routine.total(self._name, dtype, shape)
+        elif target is None:
+            array = self._scratch = workspace.scratch(slot, dtype, shape)
+        else:
+            buffer = workspace.output(None if self._param.in_control else slot, target)
+            array = buffer.array
+            moves.stores += [] if buffer.store is None else [buffer.store]
+        private = target is not None and self._param.in_control
+        if self._param.filled:
+            moves.before.append(self._device.fill(array, reduction.identity(op, dtype), private=private))
+        return array
+
+    def fold(self, rows: SliceRows | None) -> list[Step]:
+        if self._total is None or self._shared:
+            return []
+        return [self._device.accumulate(self._param.op, self._total, self._scratch, 1 if rows is None else rows.count)]
+
+    def after(self) -> list[Step]:
+        if self._total is None:
+            return []
+        divides = self._param.op == "mean" and self._slices
+        steps = [self._device.divide(self._total, self._rows or 1)] if divides else []
+        return steps + self._stores
+
+
+@final
+class ShardAccumulator(OutputSteps):
+    """One output of a kernel, of shards that are kept apart: shard s of this rank's is line s of an array.
+
+    All lines start at the op's identity, which is what stays of a shard without rows. Where a shard is one slice, the kernel
+    writes into its line; several are folded into it.
+    """
+
+    def __init__(
+        self, routine: KernelRoutine, name: str, param: Result, slices: Sequence[SliceRows | None], own: tuple[int, int]
+    ) -> None:
+        assert param.parts is not None  # noqa: S101  # it is wanted
+        self._routine = routine
+        self._device = routine.place.device
+        self._name = name
+        self._param = param
+        self._rows = [0] * (own[1] - own[0])
+        for rows in slices:
+            assert rows is not None  # noqa: S101  # the coordinator refuses shards where there are no rows
+            self._rows[rows.shard] += rows.count
+        self._host = routine.place.host(param.parts)[slice(*own)].reshape(own[1] - own[0], *(param.shape or (1,)))
+        one_slice = routine.program.num_slices == 1 and np.dtype(param.parts.dtype) == np.dtype(param.dtype)
+        self._direct = one_slice or (param.op is None and not param.filled)
+        buffer = routine.workspace.output((name, "shards"), self._host)
+        self._lines = buffer.array
+        self._on_host = buffer.store is None
+        self._scratch: Any = None
+
+    def before(self) -> list[Step]:
+        op = "sum" if self._param.op == "mean" else self._param.op
+        return [self._device.fill(self._lines, reduction.identity(op, self._lines.dtype))] if len(self._host) else []
+
+    def array(self, rows: SliceRows | None, moves: Moves) -> Any:
+        assert rows is not None  # noqa: S101  # as above
+        if self._direct:
+            return self._lines[rows.shard]
+        dtype, shape = np.dtype(self._param.dtype), self._param.shape or (1,)
+        self._scratch = self._routine.workspace.scratch((self._name, moves.turn), dtype, shape)
+        moves.before.append(self._device.fill(self._scratch, reduction.identity(self._param.op, dtype)))
+        return self._scratch
+
+    def fold(self, rows: SliceRows | None) -> list[Step]:
+        assert rows is not None  # noqa: S101  # as above
+        if self._direct:
+            return []
+        return [self._device.accumulate(self._param.op, self._lines[rows.shard], self._scratch, rows.count)]
+
+    def after(self) -> list[Step]:
+        steps: list[Step] = []
+        if self._param.op == "mean" and not self._direct:
+            steps = [self._device.divide(self._lines[s], rows) for s, rows in enumerate(self._rows) if rows]
+        if len(self._host) and not self._on_host:
+            steps.append(self._device.download(self._host, self._lines))
+        return steps
+
+
+@final
+class Locator(OutputSteps):
+    """One output of a kernel of which the best row is wanted: line s of two arrays, values and rows, for shard s of this rank.
+
+    The kernel writes a value, or several, for each row of a slice; the best is kept from slice to slice.
+    """
+
+    def __init__(self, routine: KernelRoutine, name: str, param: Result, own: tuple[int, int]) -> None:
+        self._routine = routine
+        self._device = routine.place.device
+        self._name = name
+        self._param = param
+        self._scores: Any = None
+        self._hosts: list[Array] = []
+        if param.parts is None or param.rows is None:  # it is not wanted
+            return
+        columns = int(np.prod(param.shape, dtype=np.int64))
+        self._hosts = [
+            routine.place.host(one)[slice(*own)].reshape(own[1] - own[0], columns) for one in (param.parts, param.rows)
+        ]
+        slots = (name, "values"), (name, "rows")  # not those of the scores, which are by turns
+        buffers = [routine.workspace.output(slot, host) for slot, host in zip(slots, self._hosts, strict=True)]
+        self._best = [buffer.array for buffer in buffers]
+        self._on_host = all(buffer.store is None for buffer in buffers)
+
+    def before(self) -> list[Step]:
+        if not self._hosts or not self._hosts[0].size:
+            return []
+        values, rows = self._best
+        return [
+            self._device.fill(values, reduction.identity(self._param.op, values.dtype)),
+            self._device.fill(rows, np.int64(-1)),
+        ]
+
+    def array(self, rows: SliceRows | None, moves: Moves) -> Any:
+        assert rows is not None  # noqa: S101  # the coordinator refuses to locate where there are no rows
+        dtype, shape = np.dtype(self._param.dtype), (rows.count, *self._param.shape)
+        self._scores = self._routine.workspace.scratch((self._name, moves.turn), dtype, shape)
+        moves.before.append(self._device.fill(self._scores, reduction.identity(self._param.op, dtype)))
+        return self._scores
+
+    def fold(self, rows: SliceRows | None) -> list[Step]:
+        if not self._hosts or rows is None or not self._hosts[0].size:
+            return []
+        values, best_rows = self._best
+        scores = self._scores.reshape(rows.count, values.shape[1])
+        return list(self._device.locate(self._param.op, values[rows.shard], best_rows[rows.shard], scores, rows.start))
+
+    def after(self) -> list[Step]:
+        if not self._hosts or not self._hosts[0].size or self._on_host:
+            return []
+        return [self._device.download(host, best) for host, best in zip(self._hosts, self._best, strict=True)]

@@ -1,0 +1,373 @@
+"""The loop that every rank runs, from the fork to its end.
+
+    wait for the doorbell → a program's number: run its routine
+                          → MESSAGE: read a command from the socket and carry it out
+                          → a call that was recorded on a device: compiled code repeats it (`_serving`)
+    arrive (with news where there is something to say) → send the news → wait again
+
+A Python exception, of the user's code or of ours, is news, and the loop goes on. A rank ends when it is told to, or when the
+coordinator has died: the kernel ends it at once, whatever it does, by the parent-death signal or by SIGIO from the lifeline.
+"""
+
+import linecache
+import os
+import pickle
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, assert_never
+
+from synknumba._comm import Communicator, host_communicator, nccl_communicator, nccl_problem, nccl_unique_id
+from synknumba._device import Device, DeviceKernel, open_device
+from synknumba._host.inherited import flush
+from synknumba._host.segment import Segment
+from synknumba._ops.launch import LaunchConfig
+from synknumba._rank.collective_routine import CollectiveRoutine, TransferRoutine
+from synknumba._rank.combination_routine import CombinationRoutine
+from synknumba._rank.function_routine import FunctionRoutine
+from synknumba._rank.held_memory import Holding
+from synknumba._rank.kernel_routine import KernelRoutine
+from synknumba._rank.routine import Place, Repeated, Routine
+from synknumba._rank.startup import RankConfig, settle
+from synknumba._wire import channel, pickling
+from synknumba._wire import doorbell as doorbell_module
+from synknumba._wire.control import MESSAGE
+from synknumba._wire.messages import (
+    Answer,
+    Attach,
+    Command,
+    Drop,
+    Failed,
+    Hold,
+    Install,
+    Invitation,
+    Invite,
+    Join,
+    Measure,
+    Measured,
+    News,
+    Stop,
+)
+from synknumba._wire.program import Collective, Combination, FunctionSpec, Program, Transfer
+from synknumba._wire.rank_warnings import Collector
+from synknumba._wire.relaunch import Table
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A shipped function, ready on the device."""
+
+    spec: FunctionSpec
+    function: Callable[..., Any]
+    kernel: DeviceKernel | None
+    launch: LaunchConfig | None
+
+
+class StopAsked(Exception):  # noqa: N818  # nothing is wrong
+    """The coordinator has asked the rank to end."""
+
+
+class CoordinatorGoneError(Exception):
+    """The coordinator's process has ended."""
+
+
+class Rank:
+    """One rank's state between calls."""
+
+    def __init__(self, config: RankConfig, device: Device, collector: Collector) -> None:
+        self.config = config
+        self.device = device
+        self._collector = collector
+        self.segments: dict[int, Segment] = {}
+        self.functions: dict[int, Loaded] = {}
+        self.routines: dict[int, Repeated] = {}
+        self.holdings: dict[int, Holding] = {}
+        self.place = Place(config.rank, config.world_size, config.control, device, self.segments, self.holdings)
+        self._table = Table()
+        self._transports: dict[bool, Communicator] = {}  # by whether it goes over the host
+        device.when_moved = self._forget_buffers
+
+    # ---- the loop
+
+    def run(self) -> None:
+        """Until told to stop, or until the coordinator has died."""
+        config, control, rank = self.config, self.config.control, self.config.rank
+        base, world_size = control.base, config.world_size
+        warned = self._collector.waiting
+        pauses, yields = control.patience.pauses, control.patience.rank
+        sequence, number, table = 0, self._await_command(0), self._table
+        while number is not None:
+            sequence += 1  # rounds follow one another: there is no other that the doorbell can have been rung for
+            news, descriptors, again = None, [], None
+            try:
+                if number == doorbell_module.UNDER_WAY:
+                    again = table.late
+                    again.finish()
+                elif (routine := self.routines.get(number)) is not None:
+                    news, again = routine(), routine.again
+                    if news is not None:
+                        descriptors = routine.descriptors(news)
+                elif number != MESSAGE:
+                    raise KeyError(number)  # noqa: TRY301  # a bug of ours is told like any other exception
+                else:
+                    news = self._obey()
+            except StopAsked:
+                return
+            except CoordinatorGoneError:
+                return
+            except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
+                # Copies under way must not land in memory that the script writes to next.
+                lost = not self.device.recover()
+                news = replace(describe_failure(error, "" if lost else self.device.explain(error)), lost=lost)
+            silent = news is None and not warned
+            if silent and again is not None:
+                table.add(again)
+            if silent and table.known:
+                number = doorbell_module.serve(base, world_size, rank, sequence, pauses, yields, table.address)
+                sequence += table.served
+                table.catch_up()  # before Python runs any of them
+            elif silent:
+                number = doorbell_module.arrive(base, world_size, rank, sequence, 0, pauses, yields)
+            else:
+                payload, descriptors = self._pack(news, descriptors)
+                number = doorbell_module.arrive(base, world_size, rank, sequence, 1, 0, 0)
+            if number == doorbell_module.MUST_POST:
+                control.done.post()
+                number = doorbell_module.NO_COMMAND
+            if not silent:
+                channel.send(config.socket, payload, descriptors, self.watch)
+            if number == doorbell_module.NO_COMMAND:
+                number = self._await_command(sequence)
+
+    def _await_command(self, sequence: int) -> int | None:
+        """The command of the round after `sequence`; None if the coordinator has died."""
+        control, config = self.config.control, self.config
+        while True:
+            number: int = doorbell_module.await_command(control.base, sequence, control.patience.pauses, control.patience.rank)
+            if number != doorbell_module.NO_COMMAND:
+                return number
+            if not control.sleep_rank(config.rank, sequence, config.coordinator):
+                return None
+
+    def _pack(self, news: News | None, descriptors: list[int]) -> tuple[bytes, list[int]]:
+        """What there is to say as bytes; that it cannot be packed is news as well."""
+        rank, warned = self.config.rank, self._collector.hand_over()
+        try:
+            return channel.pack(Answer(rank, news, warned)), descriptors
+        except Exception as error:  # noqa: BLE001  # whatever a class of the user's raises when it is pickled
+            return channel.pack(Answer(rank, describe_failure(error), warned)), []
+
+    def watch(self) -> None:
+        """Raises when the coordinator has died."""
+        if os.getppid() != self.config.coordinator:
+            raise CoordinatorGoneError
+
+    # ---- commands
+
+    def _obey(self) -> News | None:
+        """Carries out the command on the socket."""
+        try:
+            command, descriptors = channel.receive(self.config.socket, self.watch)
+        except EOFError:
+            raise CoordinatorGoneError from None
+        assert isinstance(command, Command)  # noqa: S101  # nothing else is ever sent
+        match command:
+            case Attach(segments):
+                self._attach(segments, descriptors)
+            case Install(function, program):
+                self._install(function, program)
+            case Hold():
+                self._hold(command)
+            case Invite():
+                return self._invite()
+            case Join(unique_id):
+                self._transports[False] = self._gpu_transport(unique_id)
+            case Drop():
+                self._drop(command)
+            case Measure():
+                return Measured(*self.device.memory_use())
+            case Stop():
+                raise StopAsked
+            case _:
+                assert_never(command)
+        return None
+
+    def _attach(self, segments: tuple[tuple[int, int], ...], descriptors: list[int]) -> None:
+        left = list(descriptors)
+        try:
+            for segment_id, size in segments:
+                self._attach_one(segment_id, size, left.pop(0))
+        finally:
+            for descriptor in left:
+                os.close(descriptor)
+
+    def _attach_one(self, segment_id: int, size: int, descriptor: int) -> None:
+        old = self.segments.pop(segment_id, None)
+        if old is not None:
+            self.device.detach(old)
+            self._forget_buffers(segment_id)
+        segment = self.segments[segment_id] = Segment.attach(segment_id, descriptor, size)
+        self.device.attach(segment)
+
+    def _forget_buffers(self, segment_id: int) -> None:
+        for routine in self.routines.values():
+            if segment_id in routine.segments or segment_id in routine.written:
+                routine.forget_buffers()
+
+    def _install(self, spec: FunctionSpec | None, program: Program | Combination | Collective | Transfer | None) -> None:
+        if spec is not None:
+            self.functions[spec.id] = self._load(spec)
+        match program:
+            case Program():
+                self.routines[program.number] = self._routine(program, self.functions[program.function])
+            case Collective():
+                self.routines[program.number] = CollectiveRoutine(program, self.place, self._transport(host=program.host))
+            case Combination():
+                self.routines[program.number] = self._combination(program)
+            case Transfer():
+                self.routines[program.number] = TransferRoutine(program, self.place)
+
+    def _routine(self, program: Program, loaded: Loaded) -> Routine:
+        if loaded.kernel is None:
+            return FunctionRoutine(program, self.place, loaded.function)
+        assert loaded.launch is not None  # noqa: S101  # every kernel is shipped with one
+        return KernelRoutine(program, self.place, loaded.kernel, loaded.launch)
+
+    def _combination(self, told: Combination) -> CombinationRoutine:
+        source = self.routines[told.program]
+        assert isinstance(source, KernelRoutine)  # noqa: S101  # it was installed before
+        return CombinationRoutine(told, self.place, source, self._transport(host=False) if told.on_devices else None)
+
+    # ---- variables and transports
+
+    def _hold(self, command: Hold) -> None:
+        rank, layout = self.config.rank, command.layout
+        memory = self.place.host(command.hosts[rank]) if command.hosts else self.device.memory(layout.place(rank)[1])
+        new = self.holdings[command.number] = Holding(layout, rank, memory, self.device)
+        old = self.holdings.get(command.carry)
+        if old is not None:
+            for step in new.carry_over(old):
+                step()
+            self.device.synchronize()
+
+    def _transport(self, *, host: bool) -> Communicator:
+        """This rank's end of a transport."""
+        rank, world_size = self.config.rank, self.config.world_size
+        if host not in self._transports and (host or world_size == 1):  # alone there is nobody to join
+            self._transports[host] = host_communicator(rank, world_size) if host else self._gpu_transport(b"")
+        return self._transports[host]
+
+    def _invite(self) -> Invitation:
+        problem = nccl_problem()
+        makes_it = problem is None and self.config.rank == 0
+        return Invitation(nccl_unique_id() if makes_it else b"", problem)
+
+    def _gpu_transport(self, unique_id: bytes) -> Communicator:
+        return nccl_communicator(self.config.world_size, self.config.rank, unique_id, self.device.stream)
+
+    # ---- functions
+
+    def _load(self, spec: FunctionSpec) -> Loaded:
+        linecache.cache.update(spec.sources)
+        function, launch, options = pickling.load(spec.payload, lambda number: self.functions[number].function)
+        kernel = self.device.kernel(function, options) if spec.style == "kernel" else None
+        return Loaded(spec, function, kernel, launch)
+
+    def _drop(self, gone: Drop) -> None:
+        # A program over memory that is gone is never run again, and would hold its mapping and its buffers.
+        orphans = [
+            number
+            for number, routine in self.routines.items()
+            if not routine.segments.isdisjoint(gone.segments)
+            or not routine.variables.isdisjoint(gone.variables)
+            or routine.function in gone.functions
+        ]
+        for number in (*gone.programs, *orphans):
+            routine = self.routines.pop(number, None)
+            if routine is not None:
+                routine.close()
+        for function_id in gone.functions:
+            self.functions.pop(function_id, None)
+        for number in gone.variables:
+            self.holdings.pop(number, None)
+        for segment_id in gone.segments:
+            segment = self.segments.pop(segment_id, None)
+            if segment is not None:
+                self._forget_buffers(segment_id)
+                self.device.detach(segment)
+                segment.close()
+
+    def close(self) -> None:
+        """Frees what the rank holds."""
+        self._drop(Drop(tuple(self.segments), tuple(self.routines), tuple(self.functions), tuple(self.holdings)))
+        for transport in self._transports.values():
+            transport.close()
+        self.device.close()
+
+
+def describe_failure(error: BaseException, more: str = "") -> Failed:
+    """An exception as news, with what the device says of it; its traceback starts where the user's code does."""
+    start = error.__traceback__
+    while start is not None and start.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        start = start.tb_next
+    text = "".join(traceback.format_exception(type(error), error, start or error.__traceback__))
+    cause = None
+    with suppress(Exception):
+        cause = channel.pack(error)
+        pickle.loads(cause)  # noqa: S301  # some exceptions pickle but do not unpickle
+    try:
+        message = str(error)
+    except Exception as unprintable:  # noqa: BLE001  # the class is the user's
+        message = f"(its __str__ raised {type(unprintable).__name__})"
+    return Failed(type(error).__qualname__, f"{message} {more}".rstrip(), text, cause)
+
+
+def rank_main(config: RankConfig) -> NoReturn:
+    """A rank's life; called in the child right after the fork."""
+    code = 1
+    try:
+        settle(config)
+        code = _live(config)
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:  # noqa: BLE001  # nothing may escape into the script that was forked
+        traceback.print_exc()
+    finally:
+        flush()
+        os._exit(code)
+
+
+def _live(config: RankConfig) -> int:
+    collector = Collector()
+    collector.enter()
+    try:
+        device = open_device(config.device, config.device_index)
+    except BaseException as error:  # noqa: BLE001  # told to the coordinator, whatever it is
+        answer = Answer(config.rank, describe_failure(error), collector.hand_over())
+        channel.send(config.socket, channel.pack(answer), [], lambda: None)
+        return 1
+    channel.send(config.socket, channel.pack(Answer(config.rank, None, collector.hand_over())), [], lambda: None)
+    device.attach(config.control.segment)
+    rank = Rank(config, device, collector)
+    try:
+        if config.profile:
+            _profiled(rank)
+        else:
+            rank.run()
+    finally:
+        rank.close()
+        collector.print_rest()
+    return 0
+
+
+def _profiled(rank: Rank) -> None:
+    import cProfile  # noqa: PLC0415  # seldom needed
+
+    profile = cProfile.Profile()
+    try:
+        profile.runcall(rank.run)
+    finally:
+        profile.dump_stats(f"synknumba-rank{rank.config.rank}.prof")

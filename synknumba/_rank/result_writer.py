@@ -1,0 +1,113 @@
+"""Packs what Python functions return on a rank; `_wire/results.py` has the layout, and reads it in the coordinator."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synknumba._device import Device
+from synknumba._errors import ReductionError
+from synknumba._host.segment import Segment
+from synknumba._ops.tree import Structure, flatten
+from synknumba._types import Array
+from synknumba._wire.messages import Returned
+from synknumba._wire.results import FIRST_LEAF, SPECS_KEPT, LeafType, place_leaves, view_leaves
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    number: int
+    views: list[Array]
+
+
+class ResultWriter:
+    """Packs the results of one program on a rank.
+
+    Args:
+        memory: of the rank's small results.
+        capacity: bytes of it that may be used.
+        device: that functions return arrays of.
+    """
+
+    def __init__(self, memory: Array, capacity: int, device: Device) -> None:
+        self._device = device
+        self._number: Array = memory[:8].view(np.int64)
+        self._memory: Array = memory[FIRST_LEAF:]
+        self._capacity = capacity - FIRST_LEAF
+        self._specs: dict[Any, _Spec] = {}
+        self._plain: dict[type, _Spec] = {}  # specs of a lone scalar, or of None, by its Python type: the common case
+        self._made = 0
+        self._segment: Segment | None = None
+
+    def write_nothing(self) -> None:
+        """Says that this rank did not run."""
+        self._number[0] = 0
+
+    def write(self, result: Any) -> Returned | None:
+        """Packs one result; returns its spec when it is new. It is there when the device has been waited for."""
+        spec = self._plain.get(type(result))
+        if spec is not None:
+            with suppress(OverflowError):  # an int that needs another dtype than those before
+                if result is not None:
+                    spec.views[0][()] = result
+                self._number[0] = spec.number
+                return None
+        leaves, structure = flatten(result)
+        arrays = [_checked(self._device.leaf(leaf)) for leaf in leaves]
+        types = tuple((array.dtype, array.shape) for array in arrays)
+        spec = self._specs.get((structure, types))
+        news = None
+        if spec is None:
+            spec, news = self._new_spec(structure, types)
+            if result is None or isinstance(result, float | int | np.number | np.bool_):
+                self._plain[type(result)] = spec
+        for view, array in zip(spec.views, arrays, strict=True):
+            self._device.put(view, array)
+        self._number[0] = spec.number
+        return news
+
+    def _new_spec(self, structure: Structure, types: tuple[LeafType, ...]) -> tuple[_Spec, Returned]:
+        if len(self._specs) >= SPECS_KEPT:
+            self._specs.clear()
+            self._plain.clear()
+        _, nbytes = place_leaves(types)
+        self._made += 1
+        memory, segment = self._memory, None
+        if nbytes > self._capacity:
+            memory, segment = self._own_memory(nbytes)
+        spec = self._specs[structure, types] = _Spec(self._made, view_leaves(memory, types))
+        return spec, Returned(self._made, structure, types, nbytes, segment)
+
+    def _own_memory(self, nbytes: int) -> tuple[Array, tuple[int, int]]:
+        if self._segment is None:
+            self._segment = Segment(nbytes)
+            self._device.attach(self._segment, whole=True)
+        elif self._segment.size < nbytes:
+            self._device.detach(self._segment)
+            # By half at least: a mapping for each of ever larger results would take the coordinator's descriptors.
+            self._segment.grow(max(nbytes, self._segment.size * 3 // 2))
+            self._device.attach(self._segment, whole=True)
+        return self._segment.array(np.uint8, (nbytes,)), (self._segment.id, self._segment.size)
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What must be sent along with a spec that names a segment."""
+        return [] if self._segment is None else [self._segment.fd]
+
+    def close(self) -> None:
+        """Frees the program's own segment."""
+        if self._segment is not None:
+            self._device.detach(self._segment)
+            self._segment.close()
+
+
+def _checked(array: Any) -> Any:
+    if array.dtype.hasobject:
+        kind = type(array.item() if array.ndim == 0 else array).__name__
+        message = (
+            f"a function returned an object of type {kind}; only numbers and arrays of a fixed-size dtype can be put together. "
+            "Return arrays, numbers, or dicts, lists and tuples of them."
+        )
+        raise ReductionError(message)
+    return array

@@ -1,0 +1,104 @@
+"""How a rank updates a variable: an accumulator for each slice, put together, and assigned once when the call ends.
+
+    fill acc ── slice 1: fill part, run, acc ← acc op part ── slice 2: … ── variable ← acc
+
+Every slice sees the variable as it was. A rank without rows assigns the op's identity, so that a reduction over the ranks is
+what one rank with all rows would have. Where nothing reads the variable and there is one slice, the function writes into it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._device import Step
+from synknumba._ops import reduction as reduction_module
+from synknumba._rank.routine import Moves, Routine, SliceRows
+from synknumba._wire.program import Held, HeldRows, Param, Tree, Update
+
+
+@final
+class UpdateRun:
+    """One updated variable of one program, for one selection of rows."""
+
+    def __init__(
+        self, routine: Routine, slot: object, param: Update, slices: Sequence[SliceRows | None], *, lift: bool
+    ) -> None:
+        self._device = routine.place.device
+        self._workspace = routine.workspace
+        self._slot = slot
+        self._op = param.op
+        self._dtype = np.dtype(param.dtype)
+        shape = param.shapes[routine.place.rank]
+        self._shape = (shape or (1,)) if lift else shape
+        held = routine.place.holdings[param.variable].array(param.leaf)
+        self._variable = held.reshape(self._shape) if lift else held
+        self._identity = reduction_module.identity(param.op, self._dtype)
+        reads = any(isinstance(leaf, Held | HeldRows) and leaf.variable == param.variable for leaf in routine.program.leaves())
+        self._several = len(slices) > 1
+        self._direct = len(slices) == 1 and not reads
+        self._acting = not (routine.program.solo and routine.place.rank != 0)
+        self._total = self._variable if self._direct else self._scratch("total")
+        self._part: Any = None
+
+    def _scratch(self, which: str) -> Any:
+        return self._workspace.scratch((self._slot, which), self._dtype, self._shape)
+
+    def before(self) -> list[Step]:
+        """Steps before the first slice."""
+        return [] if self._direct or not self._acting else [self._device.fill(self._total, self._identity)]
+
+    def array(self, moves: Moves) -> Any:
+        """What the function accumulates into for one slice."""
+        self._part = self._scratch("part") if self._several else self._total
+        moves.before.append(self._device.fill(self._part, self._identity))
+        return self._part
+
+    def fold(self) -> list[Step]:
+        """Steps after a slice."""
+        return [self._device.accumulate(self._op, self._total, self._part)] if self._several else []
+
+    def after(self) -> list[Step]:
+        """Steps after the last slice."""
+        return [] if self._direct or not self._acting else [self._device.copy(self._variable, self._total)]
+
+
+@final
+class Updates:
+    """All updated variables of one program, for one selection of rows."""
+
+    def __init__(self, routine: Routine, slices: Sequence[SliceRows | None], *, lift: bool) -> None:
+        self._runs = {
+            slot: UpdateRun(routine, slot, param, slices, lift=lift)
+            for name, top in routine.program.parameters
+            for slot, param in _slots(name, top)
+            if isinstance(param, Update)
+        }
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._runs)
+
+    def before(self) -> list[Step]:
+        """Steps before the first slice."""
+        return [step for run in self._runs.values() for step in run.before()]
+
+    def array(self, slot: object, moves: Moves) -> Any:
+        """What the function accumulates into for one slice."""
+        return self._runs[slot].array(moves)
+
+    def fold(self) -> list[Step]:
+        """Steps after a slice."""
+        return [step for run in self._runs.values() for step in run.fold()]
+
+    def after(self) -> list[Step]:
+        """Steps after the last slice."""
+        return [step for run in self._runs.values() for step in run.after()]
+
+
+def _slots(name: str, param: Param) -> Iterator[tuple[object, Param]]:
+    """The parameter, or its leaves, by the slot that `Routine.argument` asks with."""
+    if isinstance(param, Tree):
+        yield from (((name, i), leaf) for i, leaf in enumerate(param.leaves))
+    else:
+        yield name, param

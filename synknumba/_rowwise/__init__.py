@@ -1,0 +1,1 @@
+"""Functions of one row made into kernels: `vectorize`, `expectation`, and reductions by a function."""

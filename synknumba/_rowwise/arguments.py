@@ -1,0 +1,232 @@
+"""What a vectorized function gets of each argument: its type, its shape beside the rows, and the shape of a result's row."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from synknumba._call.arguments import IndexRange, PerRankValues
+from synknumba._errors import ArgumentError, DataError
+from synknumba._host.data import Data
+from synknumba._rowwise.map_kernels import OUT, Kind, Operand
+from synknumba._types import RankConstant, Shape
+from synknumba._variables.variable import Variable
+
+DType: TypeAlias = "np.dtype[Any]"
+
+_ARRAYS = frozenset({"rows", "whole"})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One argument of a call.
+
+    Attributes:
+        kind: what it is to the kernel.
+        element: the type of one, Numba's.
+        shape: of an array; of rows, without the number of rows.
+        python: the Python number's class, whose width is nothing to go by; None where the type is exactly known.
+    """
+
+    kind: Kind
+    element: Any
+    shape: Shape = ()
+    python: type | None = None
+
+    @property
+    def told(self) -> str:
+        """As messages show it."""
+        rows = ("rows",) if self.kind == "rows" else ()
+        return f"({', '.join(map(str, (*rows, *self.shape)))})"
+
+
+# ---- one argument
+
+
+def quick_key(value: Any, first: int = 1) -> Any:
+    """What of an array decides on the kernel, where it is quick to tell; None otherwise.
+
+    Args:
+        value: an argument.
+        first: the first of its axes that matters: 1 where axis 0 is rows.
+    """
+    kind = type(value)
+    if kind is Data or kind is np.ndarray:
+        return kind, value.dtype, value.ndim, value.shape[first:]
+    if kind is Variable and value._layout[1] >= 0:  # noqa: SLF001  # its memory has one dtype and one shape for ever
+        return value._layout  # noqa: SLF001
+    return None
+
+
+def describe(function: str, name: str, value: Any, *, broadcast: Collection[str], sliceable: Collection[str]) -> Given:
+    """What the kernel gets.
+
+    Raises:
+        ArgumentError: nothing that a function of numbers can take.
+    """
+    from numba.core import types  # noqa: PLC0415  # not when synknumba is imported
+
+    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+        message = f"{name} of {function} is {value}, which no integer of 64 bits holds; pass a float"
+        raise ArgumentError(message)
+    if isinstance(value, bool | int | float | complex | np.generic):
+        return Given("scalar", _typeof(function, name, value), python=None if isinstance(value, np.generic) else type(value))
+    if isinstance(value, IndexRange):
+        return Given("indices", types.int64)
+    if isinstance(value, Variable):
+        return _describe_variable(function, name, value, rows=name in sliceable)
+    if isinstance(value, RankConstant):
+        return Given("scalar", types.int64)
+    if isinstance(value, PerRankValues):
+        return _describe_per_rank(function, name, value)
+    if not hasattr(value, "__array__"):
+        message = f"{name} of {function} is a {type(value).__name__}; pass an array, Data, a Variable, or a number"
+        raise ArgumentError(message)
+    array = value if isinstance(value, Data | np.ndarray) else np.asarray(value)
+    kind = _type_of(function, name, array.dtype)
+    if array.ndim == 0:
+        return Given("number" if isinstance(array, Data) else "scalar", kind)  # a 0-d array of NumPy's is passed as a number
+    return Given("whole", kind, array.shape) if name in broadcast else Given("rows", kind, array.shape[1:])
+
+
+def _describe_variable(function: str, name: str, variable: Variable, *, rows: bool) -> Given:
+    if variable.is_tree:
+        message = f"{name} of {function} is a tree of arrays; make a variable of each"
+        raise ArgumentError(message)
+    shape = variable_shape(function, name, variable, rows=rows)
+    kind = _type_of(function, name, variable.dtype)
+    if not shape and not rows:
+        return Given("whole", kind, (1,))  # a kernel sees it so
+    return Given("rows" if rows else "whole", kind, shape)
+
+
+def variable_shape(function: str, name: str, variable: Variable, *, rows: bool) -> Shape:
+    """The shape of a variable's array, or of one row of it, which must be the same on every rank."""
+    shapes = variable.shapes()[0] if variable._layout[1] >= 0 else tuple(variable.root_shapes())  # noqa: SLF001  # as in a call
+    found = {shape[1:] if rows else shape for shape in shapes}
+    if len(found) > 1:
+        hint = "" if rows else f'; if they are rows, name it in sliceable=("{name}",)'
+        message = f"{name} of {function} is {variable.label}, whose shape differs between ranks: {sorted(found)}{hint}"
+        raise DataError(message)
+    return found.pop()
+
+
+def _describe_per_rank(function: str, name: str, value: PerRankValues) -> Given:
+    kinds = {_typeof(function, name, one) for one in value.values}
+    if len(kinds) != 1:
+        message = (
+            f"{name}=per_rank(...) of {function} has values of several types ({', '.join(sorted(map(str, kinds)))}); give one"
+        )
+        raise ArgumentError(message)
+    return Given("scalar", kinds.pop())
+
+
+def _typeof(function: str, name: str, value: Any) -> Any:
+    from numba import typeof  # noqa: PLC0415
+
+    try:
+        kind = typeof(value)
+    except (ValueError, NotImplementedError) as error:
+        raise _unknown(function, name, np.asarray(value).dtype) from error
+    return _checked(function, name, kind, np.asarray(value).dtype)
+
+
+def _type_of(function: str, name: str, dtype: DType) -> Any:
+    from numba.core.errors import NumbaError  # noqa: PLC0415
+    from numba.np.numpy_support import from_dtype  # noqa: PLC0415
+
+    try:
+        kind = from_dtype(dtype.newbyteorder("="))
+    except (NumbaError, NotImplementedError) as error:
+        raise _unknown(function, name, dtype) from error
+    return _checked(function, name, kind, dtype)
+
+
+def _checked(function: str, name: str, kind: Any, dtype: DType) -> Any:
+    from numba.core import types  # noqa: PLC0415
+
+    if not isinstance(kind, types.Number | types.Boolean):
+        raise _unknown(function, name, dtype)
+    return kind
+
+
+def _unknown(function: str, name: str, dtype: DType) -> ArgumentError:
+    return ArgumentError(
+        f"{name} of {function} has dtype {dtype}, which is not one of numbers that Numba computes with; convert it"
+    )
+
+
+# ---- shapes
+
+
+def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> Shape:
+    """The shape of a row of the result, by NumPy's rules.
+
+    Args:
+        function: its name.
+        given: the arguments.
+        out: the shape of a row of the array that the result is written to; None where there is none.
+
+    Raises:
+        ArgumentError: there are no rows.
+        DataError: shapes do not fit each other.
+    """
+    rows = {name: one for name, one in given.items() if one.kind == "rows"}
+    ndims = {name: len(one.shape) for name, one in rows.items()} | ({} if out is None else {OUT: len(out)})
+    if not ndims and not any(one.kind == "indices" for one in given.values()):
+        message = (
+            f"{function} gets one element of each row, and none of its arguments has rows; pass Data, an array, "
+            "synknumba.arange(n) for the indices 0 … n − 1, or out="
+        )
+        raise ArgumentError(message)
+    axes = max(ndims.values(), default=0)
+    for name, ndim in ndims.items():
+        if ndim != axes:
+            most = next(other for other, one in ndims.items() if one == axes)
+            way_out = (
+                "give both"
+                if name == OUT
+                else f"reshape it to (n, {', '.join('1' * (axes - ndim))}, …), or name it in broadcast="
+            )
+            message = f"{name} of {function} has {ndim + 1} dimensions and {most} has {axes + 1}; {way_out}"
+            raise DataError(message)
+    wholes = [one.shape for one in given.values() if one.kind == "whole"]
+    try:
+        found = np.broadcast_shapes(
+            *(one.shape for one in rows.values()), *wholes, (1,) * axes, *(() if out is None else (out,))
+        )
+    except ValueError:
+        found = None
+    if found is not None and len(found) == axes + 1 and found[0] == 1:
+        found = found[1:]  # of a whole array that has the rows' axis too, with one element
+    if found is None or len(found) != axes or (out is not None and found != out):
+        arrays = [f"{name} {one.told}" for name, one in given.items() if one.kind in _ARRAYS]
+        arrays += [] if out is None else [f"{OUT} {Given('rows', None, out).told}"]
+        message = (
+            f"{function}: the shapes {', '.join(arrays)} do not broadcast. As in NumPy the last axes go together; only rows "
+            "are divided over the ranks, so other arrays have no axis for them"
+        )
+        raise DataError(message)
+    return found
+
+
+def merged(given: Mapping[str, Given], row: Shape) -> dict[str, Given] | None:
+    """The arguments with the axes of a result's row as one; None where some array has but a part of them."""
+    found = {}
+    for name, one in given.items():
+        size = math.prod(one.shape)
+        if one.kind in _ARRAYS and one.shape != row and size != 1:
+            return None
+        found[name] = replace(one, shape=(size,)) if one.kind in _ARRAYS else one
+    return found
+
+
+def operand(one: Given, row: Shape, cast: str | None) -> Operand:
+    """The argument as the kernel reads it, where the result has rows of this shape."""
+    if one.kind not in _ARRAYS:
+        return Operand(one.kind, (), cast)
+    lengths = (0, *row)[len(row) + 1 - len(one.shape) :] if one.shape else ()
+    return Operand(one.kind, tuple(mine == length for mine, length in zip(one.shape, lengths, strict=True)), cast)

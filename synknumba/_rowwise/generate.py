@@ -1,0 +1,119 @@
+"""Kernels that are generated around a user's function: their names, and how their text becomes a function."""
+
+import builtins
+import dis
+import hashlib
+import linecache
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from synknumba._errors import ArgumentError
+
+SIGNED, UNSIGNED = "synk_int64", "synk_uint64"  # the types of indices in a generated kernel
+OWN_PREFIX = "synk_"  # of the names in a generated kernel that are not parameters of the function
+
+_LIGHT_INSTRUCTIONS = 64  # of a light function, at most, as Python counts them
+_LIGHT_CALLS = 3
+
+
+def kernel_name(what: str, function: str) -> str:
+    """A name that tells what the kernel does with which function, which may be a lambda."""
+    return f"{what}_{function}" if function.isidentifier() else f"{what}_rows"
+
+
+def check_own_names(name: str, parameters: Iterable[str], others: Collection[str]) -> None:
+    """Refuses parameters named as the kernel's own variables, or as `others`, the global names that it uses."""
+    own = [parameter for parameter in parameters if parameter.startswith(OWN_PREFIX) or parameter in others]
+    if own:
+        message = f"{name} has a parameter named {own[0]!r}, which its kernel uses itself; rename it"
+        raise ArgumentError(message)
+
+
+def index_types() -> dict[str, Any]:
+    """The types of indices by the names that they have in a kernel."""
+    from numba.core import types  # noqa: PLC0415  # not when synknumba is imported
+
+    return {SIGNED: types.int64, UNSIGNED: types.uint64}
+
+
+def is_light(function: Callable[..., Any]) -> bool:
+    """Whether a function seems to cost little beside reading its arguments: some arithmetic, functions of `math`, no loop.
+
+    A kernel may then hold it several times, for several rows at once. A heavy one takes longer so, and longer to compile.
+
+    >>> is_light(lambda x, y: y * math.exp(-x * x))
+    True
+    >>> is_light(lambda x: sum(x for _ in range(10)))
+    False
+    """
+    code = function.__code__
+    instructions = [one for one in dis.get_instructions(code) if one.opname != "PRECALL"]  # Python 3.11 has it before a CALL
+    calls = [one for one in instructions if one.opname.startswith("CALL")]
+    if len(calls) > _LIGHT_CALLS or len(instructions) > _LIGHT_INSTRUCTIONS:
+        return False
+    has_loop = any("BACKWARD" in one.opname or one.opname.startswith("FOR_") for one in instructions)
+    if has_loop or any(isinstance(one, CodeType) for one in code.co_consts):  # a function inside, whatever that does
+        return False
+    try:
+        return all(map(_is_light_value, _outside(function, instructions)))
+    except ValueError:  # a name that has no value yet
+        return False
+
+
+def _outside(function: Callable[..., Any], instructions: Iterable[dis.Instruction]) -> Iterator[object]:
+    """What a function uses that is not its own."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    for one in instructions:
+        if one.opname == "LOAD_GLOBAL":
+            yield function.__globals__.get(one.argval, getattr(builtins, one.argval, None))
+        elif one.argval in cells and one.opname.startswith("LOAD_"):
+            yield cells[one.argval].cell_contents
+
+
+def _is_light_value(value: object) -> bool:
+    """Numbers, arrays of them, types of them, and what `math` has."""
+    from numba.core.types import Number  # noqa: PLC0415  # not when synknumba is imported
+
+    if isinstance(value, tuple):
+        return all(map(_is_light_value, value))
+    if isinstance(value, int | float | complex | np.number | np.ndarray | Number):
+        return True
+    known = any(value is one for one in (math, np, abs, bool, float, int, max, min))
+    return known or getattr(value, "__module__", None) == "math"
+
+
+def indented(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of a kernel, one level deeper."""
+    return (f"    {line}" for line in lines)
+
+
+def kernel_text(name: str, parameters: Iterable[str], body: Iterable[str]) -> str:
+    """The source of a kernel, from the lines of its body."""
+    return "\n".join([f"def {name}({', '.join(parameters)}):", *indented(body)]) + "\n"
+
+
+def define_kernel(text: str, name: str, what: str, function: Any, scope: Mapping[str, Any]) -> Callable[..., Any]:
+    """The kernel as a Python function whose source can be looked at, on the ranks too.
+
+    Args:
+        text: its source.
+        name: the kernel's.
+        what: it is for, as its file is named.
+        function: what `device_function` made of the user's; the text calls it `synk_function`.
+        scope: what else the text names, besides `cuda`.
+    """
+    from numba import cuda  # not when synknumba is imported
+
+    whole: dict[str, Any] = {"synk_function": function, "cuda": cuda, "__name__": function.py_func.__module__}
+    whole |= scope
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # the same text, the same name: kernels on disk are found again
+    filename = f"<synknumba {what} {digest}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    exec(compile(text, filename, "exec"), whole)  # noqa: S102  # the generated kernel
+    kernel: Any = whole[name]
+    kernel.__doc__ = function.py_func.__doc__
+    return kernel  # type: ignore[no-any-return]

@@ -1,0 +1,400 @@
+"""The text of the kernels of a vectorized function: one that maps it over elements, one that reduces rows with it.
+
+    map         out[j, k] = function(x[j, k], y[j, 0], table[k], a)           a CUDA thread for each element
+    reduction   partials[c, k] = function(… function(x[a, k], x[a + 1, k]) …, x[b − 1, k])
+                                                                             a CUDA thread for each chunk c of rows a … b − 1
+
+j is the row, k the indices in it. Neighbouring threads have neighbouring columns of the last axis, or rows where these are
+numbers. The next axis is on the rows' threads (y), the first of the others on z; what remains are loops. Of rows that are
+numbers a GPU's chunks have blocks and not threads, so that neighbouring threads read neighbouring rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+from synknumba._ops.launch import LaunchConfig, RowGrid
+from synknumba._rowwise.generate import SIGNED, UNSIGNED, indented, kernel_text
+
+THREADS = 256  # of a block
+WARP = 32  # threads of a warp
+TILE_BYTES = 128  # that a thread reduces at a time, at most, where blocks reduce rows of one number; 38 KiB of a block's smem
+MOST_TILE = 16  # rows of them
+CHAINS = 8  # groups of rows that a core reduces side by side, where rows are numbers: one waits 4 cycles for each sum
+_MOST_BLOCKS = 65535  # along y and z, by CUDA's limits
+
+OUT = "out"  # the parameter with the result
+OWN_NAMES = frozenset({OUT, "cuda", "range"})
+
+Kind: TypeAlias = Literal["rows", "indices", "whole", "scalar", "number"]
+"""An array of rows; the rows' global indices; an array that is not divided; a number; a 0-d array."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What the function gets of one argument.
+
+    Attributes:
+        kind: of the argument.
+        axes: of an array, without the rows': whether it has the result's length along each, or one element for all.
+        cast: the name of the type that an element is converted to; None where it is passed as it is.
+    """
+
+    kind: Kind
+    axes: tuple[bool, ...] = ()
+    cast: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MapRecipe:
+    """What a kernel that maps is generated from.
+
+    Attributes:
+        name: of the kernel.
+        operands: by parameter of the function.
+        axes: how many the result has beside the rows'.
+        cast: the name of the type that a value is converted to; None where it is stored as it is.
+        place: the parameter with the result: `OUT`, or one of the function's own.
+        aliases: operands that are the one at that place.
+        counted: whether loops over rows and elements count their steps beforehand: what compilers for cores see through, and on
+            GPUs a division of 64 bits for each, as much as a dozen elements. Otherwise indices are unsigned, which spares every
+            access the question whether they count from the end.
+    """
+
+    name: str
+    operands: Mapping[str, Operand]
+    axes: int
+    cast: str | None = None
+    place: str = OUT
+    aliases: tuple[str, ...] = ()
+    counted: bool = True
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReductionRecipe:
+    """What a kernel that reduces is generated from.
+
+    Attributes:
+        name: of the kernel.
+        parameter: with the rows.
+        is_indices: whether the rows are an index range.
+        axes: how many a row has.
+        cast: the name of the type of the result, to which every element is converted.
+        is_divided: whether the rows are divided into chunks, and not one.
+        tile: rows that a thread reduces at a time, where blocks reduce rows of one number: 8 or 16.
+    """
+
+    name: str
+    parameter: str
+    is_indices: bool
+    axes: int
+    cast: str
+    is_divided: bool
+    tile: int = MOST_TILE
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """Over start, start + step, … below stop; over 0, 1, … where no step is given."""
+
+    name: str
+    stop: str
+    start: str = "0"
+    step: str = "1"
+
+    def around(self, body: Sequence[str], *, counted: bool) -> list[str]:
+        """The loop with a body."""
+        if counted:
+            steps = self.stop if (self.start, self.step) == ("0", "1") else f"{self.start}, {self.stop}, {self.step}"
+            return [f"for {self.name} in range({steps}):", *indented(body)]
+        return [
+            f"{self.name} = {UNSIGNED}({self.start})",
+            f"while {self.name} < {UNSIGNED}({self.stop}):",
+            *indented([*body, f"{self.name} += {UNSIGNED}({self.step})"]),
+        ]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ElementGrid:
+    """The grid for a thread an element, where rows have elements; threads step on where CUDA has no room for so many."""
+
+    columns: int
+    rows: int
+    layers: int
+    most: int
+
+    def __call__(self, rows: int) -> tuple[int, int, int]:
+        """Blocks for so many rows."""
+        return self.columns, max(1, min(self.most, -(-rows // self.rows))), self.layers
+
+
+def element_launch(shape: Sequence[int], most: int | None = None, waves: int = 1) -> LaunchConfig:
+    """The launch for rows of this shape, with threads for all of the last axis.
+
+    Args:
+        shape: of a row.
+        most: blocks of a wave, about, over which threads step on; None for a thread an element, as far as there is room.
+        waves: at most, of rows that are numbers, as in `RowGrid`.
+
+    >>> element_launch((3, 5)).resolve(1000)
+    ((1, 32, 3), (8, 32, 1))
+    >>> element_launch((3, 5), most=12).resolve(1000)
+    ((1, 4, 3), (8, 32, 1))
+    """
+    if not shape:
+        return LaunchConfig(THREADS, None if most is None else RowGrid(THREADS, most, waves))
+    columns = min(THREADS, 1 << max(0, shape[-1] - 1).bit_length())
+    rows = THREADS // columns
+    layers = max(1, min(_MOST_BLOCKS, shape[0])) if len(shape) > 1 else 1
+    across = max(1, -(-shape[-1] // columns))
+    most_rows = _MOST_BLOCKS if most is None else min(_MOST_BLOCKS, max(1, most // (across * layers)))
+    return LaunchConfig((columns, rows), ElementGrid(across, rows, layers, most_rows))
+
+
+def map_source(recipe: MapRecipe) -> str:
+    """The kernel, a function of the function's parameters and the result."""
+    row = "synk_j" if recipe.counted else f"{SIGNED}(synk_j)"
+    arguments = ", ".join(
+        _argument(recipe.place if name in recipe.aliases else name, operand, recipe.axes, row)
+        for name, operand in recipe.operands.items()
+    )
+    value = _cast(recipe.cast, f"synk_function({arguments})")
+    body = [f"{recipe.place}[{_index(recipe.axes)}] = {value}"]
+    loops = [_row_loop(recipe.axes, f"{recipe.place}.shape[0]"), *_axis_loops(recipe.axes, recipe.place)]
+    parameters = [name for name in recipe.operands if name not in recipe.aliases]
+    parameters += [name for name in (recipe.place,) if name not in recipe.operands]
+    return kernel_text(recipe.name, parameters, [*_threads(recipe.axes), *_nested(loops, body, counted=recipe.counted)])
+
+
+def reduction_source(recipe: ReductionRecipe) -> str:
+    """The kernel, a function of partial results, of which chunks have one, of the slice's number, and of the rows."""
+    x = recipe.parameter
+    head = [f"synk_n = {f'{x}.stop - {x}.start' if recipe.is_indices else f'{x}.shape[0]'}"]
+    if not recipe.axes:
+        body = _by_blocks(recipe) if recipe.is_divided else _by_chains(recipe)
+    elif recipe.is_divided:
+        chunk = [
+            "synk_start = synk_j * synk_n // synk_chunks",
+            "synk_stop = (synk_j + 1) * synk_n // synk_chunks",
+            "if synk_start < synk_stop:",
+            "    synk_there[synk_slice, synk_j] = 1",
+            *indented(_reduced(recipe, "synk_j", "synk_start", "synk_start + 1, synk_stop")),
+        ]
+        body = [*_threads(recipe.axes), "synk_chunks = synk_partials.shape[1]"]
+        body += _nested([_row_loop(recipe.axes, "synk_chunks")], chunk)
+    else:  # bounds that are plain lengths let the loop over rows go around that over threads: an eighth of the time
+        body = [*_threads(recipe.axes), "synk_there[synk_slice, 0] = 1", *_reduced(recipe, "0", "0", "1, synk_n")]
+    return kernel_text(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], [*head, *body])
+
+
+def _by_blocks(recipe: ReductionRecipe) -> list[str]:
+    """Block b reduces rows b n / B to (b + 1) n / B, each of its warps a part of them, tile after tile.
+
+    Neighbouring threads read neighbouring rows of a tile, the next while this one is reduced, and then find their own in shared
+    memory: a few neighbours each. Threads are put together in pairs of neighbours, then in pairs of these, so that the order of
+    rows is kept, and so are warps. Warps do not wait for each other before they have all of their rows.
+
+    Row r of a tile is at r + r // 2T of shared memory, T a thread's rows: neighbouring threads then read from different banks.
+    """
+    tile, warps = recipe.tile, THREADS // WARP
+    rows, row_room = WARP * tile, WARP * tile + WARP // 2
+    shift = tile.bit_length()
+
+    def loads(first: str) -> list[str]:
+        return [f"synk_{k} = {_row(recipe, f'{first} + {k * WARP} + synk_lane')}" for k in range(tile)]
+
+    def own(offset: str) -> str:
+        return f"synk_rows[synk_start + {offset}]"
+
+    return [
+        f"synk_rows = cuda.shared.array({warps * row_room}, {recipe.cast})",
+        f"synk_threads = cuda.shared.array({THREADS}, {recipe.cast})",
+        f"synk_lane = cuda.threadIdx.x % {WARP}",
+        f"synk_warp = cuda.threadIdx.x // {WARP}",
+        f"synk_room = synk_warp * {row_room}",
+        f"synk_into = synk_room + synk_lane + (synk_lane >> {shift})",
+        f"synk_start = synk_room + synk_lane * {tile} + (synk_lane >> 1)",
+        f"synk_place = synk_warp * {WARP}",
+        "synk_b = cuda.blockIdx.x",
+        "synk_begin = synk_b * synk_n // cuda.gridDim.x",
+        "synk_rest = (synk_b + 1) * synk_n // cuda.gridDim.x - synk_begin",
+        f"synk_first = synk_begin + synk_warp * synk_rest // {warps}",
+        f"synk_last = synk_begin + (synk_warp + 1) * synk_rest // {warps}",
+        *(f"{name} = {_cast(recipe.cast, '0')}" for name in ("synk_total", *(f"synk_{k}" for k in range(tile)))),
+        f"if synk_last - synk_first >= {rows}:",
+        *indented(loads("synk_first")),
+        f"for synk_tile in range(synk_first, synk_last, {rows}):",
+        "    synk_left = synk_last - synk_tile",
+        f"    if synk_left >= {rows}:",
+        *(f"        synk_rows[synk_into + {k * (WARP + WARP // (2 * tile))}] = synk_{k}" for k in range(tile)),
+        f"        if synk_left >= {2 * rows}:",
+        f"            synk_next = synk_tile + {rows}",
+        *(f"            {line}" for line in loads("synk_next")),
+        "        cuda.syncwarp()",
+        f"        synk_value = {own('0')}",
+        f"        for synk_i in range(1, {tile}):",
+        f"            synk_value = {_both(recipe, 'synk_value', own('synk_i'))}",
+        "        synk_threads[synk_place + synk_lane] = synk_value",
+        f"        synk_used = {WARP}",
+        "    else:",
+        f"        for synk_i in range(synk_lane, synk_left, {WARP}):",
+        f"            synk_rows[synk_room + synk_i + (synk_i >> {shift})] = {_row(recipe, 'synk_tile + synk_i')}",
+        "        cuda.syncwarp()",
+        f"        synk_stop = synk_left - synk_lane * {tile}",
+        "        if synk_stop > 0:",
+        f"            if synk_stop > {tile}:",  # not by min(), which a parameter may be named
+        f"                synk_stop = {tile}",
+        f"            synk_value = {own('0')}",
+        "            for synk_i in range(1, synk_stop):",
+        f"                synk_value = {_both(recipe, 'synk_value', own('synk_i'))}",
+        "            synk_threads[synk_place + synk_lane] = synk_value",
+        f"        synk_used = (synk_left + {tile - 1}) // {tile}",
+        "    cuda.syncwarp()",
+        "    synk_step = 1",
+        "    while synk_step < synk_used:",
+        "        synk_i = 2 * synk_lane * synk_step",
+        "        if synk_i + synk_step < synk_used:",
+        "            synk_i += synk_place",
+        f"            synk_threads[synk_i] = {_both(recipe, 'synk_threads[synk_i]', 'synk_threads[synk_i + synk_step]')}",
+        "        cuda.syncwarp()",
+        "        synk_step *= 2",
+        "    if synk_lane == 0 and synk_tile == synk_first:",
+        "        synk_total = synk_threads[synk_place]",
+        "    elif synk_lane == 0:",
+        f"        synk_total = {_both(recipe, 'synk_total', 'synk_threads[synk_place]')}",
+        "    cuda.syncwarp()",
+        *_by_first_thread(recipe, warps),
+    ]
+
+
+def _by_first_thread(recipe: ReductionRecipe, warps: int) -> list[str]:
+    """What the warps have, those that have had rows, as the block's."""
+    return [
+        "if synk_lane == 0:",
+        "    synk_threads[synk_place] = synk_total",
+        "cuda.syncthreads()",
+        "if cuda.threadIdx.x == 0 and synk_rest > 0:",
+        "    synk_used = 0",
+        f"    for synk_i in range({warps}):",
+        f"        if synk_i * synk_rest // {warps} < (synk_i + 1) * synk_rest // {warps}:",
+        f"            synk_value = synk_threads[synk_i * {WARP}]",
+        f"            synk_total = synk_value if synk_used == 0 else {_both(recipe, 'synk_total', 'synk_value')}",
+        "            synk_used += 1",
+        "    synk_there[synk_slice, synk_b] = 1",
+        "    synk_partials[synk_slice, synk_b] = synk_total",
+    ]
+
+
+def _by_chains(recipe: ReductionRecipe) -> list[str]:
+    """One thread reduces rows that are numbers: as many groups of neighbours at once as a core has work for, then these."""
+    values = [f"synk_{k}" for k in range(CHAINS)]
+    starts = [f"synk_{k}_start" for k in range(CHAINS)]
+    both = [_both(recipe, value, _row(recipe, f"{start} + synk_i")) for value, start in zip(values, starts, strict=True)]
+    return [
+        "synk_there[synk_slice, 0] = 1",
+        "if cuda.grid(1) == 0:",
+        f"    synk_part = synk_n // {CHAINS}",
+        f"    synk_value = {_row(recipe, '0')}",
+        "    synk_first = 1",
+        "    if synk_part > 1:",
+        *(f"        {start} = {k} * synk_part" for k, start in enumerate(starts)),
+        *(f"        {value} = {_row(recipe, start)}" for value, start in zip(values, starts, strict=True)),
+        "        for synk_i in range(1, synk_part):",
+        *(f"            {value} = {one}" for value, one in zip(values, both, strict=True)),
+        "        synk_value = synk_0",
+        *(f"        synk_value = {_both(recipe, 'synk_value', value)}" for value in values[1:]),
+        f"        synk_first = {CHAINS} * synk_part",
+        "    for synk_i in range(synk_first, synk_n):",
+        f"        synk_value = {_both(recipe, 'synk_value', _row(recipe, 'synk_i'))}",
+        "    synk_partials[synk_slice, 0] = synk_value",
+    ]
+
+
+def _both(recipe: ReductionRecipe, left: str, right: str) -> str:
+    return _cast(recipe.cast, f"synk_function({left}, {right})")
+
+
+def _row(recipe: ReductionRecipe, index: str) -> str:
+    """A row that is a number."""
+    x = recipe.parameter
+    return _cast(recipe.cast, f"{x}.start + {index}" if recipe.is_indices else f"{x}[{index}]")
+
+
+def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> list[str]:
+    """The rows of one chunk, which have axes, by a thread for each column: the first row, and the range of the others."""
+    x, last = recipe.parameter, recipe.axes - 1
+    index = "".join(f", synk_k{axis}" for axis in range(recipe.axes))
+    loops = _axis_loops(recipe.axes, "synk_partials", first=2)[:-1]
+    element = [
+        f"synk_value = {_cast(recipe.cast, f'{x}[{first}{index}]')}",
+        f"for synk_i in range({others}):",
+        f"    synk_value = {_both(recipe, 'synk_value', _cast(recipe.cast, f'{x}[synk_i{index}]'))}",
+        f"synk_partials[synk_slice, {chunk}{index}] = synk_value",
+    ]
+    element = [f"if synk_k{last} < synk_partials.shape[{2 + last}]:", *indented(element)]
+    return [f"synk_k{last} = synk_x", *_nested(loops, element)]
+
+
+def probe_source(name: str, parameters: Sequence[str]) -> str:
+    """A kernel that does nothing but call the function with numbers, to see what it returns."""
+    return kernel_text(name, parameters, [f"synk_value = synk_function({', '.join(parameters)})"])
+
+
+def _nested(loops: Sequence[_Loop], body: Sequence[str], *, counted: bool = True) -> list[str]:
+    """Loops, one inside the other."""
+    for loop in reversed(loops):
+        body = loop.around(body, counted=counted)
+    return list(body)
+
+
+def _threads(axes: int) -> list[str]:
+    """Where the thread is among all, and how many there are, along x, y and z."""
+    used = "xyz"[: axes + 1] if axes else ""
+    return [
+        line
+        for axis in used[:3]
+        for line in (
+            f"synk_{axis} = cuda.blockIdx.{axis} * cuda.blockDim.{axis} + cuda.threadIdx.{axis}",
+            f"synk_{axis}_step = cuda.gridDim.{axis} * cuda.blockDim.{axis}",
+        )
+    ]
+
+
+def _row_loop(axes: int, count: str) -> _Loop:
+    return _Loop("synk_j", count, *(("synk_y", "synk_y_step") if axes else ("cuda.grid(1)", "cuda.gridsize(1)")))
+
+
+def _axis_loops(axes: int, array: str, first: int = 1) -> list[_Loop]:
+    loops = []
+    for axis in range(axes):
+        name, length = f"synk_k{axis}", f"{array}.shape[{first + axis}]"
+        thread = "x" if axis == axes - 1 else "z" if axis == 0 else ""
+        loops.append(_Loop(name, length, *((f"synk_{thread}", f"synk_{thread}_step") if thread else ())))
+    return loops
+
+
+def _index(axes: int) -> str:
+    return ", ".join(["synk_j", *(f"synk_k{axis}" for axis in range(axes))])
+
+
+def _argument(name: str, operand: Operand, axes: int, row: str) -> str:
+    """The element of an array, whose axes are the last of the result's."""
+    first = axes - len(operand.axes)
+    index = [f"synk_k{first + axis}" if full else "0" for axis, full in enumerate(operand.axes)]
+    told = {
+        "rows": f"{name}[{', '.join(['synk_j', *index])}]",
+        "whole": f"{name}[{', '.join(index)}]",
+        "indices": f"{name}.start + {row}",
+        "number": f"{name}[()]",
+        "scalar": name,
+    }
+    return _cast(operand.cast, told[operand.kind])
+
+
+def _cast(cast: str | None, value: str) -> str:
+    return value if cast is None else f"{cast}({value})"

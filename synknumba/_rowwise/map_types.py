@@ -1,0 +1,215 @@
+"""The types that a vectorized function is compiled for: a signature's, or the arguments' and what follows from them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from synknumba import simt
+from synknumba._call.distribute import InnerFunction
+from synknumba._errors import ArgumentError, KernelError
+from synknumba._rowwise.arguments import Given
+from synknumba._rowwise.generate import define_kernel, kernel_name
+from synknumba._rowwise.map_kernels import probe_source
+
+# Which dtype kinds take a Python number: its kind and those above, whatever the width, as in NEP 50.
+_WEAK_KINDS: dict[type, str] = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The types that a function is compiled for, Numba's.
+
+    Attributes:
+        args: of its arguments.
+        result: of its result.
+    """
+
+    args: tuple[Any, ...]
+    result: Any
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        """The result's, as NumPy's."""
+        return dtype_of(self.result)
+
+    def scope(self) -> dict[str, Any]:
+        """The types by the names that they have in a kernel."""
+        return {cast_name(kind): kind for kind in (*self.args, self.result)}
+
+
+def cast_name(kind: Any) -> str:
+    """What a type is called in a kernel."""
+    return f"synk_{kind}"
+
+
+def dtype_of(kind: Any) -> "np.dtype[Any]":
+    """Numba's type as NumPy's."""
+    from numba.np.numpy_support import as_dtype  # noqa: PLC0415  # not when synknumba is imported
+
+    return as_dtype(kind)  # type: ignore[no-any-return]
+
+
+@final
+class Loops:
+    """All that one function may be compiled for.
+
+    Args:
+        inner: the user's function.
+        signatures: of (argument types, result type); a result of None is to be found out. Without any, the function is
+            compiled for whatever it is called with.
+    """
+
+    def __init__(self, inner: InnerFunction, signatures: Sequence[tuple[tuple[Any, ...], Any]]) -> None:
+        self._name = inner.name
+        self._inner = inner
+        self._signatures = tuple(signatures)
+        self._results: dict[tuple[Any, ...], Any] = {}
+
+    def choose(self, given: Sequence[Given]) -> Loop:
+        """The first signature that all arguments cast to safely, as NumPy chooses; without signatures the arguments' types.
+
+        Raises:
+            ArgumentError: there is none, or Numba cannot compile the function for these types.
+        """
+        if not self._signatures:
+            return self._with_result(tuple(one.element for one in given), None)
+        return self._first(given, self._signatures)
+
+    def choose_repeated(self, given: Given, dtype: Any) -> Any:
+        """The type T with f(T, T) → T for rows of the given type.
+
+        Args:
+            given: the rows.
+            dtype: T, as the user asked for; None to find it.
+        """
+        if dtype is not None:
+            kind = _asked(dtype)
+        elif self._signatures:
+            alike = [one for one in self._signatures if len({*one[0]}) == 1 and one[1] in {None, one[0][0]}]
+            kind = self._first([given, given], alike).args[0]
+        else:
+            kind = self._with_result((given.element, given.element), None).result
+        loop = self.choose([Given("scalar", kind)] * 2)
+        if loop.result != kind or {*loop.args} != {kind}:
+            message = (
+                f"{self._name} makes a {loop.result} of two {kind}, so it cannot go on with its result; give dtype=, or a "
+                "signature of the form T(T, T)"
+            )
+            raise ArgumentError(message)
+        return kind
+
+    def _first(self, given: Sequence[Given], signatures: Sequence[tuple[tuple[Any, ...], Any]]) -> Loop:
+        for args, result in signatures:
+            if all(_fits(one, kind) for one, kind in zip(given, args, strict=True)):
+                return self._with_result(args, result)
+        told = ", ".join(str(one.element) for one in given)
+        known = "; ".join(f"({', '.join(map(str, args))})" for args, _ in self._signatures)
+        message = f"{self._name} has no signature that ({told}) casts to safely; it has {known}"
+        raise ArgumentError(message)
+
+    def _with_result(self, args: tuple[Any, ...], result: Any) -> Loop:
+        if result is None:
+            result = self._results.get(args)
+            if result is None:
+                result = self._results[args] = _infer(self._inner, args)
+        return Loop(args, result)
+
+
+def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...], Any], ...]:
+    """What the decorator was given as signatures: one or a list of what Numba takes.
+
+    Args:
+        name: of the function.
+        signatures: as given.
+        count: how many parameters the function has.
+
+    Raises:
+        ArgumentError: it is no signature, or not one of so many numbers.
+    """
+    from numba.core import sigutils, types  # noqa: PLC0415
+
+    parsed = []
+    for one in signatures if isinstance(signatures, list | tuple) and not _is_types(signatures) else [signatures]:
+        try:
+            args, result = sigutils.normalize_signature(one)
+        except Exception as error:  # Numba evaluates the text, so anything may come of it
+            message = f"signature {one!r} of {name} is not one that Numba knows: {error}; write it as 'float64(float64)'"
+            raise ArgumentError(message) from error
+        kinds = (*args, *(() if result is None else (result,)))
+        if len(args) != count or not all(isinstance(kind, types.Number | types.Boolean) for kind in kinds):
+            message = f"signature {one!r} of {name} must be of {count} numbers and have a number as its result"
+            raise ArgumentError(message)
+        parsed.append((tuple(args), result))
+    return tuple(parsed)
+
+
+def _is_types(value: Any) -> bool:
+    from numba.core import types  # noqa: PLC0415
+
+    return isinstance(value, tuple) and all(isinstance(one, types.Type) for one in value)
+
+
+def _asked(dtype: Any) -> Any:
+    from numba.core.errors import NumbaError  # noqa: PLC0415
+    from numba.np.numpy_support import from_dtype  # noqa: PLC0415
+
+    try:
+        return from_dtype(np.dtype(dtype))
+    except (TypeError, NumbaError, NotImplementedError) as error:
+        message = f"dtype must be of a number, got {dtype!r}"
+        raise ArgumentError(message) from error
+
+
+def integer_limits(kind: Any) -> tuple[float, float]:
+    """The least and the greatest Python integer that a type takes without wrapping around."""
+    dtype = dtype_of(kind)
+    if dtype.kind not in "iu":
+        return -math.inf, math.inf
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+def out_of_range(function: str, name: str, value: int, least: float, most: float) -> ArgumentError:
+    """Of a Python integer that its type does not hold; NumPy refuses it as well."""
+    return ArgumentError(
+        f"{name} of {function} is {value}, but its signature takes integers of {least} to {most} there; pass one of these, or "
+        "an array or NumPy scalar, whose own type chooses the signature"
+    )
+
+
+def _fits(one: Given, kind: Any) -> bool:
+    wanted = dtype_of(kind)
+    if one.python is None:
+        return bool(np.can_cast(dtype_of(one.element), wanted, "safe"))
+    return wanted.kind in _WEAK_KINDS[one.python]
+
+
+def _infer(inner: InnerFunction, kinds: tuple[Any, ...]) -> Any:
+    """The type that Numba finds for what the function returns.
+
+    Raises:
+        ArgumentError: Numba cannot compile it for numbers of these types, or it returns none.
+    """
+    from numba.core import types  # noqa: PLC0415
+    from numba.core.errors import NumbaError  # noqa: PLC0415
+
+    own = kernel_name("type_of", inner.py_func.__name__)
+    text = probe_source(own, [f"synk_{position}" for position in range(len(kinds))])
+    probe = simt.jit(define_kernel(text, own, "vectorize", inner.device_function, {}), cache=False)
+    told = f"{inner.name}({', '.join(map(str, kinds))})"
+    try:
+        found = probe.type_of("synk_value", *kinds)
+    except (NumbaError, KernelError) as error:
+        message = f"{told} cannot be compiled: {error}"
+        raise ArgumentError(message) from error
+    except NotImplementedError as error:  # of types that Numba knows, but has no arithmetic for on cores, as float16
+        message = f"{told} cannot be compiled, as Numba has no {error} there; convert the rows, for example to float32"
+        raise ArgumentError(message) from error
+    if not isinstance(found, types.Number | types.Boolean):
+        message = f"{told} returns {found}; a vectorized function returns one number"
+        raise ArgumentError(message)
+    return found

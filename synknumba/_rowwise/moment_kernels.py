@@ -1,0 +1,391 @@
+"""The text of the kernel that takes an expectation value: the user's function of every row, and its moments.
+
+    row ── function ──> value ── less the thread's first value ──> sums and sums of squares, by thread       in the loop
+    sums ── smem ──> mean of the block ──> sums of squares about it ── smem ──> one line
+    lines of all blocks ── the block that ends last, in their order ──> one line of the partial results
+
+Sums about one of the values are as good as those about the mean, but for the square of its distance from the mean in units of
+the spread. They take no division a row, and so on a core a 30th of the time of a running mean (Welford's method). From
+thread to block they are moved to the mean of the block, after which they add up; so are those of the blocks to the mean of all,
+by the formula of `_moments`. The kernel is in Numba's CUDA dialect, with the parameters of the function and some of its own.
+
+Where rows are numbers and the function is light, a thread of a GPU reads those of several rows before it uses one: it would
+wait for each row's otherwise, longer than for the function.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+from synknumba._rowwise.generate import SIGNED, UNSIGNED, indented, kernel_text
+
+THREADS = 256  # of a block
+MOST_ROOMS = 23  # of 2 KiB each: with the centres, within the 48 KiB of smem that every GPU gives a block
+
+# Global names in the kernel, which no parameter may have.
+OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
+
+# Lines that a block stores into, but for the column.
+_RESULT = "synk_partials[synk_slice"
+_LINE = "synk_lines[cuda.blockIdx.x + 1"
+
+Kind: TypeAlias = Literal["numbers", "rows", "indices", "number", "whole"]
+"""What of an argument the function gets: its row, which is a number or an array; the row's global index; a 0-d array's number;
+the argument itself."""
+
+ARRAYS_OF_ROWS: frozenset[Kind] = frozenset({"numbers", "rows"})
+DIVIDED: frozenset[Kind] = ARRAYS_OF_ROWS | {"indices"}  # between ranks
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a kernel is generated from.
+
+    Attributes:
+        name: of the kernel.
+        parameters: of the function, and what of each argument it gets.
+        size: of the tuple that it returns; None where it returns a number.
+        weight: the parameter that is the row's weight; "" if the last of the values returned is; None without weights.
+        covariance: whether the products of each two values are summed.
+        real: the type of a thread's sums, "float64" or "float32".
+        one_block: whether there is one block, whose line is the partial result.
+        scaled: whether each value, and the weight, is multiplied by a number that comes with the call.
+        together: rows of which a thread reads the numbers before it uses any.
+    """
+
+    name: str
+    parameters: Mapping[str, Kind]
+    size: int | None
+    weight: str | None
+    covariance: bool
+    real: str
+    one_block: bool
+    scaled: bool = False
+    together: int = 1
+
+    @property
+    def values(self) -> int:
+        """How many values of a row there are."""
+        return (self.size or 1) - (self.weight == "")
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """The values whose products are summed."""
+        values = range(self.values)
+        return tuple((i, j) for i in values for j in values if i == j or (i < j and self.covariance))
+
+    @property
+    def scales(self) -> list[str]:
+        """The parameters that values, and the weight, are multiplied by."""
+        names = [f"synk_by{i}" for i in range(self.values)] + ([] if self.weight is None else ["synk_by_w"])
+        return names if self.scaled else []
+
+    @property
+    def columns(self) -> int:
+        """Numbers of a partial result: rows, weight, means, what rounding left of them, products, sums with w²."""
+        return 2 + 2 * self.values + self.late_rooms
+
+    @property
+    def rooms(self) -> int:
+        """Numbers that each thread puts into smem at once."""
+        return max(2 + self.values, self.late_rooms)
+
+    @property
+    def late_rooms(self) -> int:
+        """Numbers of a partial result behind the means."""
+        return len(self.pairs) + (0 if self.weight is None else 1 + 2 * self.values)
+
+
+def kernel_source(recipe: Recipe) -> str:
+    """The kernel: a function of partial results, the slice's number, the function's parameters, and the scales.
+
+    Where there are several blocks, their lines come after the partial results: zeros, shape (blocks + 1, columns). In the first
+    line is how many blocks have written theirs.
+    """
+    body = [*_head(recipe), *_loop(recipe)]
+    own = ["synk_partials", "synk_slice"]
+    if recipe.one_block:
+        body += [*_means(recipe, _RESULT), *_squares(recipe, _RESULT)]
+    else:
+        own.insert(1, "synk_lines")
+        body += [*_means(recipe, _LINE), *_squares(recipe, _LINE), *_last_block(recipe)]
+    return kernel_text(recipe.name, [*own, *recipe.parameters, *recipe.scales], body)
+
+
+def _head(recipe: Recipe) -> list[str]:
+    name, kind = next((name, kind) for name, kind in recipe.parameters.items() if kind in DIVIDED)
+    count = f"{name}.stop - {name}.start" if kind == "indices" else f"{name}.shape[0]"
+    sums = [f"synk_p{i}" for i in range(recipe.values)] + [f"synk_s{i}" for i in range(recipe.values)]
+    sums += [f"synk_q{i}_{j}" for i, j in recipe.pairs]
+    if recipe.weight is not None:
+        sums += ["synk_w", "synk_z", *(f"synk_{letter}{i}" for letter in "ab" for i in range(recipe.values))]
+    return [
+        f"synk_sums = cuda.shared.array(({recipe.rooms}, {THREADS}), float64)",
+        f"synk_centre = cuda.shared.array({recipe.values}, float64)",
+        "synk_t = cuda.threadIdx.x",
+        f"synk_n = {count}",
+        "synk_start = cuda.grid(1)",
+        "synk_stride = cuda.gridsize(1)",
+        *(f"{name} = {recipe.real}(0.0)" for name in sums),
+    ]
+
+
+def _loop(recipe: Recipe) -> list[str]:
+    """A thread's rows, one after another, or several at a time as long as there are so many.
+
+    The latter is for light functions on GPUs. Indices are unsigned there, since each signed one is asked whether it counts from
+    the end, which takes as long as such a function.
+    """
+    rest = [*_read(recipe, 0), *_added_row(recipe, 0)]
+    if recipe.together == 1:
+        return ["synk_first = synk_start", "for synk_j in range(synk_start, synk_n, synk_stride):", *indented(rest)]
+    rows = range(recipe.together)
+    body = [line for k in rows for line in _read(recipe, k)] + [line for k in rows for line in _added_row(recipe, k)]
+    return [
+        f"synk_first = {UNSIGNED}(synk_start)",
+        f"synk_end = {UNSIGNED}(synk_n)",
+        *(f"synk_step{k} = {UNSIGNED}({k} * synk_stride)" for k in range(1, recipe.together + 1)),
+        "synk_j = synk_first",
+        f"while synk_j + synk_step{recipe.together - 1} < synk_end:",
+        *indented([*body, f"synk_j += synk_step{recipe.together}"]),
+        "while synk_j < synk_end:",
+        *indented([*rest, "synk_j += synk_step1"]),
+    ]
+
+
+def _index(k: int) -> str:
+    """Of the k-th of the rows that are read together."""
+    return f"synk_j + synk_step{k}" if k else "synk_j"
+
+
+def _read(recipe: Recipe, k: int) -> list[str]:
+    names = (name for name, kind in recipe.parameters.items() if kind == "numbers")
+    return [f"synk_{k}_{name} = {name}[{_index(k)}]" for name in names]
+
+
+def _argument(name: str, kind: Kind, k: int) -> str:
+    told = {
+        "numbers": f"synk_{k}_{name}",
+        "rows": f"{name}[{_index(k)}]",
+        "indices": f"{name}.start + {SIGNED}({_index(k)})",
+        "number": f"{name}[()]",
+        "whole": name,
+    }
+    return told[kind]
+
+
+def _added_row(recipe: Recipe, k: int) -> list[str]:
+    """The function of a row, and what it adds to the thread's sums. The first row is the first of those read together."""
+    arguments = ", ".join(_argument(name, kind, k) for name, kind in recipe.parameters.items())
+    lines = [f"synk_r = synk_function({arguments})"]
+    if recipe.weight is not None:
+        name = recipe.weight
+        weight = _argument(name, recipe.parameters[name], k) if name else f"synk_r[{recipe.values}]"
+        lines += [
+            f"synk_x = {recipe.real}({_scaled(recipe, weight, 'synk_by_w')})",
+            "if synk_x < 0.0:",
+            f"    synk_x = {recipe.real}(nan)",
+            "synk_w += synk_x",
+            "synk_z += synk_x * synk_x",
+        ]
+    for i in range(recipe.values):
+        value = "synk_r" if recipe.size is None else f"synk_r[{i}]"
+        lines += [f"synk_v{i} = {recipe.real}({_scaled(recipe, value, f'synk_by{i}')})"]
+        if k == 0:
+            lines += [
+                f"if synk_j == synk_first and synk_v{i} - synk_v{i} == 0.0:",  # a sum about ∞ would be NaN
+                f"    synk_p{i} = synk_v{i}",
+            ]
+        lines += [f"synk_d{i} = synk_v{i} - synk_p{i}"]
+    by = "" if recipe.weight is None else "synk_x * "
+    lines += [f"synk_s{i} += {by}synk_d{i}" for i in range(recipe.values)]
+    lines += [f"synk_q{i}_{j} += {by}synk_d{i} * synk_d{j}" for i, j in recipe.pairs]
+    if recipe.weight is not None:
+        for i in range(recipe.values):
+            lines += [
+                f"synk_y{i} = synk_x * synk_d{i}",
+                f"synk_a{i} += synk_x * synk_y{i}",
+                f"synk_b{i} += synk_y{i} * synk_y{i}",
+            ]
+    return lines
+
+
+def _scaled(recipe: Recipe, value: str, scale: str) -> str:
+    return f"float64({value}) * {scale}" if recipe.scaled else value
+
+
+def _means(recipe: Recipe, target: str) -> list[str]:
+    """The block's rows, weight and means, the latter from the first value of its first thread."""
+    values, weighted = range(recipe.values), recipe.weight is not None
+    return [
+        "synk_c = 0.0",
+        "if synk_start < synk_n:",
+        "    synk_c = float64((synk_n - synk_start - 1) // synk_stride + 1)",
+        f"synk_u = {'float64(synk_w)' if weighted else 'synk_c'}",
+        "if synk_t == 0:",
+        *(f"    synk_centre[{i}] = float64(synk_p{i})" for i in values),
+        "cuda.syncthreads()",
+        "synk_sums[0, synk_t] = synk_c",
+        "synk_sums[1, synk_t] = synk_u",
+        *(f"synk_x{i} = float64(synk_p{i}) - synk_centre[{i}]" for i in values),
+        *(f"synk_sums[{2 + i}, synk_t] = float64(synk_s{i}) + synk_x{i} * synk_u" for i in values),
+        *_divided(recipe, target),
+    ]
+
+
+def _divided(recipe: Recipe, target: str) -> list[str]:
+    """From the threads' sums in smem to the means, less the centre, and into a line.
+
+    Sums without weight are 0, so that the mean is the centre, or NaN, as 0 · NaN and 0 · ∞ are.
+    """
+    values = range(recipe.values)
+    return [
+        *_added(2 + recipe.values),
+        "synk_total = synk_sums[1, 0]",
+        *(f"synk_e{i} = synk_sums[{2 + i}, 0]" for i in values),
+        "if synk_total != 0.0:",
+        *(f"    synk_e{i} /= synk_total" for i in values),
+        "if synk_t == 0:",
+        *indented([*_stored(target, 0, ("synk_sums[0, 0]", "synk_total")), *_stored_means(recipe, target)]),
+        "cuda.syncthreads()",
+    ]
+
+
+def _stored_means(recipe: Recipe, target: str) -> list[str]:
+    """Each mean, and what rounding leaves of it: D. Knuth, TAOCP volume 2, section 4.2.2, theorem B."""
+    lines: list[str] = []
+    for i in range(recipe.values):
+        lines += [
+            f"synk_m = synk_centre[{i}] + synk_e{i}",
+            f"synk_k = synk_m - synk_centre[{i}]",
+            f"synk_l = (synk_centre[{i}] - (synk_m - synk_k)) + (synk_e{i} - synk_k)",
+            "if synk_l - synk_l != 0.0:",  # the mean is infinite
+            "    synk_l = 0.0",
+            *_stored(target, 2 + i, ("synk_m",)),
+            *_stored(target, 2 + recipe.values + i, ("synk_l",)),
+        ]
+    return lines
+
+
+def _squares(recipe: Recipe, target: str) -> list[str]:
+    """The block's sums of squares and products about its means."""
+    lines = [f"synk_x{i} -= synk_e{i}" for i in range(recipe.values)]  # from the mean to the thread's first value
+    rooms = []
+    for i, j in recipe.pairs:
+        parts = f"float64(synk_q{i}_{j})", f"float64(synk_s{i})", f"float64(synk_s{j})"
+        name = f"synk_o{i}_{j}"
+        lines += [f"{name} = {parts[0]} + synk_x{j} * {parts[1]} + synk_x{i} * ({parts[2]} + synk_x{j} * synk_u)"]
+        lines += [f"if {name} < 0.0:", f"    {name} = 0.0"] if i == j else []  # rounding
+        rooms.append(name)
+    if recipe.weight is not None:
+        rooms.append("float64(synk_z)")
+        for letter in "ab":
+            rooms += [f"synk_{letter}_moved{i}" for i in range(recipe.values)]
+        for i in range(recipe.values):
+            a, b, z = f"float64(synk_a{i})", f"float64(synk_b{i})", "float64(synk_z)"
+            lines += [
+                f"synk_a_moved{i} = {a} + synk_x{i} * {z}",
+                f"synk_b_moved{i} = {b} + synk_x{i} * (2.0 * {a} + synk_x{i} * {z})",
+            ]
+    return [*lines, *_summed(recipe, rooms, target)]
+
+
+def _summed(recipe: Recipe, rooms: Sequence[str], target: str) -> list[str]:
+    """From a thread's sums about the mean to those of all threads, behind the means in a line."""
+    return [
+        *(f"synk_sums[{room}, synk_t] = {value}" for room, value in enumerate(rooms)),
+        *_added(len(rooms)),
+        "if synk_t == 0:",
+        *indented(_stored(target, 2 + 2 * recipe.values, [f"synk_sums[{room}, 0]" for room in range(len(rooms))])),
+    ]
+
+
+def _last_block(recipe: Recipe) -> list[str]:
+    """The block that ends last puts the lines of all together, in their order, whichever block it is.
+
+    A thread takes every 256th line. The centre is the mean of the first block, which always has rows.
+    """
+    values = range(recipe.values)
+    rooms = [f"synk_g{room}" for room in range(recipe.late_rooms)]
+    every_line = f"for synk_j in range(1 + synk_t, cuda.gridDim.x + 1, {THREADS}):"
+    distances = ["synk_h = synk_lines[synk_j, 1]"]
+    for i in values:
+        mean, rest = f"synk_lines[synk_j, {2 + i}]", f"synk_lines[synk_j, {2 + recipe.values + i}]"
+        distances.append(f"synk_x{i} = ({mean} - synk_centre[{i}]) + {rest}")
+    sums = ["synk_c += synk_lines[synk_j, 0]", *distances, "synk_u += synk_h"]
+    sums += [f"synk_f{i} += synk_h * synk_x{i}" for i in values]
+    squares = [*distances, *(f"synk_x{i} -= synk_e{i}" for i in values), *_moved_line(recipe)]
+    return [
+        *_ended_last(recipe),
+        *(f"{name} = 0.0" for name in ("synk_c", "synk_u", *(f"synk_f{i}" for i in values), *rooms)),
+        every_line,
+        *indented(sums),
+        "synk_sums[0, synk_t] = synk_c",
+        "synk_sums[1, synk_t] = synk_u",
+        *(f"synk_sums[{2 + i}, synk_t] = synk_f{i}" for i in values),
+        *_divided(recipe, _RESULT),
+        every_line,
+        *indented(squares),
+        *_summed(recipe, rooms, _RESULT),
+    ]
+
+
+def _ended_last(recipe: Recipe) -> list[str]:
+    """Lets the other blocks return, and reads the centre: the `threadFenceReduction` of NVIDIA's CUDA samples."""
+    centres: list[str] = []
+    for i in range(recipe.values):
+        centres += [
+            f"synk_m = synk_lines[1, {2 + i}]",
+            f"synk_centre[{i}] = synk_m if synk_m - synk_m == 0.0 else 0.0",  # a distance from ∞ would be NaN
+        ]
+    return [
+        "synk_last = cuda.shared.array(1, int32)",
+        "if synk_t == 0:",
+        "    cuda.threadfence()",  # the line is there before it is counted
+        "    synk_last[0] = 1 if cuda.atomic.add(synk_lines, (0, 0), 1.0) == cuda.gridDim.x - 1 else 0",
+        "    cuda.threadfence()",
+        *indented(centres),
+        "cuda.syncthreads()",
+        "if synk_last[0] == 0:",
+        "    return",
+    ]
+
+
+def _moved_line(recipe: Recipe) -> list[str]:
+    """Adds a line's sums of squares, about the mean of all."""
+    first, room = 2 + 2 * recipe.values, 0
+    lines = []
+    for i, j in recipe.pairs:
+        lines.append(f"synk_g{room} += synk_lines[synk_j, {first + room}] + synk_h * synk_x{i} * synk_x{j}")
+        room += 1
+    if recipe.weight is None:
+        return lines
+    z = f"synk_lines[synk_j, {first + room}]"
+    lines.append(f"synk_g{room} += {z}")
+    for i in range(recipe.values):
+        a, b = room + 1 + i, room + 1 + recipe.values + i
+        one = f"synk_lines[synk_j, {first + a}]"
+        lines += [
+            f"synk_g{a} += {one} + synk_x{i} * {z}",
+            f"synk_g{b} += synk_lines[synk_j, {first + b}] + synk_x{i} * (2.0 * {one} + synk_x{i} * {z})",
+        ]
+    return lines
+
+
+def _added(rooms: int) -> list[str]:
+    """The sums over all threads of the block, always in one order."""
+    return [
+        "cuda.syncthreads()",
+        f"synk_half = {THREADS // 2}",
+        "while synk_half > 0:",
+        "    if synk_t < synk_half:",
+        f"        for synk_i in range({rooms}):",
+        "            synk_sums[synk_i, synk_t] += synk_sums[synk_i, synk_t + synk_half]",
+        "    cuda.syncthreads()",
+        "    synk_half //= 2",
+    ]
+
+
+def _stored(target: str, first: int, values: Sequence[str]) -> list[str]:
+    return [f"{target}, {first + k}] = {value}" for k, value in enumerate(values)]

@@ -1,0 +1,1 @@
+"""Variables: creation, allocation on the ranks, transfers and collectives."""

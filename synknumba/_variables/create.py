@@ -1,0 +1,144 @@
+"""`variable` and `flatten`: what makes a `Variable`."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from synknumba._errors import ArgumentError, DataError
+from synknumba._host.casting import accept, fill
+from synknumba._ops.tree import Structure
+from synknumba._ops.tree import flatten as take_apart
+from synknumba._types import Array
+from synknumba._variables.variable import Variable, plain_value, refuse_on_rank
+from synknumba._world.world import holds_world, open_world
+
+
+def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
+    """Makes arrays that live on the ranks between calls; at first every rank has the same.
+
+    Args:
+        value: array, `Data`, number or nested list of numbers, of any fixed-size dtype, 0-d too; or a nested dict, list or
+            tuple of them, which makes one variable of several arrays.
+        name: for messages.
+        dtype: by default the value's; casts must be safe.
+
+    Returns:
+        The variable. Where no world is open yet, it is put on the ranks at its first use.
+
+    Raises:
+        DataError: the value cannot be held.
+        ArgumentError: the name is not a text.
+        WorldError: this process is a rank.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> with synk.fork(2, device="cpu"):
+        ...     w = synk.variable(np.ones(3), name="w")
+        ...     w
+        <Variable 'w' float64 (3,), on 2 cpu ranks, replicas equal>
+    """
+    leaves, structure = take_apart(_told_apart(value))
+    return _place_now(_make(leaves, structure, name, dtype, flat=False))
+
+
+def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
+    """Makes a variable whose arrays lie one after the other as one vector, so that a collective moves all of them as one.
+
+    Functions get the same tree of arrays as of any other variable.
+
+    Args:
+        tree: nested dict, list or tuple of arrays of one dtype; also of variables, whose root's values are taken.
+        name: for messages.
+        dtype: of all arrays; by default theirs.
+
+    Raises:
+        DataError: the arrays have different dtypes.
+        ArgumentError: as in `variable`.
+        WorldError: this process is a rank.
+    """
+    leaves, structure = take_apart(_told_apart(tree))
+    made = _make(leaves, structure, name, dtype, flat=True)
+    kinds = sorted({str(one) for one in made._dtypes})  # noqa: SLF001  # not yet anybody else's
+    if len(kinds) > 1:
+        message = f"flatten needs arrays of one dtype, got {', '.join(kinds)}; convert them, or pass dtype="
+        raise DataError(message)
+    return _place_now(made)
+
+
+def _make(leaves: Sequence[Any], structure: Structure, name: str | None, dtype: DTypeLike | None, *, flat: bool) -> Variable:
+    refuse_on_rank("variables are made")
+    if name is not None and not isinstance(name, str):
+        message = f"a variable's name is a text, got {name!r}; the dtype is given by name: dtype=…"
+        raise ArgumentError(message)
+    label = "the variable" if name is None else f"variable {name!r}"
+    if not leaves:
+        message = f"{label} has no array in it; give at least one"
+        raise DataError(message)
+    return Variable([_owned(leaf, dtype, label) for leaf in leaves], structure, name, flat=flat)
+
+
+@holds_world
+def _place_now(made: Variable) -> Variable:
+    """Puts a new variable on the ranks if a world is open."""
+    world = open_world()
+    if world is not None:
+        world.begin()
+        try:
+            made.place(world)
+        finally:
+            world.end()
+    return made
+
+
+def _owned(value: Any, dtype: DTypeLike | None, label: str) -> Array:
+    """A copy of a first value, in native byte order."""
+    plain = value.value if isinstance(value, _Numbers) else plain_value(value)
+    try:
+        wanted = np.asarray(plain).dtype if dtype is None else np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        message = f"{label}: a {type(plain).__name__} cannot be read as an array: {error}"
+        raise DataError(message) from error
+    if wanted.subdtype is not None:
+        message = f"{label}: dtype {wanted} is that of arrays; give the dtype of their items, {wanted.base}"
+        raise DataError(message)
+    if wanted.hasobject or wanted.itemsize == 0:
+        message = f"{label}: dtype {wanted} cannot live on the ranks; give a dtype of fixed size, such as float64"
+        raise DataError(message)
+    native = wanted.newbyteorder("=")
+    source = accept(plain, native, None, label, force_cast=None)
+    copied: Array = np.empty(source.shape, native)
+    fill(copied, source)
+    return copied
+
+
+@final
+class _Numbers:
+    """A nested list of numbers, which is one array, where lists of arrays are trees."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _told_apart(value: Any) -> Any:
+    """A first value with its nested lists of numbers marked, and its variables read."""
+    if isinstance(value, Variable):
+        return value.get_value()
+    if isinstance(value, dict):
+        return {key: _told_apart(child) for key, child in value.items()}
+    if not isinstance(value, list | tuple):
+        return value
+    if value and _is_numbers(value):
+        return _Numbers(value)
+    children = [_told_apart(child) for child in value]
+    if isinstance(value, list):
+        return children
+    return type(value)(*children) if hasattr(value, "_fields") else tuple(children)
+
+
+def _is_numbers(value: Any) -> bool:
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return all(_is_numbers(child) for child in value)
+    return isinstance(value, bool | int | float | complex | np.generic)

@@ -1,0 +1,175 @@
+"""Values and collectives on GPUs, whose memory the coordinator cannot reach.
+
+values                    page-locked staging segment ── each rank's own copy ──> variables
+collectives, "nccl"       from GPU to GPU
+collectives, "host"       down into the staging segment, the collective there as on cores, up again
+"""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from synknumba._host.casting import fill
+from synknumba._host.segment import Segment
+from synknumba._ops.variable_layout import LeafLayout, StorageLayout
+from synknumba._types import Array
+from synknumba._variables.allocation import Storage
+from synknumba._variables.transfers import Delivery, Pair, Run, Traffic, Work, describe
+from synknumba._wire.program import Collective, HostArray, Transfer, next_number
+from synknumba._world.failure import CallInfo
+from synknumba._world.transport import join
+from synknumba._world.world import World
+
+ALIGNMENT = 256
+BYTES_KEPT = 256 << 20  # of staging memory; more is let go after the call
+
+_Arrays = tuple[tuple[int, int, tuple[HostArray | None, ...]], ...]
+
+
+class Packing:
+    """Places in a staging segment that is not there yet."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def place(self, dtype: Any, shape: tuple[int, ...], segment: int) -> HostArray:
+        """Room for one array."""
+        start = self.nbytes
+        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        self.nbytes += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return HostArray(segment, np.dtype(dtype), shape, start)
+
+
+@final
+class GpuTraffic(Traffic):
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._staging = Segment(1)  # grows; its id stays
+
+    # ---- values
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        packing, places = Packing(), {}
+        for one in deliveries:
+            dtype = one.storage.layout.leaf(one.leaf).dtype
+            for value in one.values:
+                if value is not None and (one.leaf, id(value)) not in places:
+                    places[one.leaf, id(value)] = packing.place(dtype, value.shape, self._staging.id), value
+        self._stage(packing)
+        for host, value in places.values():
+            fill(self._host(host), value)
+        arrays = tuple(
+            (
+                one.storage.number,
+                one.leaf,
+                tuple(None if value is None else places[one.leaf, id(value)][0] for value in one.values),
+            )
+            for one in deliveries
+        )
+        self._transfer(arrays, up=True, about=[one.storage for one in deliveries])()
+        self._let_go(packing)
+
+    def fetch(self, storage: Storage, places: Sequence[tuple[int, int]]) -> list[Array]:
+        packing, hosts = Packing(), []
+        for leaf, rank in places:
+            of = storage.layout.leaf(leaf)
+            hosts.append(packing.place(of.dtype, of.shapes[rank], self._staging.id))
+        self._stage(packing)
+        arrays = tuple((storage.number, leaf, self._only(rank, host)) for (leaf, rank), host in zip(places, hosts, strict=True))
+        self._transfer(arrays, up=False, about=[storage])()
+        copies = [self._host(host).copy() for host in hosts]
+        self._let_go(packing)
+        return copies
+
+    def _only(self, rank: int, host: HostArray) -> tuple[HostArray | None, ...]:
+        return tuple(host if one == rank else None for one in range(self.world.world_size))
+
+    def _transfer(self, arrays: _Arrays, *, up: bool, about: Sequence[Storage]) -> Run:
+        key = ("transfer", up, arrays)
+        known = self._known(key)
+        if known is not None:
+            return known
+        run, number = self._install_transfer(arrays, up=up)
+        self._keep(key, run, (number,), about)
+        return run
+
+    def _install_transfer(self, arrays: _Arrays, *, up: bool) -> tuple[Run, int]:
+        program = Transfer(next_number(), up, arrays)
+        return self.install(program, CallInfo("sending values" if up else "fetching values")), program.number
+
+    # ---- staging memory
+
+    def _stage(self, packing: Packing) -> None:
+        if packing.nbytes > self._staging.size:
+            self._staging.grow(packing.nbytes)
+        self.world.attach([self._staging])
+
+    def _host(self, host: HostArray) -> Array:
+        return self._staging.array(host.dtype, host.shape, host.offset)
+
+    def _let_go(self, packing: Packing) -> None:
+        """Gives much staging memory back. What was planned with it goes too: the ranks drop it with the segment."""
+        if packing.nbytes > BYTES_KEPT:
+            self._staging.close()
+            self._staging = Segment(1)
+            self.forget_all()
+
+    # ---- collectives
+
+    def reduced(self, work: Work, storage: Storage) -> list[Array]:
+        layout = storage.layout
+        target = Storage(self.world, StorageLayout(tuple(_on_root(leaf, work.root) for leaf in layout.leaves), layout.flat))
+        self.collective(work, [Pair(storage, target, leaf) for leaf in layout.pieces()])()
+        return self.fetch(target, [(leaf, work.root) for leaf in range(len(layout.leaves))])
+
+    def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
+        join(self.world)
+        if self.world.transport == "nccl":
+            arrays = tuple(pair.ends() for pair in pairs)
+            program = Collective(next_number(), work.kind, arrays, work.op, work.root, host=False)
+            return self.install(program, describe(work, pairs)), (program.number,)
+        return self._staged(work, pairs)
+
+    def _staged(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
+        packing = Packing()
+        gives = [self._places(packing, pair.source.layout.leaf(pair.leaf)) for pair in pairs]
+        gets = [
+            given if pair.in_place else self._places(packing, pair.target.layout.leaf(pair.leaf))
+            for pair, given in zip(pairs, gives, strict=True)
+        ]
+        self._stage(packing)
+        arrays = [pair.ends(given, got) for pair, given, got in zip(pairs, gives, gets, strict=True)]
+        root_gives = {work.root} if work.kind == "broadcast" else None
+        root_gets = {work.root} if work.kind == "reduce" else None
+        given_arrays = tuple(
+            (pair.source.number, pair.leaf, _for_ranks(hosts, root_gives)) for pair, hosts in zip(pairs, gives, strict=True)
+        )
+        got_arrays = tuple(
+            (pair.target.number, pair.leaf, _for_ranks(hosts, root_gets)) for pair, hosts in zip(pairs, gets, strict=True)
+        )
+        down, first = self._install_transfer(given_arrays, up=False)
+        middle, second = self.over_host(work, arrays, [self._staging], describe(work, pairs))
+        up, third = self._install_transfer(got_arrays, up=True)
+
+        def run() -> None:
+            down()
+            middle()
+            up()
+
+        return run, (first, third) if second is None else (first, second, third)
+
+    def _places(self, packing: Packing, of: LeafLayout) -> tuple[HostArray, ...]:
+        return tuple(packing.place(of.dtype, shape, self._staging.id) for shape in of.shapes)
+
+
+def _on_root(leaf: LeafLayout, root: int) -> LeafLayout:
+    """The same array on the root, and none on the others; a number takes no room."""
+    empty = ((0,) * len(shape) for shape in leaf.shapes)
+    return LeafLayout(
+        leaf.dtype, tuple(s if rank == root else e for rank, (s, e) in enumerate(zip(leaf.shapes, empty, strict=True)))
+    )
+
+
+def _for_ranks(hosts: Sequence[HostArray], ranks: set[int] | None) -> tuple[HostArray | None, ...]:
+    return tuple(host if ranks is None or rank in ranks else None for rank, host in enumerate(hosts))

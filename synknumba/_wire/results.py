@@ -1,0 +1,97 @@
+"""What Python functions return: packed by a rank, unpacked by the coordinator.
+
+    RESULT[r]:  spec number (8 bytes) | … | leaf 0 | leaf 1 | …          from byte 64, each leaf on 16 bytes
+
+A result's structure, dtypes and shapes are told once, as a `Returned` message with a number of its own; from then on the
+number alone says how to read the bytes. Number 0 says that the rank had no rows and did not run. Results that are too large
+for the control block go into a segment that the rank makes and keeps for the program.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from synknumba._host.segment import Segment
+from synknumba._ops.tree import Structure, count_leaves
+from synknumba._types import Array, Shape
+from synknumba._wire.messages import Returned
+
+FIRST_LEAF = 64
+LEAF_ALIGNMENT = 16
+SPECS_KEPT = 1024  # shapes that differ from call to call make a new spec each; more than these are forgotten
+
+LeafType: TypeAlias = tuple[Any, Shape]
+
+
+def place_leaves(leaves: Sequence[LeafType]) -> tuple[list[int], int]:
+    """The offset of each leaf from the first, and the bytes of all."""
+    offsets, at = [], 0
+    for dtype, shape in leaves:
+        offsets.append(at)
+        at += -(-int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize // LEAF_ALIGNMENT) * LEAF_ALIGNMENT
+    return offsets, at
+
+
+def view_leaves(memory: Array, leaves: Sequence[LeafType]) -> list[Array]:
+    """The leaves in packed memory."""
+    offsets, _ = place_leaves(leaves)
+    views = []
+    for (dtype, shape), offset in zip(leaves, offsets, strict=True):
+        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        views.append(memory[offset : offset + nbytes].view(dtype).reshape(shape))
+    return views
+
+
+@dataclass(frozen=True, slots=True)
+class RankReturn:
+    """How to read one rank's result: the structure and views of its leaves, valid until the next call."""
+
+    structure: Structure
+    leaves: tuple[Array, ...]
+
+    def apart(self) -> "list[RankReturn]":
+        """The results in a tuple of them."""
+        out, at = [], 0
+        for structure in self.structure[1]:
+            size = count_leaves(structure)
+            out.append(RankReturn(structure, self.leaves[at : at + size]))
+            at += size
+        return out
+
+
+class ResultReader:
+    """Unpacks one rank's results of one program in the coordinator."""
+
+    def __init__(self, memory: Array) -> None:
+        self._memory: Array = memory[FIRST_LEAF:]
+        self._specs: dict[int, RankReturn] = {}
+        self._segment: Segment | None = None  # the rank's, as large as it was last told
+
+    def learn(self, news: Returned, descriptors: Sequence[int]) -> None:
+        """Takes in a new spec, and the segment that comes with it."""
+        if len(self._specs) > 2 * SPECS_KEPT:
+            for old in sorted(self._specs)[:SPECS_KEPT]:
+                del self._specs[old]
+        memory = self._memory
+        if news.segment is not None:
+            memory = self._mapped(*news.segment, descriptors[0]).array(np.uint8, (news.nbytes,))
+        self._specs[news.spec] = RankReturn(news.structure, tuple(view_leaves(memory, news.leaves)))
+
+    def _mapped(self, segment_id: int, size: int, descriptor: int) -> Segment:
+        if self._segment is not None and self._segment.size == size:
+            os.close(descriptor)
+        else:
+            self._segment = Segment.attach(segment_id, descriptor, size)
+        return self._segment
+
+    @property
+    def nbytes(self) -> int:
+        """Shared memory that the rank keeps for its results."""
+        return 0 if self._segment is None else self._segment.size
+
+    def read(self, number: int) -> RankReturn:
+        """The result under a spec number other than 0."""
+        return self._specs[number]

@@ -1,0 +1,1 @@
+"""The ranks from the outside: fork, processes, rounds, failures, output."""

@@ -1,0 +1,210 @@
+"""The ranks as processes: forked, found dead, killed, joined. What they are told is the world's business."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Collection, Sequence
+from typing import final
+
+from synknumba._device import usable_cores
+from synknumba._host.children import reap
+from synknumba._host.inherited import before_fork, fork
+from synknumba._host.signals import held_signals
+from synknumba._host.stacks import Stacks, ask, shorten
+from synknumba._rank.loop import rank_main
+from synknumba._rank.startup import RankConfig
+from synknumba._types import DeviceKind
+from synknumba._wire.control import ControlBlock
+from synknumba._world.failure import Death, LastWords
+from synknumba._world.output_process import Scribe
+
+
+@final
+class Processes:
+    """The processes of one world, and the coordinator's ends of what connects it with them.
+
+    Attributes:
+        pids: process ids by rank; 0 for one that has ended and been waited for.
+        sockets: the coordinator's end of each rank's socketpair.
+    """
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self.sockets: list[socket.socket] = []
+        self._lifelines: list[int] = []
+        self._stacks: list[Stacks] = []
+        self._scribe: Scribe | None = None
+        self._asking = threading.RLock()  # one at a time; a signal handler may ask in the middle of it
+        self._asked = 0
+        self._owner = os.getpid()
+
+    def __del__(self) -> None:
+        """Ranks do not outlive what knows of them, as where one Ctrl-C breaks off what another has set off."""
+        if os.getpid() == self._owner:
+            self.kill()
+            self.close()
+
+    def start(
+        self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool, prefix_output: bool
+    ) -> None:
+        """Forks the ranks of a control block.
+
+        Args:
+            control: the world's.
+            device: the kind that each rank opens.
+            devices: the GPU of each rank; empty on the CPU.
+            profile: whether ranks profile themselves.
+            prefix_output: whether lines that ranks print get the rank's number.
+        """
+        before_fork()
+        state = random.getstate()
+        scribe = self._scribe = Scribe(prefix=prefix_output)
+        threads = max(1, usable_cores() // control.world_size)
+        for rank in range(control.world_size):
+            # What a signal handler raised right after the fork would lose us the new process id, and would have the child run
+            # on in the script.
+            with held_signals(), contextlib.ExitStack() as child_ends:
+                sock, lifeline, streams = self._connect(rank, scribe, child_ends)
+                config = RankConfig(
+                    rank=rank,
+                    world_size=control.world_size,
+                    device=device,
+                    device_index=devices[rank] if devices else 0,
+                    control=control,
+                    socket=sock,
+                    lifeline=lifeline,
+                    stacks=self._stacks[rank],
+                    streams=streams,
+                    coordinator=os.getpid(),
+                    from_main_thread=threading.current_thread() is threading.main_thread(),
+                    threads=threads,
+                    random_state=state,
+                    profile=profile,
+                )
+                self._fork_one(config)
+        scribe.start()
+
+    def _connect(
+        self, rank: int, scribe: Scribe, child_ends: contextlib.ExitStack
+    ) -> tuple[socket.socket, int, dict[int, int]]:
+        """Makes what connects the coordinator with a rank; the rank's ends of the socketpair, the lifeline and the streams."""
+        ours, theirs = socket.socketpair()
+        self.sockets.append(ours)
+        child_ends.callback(theirs.close)
+        lifeline, end = os.pipe()
+        self._lifelines.append(end)
+        child_ends.callback(os.close, lifeline)
+        self._stacks.append(Stacks(rank))
+        streams = {}
+        for stream in scribe.streams:
+            streams[stream] = scribe.pipe(rank, stream)
+            child_ends.callback(os.close, streams[stream])
+        return theirs, lifeline, streams
+
+    def _fork_one(self, config: RankConfig) -> None:
+        try:
+            pid = fork()
+        except OSError as error:
+            message = (
+                f"{error.strerror}: rank {config.rank} of {config.world_size} could not be made, as the system gives no more "
+                "processes or no memory for one. See `ulimit -u` and `free`; close what is not needed, or fork fewer ranks."
+            )
+            raise OSError(error.errno, message) from error  # the subclass follows from the number
+        if pid == 0:
+            rank_main(config)  # which lets go of the coordinator's ends, or a rank would not see them close
+        self.pids.append(pid)
+
+    def find_dead(self, grace: float) -> Death | None:
+        """Looks for a rank that has ended, for `grace` seconds at most; says which and how, or None."""
+        self._look_after_scribe()
+        deadline = time.monotonic() + grace
+        while True:
+            for rank, pid in enumerate(self.pids):
+                if not pid:
+                    continue  # it is known to have ended; waitpid(0) would wait for any child of the script
+                try:
+                    ended, status = os.waitpid(pid, os.WNOHANG)
+                except ChildProcessError:
+                    ended, status = pid, None
+                if ended:
+                    self.pids[rank] = 0
+                    return Death(rank, pid, status)
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(0.01)
+
+    def join(self, seconds: float) -> None:
+        """Waits until all have ended, or the time is up."""
+        self._look_after_scribe()  # or a rank may wait for room in its pipe
+        deadline = time.monotonic() + seconds
+        pause = 0.0005
+        while any(self.pids) and time.monotonic() < deadline:
+            for rank, pid in enumerate(self.pids):
+                if pid and os.waitpid(pid, os.WNOHANG)[0]:
+                    self.pids[rank] = 0
+            time.sleep(pause)
+            pause = min(pause * 2, 0.02)
+
+    def kill(self) -> None:
+        """Ends all that have not, at once, and waits for them."""
+        if os.getpid() != self._owner:  # the script has forked in the middle of a call
+            return
+        killed = [pid for pid in self.pids if pid]
+        for pid in killed:
+            with contextlib.suppress(ProcessLookupError):  # where the script ignores SIGCHLD nobody need wait for it
+                os.kill(pid, signal.SIGKILL)
+        self.pids[:] = [0] * len(self.pids)  # before they end: another thread's call would take it for a death
+        reap(killed)
+
+    # ---- what they tell of themselves
+
+    def where(self, ranks: Collection[int]) -> dict[int, str]:
+        """Where these ranks are in their code, as `_stacks.ask` tells it. They run on."""
+        with self._asking:
+            while True:
+                self._asked += 1
+                turn = self._asked
+                pids = list(self.pids)  # another thread may end them meanwhile
+                told = ask({pids[rank]: self._stacks[rank] for rank in ranks if pids[rank]})
+                if turn == self._asked:
+                    return {rank: told[pids[rank]] for rank in ranks if pids[rank] in told}
+                # A signal handler has asked in the middle of it, and had the answers.
+
+    def last_words(self, rank: int) -> LastWords:
+        """What a rank has left behind. All have been killed, and nothing more is heard of them afterwards."""
+        stack = shorten(self._stacks[rank].read()) if rank < len(self._stacks) else ""
+        scribe = self._own_scribe
+        lines = scribe.finish() if scribe is not None else {}
+        return LastWords(stack, lines.get(rank, ""))
+
+    @property
+    def dropped_bytes(self) -> int:
+        """Of what ranks have written, what could not be passed on."""
+        return self._scribe.dropped if self._scribe is not None else 0
+
+    @property
+    def _own_scribe(self) -> Scribe | None:
+        """None in a process that the script has forked: what ranks write is the script's."""
+        return self._scribe if os.getpid() == self._owner else None
+
+    def _look_after_scribe(self) -> None:
+        scribe = self._own_scribe
+        if scribe is not None:
+            scribe.look_after()
+
+    def close(self) -> None:
+        """Closes the coordinator's ends, when what ranks have written has been passed on; idempotent."""
+        scribe = self._own_scribe
+        if scribe is not None:
+            scribe.finish()
+        with self._asking:
+            for stacks in self._stacks:
+                stacks.close()
+        for sock in self.sockets:
+            sock.close()
+        while self._lifelines:
+            os.close(self._lifelines.pop())

@@ -1,0 +1,365 @@
+"""Rounds: the ranks are told to do something, all do it, all have answered; and what happens if they do not.
+
+    ring ──> ranks work ──> all have arrived ──> news is read ──> warnings are shown ──> failures are raised
+
+Only one round is under way at a time; whoever starts one has the world. While the coordinator waits, it looks after the ranks
+every 50 ms. A rank that has died, or a call past its time, ends the world in the middle of a round. So does whatever else is
+raised there, as by Ctrl-C: ranks that are still at work would answer the next round with the results of this one.
+"""
+
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NoReturn, TypeAlias, final
+
+from synknumba._errors import ArgumentError, CallTimeout, DeviceError, SynkError, WorldError
+from synknumba._host.signals import held_signals
+from synknumba._types import DeviceKind
+from synknumba._wire import channel, doorbell, pickling
+from synknumba._wire.control import MESSAGE, ControlBlock
+from synknumba._wire.messages import Answer, Command, Failed, Install, News, Stop, Warned
+from synknumba._wire.rank_warnings import show
+from synknumba._wire.statistics import Tally
+from synknumba._world.failure import CallInfo, Death, cause_of, device_lost, rank_died, rank_error, unreadable, whereabouts
+from synknumba._world.processes import Processes
+
+END_SECONDS = 20.0  # for another thread that ends the ranks and lets go of what they had
+START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine longer
+
+RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, what it says, descriptors
+Learn: TypeAlias = Callable[[Sequence[RankNews]], None]
+
+
+@final
+class Rounds:
+    """The rounds of one world.
+
+    Args:
+        control: the world's.
+        processes: its ranks.
+        tally: where rounds are counted.
+        timeout: seconds that a call may take, or None.
+        ended: called with the reason when the ranks have been ended; None where the script wanted it.
+
+    Attributes:
+        sequence: the number of the last round.
+        timeout: as given.
+        in_flight: the round that is under way, unless it is over at once.
+        under_way: whether a round is; between two calls, one that was broken off and could not be ended.
+    """
+
+    def __init__(
+        self,
+        control: ControlBlock,
+        processes: Processes,
+        tally: Tally,
+        timeout: float | None,
+        ended: "weakref.WeakMethod[Callable[[str | None], None]]",
+    ) -> None:
+        self.sequence = 0
+        self.timeout = timeout
+        self.in_flight: CallInfo | None = None
+        self.under_way = False
+        self._over = threading.Event()
+        self._ending = False  # before any rank is killed: that it dies then is no news
+        self._killing = threading.Lock()
+        self._control = control
+        self._base, self._world_size = control.base, control.world_size
+        self._spins = control.patience.pauses, control.patience.coordinator
+        self._processes = processes
+        self._tally = tally
+        self._ended = ended
+        self._warned: list[Warned] = []  # what ranks have warned of, and nobody was shown yet
+
+    @property
+    def doing(self) -> str:
+        """What is under way, in words."""
+        if self.in_flight is not None:
+            return f"in {self.in_flight}"
+        return "in a call that has just begun" if self._control.missing(self.sequence) else "between calls"
+
+    def await_ranks(self, device: DeviceKind) -> None:
+        """Waits until every rank has its device; raises what went wrong on the first that has not."""
+        deadline = time.monotonic() + START_SECONDS
+        info = CallInfo("starting", is_call=False)
+        unheard = set(range(self._world_size))
+
+        check_alive = partial(self._check_alive, info, last_word=partial(self._hear_last_word, device, unheard))
+
+        def watch() -> None:
+            check_alive()
+            if time.monotonic() > deadline:
+                message = f"the ranks did not start within {START_SECONDS:.0f} s; see what `nvidia-smi` and the system log say"
+                raise WorldError(message)
+
+        for rank in range(len(self._processes.sockets)):
+            try:
+                self._listen(device, unheard, rank, watch)
+            except EOFError:
+                check_alive(grace=1.0)
+                raise
+        self._show_warnings()
+
+    def _listen(self, device: DeviceKind, unheard: set[int], rank: int, watch: Callable[[], None]) -> None:
+        """Waits for what a rank says of its device; raises why it has none."""
+        answer, _ = channel.receive(self._processes.sockets[rank], watch)
+        unheard.remove(rank)
+        self._warned += answer.warned
+        if answer.news is not None:
+            assert isinstance(answer.news, Failed)  # noqa: S101  # a rank that starts says None or why not
+            message = f"rank {rank} could not open its {device} device: {answer.news.type_name}: {answer.news.message}"
+            raise DeviceError(message) from cause_of(answer.news)
+
+    def _hear_last_word(self, device: DeviceKind, unheard: set[int], rank: int) -> None:
+        """A rank says why it has no device before it ends, perhaps while another is still awaited."""
+        if rank in unheard:
+            with contextlib.suppress(EOFError, OSError):
+                self._listen(device, unheard, rank, _no_patience)
+
+    def run(self, number: int, info: CallInfo, learn: Learn) -> None:
+        """Has every rank run a program. Between `begin` and `end`.
+
+        Args:
+            number: of the program.
+            info: for messages.
+            learn: takes in what ranks say that have not failed, also where another has: they say it only once.
+
+        Raises:
+            RankError: a Python exception on a rank.
+            RankDied, CallTimeout: the world is closed and every rank ended.
+        """
+        self.under_way = True  # first: what breaks in here may find the sequence ahead of the ranks'
+        try:
+            self.sequence += 1
+            code = doorbell.call(self._base, self._world_size, self.sequence, number, *self._spins)
+            if code != doorbell.ALL_DONE:
+                began = self._control.began
+                try:
+                    self._finish_round(code, info, learn)
+                finally:
+                    self._tally.working += time.monotonic_ns() - began
+            self.under_way = False
+        except SynkError:
+            self.under_way = False
+            with contextlib.suppress(Warning):  # what failed is more than what was warned of
+                self._show_warnings()
+            raise  # the round is over, or the world has ended
+        except BaseException:
+            self.break_off()
+            raise
+        if self._warned:
+            self._show_warnings()
+
+    def _show_warnings(self) -> None:
+        """Gives the warnings of the ranks, when the round is over; one that is an error here is raised."""
+        if self._warned:
+            told, self._warned = self._warned, []
+            show(told)
+
+    def break_off(self) -> None:
+        """Ends the world in the middle of a round: Ctrl-C, or whatever else a signal handler raises.
+
+        Ranks that are still at work would otherwise answer the next round with the results of this one.
+        """
+        self.kill("a call was interrupted")
+
+    def _finish_round(self, code: int, info: CallInfo, learn: Learn) -> None:
+        """The rest of a round that was not over at once."""
+        self.in_flight = info
+        if code == -1:
+            self._control.wake_ranks()
+            code = doorbell.await_all(self._base, self._world_size, *self._spins)
+        watch = self._watch(info)
+        while code == doorbell.NOT_YET and not self._control.sleep_coordinator():
+            watch()
+        news = self._read_news(info, watch)
+        self.in_flight = None
+        learn([one for one in news if not isinstance(one[1], Failed)])
+        failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]
+        for rank, failed in failures:
+            if failed.lost:
+                self._end(device_lost(rank, failed), Death(rank, self._processes.pids[rank], None), info)
+        if failures:
+            raise rank_error(info, failures)
+
+    def _watch(self, info: CallInfo) -> Callable[[], None]:
+        """What to do now and then while ranks work: raises when one has died, or the time is up."""
+        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+
+        def watch() -> None:
+            self._check_alive(info)
+            if deadline is not None and time.monotonic() > deadline:
+                self._give_up(info)
+
+        return watch
+
+    def _give_up(self, info: CallInfo) -> None:
+        # All may have arrived, and one not have sent its news.
+        missing = self._control.missing(self.sequence) or self._control.with_news()
+        stacks = self._processes.where(missing)
+        self.kill(f"{info} took longer than timeout={self.timeout} s")
+        message = (
+            f"{info} took longer than timeout={self.timeout} s; still at work: rank {', '.join(map(str, missing))}. All ranks "
+            f"have been ended; Data keep their contents. Call fork() again, with a larger timeout if the call needs it.\n"
+            f"{whereabouts(stacks)}"
+        )
+        raise CallTimeout(message, stacks=stacks)
+
+    def _read_news(self, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
+        out: list[RankNews] = []
+        try:
+            self._read_each(info, watch, out)
+        except BaseException:
+            for _, _, descriptors in out:
+                channel.close_all(descriptors)
+            raise
+        return out
+
+    def _read_each(self, info: CallInfo, watch: Callable[[], None], out: list[RankNews]) -> None:
+        for rank in self._control.with_news():
+            try:
+                answer, descriptors = channel.receive(self._processes.sockets[rank], watch)
+            except WorldError:
+                raise  # CallTimeout is an OSError too
+            except (EOFError, OSError):
+                self._check_alive(info, grace=1.0)
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever a class of the user's raises when it is unpickled
+                if self._ending:  # or the socket, which has been closed meanwhile
+                    self._check_alive(info)
+                answer, descriptors = Answer(rank, unreadable(error)), []
+            self._warned += answer.warned
+            if answer.news is not None:
+                out.append((rank, answer.news, descriptors))
+
+    def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
+        """Has every rank carry out a command. Between `begin` and `end`.
+
+        Returns:
+            What ranks say that have not failed.
+
+        Raises:
+            ArgumentError: the command holds something of the user's that cannot be pickled; nothing was sent.
+        """
+        answers: list[RankNews] = []
+        info = info or CallInfo(type(command).__name__.lower())
+        try:
+            payload = pickling.dump(command)
+        except Exception as error:
+            message = f"{info}: what was passed cannot be sent to the ranks: {error}"
+            raise ArgumentError(message) from error
+        began = time.monotonic_ns()
+        self.under_way = True
+        try:
+            self._command(payload, descriptors, info, answers.extend)
+            self.under_way = False
+        except SynkError:
+            self.under_way = False
+            with contextlib.suppress(Warning):
+                self._show_warnings()
+            raise  # as in `run`
+        except BaseException:
+            self.break_off()
+            raise
+        finally:
+            self._tally.preparing += time.monotonic_ns() - began
+        self._tally.plans += isinstance(command, Install) and command.program is not None
+        self._show_warnings()
+        return answers
+
+    def _command(
+        self,
+        payload: bytes,
+        descriptors: Sequence[int],
+        info: CallInfo,
+        learn: Learn,
+    ) -> None:
+        self.sequence += 1
+        doorbell.ring(self._base, self._world_size, self.sequence, MESSAGE)
+        self._control.wake_ranks()
+        watch = self._watch(info)
+        try:
+            for sock in self._processes.sockets:
+                channel.send(sock, payload, descriptors, watch)
+        except WorldError:
+            raise  # as in `_read_news`
+        except (OSError, ValueError):  # ValueError: a socket that has been closed meanwhile
+            self._check_alive(info, grace=1.0)
+            raise
+        self._finish_round(doorbell.NOT_YET, info, learn)
+
+    # ---- the end
+
+    def _check_alive(self, info: CallInfo, grace: float = 0.0, last_word: Callable[[int], None] | None = None) -> None:
+        """Raises `RankDied` when a rank has ended, after ending the others; or what `last_word` raises of it."""
+        death = self._processes.find_dead(grace)
+        if self._ending:
+            self._over.wait(END_SECONDS)  # or the script would find the world open
+            message = f"the world was closed during {info}, by another thread or a signal handler; call fork() to start again"
+            raise WorldError(message)
+        if death is not None:
+            if last_word is not None:
+                last_word(death.rank)
+            self._end(str(death), death, info)
+
+    def _end(self, reason: str, death: Death, info: CallInfo) -> NoReturn:
+        """Ends all ranks, and says why."""
+        reason = f"{reason} {'during' if info.is_call else 'while'} {info}"
+        self._processes.kill()
+        words = self._processes.last_words(death.rank)
+        self.kill(reason)
+        raise rank_died(reason, death, info, words)
+
+    def kill(self, reason: str | None = None) -> None:
+        """Ends all ranks at once, and with them the world, however often Ctrl-C is pressed meanwhile."""
+        try:
+            with held_signals():
+                self._kill(reason)
+        except BaseException:
+            if not self._over.is_set():  # a signal came before they were held
+                with held_signals():
+                    self._kill(reason)
+            raise
+
+    def _kill(self, reason: str | None) -> None:
+        self._ending = True
+        with self._killing:
+            if self._over.is_set():
+                return  # another thread was faster
+            self._processes.kill()
+            ended = self._ended()
+            if ended is not None:
+                ended(reason)
+            self.under_way = False
+            self._over.set()
+
+    def disown(self) -> None:
+        """In a process that the script has forked, perhaps in the middle of a call: that ends here, as if the world had."""
+        self.under_way = False  # or the next call would end it
+        self._ending = True
+        self._over = threading.Event()  # another thread may have had the old one
+        self._killing = threading.Lock()
+        self._over.set()
+
+    def stop(self, seconds: float) -> None:
+        """Tells the ranks to end and waits for them; kills those that do not."""
+        self.under_way = True
+        try:
+            self.sequence += 1
+            doorbell.ring(self._base, self._world_size, self.sequence, MESSAGE)
+            self._control.wake_ranks()
+            payload = channel.pack(Stop())
+            for sock in self._processes.sockets:
+                channel.send(sock, payload, (), _no_patience)
+            self._processes.join(seconds)
+        except (OSError, TimeoutError):
+            pass  # a rank is dead or stuck; it is killed below
+        finally:
+            self.kill()
+
+
+def _no_patience() -> None:
+    raise TimeoutError

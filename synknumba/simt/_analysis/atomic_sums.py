@@ -1,0 +1,112 @@
+"""`cuda.atomic.add` to one element by many threads: one sum in a register, added once.
+
+The order in which threads add is not defined, so their terms may be summed in any order; a plain sum in a register is what LLVM
+vectorizes. A sum is kept apart only where no thread can tell: the old value is not used, the element is the same for all
+threads, the array is not named otherwise near it, and nothing is read from memory behind it.
+"""
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._frontend.syntax import assigned_names, call_name, count_names, load, place, read_names, statements
+from synknumba.simt._library.atomics import ATOMICS
+
+_SUMS = (ATOMICS["add"], ATOMICS["sub"])
+
+
+@dataclass(slots=True)
+class AtomicSums:
+    """The sums of one loop over threads.
+
+    Attributes:
+        before: statements in front of the loop.
+        after: statements behind it.
+    """
+
+    before: list[ast.stmt] = field(default_factory=list)
+    after: list[ast.stmt] = field(default_factory=list)
+
+
+class _Finder:
+    """Replaces the atomics of one thread's turn, last statement first."""
+
+    def __init__(self, analysis: Analysis, body: list[ast.stmt]) -> None:
+        self.analysis = analysis
+        self.body = body
+        self.writes = assigned_names(body)
+        self.found: list[tuple[str, ast.Call]] = []
+
+    def replace(self, body: list[ast.stmt]) -> bool:
+        """Replaces in these statements; whether none of them reads memory, apart from the values that are summed."""
+        for place_in_body in range(len(body) - 1, -1, -1):
+            statement = body[place_in_body]
+            added = self._summed(statement)
+            if added is not None:
+                number = f"{statement.lineno}_{len(self.found)}"
+                self.found.append((number, added))
+                text = f"_k_sum{number} = _k_sum_any_order(_k_sum{number}, 0)\n_k_any{number} = True"
+                new = statements(text, statement)
+                new[0].value.args[1] = added.args[2]  # type: ignore[attr-defined]
+                body[place_in_body : place_in_body + 1] = new
+                if self._reads_memory([added.args[2]]):
+                    return False
+            elif isinstance(statement, ast.If):
+                silent = [self.replace(statement.body), self.replace(statement.orelse)]
+                if not all(silent) or self._reads_memory([statement.test]):
+                    return False
+            elif self._reads_memory([statement]):
+                return False
+        return True
+
+    def _summed(self, statement: ast.stmt) -> ast.Call | None:
+        if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)):
+            return None
+        added = statement.value
+        name = call_name(added)
+        if name is None or not any(self.analysis.namespace.get(name) is function for function in _SUMS):
+            return None
+        if len(added.args) != 3 or added.keywords or not isinstance(added.args[0], ast.Name):
+            return None
+        array, index = added.args[0].id, added.args[1]
+        if array not in self.analysis.params or not self.analysis.is_uniform(index):
+            return None
+        if (read_names(index) & self.writes) or count_names(self.body, array) != 1:
+            return None
+        return added
+
+    def _reads_memory(self, nodes: Iterable[ast.AST]) -> bool:
+        for node in nodes:
+            for part in ast.walk(node):
+                if isinstance(part, ast.Subscript) and not self.analysis.is_uniform(part):
+                    return True
+                if isinstance(part, ast.Call) and not self._is_harmless(part):
+                    return True
+        return False
+
+    def _is_harmless(self, node: ast.Call) -> bool:
+        return call_name(node) in {"_k_sum_any_order", "_k_assume"} or self.analysis.is_pure_function(node.func)
+
+
+def keep_sums_apart(analysis: Analysis, body: list[ast.stmt], block_value: Any) -> AtomicSums:
+    """Replaces the atomic sums in one thread's turn, which is changed in place.
+
+    Args:
+        analysis: of the kernel.
+        body: the statements of the turn.
+        block_value: turns a uniform expression of a thread into one of the block.
+    """
+    finder = _Finder(analysis, body)
+    finder.replace(body)
+    sums = AtomicSums()
+    for number, added in finder.found:
+        array = added.args[0]
+        sums.before += statements(f"_k_sum{number} = _k_zero_like_element(0)\n_k_any{number} = False", array)
+        sums.before[-2].value.args = [array]  # type: ignore[attr-defined]
+        index = block_value(added.args[1])
+        flush = ast.Call(added.func, [array, index, load(f"_k_sum{number}")], [])
+        sums.after += statements(f"if _k_any{number}:\n    pass", array)
+        sums.after[-1].body = [place(ast.Expr(flush), array)]  # type: ignore[attr-defined]
+    return sums

@@ -1,0 +1,288 @@
+"""Conditions on a thread index as bounds of the loop over threads.
+
+`if i < n: …`, where `i` grows with the thread index and `n` is uniform, needs no test in each thread: the loop over the
+threads simply ends earlier. The code inside is then free of branches, which is what lets LLVM vectorize it.
+"""
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from synknumba.simt._analysis.uniformity import NONNEG, Analysis
+from synknumba.simt._frontend.syntax import call_name, read_names, walk
+from synknumba.simt._library.operations import AXES, STATE, THREAD
+
+_FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.Gt,
+    ast.LtE: ast.GtE,
+    ast.Gt: ast.Lt,
+    ast.GtE: ast.LtE,
+    ast.Eq: ast.Eq,
+}
+_NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt}
+
+
+@dataclass(slots=True)
+class Bounds:
+    """The threads that a loop visits, and what is known inside it.
+
+    Attributes:
+        low: for each axis, expressions that the thread index is not below.
+        high: for each axis, expressions that the thread index is below.
+        facts: conditions that hold in each thread visited.
+    """
+
+    low: dict[str, list[str]] = field(default_factory=lambda: {axis: [] for axis in AXES})
+    high: dict[str, list[str]] = field(default_factory=lambda: {axis: [] for axis in AXES})
+    facts: list[ast.expr] = field(default_factory=list)
+
+    def range_text(self, axis: str) -> str:
+        """The arguments of `range` for an axis."""
+        return f"{self.low_text(axis)}, {self.high_text(axis)}" if self.low[axis] else self.high_text(axis)
+
+    def low_text(self, axis: str) -> str:
+        """The first thread index."""
+        return _nested("max", ["0", *self.low[axis]])
+
+    def high_text(self, axis: str) -> str:
+        """The end of the thread indices."""
+        return _nested("min", self.high[axis])
+
+    def copy(self) -> "Bounds":
+        """Bounds to which more can be added."""
+        return Bounds(
+            {axis: list(terms) for axis, terms in self.low.items()},
+            {axis: list(terms) for axis, terms in self.high.items()},
+            list(self.facts),
+        )
+
+
+def _nested(function: str, terms: list[str]) -> str:
+    text = terms[0]
+    for term in terms[1:]:
+        text = f"{function}({text}, {term})"
+    return text
+
+
+class Guards:
+    """Reads conditions of one kernel.
+
+    Args:
+        analysis: of the kernel.
+        block_text: the text of a uniform expression as the code of a block writes it.
+    """
+
+    def __init__(self, analysis: Analysis, block_text: Callable[[ast.expr], str]) -> None:
+        self._analysis = analysis
+        self._block_text = block_text
+
+    def offset(self, node: ast.expr, axis: str) -> str | None:
+        """The uniform integer `u` of an expression `u + <thread index>`; None for any other expression."""
+        known = self._analysis
+        if call_name(node) == NONNEG and isinstance(node, ast.Call):
+            return self.offset(node.args[0], axis)
+        if isinstance(node, ast.Name):
+            if node.id == THREAD[axis]:
+                return "0"
+            return self.offset(known.recomputed[node.id].value, axis) if node.id in known.recomputed else None
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub))):
+            return None
+        pairs = (
+            [(node.left, node.right)] if isinstance(node.op, ast.Sub) else [(node.left, node.right), (node.right, node.left)]
+        )
+        for moving, fixed in pairs:
+            base = self.offset(moving, axis)
+            if base is not None and known.is_uniform(fixed) and known.is_integral(fixed):
+                sign = "-" if isinstance(node.op, ast.Sub) else "+"
+                text = self._block_text(fixed)
+                return f"({base} {sign} {text})" if base != "0" or sign == "-" else text
+        return None
+
+    def absorb(self, test: ast.expr, bounds: Bounds, writes: set[str], *, negate: bool = False) -> ast.expr | None:
+        """Moves the parts of a condition that bound a thread index into `bounds`.
+
+        Args:
+            test: the condition.
+            bounds: gets the bounds.
+            writes: the variables that the code under the bounds assigns; a bound must not read them.
+            negate: the code runs where the condition does not hold.
+
+        Returns:
+            what is left of the condition; None if nothing is. The test itself if nothing could be moved.
+        """
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            rest = self.absorb(test.operand, bounds, writes, negate=not negate)
+            if rest is None or rest is test.operand:
+                return None if rest is None else test
+            return ast.copy_location(ast.UnaryOp(ast.Not(), rest), test)
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or if negate else ast.And):
+            parts = [self.absorb(part, bounds, writes, negate=negate) for part in test.values]
+            if all(part is old for part, old in zip(parts, test.values, strict=True)):
+                return test
+            left = [part for part in parts if part is not None]
+            if len(left) < 2:
+                return left[0] if left else None
+            return ast.copy_location(ast.BoolOp(test.op, left), test)
+        if isinstance(test, ast.Compare) and self._absorb_comparison(test, bounds, writes, negate=negate):
+            return None
+        return test
+
+    def _absorb_comparison(self, test: ast.Compare, bounds: Bounds, writes: set[str], *, negate: bool) -> bool:
+        pairs = list(zip([test.left, *test.comparators[:-1]], test.ops, test.comparators, strict=True))
+        if len(pairs) > 1:
+            return self._absorb_chain(pairs, bounds, writes) if not negate else False
+        left, operator, right = pairs[0]
+        kind = type(operator)
+        if kind not in _FLIPPED or (negate and kind not in _NEGATED):
+            return False
+        if negate:
+            kind = _NEGATED[kind]
+        for axis in AXES:
+            for moving, limit, sign in ((left, right, kind), (right, left, _FLIPPED[kind])):
+                if self._add(axis, moving, sign, limit, bounds, writes, nan_runs=negate):
+                    return True
+        return False
+
+    def _absorb_chain(self, pairs: list[tuple[ast.expr, ast.cmpop, ast.expr]], bounds: Bounds, writes: set[str]) -> bool:
+        """`0 < i < n`, all parts of it or none."""
+        trial = bounds.copy()
+        for left, operator, right in pairs:
+            part = ast.copy_location(ast.Compare(left, [operator], [right]), left)
+            if not self._absorb_comparison(part, trial, writes, negate=False):
+                return False
+        bounds.low, bounds.high, bounds.facts = trial.low, trial.high, trial.facts
+        return True
+
+    def _add(
+        self,
+        axis: str,
+        moving: ast.expr,
+        sign: type[ast.cmpop],
+        limit: ast.expr,
+        bounds: Bounds,
+        writes: set[str],
+        *,
+        nan_runs: bool,
+    ) -> bool:
+        """Adds `moving <sign> limit`, if `moving` is a thread index plus something uniform and `limit` is uniform."""
+        known = self._analysis
+        if not known.is_uniform(limit) or (read_names(limit) | read_names(moving)) & writes:
+            return False
+        if not known.is_known_number(limit):
+            return False
+        base = self.offset(moving, axis)
+        if base is None:
+            return False
+        integral = known.is_integral(limit)
+        if sign is ast.Eq and not integral:
+            return False
+        text = self._block_text(limit)
+        nan_high, nan_low = ("1", "-1") if nan_runs else ("-1", "1")
+        minus = "" if base == "0" else f" - {base}"
+        low, high = bounds.low[axis], bounds.high[axis]
+        if sign is ast.Lt:
+            high.append(f"{self._rounded('ceil', limit, text, nan_high)}{minus}")
+        elif sign is ast.LtE:
+            high.append(f"{self._rounded('floor', limit, text, nan_high)} + 1{minus}")
+        elif sign is ast.GtE:
+            low.append(f"{self._rounded('ceil', limit, text, nan_low)}{minus}")
+        elif sign is ast.Gt:
+            low.append(f"{self._rounded('floor', limit, text, nan_low)} + 1{minus}")
+        else:
+            exact = self._rounded("ceil", limit, text, nan_low)
+            low.append(f"{exact}{minus}")
+            high.append(f"{exact} + 1{minus}")
+        if integral:  # with a float limit the fact would be wrong for NaN
+            bounds.facts.append(ast.copy_location(ast.Compare(moving, [sign()], [limit]), limit))
+        return True
+
+    def _rounded(self, rounding: str, limit: ast.expr, text: str, if_nan: str) -> str:
+        """The limit as an integer that is far from the ends of int64."""
+        if self._is_moderate(limit):
+            return text
+        return f"_k_{rounding}_bound({text}, {if_nan})"
+
+    def _is_moderate(self, node: ast.expr) -> bool:
+        """Whether the expression is an integer made of array sizes, indices and small constants only."""
+        if not self._analysis.is_integral(node):
+            return False
+        for part in ast.walk(node):
+            if isinstance(part, ast.Constant) and isinstance(part.value, int) and abs(part.value) > 1 << 32:
+                return False
+            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
+                pair = (part.left, part.right)
+                if not any(isinstance(factor, ast.Constant) for factor in pair) and not set(read_names(part)) <= set(STATE):
+                    return False
+            if isinstance(part, ast.Name) and not self._is_moderate_name(part.id):
+                return False
+        return True
+
+    def _is_moderate_name(self, name: str) -> bool:
+        if name in STATE or name in self._analysis.arrays:
+            return True
+        if name in self._analysis.namespace:
+            constant = self._analysis.namespace[name]
+            return type(constant) is int and abs(constant) <= 1 << 32
+        value = self._analysis.definition(name)
+        return value is not None and self._is_moderate(value)
+
+
+def inner_axis(analysis: Analysis) -> str:
+    """The axis whose neighbouring threads touch neighbouring elements most often: the innermost loop."""
+    guards = Guards(analysis, ast.unparse)
+    votes = dict.fromkeys(AXES, 0)
+    for node in walk(analysis.body):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and node.slice.elts:
+            last = node.slice.elts[-1]
+            for axis in AXES:
+                votes[axis] += guards.offset(last, axis) is not None
+    return max(AXES, key=lambda axis: votes[axis])
+
+
+def with_signs(body: list[ast.stmt], facts: list[ast.expr]) -> list[ast.stmt]:
+    """The statements, where an index `a - b` is said not to be negative if `a >= b` is known.
+
+    Args:
+        body: the statements; changed in place.
+        facts: conditions that hold in all of them.
+    """
+    known = {f"{larger} - {smaller}" for fact in facts for larger, smaller in _ordered(fact)}
+    if not known:
+        return body
+    signed = _Signed(known)
+    return [signed.visit(statement) for statement in body]
+
+
+def _ordered(fact: ast.expr) -> list[tuple[str, str]]:
+    """The larger and the smaller side of a comparison."""
+    match fact:
+        case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[right]):
+            return [(_operand(left), _operand(right))]
+        case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE()], comparators=[right]):
+            return [(_operand(right), _operand(left))]
+    return []
+
+
+def _operand(node: ast.expr) -> str:
+    text = ast.unparse(node)
+    return text if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
+
+
+class _Signed(ast.NodeTransformer):
+    def __init__(self, known: set[str]) -> None:
+        self._known = known
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.slice, ast.Tuple):
+            node.slice.elts = [self._sign(element) for element in node.slice.elts]
+        else:
+            node.slice = self._sign(node.slice)
+        return node
+
+    def _sign(self, index: ast.expr) -> ast.expr:
+        if not isinstance(index, ast.BinOp) or f"{_operand(index.left)} - {_operand(index.right)}" not in self._known:
+            return index
+        if not isinstance(index.op, ast.Sub):
+            return index
+        return ast.copy_location(ast.Call(ast.copy_location(ast.Name(NONNEG, ast.Load()), index), [index], []), index)

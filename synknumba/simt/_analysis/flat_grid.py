@@ -1,0 +1,66 @@
+"""Kernels that know their threads only by their place in the grid.
+
+Where the thread and block index of an axis occur in no other way than `blockIdx * blockDim + threadIdx`, the cut into blocks
+means nothing, and the whole axis can be run as one block. The loop is then as long as one written by hand, whatever the block.
+"""
+
+import ast
+import copy
+from collections import Counter
+
+from synknumba.simt._frontend.syntax import load, walk
+from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, LINEAR, STATE, THREAD
+
+
+def flatten(body: list[ast.stmt]) -> tuple[list[ast.stmt], frozenset[str]]:
+    """The body with `_k_tx` in place of `_k_bx * _k_Bx + _k_tx`, and the axes for which that says everything.
+
+    Args:
+        body: the statements of one thread; not changed.
+    """
+    body = _without_aliases(copy.deepcopy(body))
+    if any(isinstance(node, ast.Name) and node.id == LINEAR for node in walk(body)):
+        return body, frozenset()
+    flat = set()
+    for axis in AXES:
+        folder = _Folder(axis)
+        folded = [folder.visit(copy.deepcopy(statement)) for statement in body]
+        left = Counter(node.id for node in walk(folded) if isinstance(node, ast.Name))
+        if left[BLOCK[axis]] == 0 and left[THREAD[axis]] == folder.count:
+            body = folded
+            flat.add(axis)
+    return body, frozenset(flat)
+
+
+class _Folder(ast.NodeTransformer):
+    """Replaces the place in the grid by the thread index, and counts."""
+
+    def __init__(self, axis: str) -> None:
+        self.count = 0
+        thread, block, size = THREAD[axis], BLOCK[axis], BLOCK_SIZE[axis]
+        products = (f"{block} * {size}", f"{size} * {block}")
+        self._thread = thread
+        self._places = {text for product in products for text in (f"{product} + {thread}", f"{thread} + {product}")}
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        if isinstance(node.op, ast.Add) and ast.unparse(node) in self._places:
+            self.count += 1
+            return ast.copy_location(load(self._thread), node)
+        return self.generic_visit(node)
+
+
+def _without_aliases(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Puts the index itself where a variable only stands for it, as after `tx = cuda.threadIdx.x`."""
+    stores = Counter(node.id for node in walk(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    aliases: dict[str, str] = {}
+    kept: list[ast.stmt] = []
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name(id=state)) if state in STATE and stores[name] == 1:
+                aliases[name] = state
+            case _:
+                kept.append(statement)
+    for node in walk(kept):
+        if isinstance(node, ast.Name) and node.id in aliases:
+            node.id = aliases[node.id]
+    return kept

@@ -1,0 +1,125 @@
+"""Where a region is better run as several loops, because each of them then vectorizes.
+
+Threads between two barriers do not depend on each other, so a region may be cut between any two of its statements, or between
+any two of its threads.
+"""
+
+import ast
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from synknumba.simt._analysis.bounds import Bounds, Guards
+from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._analysis.variables import single_target
+from synknumba.simt._frontend.syntax import assigned_names, call_name, place, read_names, walk
+from synknumba.simt._library.operations import AXES
+
+# Nodes of syntax in a region that may be written several times.
+SMALL = 150
+
+
+@dataclass(frozen=True, slots=True)
+class GuardCut:
+    """An `if` on a thread index among other statements.
+
+    Attributes:
+        position: of the statement in the region.
+        guard: the statement as an `if`.
+        axis: of the thread index.
+        bounds: the threads for which it holds.
+    """
+
+    position: int
+    guard: ast.If
+    axis: str
+    bounds: Bounds
+
+
+def _opened(statement: ast.stmt) -> ast.If | None:
+    """An `if`, or `v = a if c else b` written as one; None for any other statement."""
+    match statement:
+        case ast.If():
+            return statement
+        case ast.Assign(targets=[target], value=ast.IfExp(test=test, body=body, orelse=orelse)):
+            then, other = (ast.Assign([copy.deepcopy(target)], value) for value in (body, orelse))
+            return place(ast.If(test, [then], [other]), statement)
+    return None
+
+
+def guard_cut(body: Sequence[ast.stmt], guards: Guards, slots: set[str], known: Analysis) -> GuardCut | None:
+    """The first condition by which the threads of a region can be parted into those before, inside and behind a range."""
+    writes = assigned_names(body)
+    if (writes & slots) - known.varying or sum(1 for _ in walk(body)) > SMALL:
+        return None
+    for position, statement in enumerate(body):
+        guard = _opened(statement)
+        if guard is None or (len(body) == 1 and not guard.orelse):
+            continue
+        bounds = Bounds()
+        if guards.absorb(guard.test, bounds, writes) is not None:
+            continue
+        axes = [axis for axis in AXES if bounds.low[axis] or bounds.high[axis]]
+        if len(axes) == 1:
+            return GuardCut(position, guard, axes[0], bounds)
+    return None
+
+
+def free_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
+    """Where to part a condition on thread indices from the statements beside it, if nothing need be stored for that; else 0."""
+    tracked = known.assigned - set(known.recomputed)
+    for position, statement in enumerate(body):
+        if not isinstance(statement, ast.If) or statement.orelse or len(body) == 1:
+            continue
+        if guards.absorb(statement.test, Bounds(), assigned_names(body)) is not None:
+            continue
+        for cut in (position, position + 1):
+            written = assigned_names(body[:cut]) & tracked
+            if 0 < cut < len(body) and not written & (read_names(body[cut:]) | assigned_names(body[cut:])):
+                return cut
+    return 0
+
+
+def scatter_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
+    """Where to part what can be vectorized, and is worth it, from writes to elements anywhere; 0 if nowhere."""
+    count = 0
+    for statement in body:
+        if single_target(statement) is None or not _only_computes(statement, known):
+            break
+        count += 1
+    rest = body[count:]
+    if not rest or not any(_is_costly(part, known) for part in walk(body[:count])):
+        return 0
+    return count if any(_scatters(part, known, guards) for part in walk(rest)) else 0
+
+
+def _only_computes(statement: ast.stmt, known: Analysis) -> bool:
+    return all(known.is_pure_function(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call))
+
+
+def is_silent(statement: ast.stmt, known: Analysis) -> bool:
+    """Whether the statement does nothing but assign local variables."""
+    match statement:
+        case ast.Pass():
+            return True
+        case ast.Assign(targets=[ast.Name()], value=value):
+            may_raise = any(known.may_raise(node) for node in ast.walk(value) if isinstance(node, ast.expr))
+            return not may_raise and _only_computes(statement, known)
+    return False
+
+
+def _is_costly(node: ast.AST, known: Analysis) -> bool:
+    """Whether the node takes several times as long as an addition, less in a vector: a division, a function of `math`."""
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, (ast.Div, ast.Pow))
+    return isinstance(node, ast.Call) and getattr(known.function_of(node.func), "__module__", None) == math.__name__
+
+
+def _scatters(node: ast.AST, known: Analysis, guards: Guards) -> bool:
+    """Whether the node writes to an element that is not the thread's own."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        return not known.is_uniform(node.slice) and all(guards.offset(node.slice, axis) is None for axis in AXES)
+    return (
+        isinstance(node, ast.Call) and (call_name(node) or "").startswith("_k_atomic_") and not known.is_uniform(node.args[1])
+    )

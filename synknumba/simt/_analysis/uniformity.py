@@ -1,0 +1,240 @@
+"""What can be said about a kernel's variables and expressions before it runs.
+
+- *uniform*: all threads of a block hold the same value.
+- *recomputable*: cheap to compute again from thread indices and arguments, so it is never stored.
+- *non-negative*, *positive*, *integral*: what loop bounds and index arithmetic need; that is in `_numbers`.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+from numba.core import types
+
+from synknumba.simt._analysis.namespace import ARRAY_ATTRIBUTES as ARRAY_ATTRIBUTES
+from synknumba.simt._analysis.namespace import NONNEG as NONNEG
+from synknumba.simt._analysis.namespace import is_number_type, is_one_of
+from synknumba.simt._analysis.numbers import Numbers
+from synknumba.simt._analysis.operands import without_copies
+from synknumba.simt._analysis.types import VariableTypes
+from synknumba.simt._analysis.variables import single_target
+from synknumba.simt._frontend.sync import collective_of, is_exchanged, is_operand, synchronises
+from synknumba.simt._frontend.syntax import assigned_names, has_return, own_exits, range_arguments, read_names, walk
+from synknumba.simt._library.operations import BLOCK, LINEAR, STATE, VARYING_STATE
+
+
+class Analysis(Numbers):
+    """What is known about the code of one thread.
+
+    Args:
+        body: the statements.
+        params: the variables that are never assigned: arguments, shared arrays.
+        namespace: what global names stand for.
+        variable_types: the types of variables.
+        grid: whether the threads of all blocks run together, so that uniform means the same in all of them.
+        checked: whether a division by zero or an index out of range is an error, so that neither may be evaluated elsewhere.
+
+    Attributes:
+        body: the statements, those of recomputable variables taken out.
+        assigned: every variable that the body assigns.
+        varying: the variables that may differ between the threads of a block.
+        recomputed: the recomputable variables and their assignments, in order.
+    """
+
+    def __init__(
+        self,
+        body: list[ast.stmt],
+        params: Iterable[str],
+        namespace: Mapping[str, Any],
+        variable_types: VariableTypes,
+        *,
+        grid: bool = False,
+        checked: bool = False,
+    ) -> None:
+        super().__init__(body, params, namespace, variable_types)
+        self._checked = checked
+        self.grid = grid
+        self.varying: set[str] = {*VARYING_STATE, *(BLOCK.values() if grid else ())}
+        self._find_varying(body)
+        self._counts = Counter(node.id for node in walk(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        self.body = without_copies(self._find_recomputed(body), self._has_slot)
+
+    @contextmanager
+    def thread_index(self, statement: ast.Assign, first: str, *, nonneg: bool) -> Iterator[None]:
+        """Inside, the variable that the statement assigns is `first` plus a thread index, and is recomputed."""
+        name = cast(ast.Name, statement.targets[0]).id
+        self._block_indices[first] = nonneg
+        self.recomputed[name] = self._with_sign(statement)
+        try:
+            yield
+        finally:
+            del self.recomputed[name], self._block_indices[first]
+
+    def _has_slot(self, name: str) -> bool:
+        return name in self.assigned and name in self.varying and name not in self.recomputed
+
+    # ---- uniform
+
+    def _find_varying(self, body: list[ast.stmt]) -> None:
+        before = -1
+        while before != len(self.varying):
+            before = len(self.varying)
+            self._spread(body, under_varying=False)
+
+    def _spread(self, body: list[ast.stmt], *, under_varying: bool) -> None:
+        for statement in body:
+            match statement:
+                case ast.Assign() if (found := collective_of(statement)) is not None:
+                    varies = self.grid or not found.operation.is_vote
+                    self._mark(statement.targets[0], varies=varies)
+                case ast.Assign(targets=[ast.Name(id=name)]) if is_exchanged(name):
+                    self.varying.add(name)
+                case ast.Assign():
+                    varies = under_varying or not self.is_uniform(statement.value)
+                    for target in statement.targets:
+                        unpacks = isinstance(target, ast.Tuple) and not self.is_value_tuple(statement.value)
+                        self._mark(target, varies=varies or unpacks)
+                case ast.AugAssign():
+                    self._mark(statement.target, varies=under_varying or not self.is_uniform(statement.value))
+                case ast.If():
+                    varies = under_varying or not self.is_uniform(statement.test)
+                    self._spread(statement.body, under_varying=varies)
+                    self._spread(statement.orelse, under_varying=varies)
+                case ast.For() | ast.While():
+                    control = statement.iter if isinstance(statement, ast.For) else statement.test
+                    # Where a barrier splits the loop, a thread that returns is one less, and those left are in step.
+                    early = self._leaves_early(statement.body, returns=not synchronises(statement))
+                    varies = under_varying or not self.is_uniform(control) or early
+                    if isinstance(statement, ast.For):
+                        self._mark(statement.target, varies=varies or range_arguments(statement) is None)
+                    self._spread(statement.body, under_varying=varies)
+
+    def _mark(self, target: ast.expr, *, varies: bool) -> None:
+        if varies:
+            self.varying |= assigned_names(target)
+
+    def _leaves_early(self, body: list[ast.stmt], *, returns: bool, under_varying: bool = False) -> bool:
+        """Whether some threads may leave a loop, or its iteration, before others."""
+        for statement in body:
+            if isinstance(statement, ast.Return) and returns:
+                return True
+            if under_varying and isinstance(statement, (ast.Break, ast.Continue)):
+                return True
+            if isinstance(statement, ast.If):
+                varies = under_varying or not self.is_uniform(statement.test)
+                parts = (statement.body, statement.orelse)
+                if any(self._leaves_early(part, returns=returns, under_varying=varies) for part in parts):
+                    return True
+            if isinstance(statement, (ast.For, ast.While)) and returns and has_return(statement.body):
+                return True
+        return False
+
+    def leaves_in_step(self, body: Iterable[ast.stmt]) -> bool:
+        """Whether all threads leave a loop, and its iterations, at the same time: its own exits stand under uniform tests."""
+        for statement in body:
+            if isinstance(statement, ast.If) and any(own_exits([statement])):
+                if not self.is_uniform(statement.test):
+                    return False
+                if not (self.leaves_in_step(statement.body) and self.leaves_in_step(statement.orelse)):
+                    return False
+        return True
+
+    def is_uniform(self, node: ast.expr) -> bool:
+        """Whether the expression has the same value in all threads of a block, reads no memory, and may be evaluated early."""
+        if self.may_raise(node):
+            return False
+        match node:
+            case ast.Name():
+                return node.id not in self.varying
+            case ast.Constant():
+                return True
+            case ast.Attribute():
+                return self._is_uniform_attribute(node)
+            case ast.Subscript():
+                return self.is_value_tuple(node.value) and self.is_uniform(node.value) and self.is_uniform(node.slice)
+            case ast.Call():
+                return self.is_pure_function(node.func) and not node.keywords and all(map(self.is_uniform, node.args))
+            case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.IfExp() | ast.Tuple():
+                return all(self.is_uniform(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+        return False
+
+    def may_raise(self, node: ast.expr) -> bool:
+        """Whether evaluating the expression may be an error; its parts are not looked at."""
+        match node:
+            case ast.BinOp(op=ast.Div() | ast.FloorDiv() | ast.Mod() | ast.Pow(), right=divisor):
+                return self._checked and not (isinstance(divisor, ast.Constant) and bool(divisor.value))
+            case ast.Subscript(slice=index):
+                return self._checked and not isinstance(index, ast.Constant)
+        return False
+
+    def _is_uniform_attribute(self, node: ast.Attribute) -> bool:
+        if self.is_module_constant(node):
+            return True
+        if not self.is_uniform(node.value):
+            return False
+        if node.attr in ARRAY_ATTRIBUTES and not isinstance(self.param_type(node.value), types.Record):
+            return True
+        return isinstance(self.param_type(node.value), types.BaseNamedTuple)
+
+    # ---- recomputable
+
+    def _find_recomputed(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        kept = []
+        for statement in body:
+            name = single_target(statement)
+            if (
+                name is not None
+                and isinstance(statement, ast.Assign)
+                and self._counts[name] == 1
+                and name in self.varying
+                and not is_operand(name)
+                and self._is_cheap(statement.value)
+            ):
+                self.recomputed[name] = self._with_sign(statement)
+            else:
+                kept.append(statement)
+        return kept
+
+    def _with_sign(self, statement: ast.Assign) -> ast.Assign:
+        trivial = isinstance(statement.value, (ast.Name, ast.Constant, ast.Tuple, ast.Compare, ast.BoolOp))
+        if not trivial and self.is_nonneg(statement.value):
+            value = ast.Call(ast.Name(NONNEG, ast.Load()), [statement.value], [])
+            statement.value = ast.fix_missing_locations(ast.copy_location(value, statement.value))
+        return statement
+
+    def _is_cheap(self, node: ast.expr) -> bool:
+        if self.may_raise(node):
+            return False
+        match node:
+            case ast.Name():
+                known = node.id in self.recomputed or node.id in self.params or node.id in STATE or node.id == LINEAR
+                return known or node.id not in self.assigned
+            case ast.Constant():
+                return True
+            case ast.Attribute():
+                return self.is_module_constant(node) or (self._is_cheap(node.value) and self._is_uniform_attribute(node))
+            case ast.Subscript():
+                return self.is_value_tuple(node.value) and self._is_cheap(node.value) and self._is_cheap(node.slice)
+            case ast.Call():
+                function = self.function_of(node.func)
+                cheap = is_number_type(function) or is_one_of(function, int, min, max, abs)
+                return cheap and not node.keywords and all(map(self._is_cheap, node.args))
+            case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.IfExp() | ast.Tuple():
+                return all(self._is_cheap(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+        return False
+
+    # ---- threads
+
+    def depends_on(self, node: ast.AST, thread_index: str) -> bool:
+        """Whether the value may change with this thread index (or is a varying variable, of which nothing is known)."""
+        for name in read_names(node):
+            if name in (thread_index, LINEAR):
+                return True
+            if name in self.recomputed:
+                if self.depends_on(self.recomputed[name].value, thread_index):
+                    return True
+            elif name in self.varying and name not in VARYING_STATE:
+                return True
+        return False

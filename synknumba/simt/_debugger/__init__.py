@@ -1,0 +1,1 @@
+"""Kernels run in Python, thread by thread: `debug` and `check`."""

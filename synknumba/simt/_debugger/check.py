@@ -1,0 +1,210 @@
+"""`check`: what NVIDIA's compute-sanitizer finds, without a GPU."""
+
+import functools
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final, final
+
+import numpy as np
+
+from synknumba._errors import Finding, RaceError, UninitializedError
+from synknumba.simt._debugger.arrays import Array, Memory
+from synknumba.simt._debugger.findings import access, described, outside_finding
+from synknumba.simt._debugger.launch import PythonKernel
+from synknumba.simt._debugger.run import Launch, LaunchWatch
+from synknumba.simt._debugger.shadow import Cell, Past, Shadow, present
+from synknumba.simt._debugger.warp import WARP_SIZE
+
+# Findings beyond these are most often consequences of the first ones.
+MOST_FINDINGS: Final = 20
+
+_UNWRITTEN: Final = "write to every element before any thread reads it, with a barrier between; new memory holds anything"
+
+
+@final
+class _CheckWatch(LaunchWatch):
+    """Collects what is wrong."""
+
+    def __init__(self, launch: Launch, *, races: bool, uninitialized: bool, early_returns: bool) -> None:
+        super().__init__(launch)
+        self._races, self._uninitialized, self._early_returns = races, uninitialized, early_returns
+        self._shadow = Shadow(blocks_order_themselves=launch.program.fences)
+        self._cells: dict[int, Cell] = {}
+        self._found: dict[Any, Finding] = {}
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What has been found, in that order."""
+        return tuple(self._found.values())
+
+    def finish(self) -> None:
+        if self._found:
+            findings = self.findings
+            raise findings[0].error(self.launch.program.name, findings)
+
+    def ended_early(self, finding: Finding) -> None:
+        if self._early_returns:
+            self._add(finding)
+
+    def outside(self, array: Array, index: Any, what: str) -> None:
+        self._add(outside_finding(self.launch.current, array, index, what))
+
+    def _add(self, finding: Finding) -> None:
+        """Adds a finding, or counts it if the same lines have been found already."""
+        lines = sorted((access.what, access.filename, access.line) for access in finding.accesses)
+        key = (finding.error, finding.array, *lines)
+        if key in self._found:
+            self._found[key] = replace(self._found[key], times=self._found[key].times + 1)
+        elif len(self._found) < MOST_FINDINGS:
+            self._found[key] = finding
+
+    # ---- accesses
+
+    def read(self, array: Array, index: Any) -> None:
+        memory = array.memory
+        if memory.space == "constant":
+            return
+        addresses = _addresses(array, index)
+        if memory.space != "global" and self._uninitialized:
+            self._must_be_written(memory, addresses)
+        if memory.space != "local" and self._races:
+            now, cells = present(self.launch, "read"), self._cells_of(memory)
+            for address in addresses:
+                self._shadow.read(cells, address, now, functools.partial(self._race, memory))
+
+    def write(self, array: Array, index: Any, value: Any) -> None:
+        memory = array.memory
+        addresses = _addresses(array, index)
+        self._now_written(memory, addresses)
+        if memory.space in {"global", "shared"} and self._races:
+            now, report = present(self.launch, "write"), functools.partial(self._race, memory)
+            same = functools.partial(_holds, array, index, value)
+            self._shadow.write(self._cells_of(memory), addresses, now, report, same)
+
+    def atomic(self, array: Array, index: Any) -> None:
+        memory = array.memory
+        addresses = _addresses(array, index)
+        if memory.space != "global" and self._uninitialized:
+            self._must_be_written(memory, addresses)
+        self._now_written(memory, addresses)
+        self.launch.current.atomics += 1
+        if memory.space in {"global", "shared"} and self._races:
+            now, cells = present(self.launch, "atomic"), self._cells_of(memory)
+            for address in addresses:
+                self._shadow.atomic(cells, address, now, functools.partial(self._race, memory))
+
+    def _cells_of(self, memory: Memory) -> dict[int, Cell]:
+        return self._cells if memory.space == "global" else memory.owner.cells  # type: ignore[no-any-return]
+
+    def _written(self, memory: Memory) -> set[int]:
+        return memory.owner.written if memory.space == "shared" else memory.written  # type: ignore[no-any-return]
+
+    def _now_written(self, memory: Memory, addresses: Iterable[int]) -> None:
+        if memory.space != "global":
+            # Byte by byte: the same memory may be read as another type, as dynamic shared memory often is.
+            size = memory.leaf_size
+            for address in addresses:
+                self._written(memory).update(range(address, address + size))
+
+    def _must_be_written(self, memory: Memory, addresses: Iterable[int]) -> None:
+        written = self._written(memory)
+        for address in addresses:
+            if address not in written:
+                now, index = present(self.launch, "read"), memory.index_of(address)
+                summary = f"index {list(index)} of {described(memory)} is read before anything is written to it"
+                place = access("read", now.thread, now.code, now.line)
+                self._add(Finding(UninitializedError, summary, (place,), _UNWRITTEN, memory.name, index))
+
+    def _race(self, memory: Memory, address: int, before: Past, now: Past) -> None:
+        index = memory.index_of(address)
+        summary = f"race at index {list(index)} of {described(memory)}: nothing orders these two threads"
+        places = tuple(access(past.what, past.thread, past.code, past.line) for past in (before, now))
+        self._add(Finding(RaceError, summary, places, _advice(before, now), memory.name, index))
+
+
+def _advice(before: Past, now: Past) -> str:
+    first, second = before.thread, now.thread
+    if first.block is not second.block:
+        return "blocks run in any order: use cuda.atomic, a grid barrier, or a second launch"
+    if before.line == now.line and before.what == now.what == "write":
+        return "two threads write different values: give each its own element, or use cuda.atomic"
+    warp = " (or cuda.syncwarp(), within a warp)" if first.number // WARP_SIZE == second.number // WARP_SIZE else ""
+    return f"put cuda.syncthreads() between the two{warp}, where all threads of the block come by"
+
+
+def _addresses(array: Array, index: Any) -> list[int]:
+    """The addresses of the elements that an index selects; those of the fields if they are records."""
+    if array.dtype.names is None:
+        if type(index) is int and array.ndim == 1:
+            return _inside(array, [array.address + (index % array.shape[0]) * array.strides[0]])
+        if isinstance(index, tuple) and len(index) == array.ndim and all(isinstance(part, (int, np.integer)) for part in index):
+            address = array.address
+            for place, size, step in zip(index, array.shape, array.strides, strict=True):
+                address += int(place) % size * step
+            return _inside(array, [address])
+    whole = index if isinstance(index, tuple) else (index,)
+    view: Any = np.ndarray.__getitem__(array, whole if any(item is Ellipsis for item in whole) else (*whole, ...))
+    offsets = np.zeros(1, np.int64)
+    for size, step in zip(view.shape, view.strides, strict=True):
+        offsets = (offsets[:, None] + np.arange(size) * step).ravel()
+    leaves = np.array(_leaves(view.dtype), np.int64)
+    return _inside(array, (view.address + (offsets[:, None] + leaves)).ravel().tolist())
+
+
+def _inside(array: Array, addresses: list[int]) -> list[int]:
+    """The addresses, unless the array is the result of an array expression, which is nobody else's."""
+    memory = array.memory
+    return addresses if addresses and memory.low <= addresses[0] < memory.high else []
+
+
+@functools.cache
+def _leaves(dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """The offsets of the numbers in an element."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return tuple(k * base.itemsize + leaf for k in range(int(np.prod(shape))) for leaf in _leaves(base))
+    if dtype.fields is None:
+        return (0,)
+    return tuple(offset + leaf for kind, offset, *_ in dtype.fields.values() for leaf in _leaves(kind))
+
+
+def _holds(array: Array, index: Any, value: Any) -> bool:
+    """Whether the elements hold the value already."""
+    old = np.asarray(np.ndarray.__getitem__(array, index))
+    new = np.asarray(value).astype(array.dtype)
+    if array.dtype.kind in "fc":
+        return bool(np.all((old == new) | ((old != old) & (new != new))))  # noqa: PLR0124  # NaN is not equal to itself
+    return bool(np.all(old == new))
+
+
+def check(kernel: Any, *, races: bool = True, uninitialized: bool = True, early_returns: bool = True) -> PythonKernel:
+    """Makes a kernel run in pure Python under the eyes of a checker, as NVIDIA's compute-sanitizer does on a GPU.
+
+    `simt.check(kernel)[grid, block, stream, smem](*args)` does to the arrays what the kernel does, and raises in the end if
+    it has seen a mistake. The error lists up to 20 findings, each with array, index, lines and threads; its class is that of
+    the first.
+
+    - Indices outside of an array. Such a read gives 0 and such a write is left out, and the launch goes on.
+    - Barriers that only some threads of a block reach, or different ones at the same time; warp operations that a lane named
+      in the mask does not reach.
+    - Races on shared and global memory: two threads use an element, one of them writes, and no barrier orders them. Atomic
+      operations do not race with each other, but with plain reads and writes. Writes of equal values are no race. Threads of
+      different blocks race unless there is a grid barrier between; of a kernel that calls `threadfence` that is not said.
+    - Elements of shared and local arrays that are read before anything is written to them.
+
+    It sees one execution: what the kernel does with these arguments, in this order of threads. It is slow, at 100,000 to
+    200,000 accesses to array elements a second, and keeps about 500 bytes for each element used: launch few threads.
+
+    Args:
+        kernel: a plain function, one decorated by `cuda.jit`, or a `simt` kernel.
+        races: whether to look for races.
+        uninitialized: whether to look for elements that are read before they are written.
+        early_returns: whether threads that return before a barrier of the others are a mistake. CUDA's programming guide asks
+            all threads to reach a barrier; GPUs since Volta (2017) do not wait for those that have returned.
+
+    Raises:
+        BoundsError, DivergenceError, RaceError, UninitializedError: at the launch: what it has found.
+        KernelError: at the launch: the kernel uses what cannot be run.
+    """
+    make_watch = functools.partial(_CheckWatch, races=races, uninitialized=uninitialized, early_returns=early_returns)
+    return PythonKernel(kernel, "check", make_watch)

@@ -1,0 +1,230 @@
+"""What stands for the module `numba.cuda` in a kernel that runs in Python.
+
+Everything is asked of the thread that runs now, so the names mean the right thing in a debugger too: `p cuda.threadIdx.x`, or a
+breakpoint with the condition `cuda.grid(1) == 17`.
+"""
+
+import operator
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+from numba.core import types
+from numba.np.numpy_support import as_dtype
+
+from synknumba._errors import KernelError
+from synknumba.simt._debugger import arithmetic
+from synknumba.simt._debugger.arrays import Array
+from synknumba.simt._debugger.atomics import ATOMIC_NAMES, Atomics
+from synknumba.simt._debugger.warp import WAITING, WARP_SIZE
+from synknumba.simt._library.operations import CACHED_LOADS, CACHED_STORES
+
+
+class Dim3(NamedTuple):
+    """Three sizes or indices."""
+
+    x: int
+    y: int
+    z: int
+
+
+class CurrentIndex:
+    """Stands for `cuda.threadIdx` and `cuda.blockIdx`, under whatever name: the index of the thread that runs now."""
+
+    def __init__(self, read: Callable[[], Dim3]) -> None:
+        self._read = read
+
+    @property
+    def x(self) -> int:
+        """Along the first axis, in which neighbours are in one warp."""
+        return self._read().x
+
+    @property
+    def y(self) -> int:
+        """Along the second axis."""
+        return self._read().y
+
+    @property
+    def z(self) -> int:
+        """Along the third axis."""
+        return self._read().z
+
+    def __repr__(self) -> str:
+        return repr(self._read())
+
+
+class Where(Protocol):
+    """The place of a thread in the grid."""
+
+    @property
+    def index(self) -> Dim3:
+        """`threadIdx`."""
+
+    @property
+    def lane(self) -> int:
+        """Its number within its warp."""
+
+    @property
+    def block_index(self) -> Dim3:
+        """`blockIdx`."""
+
+
+class Host(Protocol):
+    """The running launch, as far as the words of `numba.cuda` need it.
+
+    Attributes:
+        grid: the number of blocks.
+        block: the number of threads of a block.
+    """
+
+    grid: Dim3
+    block: Dim3
+
+    @property
+    def current(self) -> Where:
+        """The thread that runs now."""
+
+    def shared_array(self, name: str, key: str, shape: Any, dtype: np.dtype[Any]) -> Array:
+        """The current block's array of one `cuda.shared.array` in the source."""
+
+    def local_array(self, name: str, shape: Any, dtype: np.dtype[Any]) -> Array:
+        """A new array of the current thread."""
+
+    def fence(self) -> None:
+        """The current thread calls `threadfence`."""
+
+
+class GridGroup:
+    """What `cuda.cg.this_grid()` returns; `sync()` is an operation that waits, see `_threads_source`."""
+
+    def sync(self) -> None:
+        """Refuses: a call that waits cannot be made through a variable."""
+        _waits("cg.this_grid().sync")()
+
+
+def as_numpy(dtype: Any) -> np.dtype[Any]:
+    """The NumPy dtype of what is given to `shared.array` as a dtype."""
+    return np.dtype(as_dtype(dtype)) if isinstance(dtype, types.Type) else np.dtype(dtype)
+
+
+def _waits(path: str) -> Callable[..., Any]:
+    def call(*_args: Any, **_keywords: Any) -> Any:
+        message = f"cuda.{path}() must be called by its name, not through a variable"
+        raise KernelError(message)
+
+    return call
+
+
+class Cuda:
+    """Stands for `numba.cuda`."""
+
+    warpsize = WARP_SIZE
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.threadIdx = CurrentIndex(lambda: host.current.index)
+        self.blockIdx = CurrentIndex(lambda: host.current.block_index)
+        self.blockDim, self.gridDim = host.block, host.grid
+        self.atomic = Atomics()
+        self.const = SimpleNamespace(array_like=lambda array: array)
+        self.cg = SimpleNamespace(this_grid=GridGroup)
+        self.shared = SimpleNamespace(array=self._shared)
+        self.local = SimpleNamespace(array=self._local)
+        self.fp16 = SimpleNamespace(**_HALF)
+        self.threadfence = self.threadfence_block = self.threadfence_system = self._fence
+        for name in ("popc", "brev", "clz", "ffs", "fma", "cbrt", "selp"):
+            setattr(self, name, getattr(arithmetic, name))
+        for name in CACHED_LOADS:
+            setattr(self, name, operator.getitem)
+        for name in CACHED_STORES:
+            setattr(self, name, operator.setitem)
+        for path in WAITING:
+            setattr(self, path, _waits(path))
+
+    @property
+    def laneid(self) -> int:
+        """The current thread's number within its warp."""
+        return self._host.current.lane
+
+    def grid(self, ndim: int) -> int | tuple[int, ...]:
+        """The current thread's index in the grid."""
+        current = self._host.current
+        thread, block, size = current.index, current.block_index, self.blockDim
+        place = tuple(b * s + t for t, b, s in zip(thread[:ndim], block, size, strict=False))
+        return place[0] if ndim == 1 else place
+
+    def gridsize(self, ndim: int) -> int | tuple[int, ...]:
+        """The number of threads of the grid."""
+        sizes = tuple(blocks * threads for blocks, threads in zip(self.gridDim[:ndim], self.blockDim, strict=False))
+        return sizes[0] if ndim == 1 else sizes
+
+    def lanemask_lt(self) -> Any:
+        """The lanes of the warp below the current one."""
+        return np.uint32((1 << self.laneid) - 1)
+
+    def nanosleep(self, ns: int) -> None:
+        """Does nothing: no other thread runs meanwhile."""
+
+    def _fence(self) -> None:
+        self._host.fence()
+
+    def _shared(self, shape: Any, dtype: Any, name: str = "shared array", key: str = "") -> Array:
+        return self._host.shared_array(name, key, shape, as_numpy(dtype))
+
+    def _local(self, shape: Any, dtype: Any, name: str = "local array") -> Array:
+        return self._host.local_array(name, shape, as_numpy(dtype))
+
+
+_HALF_UNARY: Final = {
+    "hneg": np.negative, "habs": np.abs, "hsin": np.sin, "hcos": np.cos, "hlog": np.log, "hlog2": np.log2,
+    "hlog10": np.log10, "hexp": np.exp, "hexp2": np.exp2, "hsqrt": np.sqrt, "hceil": np.ceil, "hfloor": np.floor,
+    "hrcp": np.reciprocal, "htrunc": np.trunc, "hrint": np.rint,
+}  # fmt: skip
+_HALF_BINARY: Final = {
+    "hadd": np.add, "hsub": np.subtract, "hmul": np.multiply, "hdiv": np.divide, "hmax": np.maximum, "hmin": np.minimum,
+    "heq": np.equal, "hne": np.not_equal, "hge": np.greater_equal, "hgt": np.greater, "hle": np.less_equal, "hlt": np.less,
+}  # fmt: skip
+# Computed in float64, in which a product of two float16 is exact, and rounded once.
+_HALF_WIDE: Final[dict[str, Callable[..., Any]]] = {
+    "hexp10": lambda x: np.power(10.0, np.float64(x)),
+    "hrsqrt": lambda x: 1 / np.sqrt(np.float64(x)),
+    "hfma": lambda a, b, c: np.float64(a) * np.float64(b) + np.float64(c),
+}
+
+
+def _half(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `cuda.fp16`, which takes and returns float16."""
+
+    def call(*args: Any) -> Any:
+        result = function(*(np.float16(arg) for arg in args))
+        return bool(result) if isinstance(result, np.bool_) else np.float16(result)
+
+    return call
+
+
+_HALF_ALL: Final[dict[str, Callable[..., Any]]] = {**_HALF_UNARY, **_HALF_BINARY, **_HALF_WIDE}
+_HALF: Final = {name: _half(function) for name, function in _HALF_ALL.items()}
+
+
+def member(base: Any, path: str) -> Any:
+    """What a dotted path leads to."""
+    for part in path.split(".") if path else ():
+        base = getattr(base, part)
+    return base
+
+
+_INDICES: Final = {f"{word}.{axis}" for word in ("threadIdx", "blockIdx", "blockDim", "gridDim") for axis in "xyz"}
+_FUNCTIONS: Final = {
+    "grid", "gridsize", "lanemask_lt", "nanosleep", "threadfence", "threadfence_block", "threadfence_system", "popc", "brev",
+    "clz", "ffs", "fma", "cbrt", "selp", "shared.array", "local.array", "const.array_like", "cg.this_grid", "laneid",
+    "warpsize",
+}  # fmt: skip
+# Every path below numba.cuda that a kernel may use, and the prefixes of these, such as `threadIdx` for `threadIdx.x`.
+KNOWN_PATHS: Final = frozenset(
+    {*_INDICES, *_FUNCTIONS, *CACHED_LOADS, *CACHED_STORES, *WAITING}
+    | {f"atomic.{name}" for name in ATOMIC_NAMES}
+    | {f"fp16.{name}" for name in _HALF}
+    | {"", "threadIdx", "blockIdx", "blockDim", "gridDim", "shared", "local", "const", "cg", "atomic", "fp16"}
+)
+FENCES: Final = frozenset({"threadfence", "threadfence_system"})

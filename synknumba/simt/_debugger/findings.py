@@ -1,0 +1,82 @@
+"""How findings about threads are put into words, and where in the user's code a thread is."""
+
+import sys
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+
+from synknumba._errors import Access, BoundsError, Finding
+from synknumba.simt._debugger.arrays import Array, Memory
+from synknumba.simt._debugger.cuda import Where
+from synknumba.simt._debugger.source import MARK
+
+
+def access(what: str, thread: Where, code: CodeType, line: int) -> Access:
+    """What a thread did on a line."""
+    return Access(what, (*thread.index,), (*thread.block_index,), code.co_name, code.co_filename, line)
+
+
+def user_frame() -> FrameType:
+    """The innermost running frame of the kernel or of one of its functions."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # Python has no public name for it
+    while frame is not None and MARK not in frame.f_globals:
+        frame = frame.f_back
+    assert frame is not None  # noqa: S101  # only kernels touch these arrays
+    return frame
+
+
+def outside_finding(thread: Where, array: Array, index: Any, what: str) -> Finding:
+    """The finding for an index outside of an array."""
+    frame = user_frame()
+    parts = index if isinstance(index, tuple) else (index,)
+    part_of = "" if array.shape == array.memory.array.shape else f"a part of shape {array.shape} of "
+    summary = f"index {_shown(parts)} is outside of {part_of}{described(array.memory)}"
+    place = access(what, thread, frame.f_code, frame.f_lineno)
+    numbers = tuple(int(part) for part in parts if isinstance(part, (int, np.integer)))
+    advice = "guard the access by a condition, or make the array larger"
+    return Finding(BoundsError, summary, (place,), advice, array.memory.name, numbers)
+
+
+def described(memory: Memory) -> str:
+    """What the user calls an array, its kind, shape and dtype."""
+    kind = "the array" if memory.space == "global" else f"the {memory.space} array"
+    return f"{kind} {memory.name} (shape {memory.array.shape}, {memory.array.dtype})"
+
+
+def _shown(index: tuple[Any, ...]) -> str:
+    texts = []
+    for part in index:
+        if isinstance(part, slice):
+            ends = (part.start, part.stop, *([] if part.step is None else [part.step]))
+            texts.append(":".join("" if end is None else str(end) for end in ends))
+        else:
+            texts.append(str(part))
+    return f"[{', '.join(texts)}]"
+
+
+def user_line(traceback: TracebackType | None) -> str:
+    """The innermost line of the kernel or of one of its functions in a traceback."""
+    line = ""
+    while traceback is not None:
+        if MARK in traceback.tb_frame.f_globals:
+            line = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return line
+
+
+def of_the_user(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of this package, so that a debugger stands on the user's line."""
+    entries = []
+    while traceback is not None:
+        entries.append(traceback)
+        traceback = traceback.tb_next
+    ours = [entry for entry in entries if not _is_ours(entry.tb_frame)]
+    new = None
+    for entry in reversed(ours or entries):
+        new = TracebackType(new, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return new
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("synknumba.simt.") and MARK not in frame.f_globals

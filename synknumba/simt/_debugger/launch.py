@@ -1,0 +1,99 @@
+"""`kernel[grid, block, stream, smem](*args)` for kernels that run in Python."""
+
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from synknumba._errors import ArgumentError, LaunchError
+from synknumba.simt._debugger.cuda import Dim3
+from synknumba.simt._debugger.program import Program
+from synknumba.simt._debugger.run import Launch, LaunchWatch
+from synknumba.simt._debugger.source import device_code
+from synknumba.simt._emit.launch_sizes import check_sizes
+from synknumba.simt._jit import jit
+from synknumba.simt._kernel import FORALL_BLOCK, Kernel
+
+Run = Callable[..., None]
+
+
+class PythonKernel:
+    """A kernel that runs in Python, thread by thread; `debug` and `check` return one.
+
+    The source is read again at each launch, so that global values are those of that moment.
+
+    Attributes:
+        py_func: the plain function.
+    """
+
+    def __init__(self, kernel: Any, word: str, make_watch: Callable[[Launch], LaunchWatch]) -> None:
+        function = device_code(kernel) or (kernel if isinstance(kernel, FunctionType) else None)
+        if function is None:
+            message = f"simt.{word} takes a kernel: a function, one decorated by cuda.jit, or a simt kernel; got {kernel!r}"
+            raise ArgumentError(message)
+        self.py_func: FunctionType = function
+        self._kernel = kernel if isinstance(kernel, Kernel) else jit(function)
+        self._word, self._make_watch = word, make_watch
+
+    def __repr__(self) -> str:
+        """What it does with which kernel."""
+        code = self.py_func.__code__
+        return f"<simt.{self._word} of {self.py_func.__qualname__} ({code.co_filename}:{code.co_firstlineno})>"
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> None:
+        """Refuses: a kernel needs a grid and a block."""
+        message = f"{self.py_func.__qualname__} is a kernel: launch it as simt.{self._word}(kernel)[grid, block](...)"
+        raise LaunchError(message)
+
+    def __getitem__(self, config: Any) -> Run:
+        """`kernel[grid, block]`, with CUDA's optional stream, which means nothing here, and bytes of dynamic shared memory."""
+        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
+            message = f"{self.py_func.__qualname__}: launch as simt.{self._word}(kernel)[grid, block](...), got [{config!r}]"
+            raise LaunchError(message)
+        smem = config[3] if len(config) > 3 else 0
+        return self._launcher(_three(config[0], "grid"), _three(config[1], "block"), int(smem))
+
+    def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Run:
+        """A launcher with at least n threads; `tpb` threads a block if given."""
+        del stream
+        block = tpb or FORALL_BLOCK
+        return self._launcher(Dim3(max(1, -(-n // block)), 1, 1), Dim3(block, 1, 1), sharedmem)
+
+    def _launcher(self, grid: Dim3, block: Dim3, smem: int) -> Run:
+        check_sizes(grid, block)
+
+        def run(*args: Any) -> None:
+            program = Program(self.py_func)
+            given = self._kernel.coerce(args)
+            missing = len(program.params) - len(given)
+            if not 0 <= missing <= len(program.defaults):
+                message = f"{self.py_func.__qualname__}() takes {len(program.params)} arguments, got {len(given)}"
+                raise ArgumentError(message)
+            given += program.defaults[len(program.defaults) - missing :]
+            for name, arg in zip(program.params, given, strict=True):
+                _refuse_containers(f"{self.py_func.__qualname__}(): {name}", arg)
+            Launch(program, grid, block, smem, self._make_watch).run(given)
+
+        return run
+
+
+def _refuse_containers(what: str, arg: Any) -> None:
+    """Refuses what Python could work with and a kernel cannot be passed."""
+    if isinstance(arg, (list, dict, set)):
+        message = f"{what} is a {type(arg).__name__}; pass NumPy arrays, numbers, and tuples of them"
+        raise ArgumentError(message)
+    if isinstance(arg, np.ndarray) or hasattr(arg, "_ary"):  # the latter are the simulator's
+        return
+    if hasattr(arg, "__cuda_array_interface__"):
+        message = f"{what} is an array in a GPU's memory ({type(arg).__qualname__}); pass a copy on the host"
+        raise ArgumentError(message)
+
+
+def _three(size: int | Sequence[int], name: str) -> Dim3:
+    """A grid or block size with all three axes."""
+    parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
+    if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
+        message = f"{name} must be an integer or a tuple of one to three integers, got {size!r}"
+        raise LaunchError(message)
+    return Dim3(*(*(int(part) for part in parts), 1, 1)[:3])  # type: ignore[call-overload]

@@ -1,0 +1,151 @@
+"""A kernel and the functions it calls, all of them rewritten, as one Python program."""
+
+import ast
+from collections.abc import Callable, Generator
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from numba import typeof
+from numba.core import types
+from numba.np.numpy_support import from_dtype
+
+from synknumba.simt._debugger.arithmetic import convert, scalar_type
+from synknumba.simt._debugger.arrays import Array
+from synknumba.simt._debugger.cuda import FENCES, as_numpy, member
+from synknumba.simt._debugger.source import MARK, Function, Rewriter, device_code, is_waiting_call
+from synknumba.simt._debugger.warp import Request
+from synknumba.simt._frontend.scope import CudaPath, Scope
+from synknumba.simt._frontend.signatures import Declared, best_declared, declared_signatures
+from synknumba.simt._frontend.source import read_definition
+from synknumba.simt._library.operations import cuda_module
+
+
+class Program:
+    """A kernel and all functions it calls, ready to run in Python.
+
+    Attributes:
+        name: the kernel's name.
+        params: its parameters.
+        fences: whether anything in it calls `cuda.threadfence`.
+    """
+
+    def __init__(self, kernel: FunctionType) -> None:
+        self.name = kernel.__qualname__
+        self.fences = False
+        self._kernel = kernel
+        self._functions: dict[FunctionType, Function] = {}
+        self._collect(kernel)
+        self._spread_waiting()
+        for function in self._functions.values():
+            Rewriter(function, self._waits, is_kernel=function is self._functions[kernel]).run()
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        """The kernel's parameters."""
+        return self._functions[self._kernel].source.params
+
+    @property
+    def defaults(self) -> tuple[Any, ...]:
+        """The default values of the last of the kernel's parameters."""
+        return self._kernel.__defaults__ or ()
+
+    def _waits(self, function: FunctionType) -> bool:
+        return self._functions[function].waits
+
+    def _collect(self, function: FunctionType) -> None:
+        if function in self._functions:
+            return
+        source = read_definition(function)
+        made = self._functions[function] = Function(source)
+        scope = Scope(source)
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Call):
+                made.waits |= is_waiting_call(scope, node)
+            if isinstance(node, (ast.Name, ast.Attribute)):
+                value = scope.resolve(node)
+                self.fences |= isinstance(value, CudaPath) and value.path in FENCES
+                callee = device_code(value)
+                if callee is not None:
+                    made.calls.add(callee)
+                    self._collect(callee)
+                    self._functions[callee].declared = declared_signatures(value)
+
+    def _spread_waiting(self) -> None:
+        changed = True
+        while changed:
+            changed = False
+            for function in self._functions.values():
+                if not function.waits and any(self._functions[callee].waits for callee in function.calls):
+                    function.waits = changed = True
+
+    def link(self, cuda: Any, constant: Callable[[str, Any], Any]) -> Callable[..., Generator[Request, Any, None]]:
+        """The kernel as a generator function.
+
+        Args:
+            cuda: stands for the module `numba.cuda`.
+            constant: makes what a global array is to the kernel, from its name and the array.
+        """
+        spaces = {function: self._namespace(made, cuda, constant) for function, made in self._functions.items()}
+        new: dict[FunctionType, FunctionType] = {}  # code that the user wrote -> its new form
+        for function, made in self._functions.items():
+            assert made.code is not None  # noqa: S101  # every function was rewritten
+            exec(made.code, spaces[function])  # noqa: S102  # the user's own code
+            new[function] = spaces[function][made.source.tree.name]
+            new[function].__defaults__, new[function].__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+            if made.declared:
+                new[function] = _fitted(new[function], made)
+        for function, made in self._functions.items():
+            for name, value in made.bindings.items():
+                if isinstance(value, CudaPath):
+                    spaces[function][name] = member(cuda, value.path)
+                else:
+                    spaces[function][name] = new.get(value, value) if isinstance(value, FunctionType) else value
+        return new[self._kernel]
+
+    @staticmethod
+    def _namespace(made: Function, cuda: Any, constant: Callable[[str, Any], Any]) -> dict[str, Any]:
+        constants = {name: constant(name.removeprefix("_k_"), value) for name, value in made.constants.items()}
+        # Also where the function itself does not name the module: a breakpoint's condition may.
+        modules = {name: cuda for name, value in made.source.scope.items() if value is cuda_module()}
+        return {**made.source.scope, **modules, **constants, MARK: cuda}
+
+
+def _fitted(function: FunctionType, made: Function) -> FunctionType:
+    """The function, with numbers converted to the types that its decorator was given."""
+    params, name, defaults = made.source.params, made.source.tree.name, function.__defaults__ or ()
+
+    def fit(given: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Declared, list[Any]]:
+        values = dict(zip(params[len(params) - len(defaults) :], defaults, strict=True))
+        values |= {**dict(zip(params, given, strict=False)), **keywords}
+        ordered = [values[param] for param in params]
+        chosen = made.declared[0]
+        if len(made.declared) > 1:
+            chosen = best_declared(name, made.declared, tuple(map(_type_of, ordered)))
+        return chosen, [_as(value, kind) for value, kind in zip(ordered, map(_number_type, chosen.args), strict=True)]
+
+    def call(*given: Any, **keywords: Any) -> Any:
+        chosen, values = fit(given, keywords)
+        return _as(function(*values), _number_type(chosen.result))
+
+    def wait(*given: Any, **keywords: Any) -> Generator[Request, Any, Any]:
+        chosen, values = fit(given, keywords)
+        return _as((yield from function(*values)), _number_type(chosen.result))
+
+    return wait if made.waits else call  # type: ignore[return-value]
+
+
+def _type_of(value: Any) -> types.Type:
+    """Numba's type of what a device function is called with."""
+    if isinstance(value, Array):
+        return types.Array(from_dtype(value.dtype), value.ndim, "C")
+    kind = scalar_type(value)
+    return typeof(value) if kind is None else from_dtype(np.dtype(kind))
+
+
+def _number_type(kind: Any) -> type[np.generic] | None:
+    return as_numpy(kind).type if isinstance(kind, (types.Number, types.Boolean)) else None
+
+
+def _as(value: Any, kind: type[np.generic] | None) -> Any:
+    return value if kind is None or value is None else convert(value, kind)

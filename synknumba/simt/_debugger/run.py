@@ -1,0 +1,338 @@
+"""Runs the threads of a grid in Python, one after the other.
+
+Each CUDA thread is a generator of the user's own code. It runs until it needs the others: at a barrier or in a warp operation
+it yields a `Request`, and is sent the answer once the threads that must take part have all asked.
+
+    block:   thread 0 ──► waits │ thread 1 ──► waits │ … │ thread n ──► waits   every thread in order
+             ├─ warp operation: the lanes named in its mask all ask for it      ──► their answers, they go on
+             ├─ block barrier:  all threads that have not ended ask for it      ──► all go on
+             ├─ grid barrier:   all threads of all blocks ask for it            ──► all blocks go on
+             └─ anything else can never go on                                   ──► DivergenceError
+
+One block runs after the other; only a grid barrier makes several of them be under way at once.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import numpy as np
+
+from synknumba._errors import Access, DivergenceError, Finding, KernelCheckError
+from synknumba.simt._debugger.arrays import Array, Watch, allocate, carve, wrap
+from synknumba.simt._debugger.cuda import Cuda, Dim3
+from synknumba.simt._debugger.findings import access, of_the_user, user_line
+from synknumba.simt._debugger.program import Program
+from synknumba.simt._debugger.source import MARK
+from synknumba.simt._debugger.warp import ACTIVE_MASK, BLOCK_WIDE, GRID_SYNC, WARP_SIZE, Request, block_answer, warp_answers
+
+ThreadCode = Generator[Request, Any, None]
+
+
+class Thread:
+    """One CUDA thread.
+
+    Attributes:
+        index: `threadIdx`.
+        block: its block.
+        number: its number in the block, x fastest.
+        lane: its number in its warp.
+        request: what it waits for; None when it has ended, or can go on.
+        answer: what it gets when it goes on.
+        ended: whether it has ended.
+        clock: counts the `syncwarp`s it took part in.
+        seen: for each lane of its warp, up to which clock that lane's accesses come before this thread's next one.
+        fences: how often it called `threadfence`.
+        atomics: how many atomic operations it has done.
+    """
+
+    __slots__ = ("answer", "atomics", "block", "clock", "code", "ended", "fences", "index", "lane", "number", "request", "seen")
+
+    def __init__(self, block: "Block", number: int, code: ThreadCode) -> None:
+        sizes = block.launch.block
+        self.index = Dim3(number % sizes.x, number // sizes.x % sizes.y, number // (sizes.x * sizes.y))
+        self.block, self.number, self.lane, self.code = block, number, number % WARP_SIZE, code
+        self.request: Request | None = None
+        self.answer: Any = None
+        self.ended = False
+        self.clock, self.fences, self.atomics = 1, 0, 0
+        self.seen: list[int] = [0] * WARP_SIZE
+
+    @property
+    def block_index(self) -> Dim3:
+        """`blockIdx`."""
+        return self.block.index
+
+    def place(self) -> tuple[tuple[CodeType, int], ...]:
+        """Where the thread waits: the instruction in each function, the kernel first."""
+        return tuple((frame.f_code, frame.f_lasti) for frame in self._frames())
+
+    def waiting(self) -> Access:
+        """Where the thread waits, or that it has ended."""
+        frames = [frame for frame in self._frames() if MARK in frame.f_globals]
+        if self.ended or not frames:
+            return Access("ended", (*self.index,), (*self.block_index,), "", "", 0)
+        return access("waits", self, frames[-1].f_code, frames[-1].f_lineno)
+
+    def _frames(self) -> Iterator[FrameType]:
+        code: Any = self.code
+        while code is not None and code.gi_frame is not None:
+            yield code.gi_frame
+            code = code.gi_yieldfrom
+
+
+class Block:
+    """One block under way.
+
+    Attributes:
+        launch: the launch it belongs to.
+        index: `blockIdx`.
+        epoch: counts the block's barriers.
+        threads: all threads in order.
+    """
+
+    def __init__(self, launch: "Launch", index: Dim3) -> None:
+        self.launch, self.index, self.epoch = launch, index, 0
+        count = launch.block.x * launch.block.y * launch.block.z
+        self.threads = [Thread(self, number, launch.new_thread()) for number in range(count)]
+        self.warps = [self.threads[first : first + WARP_SIZE] for first in range(0, count, WARP_SIZE)]
+        self.shared: dict[str, Array] = {}
+        self.dynamic: np.ndarray[Any, Any] | None = None
+        # What a watch keeps of this block's shared memory, by address: who used it, and what has been written.
+        self.cells: dict[int, Any] = {}
+        self.written: set[int] = set()
+        self._ready = self.threads
+
+    def advance(self) -> bool:
+        """Runs all threads until they have ended (True) or wait for the grid (False)."""
+        while True:
+            for thread in self._ready:
+                self.launch.resume(thread)
+            living = [thread for thread in self.threads if not thread.ended]
+            if not living:
+                return True
+            self._ready = [thread for warp in self.warps for thread in _released(warp, self.launch)]
+            if self._ready:
+                self._ready.sort(key=lambda thread: thread.number)
+                continue
+            if all(thread.request.kind == GRID_SYNC for thread in living):  # type: ignore[union-attr]
+                return False
+            self._barrier(living)
+
+    def _barrier(self, living: list[Thread]) -> None:
+        first = living[0]
+        kind, place = first.request.kind, first.place()  # type: ignore[union-attr]
+        mask = None if kind in BLOCK_WIDE else first.request.mask  # type: ignore[union-attr]
+        for thread in living:
+            asked: Any = thread.request
+            if asked.kind != kind or thread.place() != place or (mask is not None and asked.mask != mask):
+                raise self.launch.diverged(first, thread)
+        if len(living) < len(self.threads):
+            ended = next(thread for thread in self.threads if thread.ended)
+            self.launch.threads_missing(first, ended)
+        answer = block_answer(kind, [thread.request for thread in living])  # type: ignore[misc]
+        self.pass_barrier(living, answer)
+
+    def pass_barrier(self, living: Iterable[Thread], answer: Any = None) -> None:
+        """Lets the threads go on."""
+        self.epoch += 1
+        self._ready = [_answered(thread, answer) for thread in living]
+
+
+def _answered(thread: Thread, answer: Any) -> Thread:
+    thread.request, thread.answer = None, answer
+    return thread
+
+
+def _released(warp: list[Thread], launch: "Launch") -> list[Thread]:
+    """The threads of a warp whose operation is complete, with their answers."""
+    asking: dict[tuple[str, int], list[Thread]] = {}
+    for thread in warp:
+        if thread.request is not None and thread.request.kind not in BLOCK_WIDE and thread.request.kind != GRID_SYNC:
+            asking.setdefault((thread.request.kind, thread.request.mask), []).append(thread)
+    released: list[Thread] = []
+    for (kind, mask), group in asking.items():
+        named = [thread for thread in warp if mask >> thread.lane & 1 and not thread.ended]
+        stranger = next((thread for thread in group if not mask >> thread.lane & 1), None)
+        if stranger is not None:
+            raise launch.not_in_mask(stranger, mask)
+        if kind != ACTIVE_MASK and len(group) == len(named):
+            answers = warp_answers(kind, {thread.lane: thread.request.args for thread in group})  # type: ignore[union-attr]
+            if kind == "syncwarp":
+                _join(group)
+            released += [_answered(thread, answers[thread.lane]) for thread in group]
+    if released or not asking:
+        return released
+    # Lanes that reach the same `activemask` run together, as far as can be told.
+    together: dict[Any, list[Thread]] = {}
+    for thread in asking.get((ACTIVE_MASK, Request(ACTIVE_MASK).mask), []):
+        together.setdefault(thread.place(), []).append(thread)
+    for group in together.values():
+        active = np.uint32(sum(1 << thread.lane for thread in group))
+        released += [_answered(thread, active) for thread in group]
+    return released
+
+
+def _join(group: list[Thread]) -> None:
+    """After `syncwarp` each lane's accesses come behind those of all lanes before it."""
+    seen = [max(clocks) for clocks in zip(*(thread.seen for thread in group), strict=True)]
+    for thread in group:
+        seen[thread.lane] = max(seen[thread.lane], thread.clock)
+    for thread in group:
+        thread.seen, thread.clock = list(seen), thread.clock + 1
+
+
+class Launch:
+    """One launch of a kernel.
+
+    Attributes:
+        grid: the number of blocks.
+        block: the number of threads of a block.
+        current: the thread that runs now.
+        epoch: counts the grid barriers.
+        watch: what is told of accesses.
+    """
+
+    def __init__(
+        self, program: Program, grid: Dim3, block: Dim3, smem: int, make_watch: Callable[["Launch"], "LaunchWatch"]
+    ) -> None:
+        self.program, self.grid, self.block, self.smem = program, grid, block, smem
+        self.epoch = 0
+        self.current: Thread = None  # type: ignore[assignment]  # until the first thread starts
+        self.watch = make_watch(self)
+        self._entry = program.link(Cuda(self), self._constant)
+        self._args: tuple[Any, ...] = ()
+
+    def run(self, args: tuple[Any, ...]) -> None:
+        """Runs every thread of the grid."""
+        names = self.program.params
+        self._args = tuple(wrap(arg, name, "global", self.watch) for name, arg in zip(names, args, strict=True))
+        with np.errstate(all="ignore"):  # a GPU says nothing of overflows either
+            waiting = [block for block in self._blocks() if not block.advance()]
+            while waiting:
+                self._grid_barrier(waiting)
+                waiting = [block for block in waiting if not block.advance()]
+        self.watch.finish()
+
+    def _blocks(self) -> Iterator[Block]:
+        for z in range(self.grid.z):
+            for y in range(self.grid.y):
+                for x in range(self.grid.x):
+                    yield Block(self, Dim3(x, y, z))
+
+    def _grid_barrier(self, waiting: list[Block]) -> None:
+        living = [[thread for thread in block.threads if not thread.ended] for block in waiting]
+        first = living[0][0]
+        if len(waiting) < self.grid.x * self.grid.y * self.grid.z:
+            raise self.diverged(first, None)
+        ended = next((thread for block in waiting for thread in block.threads if thread.ended), None)
+        if ended is not None:
+            self.threads_missing(first, ended)
+        self.epoch += 1
+        for block, threads in zip(waiting, living, strict=True):
+            block.pass_barrier(threads)
+
+    # ---- threads
+
+    def new_thread(self) -> ThreadCode:
+        """The code of one more thread, not begun."""
+        return self._entry(*self._args)  # type: ignore[no-any-return]
+
+    def resume(self, thread: Thread) -> None:
+        """Runs a thread until it waits or ends."""
+        self.current = thread
+        answer, thread.answer = thread.answer, None
+        try:
+            thread.request = thread.code.send(answer)
+        except StopIteration:
+            thread.ended, thread.request = True, None
+        except KernelCheckError as error:
+            raise error.with_traceback(of_the_user(error.__traceback__)) from None
+        except BaseException as error:  # noqa: BLE001  # it is raised again
+            place = f"{self.program.name} ({user_line(error.__traceback__)})"
+            error.add_note(f"in {place}, threadIdx={tuple(thread.index)} blockIdx={tuple(thread.block_index)}")
+            if self.watch.findings:
+                error.add_note("\n".join(["found before that:", *map(str, self.watch.findings)]))
+            raise error.with_traceback(of_the_user(error.__traceback__))  # noqa: B904
+
+    # ---- what the kernel asks for
+
+    def shared_array(self, name: str, key: str, shape: Any, dtype: np.dtype[Any]) -> Array:
+        """The current block's array of one `cuda.shared.array` in the source."""
+        block = self.current.block
+        if shape in {0, (0,)}:
+            if block.dynamic is None:
+                block.dynamic = np.asarray(allocate("dynamic", "shared", self.smem, np.dtype(np.uint8), self.watch, block))
+            return carve(block.dynamic, name, dtype, self.watch, block)
+        place = f"{key} {shape} {dtype}"  # with another shape or dtype a device function is another one, with its own array
+        if place not in block.shared:
+            block.shared[place] = allocate(name, "shared", shape, dtype, self.watch, block)
+        return block.shared[place]
+
+    def local_array(self, name: str, shape: Any, dtype: np.dtype[Any]) -> Array:
+        """A new array of the current thread."""
+        return allocate(name, "local", shape, dtype, self.watch, self.current)
+
+    def fence(self) -> None:
+        """The current thread calls `threadfence`."""
+        self.current.fences += 1
+
+    def _constant(self, name: str, value: Any) -> Any:
+        return wrap(value, name, "constant", self.watch)
+
+    # ---- what cannot go on
+
+    def diverged(self, first: Thread, other: Thread | None) -> KernelCheckError:
+        """The error for threads that wait for each other forever; `other` None stands for whole blocks that have ended."""
+        accesses = (first.waiting(),) if other is None else (first.waiting(), other.waiting())
+        if other is None:
+            summary = f"threads wait at cuda.{_called(first)}, but other blocks have ended without it"
+        else:
+            summary = f"threads wait at cuda.{_called(first)}, but others that must come there wait elsewhere"
+        finding = Finding(DivergenceError, summary, accesses, _MEET)
+        return self.watch.fail(finding)
+
+    def not_in_mask(self, thread: Thread, mask: int) -> KernelCheckError:
+        """The error for a warp operation whose mask lacks the thread that calls it."""
+        summary = f"a warp operation whose mask {mask:#010x} does not name lane {thread.lane}, which calls it"
+        return self.watch.fail(
+            Finding(DivergenceError, summary, (thread.waiting(),), "set the bit of every lane that calls it")
+        )
+
+    def threads_missing(self, waiting: Thread, ended: Thread) -> None:
+        """Some threads of a block have ended before a barrier of the others."""
+        summary = f"threads have ended before a cuda.{_called(waiting)} that others of their block wait at"
+        advice = "CUDA asks all threads to reach it: put the work under an `if` instead of returning early"
+        self.watch.ended_early(Finding(DivergenceError, summary, (waiting.waiting(), ended.waiting()), advice))
+
+
+_MEET: Final = "a barrier must be reached by all threads, the same one at the same time: move it out of the `if` or loop"
+
+
+def _called(thread: Thread) -> str:
+    """The call that a thread waits in."""
+    kind = thread.request.kind  # type: ignore[union-attr]
+    return kind if kind.endswith(")") else f"{kind}()"
+
+
+class LaunchWatch(Watch):
+    """What is told of everything that happens in a launch."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The mistakes seen so far."""
+        return ()
+
+    def fail(self, finding: Finding) -> KernelCheckError:
+        """The error for a finding after which the launch cannot go on."""
+        findings = (*self.findings, finding)
+        return findings[0].error(self.launch.program.name, findings)
+
+    def ended_early(self, finding: Finding) -> None:
+        """Threads have ended before a barrier; GPUs since Volta do not wait for them."""
+
+    def finish(self) -> None:
+        """The launch is over."""

@@ -1,0 +1,357 @@
+"""From a kernel's source to Python generators that run it thread by thread.
+
+The user's tree is kept: names, lines and columns stay, and the code is compiled under the user's file name, so that tracebacks,
+breakpoints and local variables are the user's. Only this is changed:
+
+- a call of an operation that waits, such as `cuda.syncthreads()`, becomes `(yield request)`;
+- a call of a device function that waits becomes `(yield from function(...))`, and that function a generator too;
+- operators become calls that use Numba's types, see `_threads_arithmetic`;
+- names stand for what the CPU needs: `cuda` for a `Cuda`, device functions for their own new code, global arrays for `Array`s.
+"""
+
+import ast
+import operator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+import numpy as np
+from numba import njit
+from numba.core import types
+from numba.core.extending import _Intrinsic
+from numba.core.registry import cpu_target
+
+from synknumba._errors import KernelError
+from synknumba.simt._debugger import arithmetic
+from synknumba.simt._debugger.arrays import Array, Record
+from synknumba.simt._debugger.cuda import KNOWN_PATHS, GridGroup, as_numpy, member
+from synknumba.simt._debugger.warp import GRID_SYNC, WAITING, Request, request
+from synknumba.simt._frontend.index_types import OF_THE_WIDTH, as_in_cuda
+from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope, is_device_function, is_njit_function
+from synknumba.simt._frontend.signatures import Declared, declared_signatures
+from synknumba.simt._frontend.source import Source
+from synknumba.simt._frontend.syntax import place
+from synknumba.simt._library.operations import FUNCTIONS, cuda_module, way_out
+
+# In the globals of all code made here, and of no other: the stand-in for `numba.cuda`.
+MARK: Final = "_k_cuda"
+
+_BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.MatMult: operator.matmul,
+}
+_UNARY: Final[dict[type[ast.unaryop], Callable[[Any], Any]]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.invert,
+}
+# Scopes of their own, in which a `yield` would belong to something else than the thread.
+_INNER: Final = (ast.FunctionDef, ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.ClassDef)
+# Plain functions of these modules are called as they are: they help to debug, or are NumPy's.
+_AS_THEY_ARE: Final = frozenset({"pdb", "bdb", "ipdb", "pudb", "debugpy", "IPython", "web_pdb", "builtins", "numpy"})
+
+
+@dataclass(slots=True)
+class Function:
+    """One function of the program.
+
+    Attributes:
+        source: what it was made from.
+        waits: whether a thread may wait in it.
+        calls: the functions it calls.
+        code: its new code.
+        bindings: what its global names stand for; a `FunctionType` for the new code of that function.
+        constants: its global arrays, and tuples that may hold some.
+        declared: the signatures that its decorator was given, if any.
+    """
+
+    source: Source
+    waits: bool = False
+    calls: set[FunctionType] = field(default_factory=set)
+    code: CodeType | None = None
+    bindings: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+    declared: tuple[Declared, ...] = ()
+
+
+def device_code(value: Any) -> FunctionType | None:
+    """The plain function of a device function or an njit function, or of a plain one that Numba knows how to compile."""
+    if is_device_function(value) or is_njit_function(value):
+        return getattr(value, "py_func", None) or value.fn  # `fn` in Numba's CUDA simulator
+    return None
+
+
+def is_waiting_call(scope: Scope, node: ast.Call) -> bool:
+    value = scope.resolve(node.func)
+    return (isinstance(value, CudaPath) and value.path in WAITING) or _is_sync(value, node)
+
+
+def _is_sync(value: Any, node: ast.Call) -> bool:
+    """Whether the call may be that of a grid group's `sync`, which may be in any variable."""
+    unknown = value is MISSING
+    return unknown and isinstance(node.func, ast.Attribute) and node.func.attr == "sync" and not node.args and not node.keywords
+
+
+def _sync(group: Any) -> Generator[Request, Any, Any]:
+    if isinstance(group, GridGroup):
+        return (yield Request(GRID_SYNC))
+    return group.sync()
+
+
+class Rewriter(ast.NodeTransformer):
+    """Changes a function's tree in place and compiles it."""
+
+    def __init__(self, function: Function, waits: Callable[[FunctionType], bool], *, is_kernel: bool) -> None:
+        self.function, self.source, self._waits = function, function.source, waits
+        self.scope = Scope(self.source)
+        self.is_kernel = is_kernel
+        self._inner = 0
+        self._array_name = ""
+
+    def run(self) -> None:
+        tree = self.source.tree
+        tree.body = [self.visit(statement) for statement in tree.body]
+        if self.is_kernel or self.function.waits:
+            # A `yield`, never reached, makes the function a generator. On the first line no debugger stops at it.
+            never = ast.If(ast.Constant(value=False), [ast.Expr(ast.Yield())], [])
+            tree.body.insert(0, place(never, tree.body[0]))
+        tree.args.defaults, tree.args.kw_defaults = [], [None] * len(tree.args.kwonlyargs)
+        module = ast.fix_missing_locations(ast.Module([tree], []))
+        self.function.code = compile(module, self.source.filename, "exec", dont_inherit=True)
+
+    # ---- what stands for what
+
+    def _bind(self, node: ast.AST, word: str, value: Any) -> ast.expr:
+        """A new global name for the value."""
+        bindings, name, number = self.function.bindings, f"_k_{word}", 0
+        while name in bindings and bindings[name] is not value:
+            number += 1
+            name = f"_k_{word}_{number}"
+        bindings[name] = value
+        return ast.copy_location(ast.Name(name, ast.Load()), node)
+
+    def _known(self, node: ast.expr, value: Any) -> ast.expr | None:
+        """What stands for a name or attribute whose value is known before the kernel runs; None for itself."""
+        if isinstance(value, CudaPath):
+            return self._cudamember(node, value)
+        callee = device_code(value)
+        if callee is not None:
+            if self._waits(callee):
+                raise self.source.refusal(node, f"{callee.__name__} as a value", "call it by its name: it synchronises threads")
+            return self._bind(node, callee.__name__, callee)
+        if isinstance(value, (np.ndarray, tuple)):
+            name = node.id if isinstance(node, ast.Name) else f"_k_{ast.unparse(node)}"
+            self.function.constants[name] = value
+            return ast.copy_location(ast.Name(name, ast.Load()), node)
+        return None
+
+    def _cudamember(self, node: ast.expr, value: CudaPath) -> ast.expr | None:
+        """A member of `numba.cuda`. The module keeps its name, so that the user can say it to a debugger."""
+        if value.path not in KNOWN_PATHS and value.path in FUNCTIONS:
+            return self._bind(node, value.path.replace(".", "_"), _compiled(FUNCTIONS[value.path]))
+        if value.path not in KNOWN_PATHS:
+            try:
+                found = member(cuda_module(), value.path)
+            except AttributeError:
+                found = None
+            if not isinstance(found, (types.Type, int, float)):
+                raise self.source.refusal(node, f"cuda.{value.path}", way_out(value.path))
+            return self._bind(node, value.path.replace(".", "_"), found)
+        if isinstance(node, ast.Attribute) and isinstance(self.scope.resolve(node.value), CudaPath):
+            node.value = self.visit(node.value)
+            return node
+        if value.path == "laneid":  # a number: asked for each time
+            return place(ast.Attribute(ast.Name(MARK, ast.Load()), "laneid", ast.Load()), node)
+        if isinstance(node, ast.Name):
+            self.function.bindings[node.id] = value
+            return node
+        return self._bind(node, f"cuda_{value.path.replace('.', '_')}", value)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if not isinstance(node.ctx, ast.Load):
+            return node
+        return self._known(node, self.scope.resolve(node)) or node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        known = self._known(node, self.scope.resolve(node)) if isinstance(node.ctx, ast.Load) else None
+        return known or self.generic_visit(node)  # type: ignore[return-value]
+
+    # ---- calls
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        value = self.scope.resolve(node.func)
+        if isinstance(value, CudaPath) and value.path in WAITING:
+            return self._wait(node, value.path)
+        if isinstance(value, CudaPath) and value.path in {"shared.array", "local.array"}:
+            return self._array(node, value.path)
+        if isinstance(value, CudaPath) and value.path in OF_THE_WIDTH:
+            node.args = as_in_cuda(node.args, self.scope, self._int32)
+        callee = device_code(value)
+        if callee is not None:
+            if len(declared_signatures(value)) > 1:
+                node.args = as_in_cuda(node.args, self.scope, self._int32)
+            return self._call_device(node, callee)
+        if _is_sync(value, node):
+            self._may_wait(node)
+            group = self.visit(node.func.value)  # type: ignore[attr-defined]
+            call = ast.Call(self._bind(node, "sync", _sync), [group], [])
+            return ast.copy_location(ast.YieldFrom(ast.copy_location(call, node)), node)
+        if not isinstance(value, CudaPath) and value is not MISSING:
+            function = self._function(node, value)
+            if function is not None:
+                node.func = self._bind(node.func, getattr(value, "__name__", str(value)), function)
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def _int32(self, node: ast.expr) -> ast.expr:
+        return ast.copy_location(ast.Call(self._bind(node, "int32", np.int32), [node], []), node)
+
+    def _arguments(self, node: ast.Call) -> ast.Call:
+        node.args = [self.visit(arg) for arg in node.args]
+        for keyword in node.keywords:
+            keyword.value = self.visit(keyword.value)
+        return node
+
+    def _wait(self, node: ast.Call, path: str) -> ast.expr:
+        self._may_wait(node)
+        self._arguments(node)
+        node.func = self._bind(node.func, "request", request)
+        node.args.insert(0, ast.copy_location(ast.Constant(path), node))
+        return ast.copy_location(ast.Yield(node), node)
+
+    def _may_wait(self, node: ast.AST) -> None:
+        if self._inner:
+            raise self.source.refusal(
+                node, "synchronising threads in a function inside a kernel", "move it to the kernel itself"
+            )
+
+    def _array(self, node: ast.Call, path: str) -> ast.expr:
+        name = self._array_name or f"{path.removesuffix('.array')} array of line {node.lineno}"
+        hidden = [("name", name)]
+        if path == "shared.array":
+            hidden.append(("key", f"{self.source.name}:{node.lineno}:{node.col_offset}"))
+        node.keywords += [ast.keyword(key, ast.copy_location(ast.Constant(text), node)) for key, text in hidden]
+        node.func = self.visit(node.func)
+        return self._arguments(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        target = node.targets[0]
+        self._array_name = target.id if isinstance(target, ast.Name) else ""
+        node.value = self.visit(node.value)
+        self._array_name = ""
+        node.targets = [self.visit(target) for target in node.targets]
+        return node
+
+    def _call_device(self, node: ast.Call, callee: FunctionType) -> ast.expr:
+        self._arguments(node)
+        node.func = self._bind(node.func, callee.__name__, callee)
+        if not self._waits(callee):
+            return node
+        self._may_wait(node)
+        return ast.copy_location(ast.YieldFrom(node), node)
+
+    def _function(self, node: ast.Call, value: Any) -> Callable[..., Any] | None:
+        """What is called in place of an ordinary function or type; None for itself."""
+        if id(value) in arithmetic.CALLS:
+            return arithmetic.CALLS[id(value)]
+        if isinstance(value, (types.Number, types.Boolean)) or (isinstance(value, type) and issubclass(value, np.number)):
+            kind = as_numpy(value).type
+            return lambda number: arithmetic.convert(number, kind)
+        if isinstance(value, _Intrinsic):
+            return _compiled(value)
+        if not isinstance(value, FunctionType) or (value.__module__ or "").split(".")[0] in _AS_THEY_ARE:
+            return None
+        if not _numba_knows(value):
+            way = "decorate it with cuda.jit(device=True) or njit"
+            raise self.source.refusal(node, f"a call of the plain Python function {value.__name__}()", way)
+        return _compiled(value)
+
+    # ---- operators
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        operands = [self.visit(node.left), self.visit(node.right)]
+        return self._operation(node, "binary", arithmetic.binary, [self._operator(node, _BINARY[type(node.op)]), *operands])
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        node.operand = self.visit(node.operand)
+        if isinstance(node.op, ast.Not) or isinstance(node.operand, ast.Constant):
+            return node
+        return self._operation(node, "unary", arithmetic.unary, [self._operator(node, _UNARY[type(node.op)]), node.operand])
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        sign, value, target = self._operator(node, _BINARY[type(node.op)]), self.visit(node.value), node.target
+        if isinstance(target, ast.Name):
+            old = ast.copy_location(ast.Name(target.id, ast.Load()), target)
+            new = self._operation(node, "binary", arithmetic.binary, [sign, old, value])
+            return ast.copy_location(ast.Assign([target], new), node)
+        container = self.visit(target.value)
+        if isinstance(target, ast.Subscript):
+            args = [container, _as_value(self.visit(target.slice)), sign, value]
+            call = self._operation(target, "update_element", arithmetic.update_element, args)
+        else:
+            args = [container, ast.copy_location(ast.Constant(target.attr), target), sign, value]
+            call = self._operation(target, "update_attribute", arithmetic.update_attribute, args)
+        return ast.copy_location(ast.Expr(call), node)
+
+    def _operator(self, node: ast.AST, function: Callable[..., Any]) -> ast.expr:
+        return self._bind(node, function.__name__, function)
+
+    def _operation(self, node: ast.AST, word: str, function: Callable[..., Any], args: list[ast.expr]) -> ast.expr:
+        return ast.copy_location(ast.Call(self._bind(node, word, function), args, []), node)
+
+    # ---- what would change the meaning of a `yield`
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, (ast.Yield, ast.YieldFrom, ast.Await)):
+            raise self.source.refusal(node, "yield or await")
+        if not isinstance(node, _INNER):
+            return super().visit(node)
+        self._inner += 1
+        try:
+            return super().visit(node)
+        finally:
+            self._inner -= 1
+
+
+def _compiled(function: Any) -> Callable[..., Any]:
+    """A function that exists only as code that Numba generates, as one that Python can call."""
+    compiled = njit(lambda *args: function(*args))  # noqa: PLW0108  # Numba compiles functions only
+
+    def call(*args: Any) -> Any:
+        if any(isinstance(arg, (Array, Record)) for arg in args):
+            name = getattr(function, "__name__", str(function))
+            message = f"{name}() works on an array in compiled code, where its indices cannot be checked; write it with njit"
+            raise KernelError(message)
+        return compiled(*args)
+
+    return call
+
+
+def _as_value(index: ast.expr) -> ast.expr:
+    """An index as an expression that may stand anywhere: slices as calls of `slice`."""
+    if isinstance(index, ast.Slice):
+        parts = [part or ast.Constant(None) for part in (index.lower, index.upper, index.step)]
+        return ast.copy_location(ast.Call(ast.Name("slice", ast.Load()), parts, []), index)
+    if isinstance(index, ast.Tuple):
+        index.elts = [_as_value(part) for part in index.elts]
+    return index
+
+
+def _numba_knows(function: FunctionType) -> bool:
+    """Whether Numba can call the plain function: someone has told it how, by `overload` or `register_jitable`."""
+    try:
+        cpu_target.typing_context.resolve_value_type(function)
+    except Exception:  # noqa: BLE001  # it raises many things
+        return False
+    return True

@@ -1,0 +1,281 @@
+"""The last layer of the compiler: from a kernel's code to a function that Numba has compiled for given argument types."""
+
+import ast
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from numba.core import types
+from numba.np.numpy_support import from_dtype
+
+from synknumba._errors import KernelError
+from synknumba.simt._analysis.bounds import Guards
+from synknumba.simt._analysis.buffer_swaps import other
+from synknumba.simt._analysis.flat_grid import flatten
+from synknumba.simt._analysis.live_ranges import with_own_names
+from synknumba.simt._analysis.loops import count_apart, count_up, return_early
+from synknumba.simt._analysis.team import BLOCKS, THREADS, Team
+from synknumba.simt._analysis.types import VariableTypes, infer_types, unified_type
+from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._emit.block_code import Block, BlockCode, Style
+from synknumba.simt._emit.block_collectives import ACTIVE
+from synknumba.simt._emit.device_functions import Options, define_function, with_devices
+from synknumba.simt._emit.emit import emit_blocks
+from synknumba.simt._emit.error_location import WHERE, note_places
+from synknumba.simt._emit.masks import Divergence
+from synknumba.simt._emit.region import MASK
+from synknumba.simt._emit.storage import MAX_BLOCK as MAX_BLOCK
+from synknumba.simt._emit.storage import SMEM, Storage, local_array_calls, slot_dtype
+from synknumba.simt._frontend.lowering import Devices, translate_names
+from synknumba.simt._frontend.sync import synchronises, waits_for
+from synknumba.simt._frontend.syntax import assign, assigned_names, load, place, statements, unparse
+from synknumba.simt._library.operations import BLOCK_SIZE, LINEAR, SIZES, STATE
+from synknumba.simt._library.runtime import HELPERS
+from synknumba.simt._library.slots import is_number, no_value_of
+from synknumba.simt._library.typing_stubs import STAND_INS
+
+TypeMap = Mapping[str, types.Type]
+
+
+class Program:
+    """A kernel in plain names: what does not depend on the argument types.
+
+    Raises:
+        KernelError: the kernel uses something that the CPU cannot run.
+    """
+
+    def __init__(self, function: FunctionType, options: Options) -> None:
+        self.options = options
+        self.code = translate_names(function, Devices())
+        source = self.code.source
+        for node in ast.walk(ast.Module(self.code.body, [])):
+            if isinstance(node, ast.Return) and not _is_none(node.value):
+                raise source.refusal(node, "a kernel that returns a value", "write it to an array that the kernel gets")
+        changed = assigned_names(self.code.body)
+        self.params = tuple(f"{name}__arg" if name in changed else name for name in source.params)
+        copies = [assign(name, load(f"{name}__arg"), source.tree) for name in source.params if name in changed]
+        self.body: list[ast.stmt] = with_own_names([*copies, *self.code.body], self.code.local_arrays)
+        self.is_cooperative = waits_for(self.body, "grid")
+        self.names_grid = self.code.names_grid
+        self._namespace: dict[str, Any] | None = None
+
+    @property
+    def namespace(self) -> dict[str, Any]:
+        """What the global names of the generated code stand for."""
+        if self._namespace is None:
+            self._namespace = {**with_devices(self.code, self.options), **HELPERS}
+        return self._namespace
+
+    # ---- the loops over the grid
+
+    def emit(self, argtypes: TypeMap, block: Block | None = None, *, split: bool = True) -> tuple[BlockCode, VariableTypes]:
+        """The loops over the grid, and the types of the variables in them."""
+        known = {**argtypes, **self._shared_types()} if argtypes else {}
+        body = copy.deepcopy(self.body)
+        variable_types = VariableTypes(known, lambda: self._infer(argtypes, body))
+        body = self._counted(body, known, variable_types)
+        divergence = Divergence(self.code.source, grid=self.is_cooperative)
+        if not self.code.needs_block and not self.options.debug:
+            flat_body, flat = flatten(body)
+            if flat:
+                style = Style(flat, split, self.options.reverse)
+                code = emit_blocks(self._analyse(flat_body, variable_types), self.code.local_arrays, divergence, style)
+                if not code.varying_slots:  # a slot array is as long as a block at most
+                    return code, variable_types
+        analysis = self._analyse(copy.deepcopy(body), variable_types)
+        style = Style(split=split, cuts=self.code.needs_block, reverse=self.options.reverse)
+        if self.options.debug:
+            style = replace(style, split=False)
+        else:
+            style = replace(style, shared=self.code.shared_arrays, block=block)
+        return emit_blocks(analysis, self.code.local_arrays, divergence, style), variable_types
+
+    def _analyse(self, body: list[ast.stmt], variable_types: VariableTypes) -> Analysis:
+        if not self.is_cooperative:
+            fixed = [*self.params, *self.code.shared_arrays]
+            return Analysis(body, fixed, self.code.namespace, variable_types, checked=self.options.debug)
+        checked = self.options.debug
+        analysis = Analysis(body, self.params, self.code.namespace, variable_types, grid=True, checked=checked)
+        storage = Storage(Team(grid=True), {}, self.code.source.tree)
+        storage.shared(self.code.shared_arrays)
+        analysis.recomputed = {**storage.recompute, **analysis.recomputed}
+        analysis.varying |= set(storage.recompute)
+        return analysis
+
+    def _counted(self, body: list[ast.stmt], known: TypeMap, variable_types: VariableTypes) -> list[ast.stmt]:
+        """The body with its loops written as the analyses know them."""
+        body[:] = split_shapes(body, known)
+        if body and isinstance(body[-1], ast.If):
+            analysis = self._analyse(copy.deepcopy(body), variable_types)
+            body[:] = return_early(body, analysis, Guards(analysis, ast.unparse))
+        if any(isinstance(statement, ast.While) and not synchronises(statement) for statement in body):
+            body[:] = count_up(body, self._analyse(copy.deepcopy(body), variable_types))
+        if self.code.needs_block:
+            body[:] = count_apart(body, self._analyse(copy.deepcopy(body), variable_types))
+        return body
+
+    # ---- types
+
+    def _shared_types(self) -> dict[str, types.Type]:
+        found: dict[str, types.Type] = {}
+        for name, array in self.code.shared_arrays.items():
+            value = self.code.namespace.get(array.dtype.id) if isinstance(array.dtype, ast.Name) else None
+            element = from_dtype(value) if isinstance(value, np.dtype) else value
+            if isinstance(element, types.Type):
+                found[name] = types.Array(element, len(array.shape), "C")
+        return found
+
+    def _infer(self, argtypes: TypeMap, body: list[ast.stmt]) -> TypeMap:
+        """The types of all variables, from the code of one thread."""
+        storage = Storage(Team(), {}, self.code.source.tree)
+        storage.shared(self.code.shared_arrays)
+        names = [*STATE, LINEAR, SMEM, *self.params]
+        namespace = {**self.namespace, **STAND_INS}
+        code = [*storage.reserve, *copy.deepcopy(body)]
+        function = self.define(f"{self.code.source.tree.name}_thread", names, code, namespace)
+        kinds = tuple(types.int64 for _ in (*STATE, LINEAR, SMEM)) + tuple(argtypes[name] for name in self.params)
+        return infer_types(function, kinds)
+
+    def type_of(self, name: str, argtypes: TypeMap) -> types.Type | None:
+        """The type of a local variable; None if it is not used, `types.unknown` if it has several."""
+        return unified_type(self._infer(argtypes, self.body), name)
+
+    # ---- the launch
+
+    def launch_body(self, argtypes: TypeMap, block: Block | None = None) -> list[ast.stmt]:
+        """The whole body of the function that runs a launch, with this block only if one is given."""
+        code, variable_types = self.emit(argtypes, block)
+        kinds = self._slot_types(code, variable_types) if argtypes else dict.fromkeys(code.varying_slots)
+        if not self.code.needs_block and not all(kind is None or is_number(kind) for kind in kinds.values()):
+            # A view or a tuple would have to be kept for each thread. Not cutting the kernel is simpler than storing it.
+            code, _ = self.emit(argtypes, block, split=False)
+            kinds = dict.fromkeys(code.varying_slots)
+        tree = self.code.source.tree
+        storage = Storage(code.team, self.namespace, tree)
+        storage.shared(self.code.shared_arrays)
+        storage.shared({other(name): self.code.shared_arrays[name] for name in sorted(code.swapped)})
+        made = local_array_calls(self.body, self.code.local_arrays)
+        for name in code.varying_slots:
+            if name in made:
+                storage.local_array(name, made[name])
+            else:
+                storage.slots(name, kinds[name], padded=name in code.padded)
+        if code.uses_mask:
+            storage.plain(MASK, "_k_int8")
+        if code.uses_active:
+            storage.plain(ACTIVE, "_k_int8")
+        first = [*self._undefined(code, variable_types), *storage.reserve]
+        return [*self._sizes(code, [*first, *code.body]), *first, *code.body, *storage.release]
+
+    def _sizes(self, code: BlockCode, body: list[ast.stmt]) -> list[ast.stmt]:
+        used = {node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        return code.team.sizes(self.code.source.tree) if used & {THREADS, BLOCKS} else []
+
+    def _slot_types(self, code: BlockCode, variable_types: VariableTypes) -> dict[str, types.Type | None]:
+        kinds = {name: variable_types.of(name) for name in code.varying_slots if name not in self.code.local_arrays}
+        for name, kind in kinds.items():
+            if kind is types.unknown and self.code.needs_block:
+                raise self._several_types(name)
+        return kinds
+
+    def refuse_several_types(self, argtypes: TypeMap) -> None:
+        """Looks for the reason why Numba cannot type the launch function, which it names in words of the generated code.
+
+        Raises:
+            KernelError: a uniform variable has several types and lives across a barrier.
+        """
+        code, variable_types = self.emit(argtypes)
+        for name in sorted(assigned_names(code.body)):
+            variable = name.removesuffix("__u")
+            if variable != name and variable_types.of(variable) is types.unknown:
+                raise self._several_types(variable)
+
+    def _several_types(self, name: str) -> KernelError:
+        construct = f"the variable {name!r}, which has several types and lives across a barrier,"
+        return self.code.source.refusal(self._assignment(name), construct, "use a variable for each type")
+
+    def _assignment(self, name: str) -> ast.AST:
+        for node in ast.walk(ast.Module(self.body, [])):
+            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+                return node
+        return self.code.source.tree
+
+    def _undefined(self, code: BlockCode, variable_types: VariableTypes) -> list[ast.stmt]:
+        """Values for the uniform variables that may be read before they are assigned."""
+        made: list[ast.stmt] = []
+        for name in code.undefined:
+            kind = variable_types.of(name)
+            if kind is None or is_number(kind):
+                self.namespace[f"_k_type_{name}"] = slot_dtype(kind).type
+                made += statements(f"{name}__u = _k_type_{name}(0)", self.code.source.tree)
+            elif kind is not types.unknown:
+                self.namespace[f"_k_no_value_{name}"] = no_value_of(kind)
+                made += statements(f"{name}__u = _k_no_value_{name}()", self.code.source.tree)
+        return made
+
+    # ---- the function
+
+    def define(
+        self, name: str, params: Iterable[str], body: list[ast.stmt], namespace: Mapping[str, Any] | None = None
+    ) -> FunctionType:
+        """A Python function made of the statements."""
+        source = self.code.source
+        scope = self.namespace if namespace is None else namespace
+        return define_function(name, params, body, scope, source.filename, source.tree, source.function.__module__)
+
+    def compile(self, argtypes: TypeMap, block: Block | None = None) -> tuple[Any, str]:
+        """The dispatcher of the launch function, to be compiled for these types, and its source.
+
+        Args:
+            argtypes: the types of the parameters.
+            block: the only block that it will be launched with; any block if it is not given.
+        """
+        body = self.launch_body(argtypes, block)
+        if self.options.debug:
+            body = note_places(body)
+        if block is not None:
+            sizes = zip(BLOCK_SIZE.values(), block, strict=True)
+            body = statements("\n".join(f"{name} = {size}" for name, size in sizes), self.code.source.tree) + body
+        name = self.code.source.tree.name
+        function = self.define(name, self._launch_params, body)
+        return self.options.njit(function), self.text(body)
+
+    @property
+    def _launch_params(self) -> list[str]:
+        return [*SIZES, SMEM, *self.params, *([WHERE] if self.options.debug else [])]
+
+    def text(self, body: list[ast.stmt]) -> str:
+        """The launch function as Python source."""
+        params = ", ".join(self._launch_params)
+        lines = unparse(body).splitlines() or ["pass"]
+        return f"def {self.code.source.tree.name}({params}):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def split_shapes(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:
+    """Writes `h, w = a.shape` at the top of a kernel as two assignments, of which the analyses know what they are."""
+    done: list[ast.stmt] = []
+    for statement in body:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Tuple(elts=[*targets])],
+                value=ast.Attribute(value=ast.Name(id=array), attr="shape") as shape,
+            ) if _has_ndim(argtypes, array, len(targets)) and all(isinstance(target, ast.Name) for target in targets):
+                for axis, target in enumerate(targets):
+                    element = ast.Subscript(copy.deepcopy(shape), ast.Constant(axis), ast.Load())
+                    done.append(place(ast.Assign([target], element), statement))
+            case _:
+                done.append(statement)
+    return done
+
+
+def _has_ndim(argtypes: TypeMap, array: str, ndim: int) -> bool:
+    """Whether the parameter is an array of that many dimensions; taken to be so where types are not known."""
+    kind = argtypes.get(array)
+    return not argtypes or (isinstance(kind, types.Array) and kind.ndim == ndim)
+
+
+def _is_none(value: ast.expr | None) -> bool:
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)

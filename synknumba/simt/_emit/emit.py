@@ -1,0 +1,379 @@
+"""From one thread's code to the code of one CPU core: loops over the blocks of the grid and over the threads of a block.
+
+The statements of a kernel are cut into *regions* at its barriers. A region becomes one loop over the threads of the block, so
+that all threads reach the barrier before one of them goes on. What stands between regions runs once for the block: assignments
+of uniform values, conditions and loops around barriers, and the loops that `_loops` turns inside out.
+
+    for _k_bx in range(_k_Gx):                       the block level
+        n__u = x.shape[0]
+        for _k_tx in range(min(_k_Bx, ...)):         a region: recompute, load slots, statements, store slots
+            ...
+
+Stratton, Stone and Hwu (LCPC 2008) describe this for CUDA C under the name MCUDA, where a slot is called selective replication.
+"""
+
+import ast
+from dataclasses import replace
+from typing import cast
+
+from synknumba.simt._analysis.bounds import Bounds, Guards, inner_axis
+from synknumba.simt._analysis.buffer_swaps import Update, Updates
+from synknumba.simt._analysis.loops import Loops, StridedLoop
+from synknumba.simt._analysis.split_regions import is_silent
+from synknumba.simt._analysis.team import Team
+from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._emit.block_code import BlockCode, Style
+from synknumba.simt._emit.block_collectives import collect
+from synknumba.simt._emit.exits import RUNNING, has_exit
+from synknumba.simt._emit.masks import Divergence, masked_if, masked_loop
+from synknumba.simt._emit.region import MASK, Active, Regions
+from synknumba.simt._emit.storage import escaping
+from synknumba.simt._frontend.sync import barrier_kind, collective_of, synchronises
+from synknumba.simt._frontend.syntax import (
+    assign,
+    assigned_names,
+    call,
+    expression,
+    has_return,
+    is_leave,
+    loop_variable,
+    own_exits,
+    place,
+    read_names,
+    statements,
+    store,
+)
+from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
+
+
+def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergence, style: Style) -> BlockCode:
+    """The code of a whole launch but for its slot arrays.
+
+    Args:
+        analysis: of the kernel; not changed.
+        local_arrays: the variables made by `cuda.local.array`.
+        divergence: makes the errors for barriers that some threads do not reach.
+        style: how the code is made.
+    """
+    slots = escaping(analysis, local_arrays) if style.cuts or synchronises(analysis.body) else set()
+    while True:  # a slot found late makes an earlier region store it
+        emitter = _Emitter(analysis, local_arrays, set(slots), divergence, style)
+        body = emitter.grid()
+        regions = emitter.regions
+        if regions.slots == slots:
+            varying = tuple(sorted(slots & analysis.varying))
+            undefined = tuple(sorted(regions.undefined - analysis.varying))
+            padded, swapped = frozenset(regions.padded), frozenset(emitter.swapped)
+            return BlockCode(body, varying, padded, swapped, undefined, regions.uses_mask, emitter.uses_active, regions.team)
+        slots = regions.slots
+
+
+class _Emitter:
+    """One pass over a kernel, with the slots that earlier passes have found."""
+
+    def __init__(
+        self, analysis: Analysis, local_arrays: set[str], slots: set[str], divergence: Divergence, style: Style
+    ) -> None:
+        self.known = analysis
+        self.style = style
+        self.divergence = divergence
+        self.uses_active = False
+        inner = inner_axis(analysis)
+        self.order = [*(axis for axis in reversed(AXES) if axis != inner), inner]
+        self.regions = Regions(
+            analysis, Team(analysis.grid), self.order, local_arrays, slots, reverse=style.reverse, cuts=style.cuts
+        )
+        self.guards = self.regions.guards
+        self.loops = Loops(analysis, self.guards, local_arrays)
+        self.planned = Loops(analysis, Guards(analysis, ast.unparse), local_arrays)  # to ask without making slots
+        self.updates = Updates(analysis, style.shared, style.block)
+        self.swapped: set[str] = set()
+        self._synchronised = synchronises(analysis.body)
+        self._count = 0
+
+    def grid(self) -> list[ast.stmt]:
+        """The loops over the grid."""
+        at = self.known.body[0] if self.known.body else ast.Pass()
+        flat = self.style.flat
+        whole = {axis: f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}" if axis in flat else BLOCK_SIZE[axis] for axis in AXES}
+        self._whole = {axis: [text] for axis, text in whole.items()}
+        body = self.statements(self.known.body, Active(Bounds(high=self._whole)), top=True)
+        if self.regions.uses_mask:
+            body = statements(f"for _k_t in range({self.regions.team.size}):\n    {MASK}[_k_t] = {RUNNING}", at) + body
+        if not self.regions.team.grid:
+            for axis in [axis for axis in reversed(self.order) if axis not in flat]:
+                loop = statements(f"for {BLOCK[axis]} in range({GRID_SIZE[axis]}):\n    pass", at)
+                loop[0].body = body or loop[0].body  # type: ignore[attr-defined]
+                body = loop
+        return body
+
+    # ---- statements that follow each other
+
+    def statements(self, body: list[ast.stmt], active: Active, *, top: bool = False) -> list[ast.stmt]:
+        """The code of statements that follow each other; `top` if they run once for the block, and nothing behind them."""
+        out: list[ast.stmt] = []
+        pending: list[ast.stmt] = []
+        done = 0
+        for position, statement in enumerate(body):
+            behind = body[position + 1 :]
+            if position < done:
+                continue
+            update = self._update(statement, pending, behind, active)
+            if update is not None:
+                out += self.regions.region(update.body, active) + update.swap(statement)
+                self.swapped.update(update.arrays)
+                pending, done = [], position + 1 + update.count
+                continue
+            if self._stands_alone(statement, active):
+                out += self.regions.region(pending, active)
+                pending = []
+                out += self._alone(statement, active, trailing=top and all(map(_does_nothing, behind)))
+                continue
+            gone = has_exit(pending)
+            splits = self._synchronised and not top
+            if (gone and (splits or synchronises(behind))) or (splits and self.regions.must_wait(statement, pending)):
+                # Where some threads may have left, what follows is a region of those that have not.
+                out += self.regions.region(pending, active)
+                pending, gone = [], False
+            if top and not gone:
+                prefix = self._prefix(statement, pending, behind, active)
+                if prefix is not None:
+                    return out + prefix
+            turned = None if gone or not self.style.split else self._turned(statement, pending, active)
+            if turned is None:
+                pending.append(statement)
+            else:
+                out += turned
+                pending = []
+        return out + self.regions.region(pending, active, last=top)
+
+    def _stands_alone(self, statement: ast.stmt, active: Active) -> bool:
+        """Whether the statement is one of the block level: it holds a barrier, or all threads leave by it."""
+        if synchronises(statement):
+            return True
+        if not self._synchronised:
+            return False
+        if isinstance(statement, (ast.Break, ast.Continue)):
+            return active.loop is None
+        if isinstance(statement, ast.Return):
+            return active.depth == 0
+        if not isinstance(statement, ast.If) or not self.known.is_uniform(statement.test):
+            return False
+        leaves_loop = active.loop is None and active.depth > 0 and next(own_exits([statement]), None) is not None
+        return leaves_loop or (active.depth == 0 and _ends_in_return(statement))
+
+    def _update(self, statement: ast.stmt, before: list[ast.stmt], behind: list[ast.stmt], active: Active) -> Update | None:
+        """The update of shared arrays around a barrier to which all threads of the block come."""
+        if barrier_kind(statement) != "block" or active.masked or active.loop is not None or self.regions.left:
+            return None
+        if self.regions.team.grid or active.bounds.low != Bounds().low or active.bounds.high != self._whole:
+            return None
+        return self.updates.find(before, behind)
+
+    def _alone(self, statement: ast.stmt, active: Active, *, trailing: bool) -> list[ast.stmt]:
+        if barrier_kind(statement):
+            return self.divergence.of_exits(statement, self.regions, active)
+        collective = collective_of(statement)
+        if collective is not None:
+            checks = self.divergence.of_exits(statement, self.regions, active)
+            code, needs_active = collect(collective, self.regions, active, statement)
+            self.uses_active |= needs_active
+            return checks + code
+        match statement:
+            case ast.Break() | ast.Continue():
+                return [statement]
+            case ast.Return():
+                return [self._leave(statement)]
+            case ast.If():
+                return self._if(statement, active, trailing=trailing)
+            case ast.While():
+                return self._while(statement, active)
+            case ast.For():
+                return self._for(statement, active)
+        raise self.divergence.refusal(statement, "a barrier in this place")
+
+    def _leave(self, at: ast.AST) -> ast.stmt:
+        """All threads of the block return: the next block."""
+        one = len(self.style.flat) == len(AXES) or self.regions.team.grid
+        return place(ast.Return() if one else ast.Continue(), at)
+
+    def _nested(self, body: list[ast.stmt], active: Active, *, target: str = "") -> list[ast.stmt]:
+        """The code of statements that may not run: what they assign is not sure to be assigned behind them.
+
+        Args:
+            body: the statements.
+            active: the threads that run them.
+            target: the variable of the loop around, which is assigned in front of them.
+        """
+        before = set(self.regions.assigned_before)
+        self.regions.assigned_before |= {target} if target else set()
+        code = self.statements(body, active)
+        self.regions.assigned_before = before
+        return code
+
+    # ---- conditions and loops around barriers
+
+    def _if(self, statement: ast.If, active: Active, *, trailing: bool) -> list[ast.stmt]:
+        if self.known.is_uniform(statement.test):
+            # A return of all threads is possible while no loop stands around; conditions do not matter for that.
+            inner = active if _ends_in_return(statement) else active.inside()
+            test = self.regions.block_value(statement.test)
+            body, orelse = self._nested(statement.body, inner), self._nested(statement.orelse, inner)
+            return [place(ast.If(test, body or [ast.Pass()], orelse), statement)]
+        if not statement.orelse and not active.masked and not self.regions.left:
+            bounded = self._bounded_if(statement, active, trailing=trailing)
+            if bounded is not None:
+                return bounded
+        checks = None if trailing and not statement.orelse else self.divergence
+        return masked_if(statement, self.regions, active, checks, self._nested)
+
+    def _bounded_if(self, statement: ast.If, active: Active, *, trailing: bool) -> list[ast.stmt] | None:
+        """An `if` whose condition says which thread indices run: no masks are needed."""
+        bounds = Bounds()
+        if self.guards.absorb(statement.test, bounds, set()) is not None:
+            return None
+        self._count += 1
+        code, inner, empty = self._shrunk(bounds, active, statement, str(self._count))
+        body = self._nested(statement.body, replace(active.inside(), bounds=inner))
+        if not trailing:
+            code += self.divergence.of_bounds(statement, active.bounds, inner)
+        test = expression(f"not ({' or '.join(empty)})", statement)
+        return [*code, place(ast.If(test, body or [ast.Pass()], []), statement)]
+
+    def _while(self, loop: ast.While, active: Active) -> list[ast.stmt]:
+        if not self.known.is_uniform(loop.test) or not self.known.leaves_in_step(loop.body):
+            return masked_loop(loop, loop.test, self.regions, active, self.divergence, self._nested)
+        body = self._loop_body(loop, active)
+        return [place(ast.While(self.regions.block_value(loop.test), body or [ast.Pass()], []), loop)]
+
+    def _for(self, loop: ast.For, active: Active) -> list[ast.stmt]:
+        if not isinstance(loop.target, ast.Name) or read_names(loop.iter) & self.known.varying:
+            # Over a range of which threads differ, `count_apart` has made a `while` of it.
+            raise self.divergence.refusal(loop, "a barrier in a for over something that may differ between threads")
+        target = loop_variable(loop)
+        if not self.known.leaves_in_step(loop.body):
+            return masked_loop(loop, None, self.regions, active, self.divergence, self._nested)
+        self.regions.slots.add(target)
+        span = self.regions.block_value(loop.iter)
+        body = self._loop_body(loop, active, target)
+        if target not in self.known.varying:
+            return [place(ast.For(store(f"{target}__u"), span, body or [ast.Pass()], []), loop)]
+        counter = f"{target}__i"
+        first = self.regions.region(statements(f"{target} = {counter}", loop), active)
+        return [place(ast.For(store(counter), span, [*first, *body], []), loop)]
+
+    def _loop_body(self, loop: ast.For | ast.While, active: Active, target: str = "") -> list[ast.stmt]:
+        inner = replace(active.inside(), loop=None)
+        if not has_return(loop.body):
+            return self._nested(loop.body, inner, target=target)
+        self.regions.left = True  # in the next iteration
+        body = self._nested(loop.body, inner, target=target)
+        count = self.regions.region(statements("_k_running += 1", loop), active)
+        stop = statements("if _k_running == 0:\n    break", loop)
+        return [*statements("_k_running = 0", loop), *count, *stop, *body]
+
+    # ---- loops turned inside out
+
+    def _turned(self, statement: ast.stmt, pending: list[ast.stmt], active: Active) -> list[ast.stmt] | None:
+        """The code of a loop that is turned inside out, behind the region of the statements before it."""
+        if self.planned.strided(statement):
+            before = self.regions.region(pending, active)
+            return before + self._strided(cast(StridedLoop, self.loops.strided(statement)), active)
+        if isinstance(statement, ast.For) and self.planned.is_uniform_loop(statement):
+            return self.regions.region(pending, active) + self._uniform_loop(statement, active)
+        return None
+
+    def _strided(self, strided: StridedLoop, active: Active) -> list[ast.stmt]:
+        """A grid-stride loop: over the first index of the block's threads outside, over the threads inside."""
+        loop, axis = strided.loop, strided.axis
+        name = loop_variable(loop)
+        first = f"_k_first_{name}"
+        index = assign(name, expression(f"{first} + {THREAD[axis]}", loop), loop)
+        block_value = self.regions.block_value
+        span = call("range", expression(strided.offset, loop), block_value(strided.stop), block_value(strided.step))
+        bounds = active.bounds.copy()
+        bounds.high[axis].append(f"{self.regions.block_text(strided.stop)} - {first}")
+        with self.known.thread_index(index, first, nonneg=strided.nonneg):
+            body = self._nested(loop.body, replace(active.inside(), bounds=bounds))
+        return [place(ast.For(store(first), span, body, []), loop)] if body else []
+
+    def _uniform_loop(self, loop: ast.For, active: Active) -> list[ast.stmt]:
+        """A loop that all threads run equally often: the loop outside, the threads inside."""
+        name = loop_variable(loop)
+        self.regions.slots.add(name)
+        body = self._nested(loop.body, active.inside(), target=name)
+        span = self.regions.block_value(loop.iter)
+        return [place(ast.For(store(f"{name}__u"), span, body, []), loop)] if body else []
+
+    # ---- fewer threads
+
+    def _prefix(
+        self, statement: ast.stmt, pending: list[ast.stmt], behind: list[ast.stmt], active: Active
+    ) -> list[ast.stmt] | None:
+        """The code from `if i >= n: return`, or a last `if i < n: …`, on: the block has fewer threads from here on."""
+        if not isinstance(statement, ast.If) or statement.orelse:
+            return None
+        leaves = is_leave(statement.body)
+        if not leaves and any(not _does_nothing(other) for other in behind):
+            return None
+        # What threads compute before they leave is of no use to anyone, and can be left to those that stay.
+        hoisted, kept = self.regions.hoist(pending)
+        silent = all(is_silent(other, self.known) for other in kept)
+        rest_of_block = behind if leaves else statement.body
+        if not silent and not self._has_turned(rest_of_block) and not synchronises(rest_of_block):
+            return None
+        bounds = Bounds()
+        test = self.guards.absorb(statement.test, bounds, assigned_names(kept) if silent else set(), negate=leaves)
+        if test is statement.test:
+            return None
+        before = hoisted if silent else self.regions.region(pending, active)
+        rest: list[ast.stmt] = [] if test is None else [ast.copy_location(ast.If(test, statement.body, []), statement)]
+        if leaves:
+            rest += behind
+        elif test is None:
+            rest = statement.body
+        code, inner, empty = self._shrunk(bounds, active, statement, "")
+        for text in empty:
+            code += statements(f"if {text}:\n    pass", statement)
+            code[-1].body = [self._leave(statement)]  # type: ignore[attr-defined]
+        return before + code + self.statements((kept if silent else []) + rest, replace(active, bounds=inner), top=True)
+
+    def _shrunk(self, bounds: Bounds, active: Active, at: ast.stmt, suffix: str) -> tuple[list[ast.stmt], Bounds, list[str]]:
+        """Code that computes tighter bounds, these bounds, and the conditions under which no thread is left."""
+        code: list[ast.stmt] = []
+        inner, empty = active.bounds.copy(), []
+        for axis in AXES:
+            if not bounds.low[axis] and not bounds.high[axis]:
+                continue
+            low, high = f"_k_low_{axis}{suffix}", f"_k_high_{axis}{suffix}"
+            merged = Bounds()
+            merged.low[axis] = inner.low[axis] + bounds.low[axis]
+            merged.high[axis] = inner.high[axis] + bounds.high[axis]
+            code += statements(f"{high} = {merged.high_text(axis)}", at)
+            if merged.low[axis]:
+                code += statements(f"{low} = {merged.low_text(axis)}", at)
+            empty.append(f"{high} <= {low if merged.low[axis] else 0}")
+            inner.low[axis] = [low] if merged.low[axis] else []
+            inner.high[axis] = [high]
+        inner.facts += [fact for fact in bounds.facts if self.known.is_settled(fact)]
+        return code, inner, empty
+
+    def _has_turned(self, body: list[ast.stmt]) -> bool:
+        if not self.style.split:
+            return False
+        return any(
+            self.planned.strided(statement) is not None
+            or (isinstance(statement, ast.For) and self.planned.is_uniform_loop(statement))
+            for statement in body
+        )
+
+
+def _does_nothing(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Pass) or barrier_kind(statement) is not None
+
+
+def _ends_in_return(statement: ast.If) -> bool:
+    """Whether one branch ends in a `return`, and nothing else in the statement returns."""
+    branches = (statement.body, statement.orelse)
+    found = [bool(branch) and isinstance(branch[-1], ast.Return) and not has_return(branch[:-1]) for branch in branches]
+    return any(found) and all(ok or not has_return(branch) for ok, branch in zip(found, branches, strict=True))

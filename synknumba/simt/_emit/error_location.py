@@ -1,0 +1,63 @@
+"""Where a kernel raised: `simt.jit(debug=True)`.
+
+Each loop over threads or blocks notes in `_k_where` where it stands. What the code of a block raises that is the same for all
+of its threads, thread 0 raises.
+"""
+
+import ast
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import numpy as np
+from numba.core import types
+
+from synknumba.simt._frontend.syntax import statements
+from synknumba.simt._library.operations import BLOCK, THREAD
+
+# The last argument of the launch function, and its type.
+WHERE: Final = "_k_where"
+WHERE_TYPE: Final = types.Array(types.int64, 1, "C")
+
+_PLACES: Final = {name: place for place, name in enumerate((*THREAD.values(), *BLOCK.values()))}
+
+
+def note_places(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The body of a launch function, which now notes which thread runs."""
+    noted = _Noter().visit(ast.Module(body, []))
+    return cast(ast.Module, noted).body
+
+
+class _Noter(ast.NodeTransformer):
+    def visit_For(self, node: ast.For) -> ast.stmt | list[ast.stmt]:
+        self.generic_visit(node)
+        place = _PLACES.get(node.target.id) if isinstance(node.target, ast.Name) else None
+        if place is None:
+            return node
+        node.body[:0] = statements(f"{WHERE}[{place}] = {ast.unparse(node.target)}", node)
+        return [node, *statements(f"{WHERE}[{place}] = 0", node)]
+
+
+def located(entry: Callable[..., None]) -> Callable[..., None]:
+    """The launch function, whose errors begin with the place, in the words of numba-cuda."""
+
+    def launch(*args: Any) -> None:
+        where = np.zeros(len(_PLACES), np.int64)
+        try:
+            entry(*args, where)
+        except Exception as error:
+            place = f"{_line(error)}tid={where[:3].tolist()} ctaid={where[3:].tolist()}"
+            first, rest = error.args[:1], error.args[1:]
+            error.args = (f"{place}: {first[0]}" if first else place, *rest)
+            raise
+
+    return launch
+
+
+def _line(error: BaseException) -> str:
+    """The function, file and line of the statement that raised, as far as Numba tells them."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_frame.f_code.co_filename == __file__:
+        return ""
+    return f"In function {trace.tb_frame.f_code.co_name!r}, file {trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}, "

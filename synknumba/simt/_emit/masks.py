@@ -1,0 +1,164 @@
+"""Conditions and loops around barriers that not all threads of a block take.
+
+Each thread has a mask, a number: it runs at a level below its mask. 127 means that it runs everywhere. A thread that skips an
+`if` at level L gets the mask L + 1, that of the statements inside, until the end of the `if`. A loop at level L has two: L + 1
+for the threads that have left the loop, L + 2 for those that have ended the iteration. A thread that has returned keeps 0.
+"""
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from synknumba.simt._analysis.bounds import Bounds
+from synknumba.simt._emit.exits import RUNNING
+from synknumba.simt._emit.region import MASK, Active, Regions
+from synknumba.simt._frontend.source import Source
+from synknumba.simt._frontend.sync import waits_for
+from synknumba.simt._frontend.syntax import loop_variable, place, statements, store
+from synknumba.simt._library.operations import AXES
+
+BEFORE = "_k_before"
+INSIDE = "_k_inside"
+
+# Emits statements that may not run, for some threads.
+Nested = Callable[[list[ast.stmt], Active], list[ast.stmt]]
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Finds barriers that some threads of a block reach and others do not, for which a GPU waits forever.
+
+    Attributes:
+        source: the kernel.
+        grid: whether the kernel synchronises the whole grid; then only barriers of the grid are looked at.
+    """
+
+    source: Source
+    grid: bool = False
+
+    def of_counts(self, statement: ast.stmt, what: str) -> list[ast.stmt]:
+        """A check of `_k_inside` threads inside the statement, of `_k_before`."""
+        return self._check(statement, what, f"0 < {INSIDE} < {BEFORE}")
+
+    def of_bounds(self, statement: ast.stmt, outer: Bounds, inner: Bounds) -> list[ast.stmt]:
+        """A check of the thread indices inside an `if`."""
+        changed = [axis for axis in AXES if outer.high[axis] != inner.high[axis] or outer.low[axis] != inner.low[axis]]
+        spans = {axis: f"{inner.high_text(axis)} - {inner.low_text(axis)}" for axis in changed}
+        fewer = " or ".join(f"{spans[axis]} < {outer.high_text(axis)} - {outer.low_text(axis)}" for axis in changed)
+        some = " and ".join(f"{spans[axis]} > 0" for axis in changed)
+        return self._check(statement, "an if", f"({some}) and ({fewer})")
+
+    def of_exits(self, statement: ast.stmt, regions: Regions, active: Active) -> list[ast.stmt]:
+        """A check of the threads at a barrier, and of those that have left the loop around it or ended the iteration."""
+        check = self.of_counts(statement, "a break or continue")
+        if active.loop is None or not check:
+            return []
+        left, ended = active.loop
+        mask = f"{MASK}[{regions.team.index}]"
+        count = f"""
+if {mask} > {active.level}:
+    {INSIDE} += 1
+    {BEFORE} += 1
+elif {mask} == {left} or {mask} == {ended}:
+    {BEFORE} += 1
+"""
+        start = statements(f"{BEFORE} = 0\n{INSIDE} = 0", statement)
+        return [*start, *regions.masked_loops(count, active, statement), *check]
+
+    def refusal(self, statement: ast.stmt, construct: str) -> Exception:
+        """The error for a place where no barrier can be."""
+        return self.source.refusal(statement, construct, "put it into an if, a while, or a for over a range")
+
+    def _check(self, statement: ast.stmt, what: str, condition: str) -> list[ast.stmt]:
+        if not waits_for(statement, "grid" if self.grid else "block"):
+            return []
+        where = f"{self.source.name} ({self.source.filename}:{statement.lineno})"
+        message = (
+            f"{where}: a barrier under {what} that some threads of a block enter and others do not; on a GPU they wait "
+            "for each other forever, or go on with wrong values. Move the barrier out, so that all threads reach it"
+        )
+        return statements(f"if {condition}:\n    raise _k_DivergenceError({message!r})", statement)
+
+
+def masked_if(
+    statement: ast.If, regions: Regions, active: Active, divergence: Divergence | None, nested: Nested
+) -> list[ast.stmt]:
+    """The code of an `if` that some threads enter."""
+    level = active.level + 1
+    inner = replace(active.inside(), level=level, masked=True)
+    index = regions.team.index
+    code = _entered(statement, statement.test, regions, active, level)
+    if divergence is not None:
+        code += divergence.of_counts(statement, "an if")
+    code += _if_any(nested(statement.body, inner), statement)
+    if statement.orelse:
+        swap = f"""
+if {MASK}[{index}] > {level}:
+    {MASK}[{index}] = {level}
+elif {MASK}[{index}] == {level}:
+    {MASK}[{index}] = {RUNNING}
+    {INSIDE} += 1
+"""
+        code += statements(f"{INSIDE} = 0", statement) + regions.masked_loops(swap, active, statement)
+        code += _if_any(nested(statement.orelse, inner), statement)
+    return code + _restore(level, regions, active, statement)
+
+
+def masked_loop(
+    loop: ast.For | ast.While,
+    test: ast.expr | None,
+    regions: Regions,
+    active: Active,
+    divergence: Divergence,
+    nested: Nested,
+) -> list[ast.stmt]:
+    """The code of a loop that some threads leave before others.
+
+    Args:
+        loop: the loop.
+        test: its condition, of a `while`.
+        regions: makes the regions.
+        active: the threads that reach the loop.
+        divergence: makes the errors.
+        nested: emits the body.
+    """
+    left, ended = active.level + 1, active.level + 2
+    inside = replace(active.inside(), level=left, masked=True, loop=(left, ended))
+    running = ast.Constant(value=True) if test is None else test
+    head = _entered(loop, running, regions, inside, left)
+    if test is not None:
+        head += divergence.of_counts(loop, "a loop condition")
+    head += statements(f"if {INSIDE} == 0:\n    break", loop)
+    if isinstance(loop, ast.For):
+        target, counter = loop_variable(loop), f"{loop_variable(loop)}__i"
+        regions.slots.add(target)
+        span = regions.block_value(loop.iter)
+        head += regions.region(statements(f"{target} = {counter}", loop), inside)
+        body = head + nested(loop.body, replace(inside, level=ended)) + _restore(ended, regions, active, loop)
+        return [place(ast.For(store(counter), span, body, []), loop), *_restore(left, regions, active, loop)]
+    body = head + nested(loop.body, replace(inside, level=ended)) + _restore(ended, regions, active, loop)
+    return [place(ast.While(ast.Constant(value=True), body, []), loop), *_restore(left, regions, active, loop)]
+
+
+def _entered(at: ast.stmt, test: ast.expr, regions: Regions, active: Active, level: int) -> list[ast.stmt]:
+    """Counts the threads that come to a condition, and those for which it holds; the others get the mask."""
+    text = f"{BEFORE} += 1\nif _k_test:\n    {INSIDE} += 1\nelse:\n    {MASK}[{regions.team.index}] = {level}"
+    counted = statements(text, at)
+    counted[1].test = test  # type: ignore[attr-defined]
+    regions.uses_mask = True
+    return [*statements(f"{BEFORE} = 0\n{INSIDE} = 0", at), *regions.region(counted, active)]
+
+
+def _if_any(body: list[ast.stmt], at: ast.stmt) -> list[ast.stmt]:
+    """The statements, if any thread is inside."""
+    if not body:
+        return []
+    guard = statements(f"if {INSIDE} > 0:\n    pass", at)
+    guard[0].body = body  # type: ignore[attr-defined]
+    return guard
+
+
+def _restore(level: int, regions: Regions, active: Active, at: ast.stmt) -> list[ast.stmt]:
+    """The threads with this mask run again."""
+    mask = f"{MASK}[{regions.team.index}]"
+    return regions.masked_loops(f"if {mask} == {level}:\n    {mask} = {RUNNING}", active, at)

@@ -1,0 +1,351 @@
+"""Regions: statements without a barrier, as one loop over the threads of a block.
+
+A variable that lives from one region to the next is kept in a *slot*: `v__u` if it is uniform, else an element of the array
+`v__s`, one for each thread. A variable that is cheap to compute is computed again instead.
+"""
+
+import ast
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import cast
+
+from synknumba.simt._analysis.atomic_sums import keep_sums_apart
+from synknumba.simt._analysis.bounds import Bounds, Guards, with_signs
+from synknumba.simt._analysis.split_regions import GuardCut, free_cut, guard_cut, scatter_cut
+from synknumba.simt._analysis.team import Team
+from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._analysis.variables import exposed, single_target
+from synknumba.simt._emit.exits import EXIT, RUNNING, has_exit, lower_exits, lower_returns, with_conditions
+from synknumba.simt._frontend.syntax import (
+    assigned_names,
+    call,
+    count_names,
+    expression,
+    has_return,
+    place,
+    read_names,
+    statements,
+)
+from synknumba.simt._library.operations import AXES, BLOCK, GRID_SIZE, THREAD
+
+# A cut at a condition makes up to three loops of one.
+MAX_CUTS = 1
+
+# One element for each thread: the thread runs where its level is lower.
+MASK = "_k_mask"
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """Which threads run some statements, and where these stand.
+
+    Attributes:
+        bounds: the thread indices.
+        level: the threads that run have a mask above it.
+        masked: whether some may have a mask that is not.
+        loop: the levels that `break` and `continue` of the loop around leave to; None if all threads do so in step, or there
+            is no loop.
+        depth: how many loops and conditions of the block stand around.
+    """
+
+    bounds: Bounds
+    level: int = 0
+    masked: bool = False
+    loop: tuple[int, int] | None = None
+    depth: int = 0
+
+    def inside(self) -> "Active":
+        """The same threads, inside a loop or a condition of the block."""
+        return replace(self, depth=self.depth + 1)
+
+
+class Regions:
+    """Makes the regions of one kernel.
+
+    Args:
+        analysis: of the kernel.
+        team: the threads that run in step.
+        order: the axes of the loops over threads, outermost first.
+        local_arrays: the variables made by `cuda.local.array`.
+        slots: the slots found so far; more are added.
+        reverse: whether the loops run from the last thread to the first.
+        cuts: whether regions may be run as several loops.
+
+    Attributes:
+        undefined: the uniform variables that may be read before they are assigned.
+        assigned_before: the uniform variables that are surely assigned.
+        left: whether some threads may have returned.
+        uses_mask: whether masks are needed.
+        padded: the slots that need margins.
+    """
+
+    def __init__(
+        self,
+        analysis: Analysis,
+        team: Team,
+        order: list[str],
+        local_arrays: set[str],
+        slots: set[str],
+        *,
+        reverse: bool,
+        cuts: bool,
+    ) -> None:
+        self.known = analysis
+        self.team = team
+        self.slots = slots
+        self.undefined: set[str] = set()
+        self.assigned_before: set[str] = set()
+        self.left = False
+        self.uses_mask = False
+        self.padded: set[str] = set()
+        self.cuts = cuts
+        self._count = 0
+        self.guards = Guards(analysis, self.block_text)
+        self._order = order
+        self._local_arrays = local_arrays
+        self._reverse = reverse
+
+    # ---- the block level
+
+    def block_value(self, node: ast.expr) -> ast.expr:
+        """A uniform expression as the code of a block writes it."""
+        node = copy.deepcopy(node)
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and part.id in self.known.assigned and part.id not in self.known.recomputed:
+                self.need_uniform(part.id)
+                part.id += "__u"
+        return node
+
+    def need_uniform(self, name: str) -> None:
+        """The uniform variable is read at the block level."""
+        self.slots.add(name)
+        if name not in self.assigned_before:
+            self.undefined.add(name)
+
+    def block_text(self, node: ast.expr) -> str:
+        """As `block_value`, but text."""
+        text = ast.unparse(self.block_value(node))
+        return text if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
+
+    def hoist(self, body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
+        """The assignments of uniform values, to run once for the block, and the statements left."""
+        hoisted: list[ast.stmt] = []
+        kept: list[ast.stmt] = []
+        for statement in body:
+            name = self._uniform_target(statement)
+            if name is None or has_exit(kept) or not _can_pass(statement, name, kept):
+                kept.append(statement)
+                continue
+            moved = cast(ast.Assign | ast.AugAssign, copy.deepcopy(statement))
+            if isinstance(moved, ast.AugAssign):
+                self.need_uniform(name)
+            moved.value = self.block_value(moved.value)
+            target = moved.targets[0] if isinstance(moved, ast.Assign) else moved.target
+            self.slots.add(name)
+            self.assigned_before.add(name)
+            cast(ast.Name, target).id += "__u"
+            hoisted.append(moved)
+        return hoisted, kept
+
+    def _uniform_target(self, statement: ast.stmt) -> str | None:
+        """The uniform variable that the statement assigns a uniform value to."""
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AugAssign(target=ast.Name(id=name), value=value):
+                uniform = name in self.known.assigned and name not in self.known.varying and self.known.is_uniform(value)
+                return name if uniform else None
+        return None
+
+    def must_wait(self, statement: ast.stmt, pending: list[ast.stmt]) -> bool:
+        """Whether the statement assigns a block's variable that pending statements read, and so comes behind their region."""
+        name = self._uniform_target(statement)
+        return name is not None and name in self.slots and bool(pending) and not _can_pass(statement, name, pending)
+
+    # ---- a region
+
+    def region(self, body: list[ast.stmt], active: Active, *, last: bool = False, depth: int = 0) -> list[ast.stmt]:
+        """The code of statements that every thread runs before the next thread does.
+
+        Args:
+            body: the statements.
+            active: the threads.
+            last: whether nothing runs behind them, and they run once.
+            depth: how often the region has been parted already.
+        """
+        hoisted, body = self.hoist(body)
+        body = [statement for statement in self._without_kept_arrays(body) if not isinstance(statement, ast.Pass)]
+        if not body:
+            return hoisted
+        if self.cuts and last:
+            body = with_conditions(body)
+        if not self.cuts or has_exit(body):
+            return hoisted + self._one_loop(body, active, last=last)
+        position = scatter_cut(body, self.known, self.guards) or free_cut(body, self.known, self.guards)
+        if position:
+            return hoisted + self.region(body[:position], active) + self.region(body[position:], active, last=last)
+        parted = guard_cut(body, self.guards, self.slots, self.known) if depth < MAX_CUTS else None
+        if parted is not None:
+            return hoisted + self._parted(body, parted, active, last=last, depth=depth + 1)
+        return hoisted + self._one_loop(body, active, last=last)
+
+    def _parted(self, body: list[ast.stmt], cut: GuardCut, active: Active, *, last: bool, depth: int) -> list[ast.stmt]:
+        """The region as a loop over the threads for which a condition holds, and loops over those before and behind them."""
+        axis, outer = cut.axis, active.bounds
+        guard = cut.guard
+        inside = [*body[: cut.position], *guard.body, *body[cut.position + 1 :]]
+        outside = [*body[: cut.position], *guard.orelse, *body[cut.position + 1 :]]
+        self._count += 1
+        first, end = f"_k_first{self._count}", f"_k_end{self._count}"
+        low, high = outer.low_text(axis), outer.high_text(axis)
+        merged = cut.bounds.copy()
+        code = statements(f"{first} = min({merged.low_text(axis)}, {high})" if merged.low[axis] else f"{first} = {low}", guard)
+        if merged.low[axis] and outer.low[axis]:
+            code += statements(f"{first} = max({first}, {low})", guard)
+        merged.high[axis].append(high)
+        code += statements(f"{end} = max({first}, {merged.high_text(axis)})", guard)
+        parts = [(outside, outer.low[axis], [first])] if cut.bounds.low[axis] else []
+        parts.append((inside, [first], [end]))
+        parts += [(outside, [end], outer.high[axis])] if cut.bounds.high[axis] else []
+        for part, lows, highs in parts:
+            bounds = outer.copy()
+            bounds.low[axis], bounds.high[axis] = list(lows), list(highs)
+            if part is inside:
+                bounds.facts += cut.bounds.facts
+            code += self.region(part, replace(active, bounds=bounds), last=last, depth=depth)
+        return code
+
+    def _one_loop(self, body: list[ast.stmt], active: Active, *, last: bool) -> list[ast.stmt]:
+        at = body[0]
+        bounds = active.bounds.copy()
+        body = with_signs(copy.deepcopy(self._absorb_guard(body, bounds)), bounds.facts)
+        tracked = self.known.assigned - set(self.known.recomputed)
+        facts: list[ast.stmt] = [place(ast.Expr(call("_k_assume", fact)), fact) for fact in copy.deepcopy(bounds.facts)]
+        live, sure = exposed([*facts, *body], tracked)
+        writes = assigned_names(body) & tracked
+        self.slots |= {name for name in live if not self._is_only_in(name, body, last=last)}
+        loaded = (live | (writes - sure)) & self.slots
+        stored = set() if last else writes & self.slots
+        self.undefined |= loaded - self.known.varying - self.assigned_before
+        sure_before = set(self.assigned_before)
+        self.assigned_before |= stored
+        sums = keep_sums_apart(self.known, body, self.block_value)
+        body = self._with_exits(body, sorted(stored), active, last=last)
+        turn = self._turn([*(line for name in sorted(loaded) for line in self._load(name, at)), *facts, *body], active, at)
+        # Every thread begins with the old value of a uniform variable; the new one takes its place when all have run.
+        uniform = sorted(stored - self.known.varying)
+        self.undefined |= {name for name in uniform if name not in sure_before}
+        before = [line for name in uniform for line in statements(f"{name}__n = {name}__u", at)]
+        after = [line for name in uniform for line in statements(f"{name}__u = {name}__n", at)]
+        return sums.before + before + self.thread_loops(turn, bounds, at) + after + sums.after
+
+    def _without_kept_arrays(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """The statements, but for those that make a local array which lives across a barrier: each thread has had it made."""
+        kept = self._local_arrays & self.slots
+        if not assigned_names(body) & kept:
+            return body
+        dropper = _Dropper(kept)
+        return [dropper.visit(copy.deepcopy(statement)) for statement in body]
+
+    def _absorb_guard(self, body: list[ast.stmt], bounds: Bounds) -> list[ast.stmt]:
+        """A region that is a single `if` without else has bounds instead."""
+        guard = body[0]
+        if len(body) != 1 or not isinstance(guard, ast.If) or guard.orelse:
+            return body
+        test = self.guards.absorb(guard.test, bounds, assigned_names(guard.body))
+        if test is guard.test:
+            return body
+        return guard.body if test is None else [ast.copy_location(ast.If(test, guard.body, []), guard)]
+
+    def _is_only_in(self, name: str, body: list[ast.stmt], *, last: bool) -> bool:
+        """Whether the variable is named in these statements only, which run once in a block."""
+        return last and count_names(body, name) == count_names(self.known.body, name)
+
+    def _with_exits(self, body: list[ast.stmt], stored: list[str], active: Active, *, last: bool) -> list[ast.stmt]:
+        """The statements with their exits, and what is stored behind them."""
+        at = body[0]
+        if last or not has_exit(body):
+            return lower_returns(body) + self._stores(stored, at)
+        self.uses_mask = True
+        self.left |= has_return(body)
+        before = statements(f"{EXIT} = {RUNNING}", at)
+        after = statements(f"if {EXIT} != {RUNNING}:\n    {MASK}[{self.team.index}] = {EXIT}", at)
+        # A thread that leaves may not have come to where the others assign a uniform variable.
+        after[0].orelse = self._stores([name for name in stored if name not in self.known.varying], at)  # type: ignore[attr-defined]
+        stores = self._stores([name for name in stored if name in self.known.varying], at)
+        return [*before, *lower_exits(body, active.loop), *stores, *after]
+
+    def _turn(self, turn: list[ast.stmt], active: Active, at: ast.stmt) -> list[ast.stmt]:
+        """One thread's turn in a region."""
+        needed = read_names(turn)
+        recomputed: list[ast.stmt] = []
+        for name, statement in reversed(self.known.recomputed.items()):
+            if name in needed:
+                recomputed.insert(0, copy.deepcopy(statement))
+                needed |= read_names(statement)
+        turn = recomputed + turn
+        if active.masked or self.left:
+            self.uses_mask = True
+            test = expression(f"{MASK}[{self.team.index}] > {active.level}", at)
+            turn = [place(ast.If(test, turn, []), at)]
+        return self.team.numbers(read_names(turn), at) + turn
+
+    def _load(self, name: str, at: ast.stmt) -> list[ast.stmt]:
+        if name not in self.known.varying:
+            return statements(f"{name} = {name}__u", at)
+        return statements(f"{name} = _k_slot_get({name}__s, {self.team.index})", at)
+
+    def _stores(self, names: list[str], at: ast.stmt) -> list[ast.stmt]:
+        return [line for name in names for line in self._store(name, at)]
+
+    def _store(self, name: str, at: ast.stmt) -> list[ast.stmt]:
+        if name not in self.known.varying:
+            return statements(f"{name}__n = {name}", at)
+        if name in self._local_arrays:
+            return []
+        return statements(f"_k_slot_set({name}__s, {self.team.index}, {name})", at)
+
+    # ---- loops over threads
+
+    def thread_loops(self, turn: list[ast.stmt], bounds: Bounds, at: ast.stmt) -> list[ast.stmt]:
+        """The statements of one thread, for each thread within the bounds."""
+        for axis in reversed(self._order):
+            turn = _loop(THREAD[axis], self._range(bounds, axis), turn, at)
+        if self.team.grid:
+            for axis in AXES:
+                turn = _loop(BLOCK[axis], f"range({GRID_SIZE[axis]})", turn, at)
+        return turn
+
+    def _range(self, bounds: Bounds, axis: str) -> str:
+        if not self._reverse:
+            return f"range({bounds.range_text(axis)})"
+        low = bounds.low_text(axis) if bounds.low[axis] else "0"
+        return f"range({bounds.high_text(axis)} - 1, {low} - 1, -1)"
+
+    def masked_loops(self, text: str, active: Active, at: ast.stmt) -> list[ast.stmt]:
+        """Statements on masks, for each thread within the bounds, whether it runs or not."""
+        self.uses_mask = True
+        turn = statements(text, at)
+        return self.thread_loops(self.team.numbers(read_names(turn), at) + turn, active.bounds, at)
+
+
+class _Dropper(ast.NodeTransformer):
+    """Replaces the assignments of variables by `pass`."""
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        return ast.copy_location(ast.Pass(), node) if single_target(node) in self._names else node
+
+
+def _loop(variable: str, span: str, body: list[ast.stmt], at: ast.stmt) -> list[ast.stmt]:
+    loop = statements(f"for {variable} in {span}:\n    pass", at)
+    loop[0].body = body  # type: ignore[attr-defined]
+    return loop
+
+
+def _can_pass(statement: ast.stmt, name: str, others: Iterable[ast.stmt]) -> bool:
+    """Whether the statement may run before the others."""
+    others = list(others)
+    written = assigned_names(others)
+    return name not in read_names(others) | written and not read_names(statement) & written

@@ -1,0 +1,180 @@
+"""Where a launch keeps what lives between regions: slot arrays, masks, local and shared arrays.
+
+For the threads of a block that is the stack: no allocation, and LLVM knows that nothing else points there. For the threads of a
+whole grid, of which there may be any number, it is the heap.
+"""
+
+import ast
+import copy
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numba.core import types
+from numba.np.numpy_support import as_dtype
+
+from synknumba.simt._analysis.team import BLOCK_NUMBER, BLOCKS, Team
+from synknumba.simt._analysis.uniformity import ARRAY_ATTRIBUTES, Analysis
+from synknumba.simt._frontend.arrays import SharedArray
+from synknumba.simt._frontend.syntax import expression, place, statements, store, walk
+from synknumba.simt._library.slots import MARGIN, is_number, itemsize, slots_of
+
+# CUDA's limit; a slot array on the stack has this many elements.
+MAX_BLOCK = 1024
+
+# A stack has 8 MiB, and other functions need some of it.
+STACK_BYTES = 1 << 20
+
+SMEM = "_k_smem"  # the bytes of dynamic shared memory, an argument of the launch
+_DYNAMIC = "_k_dynamic"
+
+
+@dataclass(slots=True)
+class Storage:
+    """Makes the statements that reserve memory.
+
+    Attributes:
+        team: the threads that run in step.
+        namespace: the generated function's globals; dtypes and such are added.
+        at: where errors about the statements point.
+        reserve: the statements, for the top of a launch.
+        release: those for its end.
+        recompute: for the grid, each block's own shared arrays: assignments at the beginning of a thread's turn.
+    """
+
+    team: Team
+    namespace: MutableMapping[str, Any]
+    at: ast.AST
+    reserve: list[ast.stmt] = field(default_factory=list)
+    release: list[ast.stmt] = field(default_factory=list)
+    recompute: dict[str, ast.Assign] = field(default_factory=dict)
+    _stack: int = 0
+
+    def slots(self, name: str, kind: types.Type | None, *, padded: bool = False) -> None:
+        """`name__s`, one element of a type for each thread of the team; with margins if it is padded."""
+        if kind is None or is_number(kind):
+            dtype = slot_dtype(kind)
+            if padded:
+                size = MAX_BLOCK + 2 * MARGIN
+                text = f"{name}__p = _k_stack_array({size}, {self._dtype(name, dtype)})\n{name}__s = _k_inner({name}__p)"
+                self.reserve += statements(text, self.at)
+                return
+            self._array(f"{name}__s", (), self._dtype(name, dtype), dtype.itemsize)
+            return
+        self._array(f"{name}__b", (itemsize(kind),), self._dtype(name, np.dtype(np.uint8)), itemsize(kind))
+        self.namespace[f"_k_slots_{name}"] = slots_of(kind)
+        self.reserve += statements(f"{name}__s = _k_slots_{name}({name}__b)", self.at)
+
+    def local_array(self, name: str, made: ast.Call) -> None:
+        """`name__s`, a local array for each thread of the team, made as by the given call of `_k_stack_array`."""
+        shape, dtype = made.args
+        dims = shape.elts if isinstance(shape, ast.Tuple) else [shape]
+        sizes = tuple(dim.value for dim in dims if isinstance(dim, ast.Constant) and isinstance(dim.value, int))
+        self._array(f"{name}__s", sizes, ast.unparse(dtype), 16 * int(np.prod(sizes)))
+
+    def plain(self, name: str, dtype: str) -> None:
+        """An array of small numbers that is not a variable's."""
+        self._array(name, (), dtype, 1)
+
+    def shared(self, arrays: dict[str, SharedArray]) -> None:
+        """The shared arrays of the block, or of each block of the grid."""
+        if any(array.is_dynamic for array in arrays.values()):
+            dims = f"({BLOCKS}, {SMEM})" if self.team.grid else SMEM
+            self._heap(_DYNAMIC, dims, "_k_uint8")
+        for name, array in arrays.items():
+            dtype = ast.unparse(array.dtype)
+            if self.team.grid:
+                self._shared_of_grid(name, array, dtype)
+            elif array.is_dynamic:
+                self.reserve += statements(f"{name} = _k_shared_view({_DYNAMIC}, {dtype})", self.at)
+            else:
+                self.reserve += statements(f"{name} = _k_stack_array({array.shape}, {dtype})", self.at)
+
+    def _shared_of_grid(self, name: str, array: SharedArray, dtype: str) -> None:
+        if array.is_dynamic:
+            text = f"_k_shared_view(_k_slot_get({_DYNAMIC}, {BLOCK_NUMBER}), {dtype})"
+        else:
+            self._heap(f"{name}__s", f"({BLOCKS}, {', '.join(map(str, array.shape))})", dtype)
+            text = f"_k_slot_get({name}__s, {BLOCK_NUMBER})"
+        self.recompute[name] = place(ast.Assign([store(name)], expression(text, self.at)), self.at)
+
+    def _array(self, name: str, dims: tuple[int, ...], dtype: str, element_bytes: int) -> None:
+        """An array for the threads of the team, each with these dimensions."""
+        rest = "".join(f", {dim}" for dim in dims)
+        self._stack += MAX_BLOCK * element_bytes
+        if self.team.grid:
+            self._heap(name, f"({self.team.size}{rest})" if rest else self.team.size, dtype)
+        elif self._stack > STACK_BYTES:
+            self._heap(name, f"({MAX_BLOCK}{rest})" if rest else str(MAX_BLOCK), dtype)
+        elif name.endswith("__b"):
+            self.reserve += statements(f"{name} = _k_stack_array({MAX_BLOCK * dims[0]}, {dtype})", self.at)
+        else:
+            shape = f"({MAX_BLOCK}{rest})" if rest else str(MAX_BLOCK)
+            self.reserve += statements(f"{name} = _k_stack_array({shape}, {dtype})", self.at)
+
+    def _heap(self, name: str, dims: str, dtype: str) -> None:
+        self.reserve += statements(f"{name}__h = _k_empty({dims}, {dtype})\n{name} = _k_borrowed({name}__h)", self.at)
+        self.release += statements(f"_k_keep({name}__h)", self.at)
+
+    def _dtype(self, name: str, dtype: np.dtype[Any]) -> str:
+        self.namespace[f"_k_dtype_{name}"] = dtype
+        return f"_k_dtype_{name}"
+
+
+def slot_dtype(kind: types.Type | None) -> np.dtype[Any]:
+    """The dtype that keeps a number of the type; any will do for a variable without a type, which Numba has found unused."""
+    if kind is None or not is_number(kind):
+        return np.dtype(np.int8)
+    return np.dtype(np.bool_) if isinstance(kind, types.Boolean) else np.dtype(as_dtype(kind))
+
+
+def local_array_calls(body: list[ast.stmt], names: set[str]) -> dict[str, ast.Call]:
+    """The calls that make local arrays, by variable."""
+    return {
+        node.targets[0].id: copy.deepcopy(node.value)
+        for statement in body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id in names
+        and isinstance(node.value, ast.Call)
+    }
+
+
+def escaping(analysis: Analysis, local_arrays: set[str]) -> set[str]:
+    """The local arrays that other variables may stand for, in whole or in part, and which might live longer than their own."""
+    made = local_array_calls(analysis.body, local_arrays)
+    inside = {
+        id(node.value)
+        for node in walk(analysis.body)
+        if (isinstance(node, ast.Attribute) and node.attr in ARRAY_ATTRIBUTES)
+        or (isinstance(node, ast.Subscript) and (isinstance(node.ctx, ast.Store) or _is_element(node, made, analysis)))
+    }
+    return {
+        node.id
+        for node in walk(analysis.body)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in made and id(node) not in inside
+    }
+
+
+def _is_element(node: ast.Subscript, made: dict[str, ast.Call], analysis: Analysis) -> bool:
+    """Whether it is a number in a local array, not a row of it or a record."""
+    if not isinstance(node.value, ast.Name) or node.value.id not in made:
+        return False
+    shape, dtype = made[node.value.id].args
+    if _is_record(dtype, analysis):
+        return False
+    dims = len(shape.elts) if isinstance(shape, ast.Tuple) else 1
+    index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return len(index) == dims and not any(isinstance(part, ast.Slice) for part in index)
+
+
+def _is_record(dtype: ast.expr, analysis: Analysis) -> bool:
+    kind: Any = None
+    match dtype:
+        case ast.Name(id=name):
+            kind = analysis.namespace.get(name)
+        case ast.Attribute(value=ast.Name(id=array), attr="dtype"):
+            kind = getattr(analysis.types.params.get(array), "dtype", None)
+    return isinstance(kind, types.Record) or (isinstance(kind, np.dtype) and kind.fields is not None)

@@ -1,0 +1,192 @@
+"""Parameters of device functions that stand for something known before the kernel runs.
+
+    @cuda.jit(device=True)
+    def total(x, n, dtype, op):
+        s = cuda.shared.array(n, dtype)
+        ...
+        return op(s[0], s[1])
+
+What is called, a dtype and the shape of an array must be known when a function is compiled. So such a function is translated
+anew for each `n`, `dtype` and `op` that it is called with, and these are no parameters of the result any more.
+"""
+
+import ast
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, Final
+
+import numpy as np
+from numba.core import types
+
+from synknumba._errors import KernelError
+from synknumba.simt._frontend.arrays import ARRAY_PATHS, constant
+from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope, is_device_function, is_njit_function
+from synknumba.simt._frontend.source import Source, read_source
+from synknumba.simt._frontend.syntax import assigned_names, read_names, walk
+from synknumba.simt._library.operations import INDICES, cuda_module
+
+# A device function may call itself with other constants, as a recursion over a size does; each call is another function.
+MAX_VARIANTS = 32
+
+
+def fix(source: Source, values: Mapping[str, Any]) -> Source:
+    """The function with some parameters replaced by what they stand for, as global names are."""
+    if not values:
+        return source
+    args = source.tree.args
+    args.posonlyargs = [arg for arg in args.posonlyargs if arg.arg not in values]
+    args.args = [arg for arg in args.args if arg.arg not in values]
+    return replace(source, scope={**source.scope, **values})
+
+
+def key(value: Any) -> Any:
+    """What two values have in common that can stand for each other: 1, 1.0 and True cannot.
+
+    Raises:
+        TypeError: the value cannot be compared.
+    """
+    if isinstance(value, tuple):
+        return tuple(map(key, value))
+    hash(value)
+    return type(value), value
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a call: an expression, or the default value of the parameter."""
+
+    node: ast.expr | None
+    default: Any = None
+
+
+def arguments(node: ast.Call, function: FunctionType) -> dict[str, Argument]:
+    """What the parameters of a function get in a call, as far as the call gives it to them."""
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    given = {name: Argument(None, value) for name, value in zip(names[len(names) - len(defaults) :], defaults, strict=True)}
+    given |= {name: Argument(arg) for name, arg in zip(names, node.args, strict=False)}
+    return given | {keyword.arg: Argument(keyword.value) for keyword in node.keywords if keyword.arg in names}
+
+
+class FixedParameters:
+    """Finds the parameters that must be known, and what they are in a call."""
+
+    def __init__(self) -> None:
+        self._known: dict[FunctionType, tuple[frozenset[str], frozenset[str]]] = {}
+
+    def in_call(self, node: ast.Call, function: FunctionType, scope: Scope) -> dict[str, Any]:
+        """The parameters of a function that are replaced in a call, and their values.
+
+        Args:
+            node: the call.
+            function: what is called.
+            scope: of the caller.
+        """
+        needed, changed = self._of(function)
+        found: dict[str, Any] = {}
+        for name, argument in arguments(node, function).items():
+            if name in changed:
+                continue
+            value = _value(argument, scope) if name in needed else _callee_or_dtype(argument, scope)
+            if value is not MISSING:
+                found[name] = value
+        return found
+
+    def _of(self, function: FunctionType) -> tuple[frozenset[str], frozenset[str]]:
+        """The parameters that must be known, and those that are assigned to, so that they cannot be replaced."""
+        if function not in self._known:
+            self._known[function] = frozenset(), frozenset()  # as it is to a function that it calls, which calls it again
+            try:
+                self._known[function] = self._look(read_source(function))
+            except KernelError:  # it is said when the function is translated
+                self._known[function] = frozenset(), frozenset(function.__code__.co_varnames)
+        return self._known[function]
+
+    def _look(self, source: Source) -> tuple[frozenset[str], frozenset[str]]:
+        scope, params = Scope(source), set(source.params)
+        found: set[str] = set()
+        for node in walk(source.tree):
+            if not isinstance(node, ast.Call):
+                continue
+            value = scope.resolve(node.func)
+            if isinstance(value, CudaPath) and value.path in ARRAY_PATHS:
+                found |= _read([*node.args, *(keyword.value for keyword in node.keywords)], scope)
+            elif (callee := called_function(value)) is not None:
+                needed, _ = self._of(callee)
+                passed = arguments(node, callee)
+                found |= _read([passed[name].node for name in needed if name in passed], scope)
+            elif isinstance(node.func, ast.Name):
+                found.add(node.func.id)
+        return frozenset(found & params), frozenset(params & assigned_names(source.tree))
+
+
+def called_function(value: Any) -> FunctionType | None:
+    """The plain function of a device function or of an njit function of the user's."""
+    if is_device_function(value):
+        return value.py_func  # type: ignore[no-any-return]
+    if is_njit_function(value) and not str(value.py_func.__module__).startswith("numba."):  # None: it was made by exec
+        return value.py_func  # type: ignore[no-any-return]
+    return None
+
+
+def _read(nodes: Collection[ast.expr | None], scope: Scope) -> set[str]:
+    """The names in expressions, and in those that local variables among them stand for."""
+    found: set[str] = set()
+    waiting = [name for node in nodes if node is not None for name in read_names(node)]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += read_names(scope.constants[name]) if name in scope.constants else ()
+    return found
+
+
+def _value(argument: Argument, scope: Scope) -> Any:
+    """What the argument stands for, if it is known and may take the place of the parameter."""
+    value = _callee_or_dtype(argument, scope)
+    if value is not MISSING:
+        return value
+    if argument.node is None:
+        value = argument.default
+    else:
+        try:
+            value = constant(argument.node, scope)
+        except KernelError:  # nothing that Python can tell: known, if at all, when the kernel runs
+            return MISSING
+    return value if _is_shape(value) or isinstance(value, (str, *_DTYPES)) else MISSING
+
+
+def _callee_or_dtype(argument: Argument, scope: Scope) -> Any:
+    value = argument.default if argument.node is None else scope.resolve(argument.node)
+    if value is MISSING and isinstance(argument.node, ast.Name) and argument.node.id in scope.constants:
+        value = scope.resolve(scope.constants[argument.node.id])
+    if isinstance(value, CudaPath):
+        return _member(value)
+    return value if any(test(value) for test in _CALLEES_AND_DTYPES) else MISSING
+
+
+def _member(path: CudaPath) -> Any:
+    """A type or function below `numba.cuda`, but not what is a number in each thread."""
+    value: Any = cuda_module()
+    for part in path.path.split("."):
+        value = getattr(value, part, MISSING)
+    if isinstance(value, types.Type):
+        return value
+    return MISSING if path.path in {*INDICES, "laneid", "warpsize"} else path
+
+
+_DTYPES: Final = (np.dtype, types.Type)
+
+_CALLEES_AND_DTYPES: tuple[Callable[[Any], bool], ...] = (
+    is_device_function,
+    is_njit_function,
+    lambda value: isinstance(value, (*_DTYPES, np.ufunc, BuiltinFunctionType)),
+    lambda value: isinstance(value, type) and issubclass(value, (np.generic, bool, int, float, complex)),
+)
+
+
+def _is_shape(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in parts)

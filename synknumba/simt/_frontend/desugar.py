@@ -1,0 +1,199 @@
+"""What kernels may say that Numba's CPU target does not know, in words that it knows.
+
+for … else: E            a flag that each `break` sets, and `if not flag: E` behind the loop
+round(x, n)              CUDA's rounding, see `_math`
+n.bit_count()            cuda.popc(n)
+cuda.ldcg(a, i)          a[i], and so every load with a cache hint; a store, cuda.stcg(a, i, v), is a[i] = v
+print(cuda.threadIdx)    print((cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z))
+f(*t)                    f(t[0], t[1]) where f is a device function
+literal_unroll           numba.literal_unroll, wherever it is imported from
+"""
+
+import ast
+import copy
+from collections import Counter
+from types import FunctionType
+from typing import Any, cast
+
+from numba import literal_unroll
+
+from synknumba.simt._frontend.constant_parameters import called_function
+from synknumba.simt._frontend.foreign import is_foreign
+from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope
+from synknumba.simt._frontend.source import Source
+from synknumba.simt._frontend.syntax import load, own_exits, place, statements
+from synknumba.simt._library.bits import popc
+from synknumba.simt._library.intrinsics import exactly
+from synknumba.simt._library.math import round_to
+from synknumba.simt._library.operations import AXES, CACHED_LOADS, CACHED_STORES, TRIPLES, way_out
+from synknumba.simt._library.target_overloads import overloaded_for_cuda
+
+
+def spelled(source: Source) -> Source:
+    """The function in these words."""
+    speller = _Speller(source)
+    source.tree.body = speller.body(source.tree.body)
+    return Source(source.function, source.tree, {**source.scope, **speller.bound})
+
+
+class _Speller(ast.NodeTransformer):
+    """Rewrites a tree in place.
+
+    Attributes:
+        bound: what the new names stand for.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._scope = Scope(source)
+        self._tuples = _tuples(source.tree)
+        self._count = 0
+        self.bound: dict[str, Any] = {}
+
+    def body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """The statements, rewritten."""
+        done: list[ast.stmt] = []
+        for statement in statements:
+            new = self.visit(statement)
+            done += new if isinstance(new, list) else [new]
+        return done
+
+    # ---- loops
+
+    def visit_For(self, node: ast.For) -> ast.stmt | list[ast.stmt]:
+        return self._loop(node)
+
+    def visit_While(self, node: ast.While) -> ast.stmt | list[ast.stmt]:
+        return self._loop(node)
+
+    def _loop(self, node: ast.For | ast.While) -> ast.stmt | list[ast.stmt]:
+        node = cast("ast.For | ast.While", self.generic_visit(node))
+        if not node.orelse:
+            return node
+        behind, node.orelse = node.orelse, []
+        if not any(isinstance(leaves, ast.Break) for leaves in own_exits(node.body)):
+            return [node, *behind]
+        self._count += 1
+        flag = f"_k_broken{self._count}"
+        node.body = _flagged(node.body, flag)
+        guard = ast.If(ast.UnaryOp(ast.Not(), load(flag)), behind, [])
+        return [*statements(f"{flag} = False", node), node, place(guard, behind[0])]
+
+    # ---- operations
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        stored = self._with_hint(node.value, CACHED_STORES, 3)
+        if stored is not None:
+            array, index, value = map(self.visit, stored)
+            return ast.copy_location(ast.Assign([_element(array, index, ast.Store())], value), node)
+        return cast(ast.stmt, self.generic_visit(node))
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        loaded = self._with_hint(node, CACHED_LOADS, 2)
+        if loaded is not None:
+            return _element(self.visit(loaded[0]), self.visit(loaded[1]), ast.Load())
+        function = self._scope.resolve(node.func)
+        if isinstance(function, CudaPath) or called_function(function) is not None:
+            node.args = self._spread(node, called_function(function))
+        if function is round and len(node.args) == 2 and not node.keywords:
+            node.func = self._bind(node.func, round_to)
+        elif function is print:
+            node.args = [self._triple(arg) for arg in node.args]
+        elif function is MISSING and isinstance(node.func, ast.Attribute) and node.func.attr == "bit_count" and not node.args:
+            node.args, node.func = [node.func.value], self._bind(node.func, popc)
+        return cast(ast.expr, self.generic_visit(node))
+
+    def _with_hint(self, node: ast.expr, paths: frozenset[str], count: int) -> list[ast.expr] | None:
+        """The arguments of a load or store with a cache hint."""
+        if not isinstance(node, ast.Call):
+            return None
+        target = self._scope.resolve(node.func)
+        if not isinstance(target, CudaPath) or target.path not in paths:
+            return None
+        if len(node.args) != count or node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
+            raise self._source.refusal(node, f"cuda.{target.path}() without exactly {count} arguments", "give it these")
+        return node.args
+
+    def _spread(self, node: ast.Call, function: FunctionType | None) -> list[ast.expr]:
+        """The arguments, those in a tuple one by one."""
+        starred = [arg for arg in node.args if isinstance(arg, ast.Starred)]
+        spread: list[ast.expr] = []
+        for arg in node.args:
+            if not isinstance(arg, ast.Starred):
+                spread.append(arg)
+                continue
+            if isinstance(arg.value, ast.Tuple):
+                spread += arg.value.elts
+                continue
+            count = self._length(arg.value)
+            if count is None and function is not None and len(starred) == 1 and not function.__defaults__:
+                count = function.__code__.co_argcount - len(node.args) - len(node.keywords) + 1
+            if count is None or not isinstance(arg.value, ast.Name):
+                raise self._source.refusal(node, "* in this call", "write the parts of the tuple one by one")
+            whole = ast.Call(self._bind(node, exactly), [arg.value, ast.Constant(count)], [])
+            parts = [ast.Subscript(copy.deepcopy(whole), ast.Constant(at), ast.Load()) for at in range(count)]
+            spread += [place(part, arg) for part in parts]
+        return spread
+
+    def _length(self, node: ast.expr) -> int | None:
+        """How many parts a tuple has, where the source shows it."""
+        return self._tuples.get(node.id) if isinstance(node, ast.Name) else None
+
+    def _triple(self, node: ast.expr) -> ast.expr:
+        """The three parts of `cuda.threadIdx` and the like; any other expression as it is."""
+        target = self._scope.resolve(node)
+        if not isinstance(target, CudaPath) or target.path not in TRIPLES:
+            return node
+        parts: list[ast.expr] = [ast.Attribute(copy.deepcopy(node), axis, ast.Load()) for axis in AXES]
+        return place(ast.Tuple(parts, ast.Load()), node)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._known(node) or node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return self._known(node) or cast(ast.expr, self.generic_visit(node))
+
+    def _known(self, node: ast.Name | ast.Attribute) -> ast.expr | None:
+        value: Any = self._scope.resolve(node) if isinstance(node.ctx, ast.Load) else None
+        if is_foreign(value):
+            raise self._source.refusal(node, f"{value.name}(), a function of cuda.declare_device,", way_out(""))
+        if isinstance(value, FunctionType):
+            found = overloaded_for_cuda(value)
+            if found is not None:
+                construct = f"{found.__name__}(), which is overloaded for the target 'cuda' only,"
+                raise self._source.refusal(node, construct, "give the overload to every target")
+        word = value.path if isinstance(value, CudaPath) else getattr(value, "__name__", "")
+        return self._bind(node, literal_unroll) if word == "literal_unroll" else None
+
+    def _bind(self, node: ast.expr, value: Any) -> ast.expr:
+        name = f"_k_{value.__name__}"
+        self.bound[name] = value
+        return ast.copy_location(load(name), node)
+
+
+def _tuples(tree: ast.FunctionDef) -> dict[str, int]:
+    """The variables that are assigned once, and then a tuple that is written out; and how many parts it has."""
+    stores = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    found: dict[str, int] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=parts)) if stores[name] == 1:
+                if not any(isinstance(part, ast.Starred) for part in parts):
+                    found[name] = len(parts)
+    return found
+
+
+def _element(array: ast.expr, index: ast.expr, ctx: ast.expr_context) -> ast.expr:
+    return ast.copy_location(ast.Subscript(array, index, ctx), array)
+
+
+def _flagged(body: list[ast.stmt], flag: str) -> list[ast.stmt]:
+    """The statements of a loop's body, in which each of its `break`s sets the flag first."""
+    done: list[ast.stmt] = []
+    for statement in body:
+        if isinstance(statement, ast.Break):
+            done += statements(f"{flag} = True", statement)
+        elif isinstance(statement, ast.If):
+            statement.body, statement.orelse = _flagged(statement.body, flag), _flagged(statement.orelse, flag)
+        done.append(statement)
+    return done

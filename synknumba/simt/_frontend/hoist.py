@@ -1,0 +1,185 @@
+"""Takes out of an expression what must be a statement of its own, and keeps the order of evaluation.
+
+`y = a[i] + shfl_down_sync(m, v, 1)` becomes `e = a[i]`, the exchange, and `y = e + r`.
+"""
+
+import ast
+import copy
+from typing import cast
+
+from synknumba.simt._frontend.source import Source
+from synknumba.simt._frontend.syntax import assign, load, store
+
+
+class Hoister(ast.NodeTransformer):
+    """Visits statements and expressions.
+
+    A subclass puts statements in `before` while it visits an expression; they end up in front of the statement around it.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.before: list[ast.stmt] = []
+        self._count = 0
+
+    def fresh(self, word: str) -> str:
+        """A new variable of the generated code."""
+        self._count += 1
+        return f"_k_{word}{self._count}"
+
+    # ---- statements
+
+    def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """The statements, each behind what it needs done first."""
+        outer = self.before
+        done: list[ast.stmt] = []
+        for statement in body:
+            self.before = []
+            new = self.visit(statement)
+            done += self.before
+            done += new if isinstance(new, list) else [new]
+        self.before = outer
+        return done
+
+    def visit_If(self, node: ast.If) -> ast.stmt:
+        node.test = self.visit(node.test)
+        node.body, node.orelse = self.block(node.body), self.block(node.orelse)
+        return node
+
+    def visit_For(self, node: ast.For) -> ast.stmt:
+        node.iter, node.target = self.visit(node.iter), self.visit(node.target)
+        node.body = self.block(node.body)
+        return node
+
+    def visit_While(self, node: ast.While) -> ast.stmt:
+        outer, self.before = self.before, []
+        node.test = self.visit(node.test)
+        first, self.before = self.before, outer
+        node.body = self.block(node.body)
+        if first:  # the condition is several statements, done again in each iteration
+            leave = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Break()], [])
+            node.body = [*first, ast.copy_location(leave, node), *node.body]
+            node.test = ast.Constant(value=True)
+            ast.fix_missing_locations(node)
+        return node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt | list[ast.stmt]:
+        target, outer = self.visit(node.target), self.before
+        self.before = []
+        node.target, node.value = target, self.visit(node.value)
+        hoisted, self.before = self.before, outer
+        if not hoisted or not isinstance(target, (ast.Subscript, ast.Attribute)):
+            self.before += hoisted
+            return node
+        # Python reads the element before it evaluates the value, which may change it.
+        parts = [target.value, target.slice] if isinstance(target, ast.Subscript) else [target.value]
+        self.before += self._save(parts)
+        target.value, *index = parts
+        if isinstance(target, ast.Subscript):
+            target.slice = index[0]
+        name = self.fresh("element")
+        element = copy.deepcopy(target)
+        element.ctx = ast.Load()
+        self.before += [assign(name, element, node), *hoisted]
+        changed = ast.copy_location(ast.AugAssign(ast.copy_location(store(name), node), node.op, node.value), node)
+        return [changed, ast.copy_location(ast.Assign([target], ast.copy_location(load(name), node)), node)]
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        node.test = self.visit(node.test)
+        node.msg = node.msg and self._unconditional(node.msg)
+        return node
+
+    def assigned(self, targets: list[ast.expr], value: ast.expr) -> tuple[list[ast.expr], ast.expr]:
+        """The targets of an assignment, visited, and its value, which is evaluated before them."""
+        mark = len(self.before)
+        new = [cast(ast.expr, self.visit(target)) for target in targets]
+        if len(self.before) == mark:
+            return new, value
+        if len(new) > 1 or isinstance(new[0], ast.Tuple):
+            construct = "an operation on several threads in one of several targets of an assignment"
+            raise self.source.refusal(targets[0], construct, "assign its value to a variable first")
+        done = [value]
+        self.before[mark:mark] = self._save(done)
+        return new, done[0]
+
+    # ---- expressions
+
+    def in_order(self, children: list[ast.expr]) -> list[ast.expr]:
+        """Visits expressions that are evaluated one after the other."""
+        done: list[ast.expr] = []
+        for child in children:
+            mark = len(self.before)
+            new = cast(ast.expr, self.visit(child))
+            if len(self.before) > mark:
+                self.before[mark:mark] = self._save(done)
+            done.append(new)
+        return done
+
+    def _save(self, earlier: list[ast.expr]) -> list[ast.stmt]:
+        """Assignments of the expressions that what follows might change, which are then replaced by variables."""
+        saved: list[ast.stmt] = []
+        earlier[:] = [self._saved(node, saved) for node in earlier]
+        return saved
+
+    def _saved(self, node: ast.expr, saved: list[ast.stmt]) -> ast.expr:
+        if isinstance(node, ast.Slice):  # it cannot stand by itself, but its bounds can
+            for name, part in _bounds(node).items():
+                setattr(node, name, self._saved(part, saved))
+            return node
+        if isinstance(node, ast.Tuple):
+            node.elts = [self._saved(element, saved) for element in node.elts]
+            return node
+        if isinstance(node, ast.Starred):
+            node.value = self._saved(node.value, saved)
+            return node
+        if not any(isinstance(part, (ast.Subscript, ast.Call, ast.Attribute)) for part in ast.walk(node)):
+            return node
+        name = self.fresh("early")
+        saved.append(assign(name, node, node))
+        return ast.copy_location(load(name), node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        node.left, node.right = self.in_order([node.left, node.right])
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        node.left, node.comparators[0] = self.in_order([node.left, node.comparators[0]])
+        node.comparators[1:] = map(self._unconditional, node.comparators[1:])
+        return node
+
+    def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
+        node.elts = self.in_order(node.elts)
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        node.value, node.slice = self.in_order([node.value, node.slice])
+        return node
+
+    def visit_Slice(self, node: ast.Slice) -> ast.expr:
+        bounds = _bounds(node)
+        for name, part in zip(bounds, self.in_order(list(bounds.values())), strict=True):
+            setattr(node, name, part)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        node.values = [self.visit(node.values[0]), *map(self._unconditional, node.values[1:])]
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        node.test = self.visit(node.test)
+        node.body, node.orelse = self._unconditional(node.body), self._unconditional(node.orelse)
+        return node
+
+    def _unconditional(self, node: ast.expr) -> ast.expr:
+        mark = len(self.before)
+        new = cast(ast.expr, self.visit(node))
+        if len(self.before) > mark:
+            construct = "an operation on several threads in a part of an expression that may not be evaluated"
+            raise self.source.refusal(node, construct, "assign its value to a variable first")
+        return new
+
+
+def _bounds(node: ast.Slice) -> dict[str, ast.expr]:
+    """The parts of a slice that are written, in their order."""
+    parts = {name: getattr(node, name) for name in ("lower", "upper", "step")}
+    return {name: part for name, part in parts.items() if part is not None}

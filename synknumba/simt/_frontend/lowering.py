@@ -1,0 +1,391 @@
+"""From CUDA's words to plain names: the second layer of the compiler.
+
+The result is one thread's code in plain Python: thread indices are variables, the operations that need no other thread are
+functions, barriers and collectives are statements of their own, and what cannot be run has been refused.
+"""
+
+import ast
+from collections.abc import Mapping
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, cast
+
+from numba.core import types
+
+from synknumba._errors import KernelError
+from synknumba.simt._frontend.arrays import (
+    ARRAY_PATHS,
+    SharedArray,
+    array_arguments,
+    check_size,
+    constant,
+    known_dtype,
+    shape_of,
+)
+from synknumba.simt._frontend.collective_operands import arguments_of, exchange
+from synknumba.simt._frontend.constant_parameters import MAX_VARIANTS, FixedParameters, arguments, called_function, fix
+from synknumba.simt._frontend.declared_signatures import Conversions
+from synknumba.simt._frontend.desugar import spelled
+from synknumba.simt._frontend.hoist import Hoister
+from synknumba.simt._frontend.index_types import OF_THE_WIDTH, as_in_cuda
+from synknumba.simt._frontend.inlining import Paster
+from synknumba.simt._frontend.locals import Locals
+from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope, is_njit_function
+from synknumba.simt._frontend.signatures import as_declared, declared_signatures
+from synknumba.simt._frontend.source import CALLED_BUILTINS, read_source
+from synknumba.simt._frontend.sync import barrier
+from synknumba.simt._frontend.syntax import assign, expression, load, place, read_names, walk
+from synknumba.simt._frontend.thread_code import NOTHING, DeviceFunction, ThreadCode
+from synknumba.simt._library.intrinsics import stack_array
+from synknumba.simt._library.math import MATH
+from synknumba.simt._library.operations import (
+    AXES,
+    BLOCK,
+    BLOCK_SIZE,
+    FENCES,
+    FUNCTIONS,
+    GRID_SIZE,
+    INDICES,
+    LINEAR,
+    STATE,
+    THREAD,
+    WARP_SIZE,
+    cuda_module,
+    way_out,
+)
+from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
+
+
+class Devices:
+    """The device functions of one kernel, each translated once for each set of signatures and of replaced parameters."""
+
+    def __init__(self) -> None:
+        self._known: dict[FunctionType, dict[Any, DeviceFunction | None]] = {}
+        self.parameters = FixedParameters()
+
+    def translate(self, device: DeviceFunction, *, optional: bool = False) -> DeviceFunction | None:
+        """The function's translation, the one made before if there is one.
+
+        Args:
+            device: the function, not translated yet.
+            optional: whether it can also be called as it is; None is returned if it cannot be translated.
+        """
+        known = self._known.setdefault(device.function, {})
+        if device.variant in known:
+            return known[device.variant]
+        if len(known) == MAX_VARIANTS:
+            source = read_source(device.function)
+            construct = f"a device function that is called with more than {MAX_VARIANTS} different shapes, dtypes or functions"
+            raise source.refusal(source.tree, construct, "write fewer of them as arguments")
+        known[device.variant] = device
+        try:
+            device.code = translate_names(device.function, self, device)
+        except KernelError:
+            if not optional:
+                raise
+            known[device.variant] = None
+        return known[device.variant]
+
+
+def translate_names(function: FunctionType, devices: Devices, device: DeviceFunction | None = None) -> ThreadCode:
+    """One thread's code of a kernel or a device function, in plain names.
+
+    Args:
+        function: the plain function.
+        devices: the device functions translated so far.
+        device: what stands for the function itself, if it is a device function: it may call itself.
+
+    Raises:
+        KernelError: it uses something that the CPU cannot run.
+    """
+    source = read_source(function)
+    source = spelled(fix(source, device.fixed) if device else source)
+    code = _Translator(ThreadCode(source), Scope(source), devices).run()
+    if device is None:
+        return code
+    if device.declared:
+        Conversions(code, device.declared).apply()
+    if device.is_recursive:
+        code.uses_state = True  # the calls inside it, translated before this was known, pass the state
+        if code.needs_block:
+            raise source.refusal(
+                source.tree, "a recursive device function with a barrier or shared memory", "write it as a loop"
+            )
+    return code
+
+
+class _Translator(Hoister):
+    """Rewrites a function's tree in place."""
+
+    def __init__(self, code: ThreadCode, scope: Scope, devices: Devices) -> None:
+        super().__init__(code.source)
+        self.code = code
+        self.scope = scope
+        self.devices = devices
+        tree = code.source.tree
+        self.variables = Locals(code.source, scope)
+        self.paster = Paster(code, self.variables)
+        self._groups: set[str] = set()
+        while (groups := self._grid_groups(tree)) != self._groups:  # one may be another name for another
+            self._groups = groups
+        self.code.names_grid = any(isinstance(node, ast.Call) and self._is_grid(node) for node in walk(tree))
+
+    def run(self) -> ThreadCode:
+        self.code.body = self.block(self.source.tree.body)
+        return self.code
+
+    def _grid_groups(self, tree: ast.FunctionDef) -> set[str]:
+        """The variables that stand for the whole grid, as after `g = cuda.cg.this_grid()`."""
+        return {
+            node.targets[0].id
+            for node in walk(tree)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and self._is_grid(node.value)
+        }
+
+    def _is_grid(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id in self._groups
+        return isinstance(node, ast.Call) and self._path(node.func) == "cg.this_grid"
+
+    def _path(self, node: ast.expr) -> str | None:
+        """The path below `numba.cuda` that an expression stands for."""
+        target = self.scope.resolve(node)
+        return target.path if isinstance(target, CudaPath) else None
+
+    # ---- statements
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        if isinstance(node.value, ast.Call):
+            path = self._path(node.value.func)
+            function = node.value.func
+            if isinstance(function, ast.Attribute) and function.attr == "sync" and self._is_grid(function.value):
+                self.code.needs_block = True
+                return barrier("grid", node)
+            if path in BARRIER_PATHS:
+                self.code.needs_block = True
+                return barrier(BARRIER_PATHS[path], node)
+            if path in FENCES or path == "cg.this_grid":
+                return ast.copy_location(ast.Pass(), node)
+        node.value = self.visit(node.value)
+        done_before = isinstance(node.value, (ast.Name, ast.Tuple, ast.Constant))
+        return ast.copy_location(ast.Pass(), node) if done_before else node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt | list[ast.stmt]:
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        return self.visit_Assign(ast.copy_location(ast.Assign([node.target], node.value), node))
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
+        if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            path, name = self._path(node.value.func), node.targets[0].id
+            if path in ARRAY_PATHS and self.variables.is_assigned_once(name):
+                return self._array(node.value, path, name)
+        if self._is_grid(node.value) and isinstance(node.targets[0], ast.Name):
+            return ast.copy_location(ast.Pass(), node)
+        node.targets, node.value = self.assigned(node.targets, self.visit(node.value))
+        return _split_tuple(node)
+
+    def visit_Return(self, node: ast.Return) -> ast.stmt:
+        if node.value is not None:
+            node.value = self.visit(node.value)
+        return node
+
+    def _array(self, made: ast.Call, path: str, name: str) -> ast.stmt:
+        """Makes the array that a variable stands for; nothing else may be assigned to it."""
+        shape_node, dtype_node = array_arguments(path, made, self.scope)
+        shape, dtype = shape_of(shape_node, self.scope, dynamic=path == "shared.array"), self._dtype(dtype_node)
+        check_size(path, shape, known_dtype(dtype_node, self.scope), made, self.scope)
+        if path == "shared.array":
+            self.variables.check_known_at_launch(dtype, made)
+            self.code.needs_block = True
+            self.code.shared_arrays[name] = SharedArray(shape, dtype, made)
+            return place(ast.Pass(), made)
+        self.code.local_arrays.add(name)
+        elements: list[ast.expr] = [ast.Constant(dim) for dim in shape]
+        dims = elements[0] if len(elements) == 1 else ast.Tuple(elements, ast.Load())
+        return assign(name, ast.Call(self.code.bind("stack_array", stack_array), [dims, dtype], []), made)
+
+    def _dtype(self, node: ast.expr) -> ast.expr:
+        dtype = known_dtype(node, self.scope)
+        if dtype is None:
+            return cast(ast.expr, self.visit(node))
+        return self.code.bind("dtype", dtype)
+
+    # ---- names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self._groups:
+            raise self.source.refusal(node, "the group of all threads in this place", "call its sync() in the kernel itself")
+        if not isinstance(node.ctx, ast.Load) or node.id in self.scope.locals:
+            return node
+        value = self.scope.resolve(node)
+        known = self._known(node, value)
+        if known is not None:
+            return known
+        if node.id in self.source.scope and node.id in CALLED_BUILTINS:
+            return self._bind_at(node, f"global_{node.id}", value)
+        if node.id in self.source.scope:
+            self.code.namespace[node.id] = value
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        known = self._known(node, self.scope.resolve(node))
+        return known or self.generic_visit(node)  # type: ignore[return-value]
+
+    def _known(self, node: ast.expr, value: Any) -> ast.expr | None:
+        """What stands for a member of `numba.cuda`, a device function or a function of `math`; None for other values."""
+        if isinstance(value, CudaPath):
+            return self._operation(node, value.path)
+        device = self._device(value)
+        if device is not None:
+            return self._bind_at(node, device.name, device)
+        if isinstance(value, BuiltinFunctionType) and value in MATH:
+            return self._bind_at(node, f"math_{value.__name__}", MATH[value])
+        return None
+
+    def _operation(self, node: ast.expr, path: str) -> ast.expr:
+        """What stands for a member of `numba.cuda` that is read, or called as a function that needs nothing else."""
+        if path in INDICES:
+            return self._state(node, INDICES[path])
+        if path == "laneid":
+            return self._state(node, f"{LINEAR} & {WARP_SIZE - 1}")
+        if path == "warpsize":
+            return ast.copy_location(ast.Constant(WARP_SIZE), node)
+        if path in FUNCTIONS:
+            return self._bind_at(node, path.replace(".", "_"), FUNCTIONS[path])
+        value: Any = cuda_module()
+        for part in path.split("."):
+            value = getattr(value, part, MISSING)
+        if isinstance(value, (types.Type, int, float)):
+            return self._bind_at(node, path.replace(".", "_"), value)
+        raise self.source.refusal(node, f"cuda.{path}" if path else "the module numba.cuda as a value", way_out(path))
+
+    # ---- calls
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        value = self.scope.resolve(node.func)
+        if isinstance(value, CudaPath):
+            return self._cuda_call(node, value.path)
+        fixed = self._fixed_parameters(node, value)
+        device = self._device(value, fixed)
+        if device is None:
+            return self._plain_call(node)
+        args = self._positional(node, device)
+        if len(device.declared) > 1:
+            args = as_in_cuda(args, self.scope, self._int32)
+        args = self.in_order(args)
+        if device.code is None:
+            device.is_recursive = True
+        elif device.code.needs_block:
+            self.code.names_grid |= device.code.names_grid
+            statements, value = self.paster.paste(device.code, args, node)
+            self.before += statements
+            return value
+        if device.code is None or device.code.uses_state:
+            self.code.uses_state = True
+            args = [load(name) for name in STATE] + args
+        return place(ast.Call(self._bind_at(node, device.name, device), args, []), node)
+
+    def _fixed_parameters(self, node: ast.Call, value: Any) -> dict[str, Any]:
+        function = called_function(value)
+        return self.devices.parameters.in_call(node, function, self.scope) if function else {}
+
+    def _plain_call(self, node: ast.Call) -> ast.expr:
+        values = self.in_order([node.func, *node.args, *(keyword.value for keyword in node.keywords)])
+        node.func, node.args = values[0], values[1 : 1 + len(node.args)]
+        for keyword, value in zip(node.keywords, values[1 + len(node.args) :], strict=True):
+            keyword.value = value
+        return node
+
+    def _positional(self, node: ast.Call, device: DeviceFunction) -> list[ast.expr]:
+        """The arguments of a call by position, default values among them, for the parameters that are left."""
+        function = device.function
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        given = arguments(node, function)
+        by_position, by_name = names[: len(node.args)], [keyword.arg for keyword in node.keywords]
+        wrong = any(name in by_position or name not in names for name in by_name)
+        if wrong or len(node.args) > len(names) or set(given) != set(names):
+            got = f"{len(node.args)} by position, {by_name} by name"
+            construct = f"a call of {function.__name__}({', '.join(names)}) with {got}"
+            raise self.source.refusal(node, construct, "give each parameter one argument")
+        passed = [given[name] for name in names if name not in device.fixed]
+        return [argument.node or self._default(argument.default, node) for argument in passed]
+
+    def _default(self, value: Any, at: ast.AST) -> ast.expr:
+        plain = value is None or isinstance(value, (bool, int, float, complex, str))
+        return place(ast.Constant(value) if plain else self.code.bind("default", value), at)
+
+    def _cuda_call(self, node: ast.Call, path: str) -> ast.expr:
+        if path in {"grid", "gridsize"}:
+            return self._grid(node, path)
+        if path in COLLECTIVES:
+            self.code.needs_block = self.code.uses_state = True
+            statements, value = exchange(path, self.in_order(arguments_of(node, path, self.source)), node, self.fresh)
+            self.before += statements
+            return value
+        if path == "const.array_like" and len(node.args) == 1 and not node.keywords:
+            return cast(ast.expr, self.visit(node.args[0]))
+        if path == "lanemask_lt":
+            lane = self._state(node, f"(1 << ({LINEAR} & {WARP_SIZE - 1})) - 1")
+            return place(ast.Call(self.code.bind("uint32", types.uint32), [lane], []), node)
+        if path in ARRAY_PATHS:
+            name = self.fresh("array")
+            self.before.append(self._array(node, path, name))
+            return ast.copy_location(load(name), node)
+        if path in FENCES or path in BARRIER_PATHS:
+            raise self.source.refusal(node, f"cuda.{path}() in this place", "make it a statement of its own")
+        if path == "cg.this_grid":
+            raise self.source.refusal(node, "cuda.cg.this_grid() in this place", "assign it to a variable, and call its sync()")
+        if path in INDICES or path in {"laneid", "warpsize"}:
+            raise self.source.refusal(node, f"cuda.{path}()", "it is a value, not a function")
+        if path in OF_THE_WIDTH:
+            node.args = as_in_cuda(node.args, self.scope, self._int32)
+        return self._plain_call(node)
+
+    def _int32(self, node: ast.expr) -> ast.expr:
+        return place(ast.Call(self.code.bind("as_int32", types.int32), [node], []), node)
+
+    def _grid(self, node: ast.Call, path: str) -> ast.expr:
+        ndim = constant(node.args[0], self.scope) if len(node.args) == 1 else MISSING
+        if ndim not in {1, 2, 3}:
+            raise self.source.refusal(node, f"cuda.{path}() of anything but 1, 2 or 3", "write the number of dimensions")
+        self.code.uses_state = True
+        if path == "grid":
+            texts = [f"{BLOCK[axis]} * {BLOCK_SIZE[axis]} + {THREAD[axis]}" for axis in AXES[:ndim]]
+        else:
+            texts = [f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}" for axis in AXES[:ndim]]
+        parts = [expression(text, node) for text in texts]
+        return place(parts[0] if ndim == 1 else ast.Tuple(parts, ast.Load()), node)
+
+    def _state(self, node: ast.expr, text: str) -> ast.expr:
+        self.code.uses_state = True
+        return expression(text, node)
+
+    # ---- functions and constants
+
+    def _device(self, value: Any, fixed: Mapping[str, Any] = NOTHING) -> DeviceFunction | None:
+        function = called_function(value)
+        if function is None:
+            return None
+        names = function.__code__.co_varnames
+        declared = declared_signatures(value)
+        fixed = {name: as_declared(value, declared, names.index(name)) for name, value in fixed.items()}
+        declared = tuple(one.without(map(names.index, fixed)) for one in declared)
+        # A GPU runs an njit function by its own rules too: no ZeroDivisionError, products and sums contracted.
+        optional = is_njit_function(value) and not self.scope.mentions_cuda(function)
+        return self.devices.translate(DeviceFunction(function, declared, fixed), optional=optional)
+
+    def _bind_at(self, node: ast.expr, word: str, value: Any) -> ast.expr:
+        return ast.copy_location(self.code.bind(word, value), node)
+
+
+def _split_tuple(node: ast.Assign) -> ast.stmt | list[ast.stmt]:
+    """`x, y = a, b` as two assignments, where no right side reads a left side; the analyses see more that way."""
+    target, value = node.targets[0], node.value
+    if len(node.targets) != 1 or not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
+        return node
+    names = [element.id for element in target.elts if isinstance(element, ast.Name)]
+    if len(names) != len(target.elts) or len(names) != len(value.elts) or len(set(names)) != len(names):
+        return node
+    if set(names) & read_names(value) or any(isinstance(element, ast.Starred) for element in value.elts):
+        return node
+    return [assign(name, element, node) for name, element in zip(names, value.elts, strict=True)]

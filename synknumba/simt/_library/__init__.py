@@ -1,0 +1,1 @@
+"""CUDA's operations for the CPU target: atomics, collectives, libdevice, vector types."""

@@ -1,0 +1,195 @@
+"""`cuda.atomic.*` on one CPU core.
+
+One process runs the kernel on one thread, so an atomic is a plain read, change and write. The typing is that of CUDA: the
+value is converted to the array's dtype first, and the old element is returned.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, errors, types
+from numba.core.imputils import impl_ret_borrowed
+from numba.extending import intrinsic
+from numba.np.arrayobj import basic_indexing, load_item, make_array, normalize_indices, store_item
+
+from synknumba.simt._library.intrinsics import check_number
+
+# (builder, element type, old, value) -> new
+Change = Callable[[Any, types.Type, Any, Any], Any]
+
+
+def _element_type(name: str, array: types.Type, index: types.Type) -> types.Type:
+    if not isinstance(array, types.Array):
+        message = f"cuda.atomic.{name} needs an array, not {array}"
+        raise errors.NumbaTypeError(message)
+    if not array.mutable:
+        message = f"Cannot modify readonly array of type: {array}"
+        raise errors.NumbaTypeError(message)
+    parts = list(index) if isinstance(index, types.BaseTuple) else [index]
+    # CUDA cuts a float off; indices become one where a uint64 meets an int64.
+    if len(parts) != array.ndim or not all(isinstance(part, (types.Integer, types.Float)) for part in parts):
+        message = f"cuda.atomic.{name} needs {array.ndim} integer indices for {array}, not {index}"
+        raise errors.NumbaTypeError(message)
+    return array.dtype
+
+
+def _pointer(context: Any, builder: Any, signature: Any, array: Any, index: Any) -> Any:
+    array_type, index_type = signature.args[0], signature.args[1]
+    parts_type = list(index_type) if isinstance(index_type, types.BaseTuple) else [index_type]
+    parts = cgutils.unpack_tuple(builder, index, len(parts_type)) if isinstance(index_type, types.BaseTuple) else [index]
+    whole = [kind if isinstance(kind, types.Integer) else types.intp for kind in parts_type]
+    parts = [context.cast(builder, part, kind, to) for part, kind, to in zip(parts, parts_type, whole, strict=True)]
+    parts_type, parts = normalize_indices(context, builder, whole, parts)
+    made = make_array(array_type)(context, builder, array)
+    return basic_indexing(context, builder, array_type, made, parts_type, parts, context.enable_boundscheck)[0]
+
+
+def _read_change_write(name: str, array: types.Type, index: types.Type, change: Change) -> Any:
+    element = _element_type(name, array, index)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature, args[0], args[1])
+        old = load_item(context, builder, array, pointer)
+        store_item(context, builder, array, change(builder, element, old, args[2]), pointer)
+        return impl_ret_borrowed(context, builder, element, old)
+
+    return element(array, types.unliteral(index), element), codegen
+
+
+def _is_float(element: types.Type) -> bool:
+    return isinstance(element, types.Float)
+
+
+def _compare(builder: Any, element: types.Type, sign: str, left: Any, right: Any, *, nan: bool = False) -> Any:
+    """A comparison; one with a NaN is `nan`."""
+    if _is_float(element):
+        return (builder.fcmp_unordered if nan else builder.fcmp_ordered)(sign, left, right)
+    if isinstance(element, types.Integer) and not element.signed:
+        return builder.icmp_unsigned(sign, left, right)
+    return builder.icmp_signed(sign, left, right)
+
+
+def _add(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
+    return builder.fadd(old, value) if _is_float(element) else builder.add(old, value)
+
+
+def _sub(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
+    return builder.fsub(old, value) if _is_float(element) else builder.sub(old, value)
+
+
+def _max(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
+    return builder.select(_compare(builder, element, "<", old, value), value, old)
+
+
+def _min(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
+    return builder.select(_compare(builder, element, ">", old, value), value, old)
+
+
+def _unless_nan(builder: Any, element: types.Type, old: Any, value: Any, chosen: Any) -> Any:
+    if not _is_float(element):
+        return chosen
+    return builder.select(builder.fcmp_unordered("uno", value, value), old, chosen)
+
+
+def _nanmax(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
+    chosen = builder.select(_compare(builder, element, "<", old, value, nan=True), value, old)
+    return _unless_nan(builder, element, old, value, chosen)
+
+
+def _nanmin(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
+    chosen = builder.select(_compare(builder, element, ">", old, value, nan=True), value, old)
+    return _unless_nan(builder, element, old, value, chosen)
+
+
+def _inc(builder: Any, _element: types.Type, old: Any, value: Any) -> Any:
+    zero, one = ir.Constant(old.type, 0), ir.Constant(old.type, 1)
+    return builder.select(builder.icmp_unsigned(">=", old, value), zero, builder.add(old, one))
+
+
+def _dec(builder: Any, _element: types.Type, old: Any, value: Any) -> Any:
+    zero, one = ir.Constant(old.type, 0), ir.Constant(old.type, 1)
+    wraps = builder.or_(builder.icmp_unsigned("==", old, zero), builder.icmp_unsigned(">", old, value))
+    return builder.select(wraps, value, builder.sub(old, one))
+
+
+def _and(builder: Any, _element: types.Type, old: Any, value: Any) -> Any:
+    return builder.and_(old, value)
+
+
+def _or(builder: Any, _element: types.Type, old: Any, value: Any) -> Any:
+    return builder.or_(old, value)
+
+
+def _xor(builder: Any, _element: types.Type, old: Any, value: Any) -> Any:
+    return builder.xor(old, value)
+
+
+def _exch(_builder: Any, _element: types.Type, _old: Any, value: Any) -> Any:
+    return value
+
+
+_NUMBERS = (types.Integer, types.Float)
+_INTEGERS = (types.Integer,)
+
+
+def _make(name: str, change: Change, elements: tuple[type[types.Type], ...]) -> Any:
+    def atomic(_context: Any, array: types.Type, index: types.Type, value: types.Type) -> Any:
+        check_number(f"cuda.atomic.{name}", value)
+        if isinstance(array, types.Array) and not isinstance(array.dtype, elements):
+            message = f"cuda.atomic.{name} does not work on arrays of {array.dtype}"
+            raise errors.NumbaTypeError(message)
+        return _read_change_write(name, array, index, change)
+
+    atomic.__name__ = atomic.__qualname__ = f"atomic_{name}"
+    return intrinsic(atomic)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def atomic_cas(_context: Any, array: types.Type, index: types.Type, old: types.Type, value: types.Type) -> Any:
+    """Stores the value where the element equals `old`, and returns what the element was."""
+    check_number("cuda.atomic.cas", old, value)
+    element = _element_type("cas", array, index)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature, args[0], args[1])
+        current = load_item(context, builder, array, pointer)
+        equal = _compare(builder, element, "==", current, args[2])
+        store_item(context, builder, array, builder.select(equal, args[3], current), pointer)
+        return current
+
+    return element(array, types.unliteral(index), element, element), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def atomic_compare_and_swap(_context: Any, array: types.Type, old: types.Type, value: types.Type) -> Any:
+    """`atomic_cas` on the array's first element."""
+    check_number("cuda.atomic.compare_and_swap", old, value)
+    element = _element_type("compare_and_swap", array, types.intp)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = make_array(signature.args[0])(context, builder, args[0]).data
+        current = load_item(context, builder, array, pointer)
+        equal = _compare(builder, element, "==", current, args[1])
+        store_item(context, builder, array, builder.select(equal, args[2], current), pointer)
+        return current
+
+    return element(array, element, element), codegen
+
+
+ATOMICS: dict[str, Any] = {
+    "add": _make("add", _add, _NUMBERS),
+    "sub": _make("sub", _sub, _NUMBERS),
+    "max": _make("max", _max, _NUMBERS),
+    "min": _make("min", _min, _NUMBERS),
+    "nanmax": _make("nanmax", _nanmax, _NUMBERS),
+    "nanmin": _make("nanmin", _nanmin, _NUMBERS),
+    "and_": _make("and_", _and, _INTEGERS),
+    "or_": _make("or_", _or, _INTEGERS),
+    "xor": _make("xor", _xor, _INTEGERS),
+    "inc": _make("inc", _inc, _INTEGERS),
+    "dec": _make("dec", _dec, _INTEGERS),
+    "exch": _make("exch", _exch, _NUMBERS),
+    "cas": atomic_cas,
+    "compare_and_swap": atomic_compare_and_swap,
+}

@@ -1,0 +1,355 @@
+"""Votes and shuffles on arrays with one element for each thread: what the threads of a warp or a block do together.
+
+Every function takes, behind its results and operands, `active` (which threads take part; None if all do), the number of threads
+in a block and the number of blocks. A warp is 32 threads of a block that follow each other, the last one perhaps fewer. Where
+CUDA leaves a result undefined, as for a shuffle from a thread that does not take part, a thread gets its own value.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.core import types
+from numba.extending import intrinsic, overload
+from numba.np.arrayobj import load_item, make_array
+
+from synknumba.simt._library.operations import WARP_SIZE
+
+LANES = WARP_SIZE - 1
+FULL = np.uint32(0xFFFFFFFF)
+
+
+def _of(value: Any, thread: int) -> Any:
+    """The element of an operand that differs between threads, or the one value of a uniform operand."""
+    return value[thread] if isinstance(value, np.ndarray) else value
+
+
+@overload(_of, inline="always", strict=False)
+def _of_overload(value: types.Type, thread: types.Type) -> Callable[..., Any]:
+    del thread
+    if isinstance(value, types.Array):
+        return lambda value, thread: value[thread]
+    return lambda value, thread: value
+
+
+def _is_active(active: Any, thread: int) -> bool:
+    return active is None or bool(active[thread])
+
+
+@overload(_is_active, inline="always", strict=False)
+def _is_active_overload(active: types.Type, thread: types.Type) -> Callable[..., Any]:
+    del thread
+    if isinstance(active, types.Array):
+        return lambda active, thread: active[thread]
+    return lambda active, thread: True
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values have the same bits, as `match` compares them."""
+    return np.array(a).tobytes() == np.array(b).tobytes()
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _bits(_context: Any, value: types.Type) -> Any:
+    value = types.unliteral(value)
+    if isinstance(value, types.Float):
+        kind = {16: types.uint16, 32: types.uint32, 64: types.uint64}[value.bitwidth]
+    elif isinstance(value, (types.Integer, types.Boolean)):
+        kind = value
+    else:
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if isinstance(signature.args[0], types.Float):
+            return builder.bitcast(args[0], ir.IntType(signature.args[0].bitwidth))
+        return args[0]
+
+    return kind(value), codegen
+
+
+@overload(_same, inline="always", strict=False)
+def _same_overload(a: types.Type, b: types.Type) -> Callable[..., Any]:
+    del a, b
+    return lambda a, b: _bits(a) == _bits(b)
+
+
+def _compiled(function: Callable[..., Any]) -> Any:
+    return njit(error_model="numpy")(function)
+
+
+# ---- votes of a block
+
+
+@_compiled
+def vote_count(predicate: Any, active: Any, threads: int, _blocks: int) -> Any:
+    """How many threads have a true predicate."""
+    total = 0
+    for thread in range(threads):
+        if _is_active(active, thread) and predicate[thread]:
+            total += 1
+    return np.int32(total)
+
+
+@_compiled
+def vote_and(predicate: Any, active: Any, threads: int, _blocks: int) -> Any:
+    """1 if all threads have a true predicate, else 0."""
+    for thread in range(threads):
+        if _is_active(active, thread) and not predicate[thread]:
+            return np.int32(0)
+    return np.int32(1)
+
+
+@_compiled
+def vote_or(predicate: Any, active: Any, threads: int, _blocks: int) -> Any:
+    """1 if any thread has a true predicate, else 0."""
+    for thread in range(threads):
+        if _is_active(active, thread) and predicate[thread]:
+            return np.int32(1)
+    return np.int32(0)
+
+
+def _each(vote: Any) -> Any:
+    @njit(error_model="numpy")
+    def each(got: Any, predicate: Any, active: Any, threads: int, blocks: int) -> None:
+        for block in range(blocks):
+            first, end = block * threads, (block + 1) * threads
+            if active is None:
+                result = vote(predicate[first:end], None, threads, 1)
+            else:
+                result = vote(predicate[first:end], active[first:end], threads, 1)
+            for thread in range(first, end):
+                got[thread] = result
+
+    return each
+
+
+# ---- votes of a warp
+
+
+@_compiled
+def _ballot(predicate: Any, active: Any, first: int, end: int) -> Any:
+    """A bit for each thread of a warp that takes part and has a true predicate, and one for each that takes part."""
+    true, part = np.uint32(0), np.uint32(0)
+    for thread in range(first, end):
+        if _is_active(active, thread):
+            bit = np.uint32(1) << np.uint32(thread - first)
+            part |= bit
+            if _of(predicate, thread):
+                true |= bit
+    return true, part
+
+
+def _warp_vote(decide: Any) -> Any:
+    """A vote of the threads that a thread names in its mask."""
+
+    @njit(error_model="numpy")
+    def vote(got: Any, mask: Any, predicate: Any, active: Any, threads: int, blocks: int) -> None:
+        for block in range(0, threads * blocks, threads):
+            for first in range(block, block + threads, WARP_SIZE):
+                end = min(first + WARP_SIZE, block + threads)
+                true, part = _ballot(predicate, active, first, end)
+                for thread in range(first, end):
+                    named = np.uint32(_of(mask, thread) & FULL)
+                    got[thread] = decide(np.uint32(true & named), np.uint32(part & named))
+
+    return vote
+
+
+@_compiled
+def _decide_ballot(true: Any, _part: Any) -> Any:
+    return np.int32(true)
+
+
+@_compiled
+def _decide_all(true: Any, part: Any) -> Any:
+    return true == part
+
+
+@_compiled
+def _decide_any(true: Any, _part: Any) -> Any:
+    return true != 0
+
+
+@_compiled
+def _decide_equal(true: Any, part: Any) -> Any:
+    return (true == part) | (true == 0)
+
+
+@_compiled
+def activemask(got: Any, active: Any, threads: int, blocks: int) -> None:
+    """A bit for each thread of the warp that runs."""
+    for block in range(0, threads * blocks, threads):
+        for first in range(block, block + threads, WARP_SIZE):
+            end = min(first + WARP_SIZE, block + threads)
+            _, part = _ballot(True, active, first, end)
+            for thread in range(first, end):
+                got[thread] = part
+
+
+@_compiled
+def _matching(mask: Any, value: Any, active: Any, thread: int, first: int, end: int) -> Any:
+    """A bit for each thread that this one names and that has the same value, and one for each that it names."""
+    same, named = np.uint32(0), np.uint32(0)
+    for other in range(first, end):
+        bit = np.uint32(1) << np.uint32(other - first)
+        if _is_active(active, other) and np.uint32(_of(mask, thread) & FULL) & bit:
+            named |= bit
+            if _same(value[other], value[thread]):
+                same |= bit
+    return same, named
+
+
+@_compiled
+def match_any(got: Any, mask: Any, value: Any, active: Any, threads: int, blocks: int) -> None:
+    """A bit for each thread that has the same value."""
+    for block in range(0, threads * blocks, threads):
+        for first in range(block, block + threads, WARP_SIZE):
+            end = min(first + WARP_SIZE, block + threads)
+            for thread in range(first, end):
+                same, _ = _matching(mask, value, active, thread, first, end)
+                got[thread] = np.int32(same)
+
+
+@_compiled
+def match_all(got: Any, agreed: Any, mask: Any, value: Any, active: Any, threads: int, blocks: int) -> None:
+    """The mask and True if all threads have the same value, else 0 and False."""
+    for block in range(0, threads * blocks, threads):
+        for first in range(block, block + threads, WARP_SIZE):
+            end = min(first + WARP_SIZE, block + threads)
+            for thread in range(first, end):
+                same, named = _matching(mask, value, active, thread, first, end)
+                agreed[thread] = same == named
+                got[thread] = np.int32(named) if same == named else np.int32(0)
+
+
+# ---- shuffles
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _peek(_context: Any, array: types.Type, index: types.Type) -> Any:
+    """The element of an array at an index that may lie in the margins of a padded array."""
+    if not isinstance(array, types.Array) or not isinstance(index, types.Integer):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        struct = make_array(signature.args[0])(context, builder, args[0])
+        return load_item(context, builder, signature.args[0], builder.gep(struct.data, [args[1]]))
+
+    return array.dtype(array, types.int64), codegen
+
+
+def _whole_warps(take: Any, source: Any) -> Any:
+    """A shuffle by the same operand in all threads, where all take part.
+
+    Args:
+        take: the value for a lane of a whole warp, from the padded values, the warp's first thread, the lane and the operand.
+            It reads neighbours at fixed distances and chooses among them, as that is what vectorizes.
+        source: the lane that a lane of the last, incomplete warp reads.
+    """
+
+    @njit(error_model="numpy")
+    def shuffle(got: Any, _mask: Any, value: Any, operand: Any, _active: Any, threads: int, _blocks: int) -> None:
+        distance = np.int64(operand) & LANES
+        whole = threads - threads % WARP_SIZE
+        for first in range(0, whole, WARP_SIZE):
+            for lane in range(WARP_SIZE):
+                got[first + lane] = take(value, first, lane, distance)
+        for thread in range(whole, threads):
+            other = whole + source(thread - whole, distance)
+            got[thread] = value[other if other < threads else thread]
+
+    return shuffle
+
+
+@njit(error_model="numpy", inline="always")
+def _take_from(value: Any, first: int, _lane: int, distance: int) -> Any:
+    return _peek(value, first + distance)
+
+
+@njit(error_model="numpy", inline="always")
+def _take_up(value: Any, first: int, lane: int, distance: int) -> Any:
+    below, own = _peek(value, first + lane - distance), _peek(value, first + lane)
+    return below if lane >= distance else own
+
+
+@njit(error_model="numpy", inline="always")
+def _take_down(value: Any, first: int, lane: int, distance: int) -> Any:
+    above, own = _peek(value, first + lane + distance), _peek(value, first + lane)
+    return above if lane + distance <= LANES else own
+
+
+@njit(error_model="numpy", inline="always")
+def _take_xor(value: Any, first: int, lane: int, distance: int) -> Any:
+    if distance & (distance - 1):
+        return _peek(value, first + (lane ^ distance))
+    above, below = _peek(value, first + lane + distance), _peek(value, first + lane - distance)
+    return below if lane & distance else above
+
+
+def _shuffle(source: Any) -> Any:
+    """Each thread gets the value of the thread `source(lane, operand)` of its warp."""
+
+    @njit(error_model="numpy")
+    def shuffle(got: Any, _mask: Any, value: Any, operand: Any, active: Any, threads: int, blocks: int) -> None:
+        for block in range(0, threads * blocks, threads):
+            end = block + threads
+            for thread in range(block, end):
+                lane = (thread - block) & LANES
+                other = thread - lane + source(lane, np.int64(_of(operand, thread)) & LANES)
+                taken = other if other < end and _is_active(active, min(other, end - 1)) else thread
+                got[thread] = value[taken]
+
+    return shuffle
+
+
+@njit(error_model="numpy", inline="always")
+def _from(_lane: int, operand: int) -> int:
+    return operand
+
+
+@njit(error_model="numpy", inline="always")
+def _up(lane: int, operand: int) -> int:
+    return lane - operand if lane >= operand else lane
+
+
+@njit(error_model="numpy", inline="always")
+def _down(lane: int, operand: int) -> int:
+    return lane + operand if lane + operand <= LANES else lane
+
+
+@njit(error_model="numpy", inline="always")
+def _xor(lane: int, operand: int) -> int:
+    return lane ^ operand
+
+
+def _named(functions: dict[str, Any]) -> dict[str, Any]:
+    return {f"_k_all_{name}": function for name, function in functions.items()}
+
+
+COLLECT: dict[str, Any] = _named(
+    {
+        "syncthreads_count": vote_count,
+        "syncthreads_and": vote_and,
+        "syncthreads_or": vote_or,
+        "syncthreads_count_each": _each(vote_count),
+        "syncthreads_and_each": _each(vote_and),
+        "syncthreads_or_each": _each(vote_or),
+        "ballot_sync": _warp_vote(_decide_ballot),
+        "all_sync": _warp_vote(_decide_all),
+        "any_sync": _warp_vote(_decide_any),
+        "eq_sync": _warp_vote(_decide_equal),
+        "activemask": activemask,
+        "match_any_sync": match_any,
+        "match_all_sync": match_all,
+        "shfl_sync": _shuffle(_from),
+        "shfl_up_sync": _shuffle(_up),
+        "shfl_down_sync": _shuffle(_down),
+        "shfl_xor_sync": _shuffle(_xor),
+        "shfl_sync_padded": _whole_warps(_take_from, _from),
+        "shfl_up_sync_padded": _whole_warps(_take_up, _up),
+        "shfl_down_sync_padded": _whole_warps(_take_down, _down),
+        "shfl_xor_sync_padded": _whole_warps(_take_xor, _xor),
+    }
+)

@@ -1,0 +1,84 @@
+"""`cuda.libdevice`: NVIDIA's mathematical library for kernels, by the C library and by LLVM.
+
+The signatures are those of Numba's declarations (`numba.cuda.libdevicefuncs`). Functions called `fast_…` run exactly: on a GPU
+they are approximations, whose errors no one relies on.
+"""
+
+import math
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from synknumba.simt._library.libdevice_bits import BITS
+from synknumba.simt._library.libdevice_rounding import ROUNDED
+from synknumba.simt._library.libdevice_special import SPECIAL
+from synknumba.simt._library.typed import Code, c_function, like, llvm, typed
+
+# What Numba gives kernels on both targets, under CUDA's name.
+_ANGLES: Final = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan", "tanh")
+_POWERS: Final = ("erf", "erfc", "exp", "expm1", "fabs", "lgamma", "log", "log10", "log1p", "log2", "sqrt")
+_UNARY_MATH: Final = {name: getattr(math, name) for name in (*_ANGLES, *_POWERS)}
+_BINARY_MATH: Final = {name: getattr(math, name) for name in ("atan2", "copysign", "hypot", "pow")}
+
+# Of the C library. Its float32 functions end in f, as CUDA's do.
+_UNARY_C: Final = ("cbrt", "exp2", "j0", "j1", "tgamma", "y0", "y1")
+_BINARY_C: Final = ("fmod", "nextafter", "remainder")
+
+# LLVM's name for rounding to an integer.
+_WHOLE: Final = {
+    "ceil": "ceil",
+    "floor": "floor",
+    "nearbyint": "nearbyint",
+    "rint": "rint",
+    "round": "round",
+    "trunc": "trunc",
+}
+
+# Approximations on a GPU; all of float32.
+_FAST: Final = ("cosf", "exp10f", "expf", "log10f", "log2f", "logf", "powf", "sincosf", "sinf", "tanf")
+
+
+def _entries() -> dict[str, tuple[str, Code]]:
+    """Every function: its signature and what emits its code."""
+    table: dict[str, tuple[str, Code]] = {**BITS, **ROUNDED, **SPECIAL}
+    for kind, suffix in (("d", ""), ("f", "f")):
+        one, two = f"{kind}({kind})", f"{kind}({kind},{kind})"
+        table |= {name + suffix: (one, like(function)) for name, function in _UNARY_MATH.items()}
+        table |= {name + suffix: (two, like(function)) for name, function in _BINARY_MATH.items()}
+        table |= {name + suffix: (one, c_function(name + suffix)) for name in _UNARY_C}
+        table |= {name + suffix: (two, c_function(name + suffix)) for name in _BINARY_C}
+        table |= {name + suffix: (one, llvm(instruction)) for name, instruction in _WHOLE.items()}
+        table |= {name + suffix: (f"{kind}(i,{kind})", c_function(name + suffix)) for name in ("jn", "yn")}
+        table |= {name + suffix: (f"{kind}({kind},i)", c_function("ldexp" + suffix)) for name in ("ldexp", "scalbn")}
+        table["fma" + suffix] = f"{kind}({kind},{kind},{kind})", llvm("fma")
+        table["frexp" + suffix] = f"{kind}i({kind})", c_function("frexp" + suffix)
+        table["modf" + suffix] = f"{kind}{kind}({kind})", c_function("modf" + suffix)
+    table |= {f"fast_{name}": table[name] for name in _FAST}
+    table["fast_fdividef"] = "f(f,f)", like(operator.truediv)
+    return table
+
+
+class _Library(Mapping[str, Any]):
+    """Path below `numba.cuda` -> function; each is made when it is first asked for, as 300 would take long to make."""
+
+    def __init__(self) -> None:
+        self._entries = {f"libdevice.{name}": entry for name, entry in _entries().items()}
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, path: str) -> Any:
+        if path not in self._made:
+            signature, code = self._entries[path]
+            self._made[path] = typed(f"cuda.{path}", signature, code)
+        return self._made[path]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+LIBDEVICE: Final[Mapping[str, Any]] = _Library()

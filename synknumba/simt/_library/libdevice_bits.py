@@ -1,0 +1,222 @@
+"""The part of `cuda.libdevice` that works on integers and on the bits of floats.
+
+Unsigned numbers travel in signed types, as in Numba's signatures of libdevice: their bits are right. The Python bodies compute
+in int64, and what they return is cut to the width of the result.
+"""
+
+from typing import Any, Final
+
+from llvmlite import ir
+
+from synknumba.simt._library.typed import Code, body, intrinsic_suffix, llvm
+
+_LOW32 = 0xFFFFFFFF
+_LOW24 = 0xFFFFFF
+
+
+def _absolute(x: int) -> int:
+    return x if x >= 0 else -x
+
+
+def _byte_perm(x: int, y: int, selector: int) -> int:
+    both = (x & _LOW32) | (y << 32)
+    result = 0
+    for place in range(4):
+        chosen = (selector >> (4 * place)) & 7
+        result |= ((both >> (8 * chosen)) & 0xFF) << (8 * place)
+    return result
+
+
+def _hadd(x: int, y: int) -> int:
+    return (x + y) >> 1
+
+
+def _rhadd(x: int, y: int) -> int:
+    return (x + y + 1) >> 1
+
+
+def _uhadd(x: int, y: int) -> int:
+    return ((x & _LOW32) + (y & _LOW32)) >> 1
+
+
+def _urhadd(x: int, y: int) -> int:
+    return ((x & _LOW32) + (y & _LOW32) + 1) >> 1
+
+
+def _mul24(x: int, y: int) -> int:
+    return (((x & _LOW24) ^ 0x800000) - 0x800000) * (((y & _LOW24) ^ 0x800000) - 0x800000)
+
+
+def _umul24(x: int, y: int) -> int:
+    return (x & _LOW24) * (y & _LOW24)
+
+
+def _sad(x: int, y: int, z: int) -> int:
+    return abs(x - y) + z
+
+
+def _usad(x: int, y: int, z: int) -> int:
+    return abs((x & _LOW32) - (y & _LOW32)) + z
+
+
+def _high_half(*, signed: bool) -> Code:
+    """The upper half of a product that is twice as wide as its factors."""
+
+    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        width = args[0].type.width
+        wide = ir.IntType(2 * width)
+        x, y = (builder.sext(arg, wide) if signed else builder.zext(arg, wide) for arg in args)
+        return builder.trunc(builder.lshr(builder.mul(x, y), ir.Constant(wide, width)), args[0].type)
+
+    return code
+
+
+def _choose(sign: str, *, signed: bool) -> Code:
+    """The first argument where the comparison holds, else the second."""
+
+    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        compare = builder.icmp_signed if signed else builder.icmp_unsigned
+        return builder.select(compare(sign, *args), *args)
+
+    return code
+
+
+def _lowest_bit(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """The place of the lowest set bit, counted from 1; 0 if there is none."""
+    kind = args[0].type
+    place = builder.add(builder.cttz(args[0], ir.Constant(ir.IntType(1), 0)), ir.Constant(kind, 1))
+    place = builder.select(builder.icmp_unsigned("==", args[0], ir.Constant(kind, 0)), ir.Constant(kind, 0), place)
+    return builder.trunc(place, ir.IntType(32)) if kind.width > 32 else place
+
+
+def _reinterpret(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    return builder.bitcast(args[0], context.get_value_type(signature.return_type))
+
+
+def _word(shift: int) -> Code:
+    """32 of the 64 bits of a double, from a place on."""
+
+    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        bits = builder.bitcast(args[0], ir.IntType(64))
+        return builder.trunc(builder.lshr(bits, ir.Constant(bits.type, shift)), ir.IntType(32))
+
+    return code
+
+
+def _join(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    wide = ir.IntType(64)
+    high = builder.shl(builder.zext(args[0], wide), ir.Constant(wide, 32))
+    return builder.bitcast(builder.or_(high, builder.zext(args[1], wide)), ir.DoubleType())
+
+
+def float_bits(builder: Any, value: Any) -> Any:
+    """The bits of a float as an integer."""
+    return builder.bitcast(value, ir.IntType(64 if value.type == ir.DoubleType() else 32))
+
+
+def _class(sign: str) -> Code:
+    """Whether the magnitude of a float compares so with infinity. On the bits, which fast-math leaves alone."""
+
+    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        bits = float_bits(builder, args[0])
+        infinity = 0x7FF << 52 if bits.type.width == 64 else 0xFF << 23
+        magnitude = builder.and_(bits, ir.Constant(bits.type, (1 << (bits.type.width - 1)) - 1))
+        return builder.zext(builder.icmp_unsigned(sign, magnitude, ir.Constant(bits.type, infinity)), ir.IntType(32))
+
+    return code
+
+
+def _signbit(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+    bits = float_bits(builder, args[0])
+    sign = builder.lshr(bits, ir.Constant(bits.type, bits.type.width - 1))
+    return builder.trunc(sign, ir.IntType(32)) if bits.type.width > 32 else sign
+
+
+def _to_integer(rounding: str, *, signed: bool) -> Code:
+    """A float, rounded, as an integer; what lies outside becomes the nearest there is.
+
+    NaN becomes 0 where both are of 32 bits, else the integer with only its highest bit set (PTX ISA, instruction `cvt`).
+    """
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        (value,), integer = args, context.get_value_type(signature.return_type)
+        real = intrinsic_suffix(value.type)
+        whole = builder.module.declare_intrinsic(f"llvm.{rounding}.{real}", (), ir.FunctionType(value.type, [value.type]))
+        name = f"llvm.fpto{'s' if signed else 'u'}i.sat.{integer}.{real}"
+        cast = builder.module.declare_intrinsic(name, (), ir.FunctionType(integer, [value.type]))
+        number = builder.call(cast, [builder.call(whole, [value])])
+        if value.type == ir.FloatType() and integer.width == 32:
+            return number
+        highest = ir.Constant(integer, 1 << (integer.width - 1))
+        is_nan = _class(">")(context, builder, signature, args)
+        return builder.select(builder.trunc(is_nan, ir.IntType(1)), highest, number)
+
+    return code
+
+
+# How CUDA's suffixes round, in LLVM's words: down, to nearest even, up, to zero.
+ROUNDINGS: Final = {"rd": "floor", "rn": "rint", "ru": "ceil", "rz": "trunc"}
+
+# Name -> signature and code.
+BITS: Final[dict[str, tuple[str, Code]]] = {
+    "abs": ("i(i)", body(_absolute)),
+    "llabs": ("l(l)", body(_absolute)),
+    "brev": ("i(i)", llvm("bitreverse")),
+    "brevll": ("l(l)", llvm("bitreverse")),
+    "byte_perm": ("i(i,i,i)", body(_byte_perm)),
+    "clz": ("i(i)", llvm("ctlz", False)),
+    "clzll": ("i(l)", llvm("ctlz", False)),
+    "popc": ("i(i)", llvm("ctpop")),
+    "popcll": ("i(l)", llvm("ctpop")),
+    "ffs": ("i(i)", _lowest_bit),
+    "ffsll": ("i(l)", _lowest_bit),
+    "hadd": ("i(i,i)", body(_hadd)),
+    "rhadd": ("i(i,i)", body(_rhadd)),
+    "uhadd": ("i(i,i)", body(_uhadd)),
+    "urhadd": ("i(i,i)", body(_urhadd)),
+    "mul24": ("i(i,i)", body(_mul24)),
+    "umul24": ("i(i,i)", body(_umul24)),
+    "mulhi": ("i(i,i)", _high_half(signed=True)),
+    "mul64hi": ("l(l,l)", _high_half(signed=True)),
+    "umulhi": ("i(i,i)", _high_half(signed=False)),
+    "umul64hi": ("l(l,l)", _high_half(signed=False)),
+    "sad": ("i(i,i,i)", body(_sad)),
+    "usad": ("i(i,i,i)", body(_usad)),
+    "max": ("i(i,i)", _choose(">", signed=True)),
+    "min": ("i(i,i)", _choose("<", signed=True)),
+    "llmax": ("l(l,l)", _choose(">", signed=True)),
+    "llmin": ("l(l,l)", _choose("<", signed=True)),
+    "umax": ("i(i,i)", _choose(">", signed=False)),
+    "umin": ("i(i,i)", _choose("<", signed=False)),
+    "ullmax": ("l(l,l)", _choose(">", signed=False)),
+    "ullmin": ("l(l,l)", _choose("<", signed=False)),
+    "float_as_int": ("i(f)", _reinterpret),
+    "int_as_float": ("f(i)", _reinterpret),
+    "double_as_longlong": ("l(d)", _reinterpret),
+    "longlong_as_double": ("d(l)", _reinterpret),
+    "double2hiint": ("i(d)", _word(32)),
+    "double2loint": ("i(d)", _word(0)),
+    "hiloint2double": ("d(i,i)", _join),
+    "isnanf": ("i(f)", _class(">")),
+    "isnand": ("i(d)", _class(">")),
+    "isinff": ("i(f)", _class("==")),
+    "isinfd": ("i(d)", _class("==")),
+    "finitef": ("i(f)", _class("<")),
+    "isfinited": ("i(d)", _class("<")),
+    "signbitf": ("i(f)", _signbit),
+    "signbitd": ("i(d)", _signbit),
+    "llrint": ("l(d)", _to_integer("rint", signed=True)),
+    "llrintf": ("l(f)", _to_integer("rint", signed=True)),
+    "llround": ("l(d)", _to_integer("round", signed=True)),
+    "llroundf": ("l(f)", _to_integer("round", signed=True)),
+    **{
+        f"{real}2{'' if signed else 'u'}{integer}_{suffix}": (
+            f"{'l' if integer == 'll' else 'i'}({real[0]})",
+            _to_integer(rounding, signed=signed),
+        )
+        for real in ("float", "double")
+        for integer in ("int", "ll")
+        for signed in (True, False)
+        for suffix, rounding in ROUNDINGS.items()
+    },
+}

@@ -1,0 +1,345 @@
+"""Arithmetic of `cuda.libdevice` with a direction of rounding: `_rn` to nearest, `_rd` down, `_ru` up, `_rz` to zero.
+
+A result is computed to nearest, and the sign of what was lost tells whether to step to the next number in the direction asked
+for. Each `_lost_*` gives that sign exactly: in float64, on mantissas scaled into [0.5, 1), so that nothing under- or overflows.
+With Sterbenz' and Dekker's results (Muller et al., Handbook of Floating-Point Arithmetic, 2nd ed. 2018, sections 4.2 and 4.4)
+the differences below are exact or at least of the right sign.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from synknumba.simt._library.bits import fma
+from synknumba.simt._library.libdevice_bits import float_bits
+from synknumba.simt._library.typed import Code, body, strict
+
+# A term this many times (as a power of two) smaller than another changes no result but where the other is exact.
+_FAR_BELOW = 200
+_FAR_ABOVE = 120
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _step_up(_context: Any, value: types.Type) -> Any:
+    """The next larger float."""
+    if not isinstance(value, types.Float):
+        return None
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        bits = float_bits(builder, args[0])
+        one, zero = ir.Constant(bits.type, 1), ir.Constant(bits.type, 0)
+        away, towards = builder.add(bits, one), builder.sub(bits, one)
+        moved = builder.select(builder.icmp_signed(">=", bits, zero), away, towards)
+        is_zero = builder.icmp_unsigned("==", builder.shl(bits, one), zero)
+        return builder.bitcast(builder.select(is_zero, one, moved), args[0].type)
+
+    return value(value), codegen
+
+
+# ---- the sign of what rounding to nearest lost: exact result minus rounded one
+
+
+@strict
+def _lost_if_infinite(result: float, all_finite: bool) -> float:
+    """What an infinite result has lost: it is an overflow where the arguments are finite."""
+    return -result if all_finite else 0.0
+
+
+@strict
+def _lost_add(x: float, y: float, result: float) -> float:
+    if not math.isfinite(result):
+        return _lost_if_infinite(result, math.isfinite(x) and math.isfinite(y))
+    total = x + y
+    rest = y - (total - x) if abs(x) >= abs(y) else x - (total - y)
+    lost = total - result
+    return lost if lost != 0.0 else rest
+
+
+@strict
+def _lost_mul(x: float, y: float, result: float) -> float:
+    if not math.isfinite(result):
+        return _lost_if_infinite(result, math.isfinite(x) and math.isfinite(y))
+    if x == 0.0 or y == 0.0:
+        return 0.0
+    x, x_exponent = math.frexp(x)
+    y, y_exponent = math.frexp(y)
+    return fma(x, y, -math.ldexp(result, -(x_exponent + y_exponent)))  # type: ignore[no-any-return]
+
+
+@strict
+def _lost_div(x: float, y: float, result: float) -> float:
+    if x == 0.0 or y == 0.0 or not math.isfinite(x) or not math.isfinite(y):
+        return 0.0
+    if not math.isfinite(result):
+        return -result
+    x, x_exponent = math.frexp(x)
+    y, y_exponent = math.frexp(y)
+    lost = fma(-math.ldexp(result, y_exponent - x_exponent), y, x)
+    return lost if y > 0.0 else -lost
+
+
+@strict
+def _lost_sqrt(x: float, result: float) -> float:
+    if not (x > 0.0 and math.isfinite(x)):
+        return 0.0
+    x, exponent = math.frexp(x)
+    if exponent % 2 != 0:
+        x, exponent = 2.0 * x, exponent - 1
+    result = math.ldexp(result, -(exponent // 2))
+    return fma(-result, result, x)  # type: ignore[no-any-return]
+
+
+@strict
+def _two_sum(x: float, y: float) -> tuple[float, float]:
+    """The sum, and what it lost (Knuth)."""
+    total = x + y
+    y_part = total - x
+    return total, (x - (total - y_part)) + (y - y_part)
+
+
+@strict
+def _lost_fma(x: float, y: float, z: float, result: float) -> float:
+    if not math.isfinite(result):
+        return _lost_if_infinite(result, math.isfinite(x) and math.isfinite(y) and math.isfinite(z))
+    if x == 0.0 or y == 0.0:
+        return 0.0
+    if z == 0.0:
+        return _lost_mul(x, y, result)
+    x, x_exponent = math.frexp(x)
+    y, y_exponent = math.frexp(y)
+    exponent = x_exponent + y_exponent
+    distance = math.frexp(z)[1] - exponent
+    if distance > _FAR_ABOVE:  # the result is z
+        return x * y
+    if distance < -_FAR_BELOW:
+        lost = fma(x, y, -math.ldexp(result, -exponent))
+        return lost if lost != 0.0 else z
+    # Exactly x * y + z - result as a sum of four terms that do not overlap (Shewchuk 1997, "Grow-Expansion"); the sign is that
+    # of the largest.
+    product = x * y
+    terms = fma(x, y, -product), product
+    total, term0 = _two_sum(math.ldexp(z, -exponent), terms[0])
+    term2, term1 = _two_sum(total, terms[1])
+    total, term0 = _two_sum(-math.ldexp(result, -exponent), term0)
+    total, term1 = _two_sum(total, term1)
+    term3, term2 = _two_sum(total, term2)
+    if term3 != 0.0:
+        return term3
+    if term2 != 0.0:
+        return term2
+    return term1 if term1 != 0.0 else term0
+
+
+# ---- the step in a direction
+
+
+@strict
+def _down(result: float, lost: float) -> float:
+    return -_step_up(-result) if lost < 0.0 else result  # type: ignore[no-any-return]
+
+
+@strict
+def _up(result: float, lost: float) -> float:
+    return _step_up(result) if lost > 0.0 else result  # type: ignore[no-any-return]
+
+
+@strict
+def _to_zero(result: float, lost: float) -> float:
+    if result > 0.0 and lost < 0.0:
+        return -_step_up(-result)  # type: ignore[no-any-return]
+    return _step_up(result) if result < 0.0 and lost > 0.0 else result  # type: ignore[no-any-return]
+
+
+_DIRECTIONS: Final[dict[str, Any]] = {"rd": _down, "ru": _up, "rz": _to_zero}
+
+# ---- the operations to nearest
+
+
+def _add(x: float, y: float) -> float:
+    return x + y
+
+
+def _sub(x: float, y: float) -> float:
+    return x - y
+
+
+def _mul(x: float, y: float) -> float:
+    return x * y
+
+
+def _div(x: float, y: float) -> float:
+    return x / y
+
+
+def _rcp(x: float) -> Any:
+    return np.float32(1.0) / x
+
+
+def _sqrt(x: float) -> float:
+    return math.sqrt(x)
+
+
+def _fma(x: float, y: float, z: float) -> float:
+    return fma(x, y, z)  # type: ignore[no-any-return]
+
+
+def _rsqrt(x: float) -> float:
+    # Through float64: for no float32 do the two roundings differ from one, as a test shows for all mantissas near a tie.
+    return 1.0 / math.sqrt(np.float64(x))
+
+
+# ---- the operations in a direction
+
+
+@strict
+def _is_negative(x: float) -> bool:
+    return math.copysign(1.0, x) < 0.0
+
+
+def _directed_add(step: Any) -> Callable[..., Any]:
+    down = step is _down
+
+    def rounded(x: float, y: float) -> Any:
+        result = x + y
+        if down and result == 0.0 and (_is_negative(x) or _is_negative(y)):
+            return -abs(result)  # IEEE 754: x - x is -0 when rounding down
+        return step(result, _lost_add(np.float64(x), np.float64(y), np.float64(result)))
+
+    return rounded
+
+
+def _directed_sub(step: Any) -> Callable[..., Any]:
+    add = strict(_directed_add(step))
+
+    def rounded(x: float, y: float) -> Any:
+        return add(x, -y)
+
+    return rounded
+
+
+def _directed_mul(step: Any) -> Callable[..., Any]:
+    def rounded(x: float, y: float) -> Any:
+        result = x * y
+        return step(result, _lost_mul(np.float64(x), np.float64(y), np.float64(result)))
+
+    return rounded
+
+
+def _directed_div(step: Any) -> Callable[..., Any]:
+    def rounded(x: float, y: float) -> Any:
+        result = x / y
+        return step(result, _lost_div(np.float64(x), np.float64(y), np.float64(result)))
+
+    return rounded
+
+
+def _directed_rcp(step: Any) -> Callable[..., Any]:
+    divide = strict(_directed_div(step))
+
+    def rounded(x: float) -> Any:
+        return divide(np.float32(1.0), x)
+
+    return rounded
+
+
+def _directed_sqrt(step: Any) -> Callable[..., Any]:
+    def rounded(x: float) -> Any:
+        result = math.sqrt(x)
+        return step(result, _lost_sqrt(np.float64(x), np.float64(result)))
+
+    return rounded
+
+
+def _directed_fma(step: Any) -> Callable[..., Any]:
+    down = step is _down
+
+    def rounded(x: float, y: float, z: float) -> Any:
+        result = fma(x, y, z)
+        lost = _lost_fma(np.float64(x), np.float64(y), np.float64(z), np.float64(result))
+        if down and result == 0.0 and lost == 0.0 and (_is_negative(x) != _is_negative(y) or _is_negative(z)):
+            return -abs(result)
+        return step(result, lost)
+
+    return rounded
+
+
+# ---- conversions
+
+
+def _narrow(x: float) -> Any:
+    return np.float32(x)
+
+
+def _directed_narrow(step: Any) -> Callable[..., Any]:
+    def rounded(x: float) -> Any:
+        result = np.float32(x)
+        return step(result, x - np.float64(result))
+
+    return rounded
+
+
+def _from_integer(bits: int, real: Any, *, signed: bool, step: Any = None) -> Callable[..., Any]:
+    """An integer of that many bits as a float."""
+    integer = np.dtype(f"{'i' if signed else 'u'}{bits // 8}").type
+    limit = 2.0 ** (bits - signed)
+
+    def nearest(x: int) -> Any:
+        return real(integer(x))
+
+    def rounded(x: int) -> Any:
+        number = integer(x)
+        result = real(number)
+        if result >= limit:  # rounded up to what no such integer is
+            return step(result, -1.0)
+        back = integer(result)
+        return step(result, np.float64(number > back) - np.float64(number < back))
+
+    return nearest if step is None else rounded
+
+
+def _arithmetic() -> dict[str, tuple[str, Code]]:
+    table: dict[str, tuple[str, Code]] = {"frsqrt_rn": ("f(f)", body(_rsqrt))}
+    for name, args, nearest, directed in (
+        ("add", "{0},{0}", _add, _directed_add),
+        ("sub", "{0},{0}", _sub, _directed_sub),
+        ("mul", "{0},{0}", _mul, _directed_mul),
+        ("div", "{0},{0}", _div, _directed_div),
+        ("rcp", "{0}", _rcp, _directed_rcp),
+        ("sqrt", "{0}", _sqrt, _directed_sqrt),
+        ("fma", "{0},{0},{0}", _fma, _directed_fma),
+    ):
+        for kind in "fd":
+            if kind + name == "dsub":  # Numba does not declare it
+                continue
+            base = {"fma": "fma" if kind == "d" else "fmaf"}.get(name, kind + name)
+            signature = f"{kind}({args.format(kind)})"
+            table[f"{base}_rn"] = signature, body(nearest)
+            for suffix, step in _DIRECTIONS.items():
+                table[f"{base}_{suffix}"] = signature, body(directed(step))
+    return table
+
+
+def _conversions() -> dict[str, tuple[str, Code]]:
+    table: dict[str, tuple[str, Code]] = {"double2float_rn": ("f(d)", body(_narrow))}
+    for suffix, step in _DIRECTIONS.items():
+        table[f"double2float_{suffix}"] = "f(d)", body(_directed_narrow(step))
+    for word, letter, bits in (("int", "i", 32), ("ll", "l", 64)):
+        for real, kind in (("float", np.float32), ("double", np.float64)):
+            for signed in (True, False):
+                name = f"{'' if signed else 'u'}{word}2{real}"
+                signature = f"{real[0]}({letter})"
+                table[f"{name}_rn"] = signature, body(_from_integer(bits, kind, signed=signed))
+                if bits == 32 and real == "double":  # always exact
+                    continue
+                for suffix, step in _DIRECTIONS.items():
+                    table[f"{name}_{suffix}"] = signature, body(_from_integer(bits, kind, signed=signed, step=step))
+    return table
+
+
+# Name -> signature and code.
+ROUNDED: Final[dict[str, tuple[str, Code]]] = {**_arithmetic(), **_conversions()}

@@ -1,0 +1,118 @@
+"""What each operation of `numba.cuda` becomes on the CPU, and why the others cannot.
+
+Paths are those below the module `numba.cuda`. `numba.cuda` itself is imported only when a kernel is translated.
+"""
+
+from collections import ChainMap
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from synknumba._errors import DeviceError
+from synknumba.simt._library.atomics import ATOMICS
+from synknumba.simt._library.bits import brev, cbrt, clz, ffs, fma, popc, selp
+from synknumba.simt._library.libdevice import LIBDEVICE
+from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
+from synknumba.simt._library.vectors import VECTORS
+
+AXES: Final = "xyz"
+
+# Thread and block index, size of block and grid; and the thread's number within its block, x fastest.
+THREAD: Final = {axis: f"_k_t{axis}" for axis in AXES}
+BLOCK: Final = {axis: f"_k_b{axis}" for axis in AXES}
+BLOCK_SIZE: Final = {axis: f"_k_B{axis}" for axis in AXES}
+GRID_SIZE: Final = {axis: f"_k_G{axis}" for axis in AXES}
+LINEAR: Final = "_k_lin"
+
+SIZES: Final = (*GRID_SIZE.values(), *BLOCK_SIZE.values())
+STATE: Final = (*THREAD.values(), *BLOCK.values(), *BLOCK_SIZE.values(), *GRID_SIZE.values())
+VARYING_STATE: Final = frozenset({*THREAD.values(), LINEAR})
+
+INDICES: Final[dict[str, str]] = {
+    f"{path}.{axis}": names[axis]
+    for path, names in (("threadIdx", THREAD), ("blockIdx", BLOCK), ("blockDim", BLOCK_SIZE), ("gridDim", GRID_SIZE))
+    for axis in AXES
+}
+
+_FUNCTIONS: Final[dict[str, Any]] = {
+    **{f"atomic.{name}": function for name, function in ATOMICS.items()},
+    "popc": popc,
+    "brev": brev,
+    "clz": clz,
+    "ffs": ffs,
+    "fma": fma,
+    "cbrt": cbrt,
+    "selp": selp,
+    **VECTORS,
+}
+
+# Those of libdevice are made when they are asked for.
+FUNCTIONS: Final[Mapping[str, Any]] = ChainMap(_FUNCTIONS, LIBDEVICE)  # type: ignore[arg-type]  # it is only read
+
+# One thread runs after the other, in order: there is nothing to wait for.
+FENCES: Final = frozenset({"threadfence", "threadfence_block", "threadfence_system", "nanosleep"})
+
+# Loads and stores with hints for a GPU's caches.
+CACHED_LOADS: Final = frozenset({"ldca", "ldcg", "ldcs", "ldlu", "ldcv"})
+CACHED_STORES: Final = frozenset({"stcg", "stcs", "stwb", "stwt"})
+
+TRIPLES: Final = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
+
+WARP_SIZE: Final = 32
+
+_ON_GPU: Final = "run the kernel on device='cuda'"
+
+# The longest prefix of a path counts.
+_REFUSALS: Final[dict[str, str]] = {
+    "": _ON_GPU,
+    "shared": "of the module cuda.shared use array()",
+    "cg": "of the module cuda.cg use this_grid().sync()",
+    "shfl_sync_intrinsic": "use cuda.shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync",
+    "vote_sync_intrinsic": "use cuda.all_sync, any_sync, eq_sync or ballot_sync",
+    "fp16": "16-bit floats need device='cuda'; on the CPU compute in float32",
+    "threadIdx": "use its .x, .y or .z",
+    "blockIdx": "use its .x, .y or .z",
+    "blockDim": "use its .x, .y or .z",
+    "gridDim": "use its .x, .y or .z",
+}
+
+# The modules below numba.cuda whose functions are for kernels. Those of `random` are ordinary ones.
+MODULES: Final = ("libdevice", "cg", "fp16", "bf16", "random")
+
+# The members of numba.cuda that a kernel may have imported under any name. They are found again by identity.
+HEADS: Final = frozenset(
+    {path.split(".")[0] for path in (*INDICES, *FUNCTIONS, *_REFUSALS, *COLLECTIVES, *BARRIER_PATHS) if path}
+    | FENCES
+    | CACHED_LOADS
+    | CACHED_STORES
+    | {"grid", "gridsize", "laneid", "warpsize", "local", "const", "lanemask_lt"}
+)
+
+
+def way_out(path: str) -> str:
+    """What to do instead of an operation that the CPU cannot run."""
+    parts = path.split(".")
+    for count in range(len(parts), 0, -1):
+        hint = _REFUSALS.get(".".join(parts[:count]))
+        if hint is not None:
+            return hint
+    return _ON_GPU
+
+
+def cuda_module() -> ModuleType:
+    """The module `numba.cuda`.
+
+    Raises:
+        DeviceError: it cannot be imported.
+    """
+    try:
+        from numba import cuda  # it costs 0.3 s, and a broken CUDA installation fails right here
+    except Exception as error:
+        # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an ImportError.
+        message = (
+            f"numba.cuda cannot be imported ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
+            "if numba-cuda is installed without the CUDA runtime, pip install nvidia-cuda-runtime, or pip uninstall numba-cuda"
+        )
+        raise DeviceError(message) from error
+    module: ModuleType = cuda
+    return module

@@ -1,0 +1,161 @@
+"""Functions with one fixed signature, as those of CUDA's C library are: arguments are converted, not dispatched on.
+
+A signature is a string in the manner of Numba's short names, such as `d(d,i)`: float64 from a float64 and an int32. Several
+results make a tuple: `fi(f)`.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llvmlite import ir
+from numba import njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from synknumba.simt._library.intrinsics import check_number
+
+_TYPES: dict[str, types.Type] = {
+    "b": types.boolean,
+    "e": types.float16,
+    "f": types.float32,
+    "d": types.float64,
+    "h": types.int16,
+    "i": types.int32,
+    "l": types.int64,
+}
+
+# Emits the code of a function: (context, builder, signature, argument values) -> value.
+Code = Callable[[Any, Any, Any, Any], Any]
+
+
+def parse_signature(text: str) -> Any:
+    """The Numba signature that a string such as `d(d,i)` stands for."""
+    match = re.fullmatch(r"(\w+)\((\w(?:,\w)*)\)", text)
+    if match is None:
+        message = f"not a signature: {text!r}"
+        raise ValueError(message)
+    results = [_TYPES[letter] for letter in match[1]]
+    result = results[0] if len(results) == 1 else types.Tuple(results)
+    return result(*(_TYPES[letter] for letter in match[2].split(",")))
+
+
+def typed(name: str, signature: str, code: Code) -> Any:
+    """The intrinsic `name` of that signature.
+
+    Args:
+        name: what errors call it.
+        signature: such as `d(d,i)`.
+        code: emits it.
+    """
+    return chosen(name, {signature: code})
+
+
+def chosen(name: str, cases: Mapping[str, Code]) -> Any:
+    """The intrinsic `name` of several signatures: the one that fits the arguments as they are, else the last."""
+    signatures = [(parse_signature(text), code) for text, code in cases.items()]
+
+    def resolve(given: tuple[types.Type, ...]) -> Any:
+        given = tuple(types.unliteral(kind) for kind in given)
+        check_number(name, *given)
+        if any(isinstance(kind, types.Complex) for kind in given):  # CUDA would not convert it either
+            return None
+        for signature, code in signatures:
+            if signature.args == given:
+                return signature, code
+        return signatures[-1]
+
+    # Numba reads the number of arguments off the function.
+    def one(_context: Any, x: types.Type) -> Any:
+        return resolve((x,))
+
+    def two(_context: Any, x: types.Type, y: types.Type) -> Any:
+        return resolve((x, y))
+
+    def three(_context: Any, x: types.Type, y: types.Type, z: types.Type) -> Any:
+        return resolve((x, y, z))
+
+    resolver: Any = (one, two, three)[len(signatures[0][0].args) - 1]
+    resolver.__name__ = resolver.__qualname__ = name.replace(".", "_")
+    return intrinsic(resolver)
+
+
+def like(function: Any) -> Code:
+    """What Numba makes of a function of `math` or an operator, so that loops over it vectorize as ever."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _call(context, builder, function, signature, args)
+
+    return code
+
+
+def body(function: Callable[..., Any]) -> Code:
+    """A Python function, compiled exactly as written: without fast-math, whatever the kernel is compiled with."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _call(context, builder, _strict(function), signature, args)
+
+    return code
+
+
+@functools.cache
+def _strict(function: Callable[..., Any]) -> Any:
+    return strict(function)
+
+
+def strict(function: Callable[..., Any]) -> Any:
+    """An njit function without fast-math: `a * b + c` is not contracted, NaN and the sign of zero are kept."""
+    return njit(error_model="numpy", fastmath=False, forceinline=True)(function)
+
+
+def _call(context: Any, builder: Any, function: Any, signature: Any, args: Any) -> Any:
+    callee = context.typing_context.resolve_value_type(function)
+    found = callee.get_call_type(context.typing_context, signature.args, {})
+    implementation = context.get_function(callee, found)
+    context.add_linking_libs(getattr(implementation, "libs", ()))
+    args = [
+        context.cast(builder, arg, given, wanted) for arg, given, wanted in zip(args, signature.args, found.args, strict=True)
+    ]
+    return context.cast(builder, implementation(builder, args), found.return_type, signature.return_type)
+
+
+def c_function(name: str) -> Code:
+    """The function of the C library; results after the first are what it writes through pointers at the end."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        result = signature.return_type
+        kinds = list(result) if isinstance(result, types.BaseTuple) else [result]
+        values = [context.get_value_type(kind) for kind in kinds]
+        written = [cgutils.alloca_once(builder, value) for value in values[1:]]
+        params = [arg.type for arg in (*args, *written)]
+        function_type = ir.FunctionType(values[0], params)
+        if not written:  # errno is nobody's business, and without it LLVM may move and vectorize the call
+            function = cgutils.insert_pure_function(builder.module, function_type, name)
+            return builder.call(function, args)
+        function = cgutils.get_or_insert_function(builder.module, function_type, name)
+        first = builder.call(function, [*args, *written])
+        return context.make_tuple(builder, result, [first, *(builder.load(place) for place in written)])
+
+    return code
+
+
+def llvm(name: str, *constants: bool) -> Code:
+    """LLVM's intrinsic of that name, overloaded on the type of its first argument."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        flags = [ir.Constant(ir.IntType(1), constant) for constant in constants]
+        kinds = [value.type for value in (*args, *flags)]
+        function = builder.module.declare_intrinsic(
+            f"llvm.{name}.{intrinsic_suffix(args[0].type)}", (), ir.FunctionType(args[0].type, kinds)
+        )
+        value = builder.call(function, [*args, *flags])
+        wanted = context.get_value_type(signature.return_type)
+        return value if value.type == wanted else builder.trunc(value, wanted)
+
+    return code
+
+
+def intrinsic_suffix(kind: Any) -> str:
+    """How the name of an LLVM intrinsic ends for a type."""
+    return str(kind.intrinsic_name)

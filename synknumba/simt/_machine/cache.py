@@ -1,0 +1,143 @@
+"""Compiled kernels, kept from one process to the next.
+
+    launch ──types──> key ──> in this process? ──> on disk? ──> lock ──> on disk by now? ──> translate, compile, keep
+
+The key is a digest of everything that the machine code depends on (see `_fingerprint`), so nothing is ever out of date: a
+change makes another key. A kernel found under its key is loaded without being translated. Not Numba's `cache=True`, which looks
+at a file's date instead of at what the function reads, and needs the translated function to look.
+"""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+from weakref import WeakValueDictionary
+
+from numba.core import types
+from numba.core.compiler import CompileResult
+from numba.core.registry import cpu_target
+from numba.core.serialize import dumps
+
+from synknumba.simt._machine.codegen import Compiled, KernelLibrary
+from synknumba.simt._machine.fingerprint import Fingerprint, NotComparableError, environment, type_text
+from synknumba.simt._machine.store import Store, directory
+from synknumba.simt._machine.vector_math import describe
+
+# By key. Loading a kernel twice would define its symbols twice.
+_loaded: WeakValueDictionary[str, Compiled] = WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """How a kernel came by its machine code.
+
+    Attributes:
+        hits: loaded, for so many sets of argument types.
+        misses: compiled, for so many.
+        not_kept: why the one compiled last is not on disk; None if it is.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    not_kept: str | None = None
+
+
+class KernelCache:
+    """The cache, as one kernel sees it.
+
+    Args:
+        function: the plain Python function.
+        options: how it is compiled.
+        enabled: whether to use the cache at all.
+    """
+
+    def __init__(self, function: FunctionType, options: Any, *, enabled: bool) -> None:
+        self._function, self._options, self.enabled = function, options, enabled
+        self._translated: str | None = None
+        self.info = CacheInfo()
+
+    def translating(self) -> None:
+        """To be called before the kernel is translated: it is what it reads now from then on."""
+        if self.enabled and directory() is not None:
+            self._translated = self._digest()[0]
+
+    def get(self, kinds: tuple[types.Type, ...], build: Callable[[str], Compiled]) -> Compiled:
+        """The kernel compiled for these types of its arguments.
+
+        Args:
+            kinds: Numba's types.
+            build: compiles it; called with the key, or with "" if it has none, where there is nothing to load.
+        """
+        path = directory()
+        if not self.enabled or path is None:
+            return self._built(build(""), "the cache is switched off")
+        digest, problem = self._digest(kinds)
+        if problem is not None:
+            return self._built(build(""), problem)
+        key = Fingerprint(digest, *map(type_text, kinds)).hexdigest()
+        store = Store(path)
+        if (found := self._load(store, key)) is not None:
+            return found
+        with store.lock(key):
+            if (found := self._load(store, key)) is not None:
+                return found
+            compiled = build(key)
+            if self._digest(kinds)[0] != digest:
+                return self._built(compiled, "a value that it reads has changed in the meantime")
+            _loaded[key] = compiled
+            return self._built(compiled, _keep(store, key, compiled))
+
+    def _digest(self, kinds: tuple[types.Type, ...] = ()) -> tuple[str, str | None]:
+        """Of the kernel without its argument types, and why it cannot be used as a key."""
+        try:
+            fingerprint = Fingerprint(*environment(), *describe(), self._options)
+            fingerprint.function(self._function)
+            for kind in kinds:
+                type_text(kind)
+        except NotComparableError as error:
+            return "", str(error)
+        digest = fingerprint.hexdigest()
+        if self._translated not in {None, digest}:
+            return digest, "a value that it reads has changed since it was translated"
+        return digest, None
+
+    def _built(self, compiled: Compiled, not_kept: str | None) -> Compiled:
+        self.info = CacheInfo(self.info.hits, self.info.misses + 1, not_kept)
+        return compiled
+
+    def _load(self, store: Store, key: str) -> Compiled | None:
+        found = _loaded.get(key)
+        if found is None:
+            payload = store.read(key)
+            found = None if payload is None else _unpacked(payload)
+            if found is None:
+                return None
+            _loaded[key] = found
+        self.info = CacheInfo(self.info.hits + 1, self.info.misses, self.info.not_kept)
+        return found
+
+
+def _keep(store: Store, key: str, compiled: Compiled) -> str | None:
+    """Writes a compiled kernel to the disk. Returns why it could not be done."""
+    library = compiled.result.library
+    problem = library.bound_to_process() if isinstance(library, KernelLibrary) else "it was compiled in another way"
+    if problem is not None:
+        return problem
+    try:
+        parts = compiled.result._replace(type_annotation="")._reduce()  # noqa: SLF001  # as Numba's own cache does
+        if any(environment.consts for environment in parts[-1] if environment is not compiled.result.environment):
+            return "a function that it calls keeps Python objects"
+        payload = dumps((compiled.text, parts))
+    except Exception as error:  # noqa: BLE001  # whatever an object raises that is pickled: the kernel runs all the same
+        return f"it cannot be pickled ({type(error).__name__}: {error})"
+    return None if store.write(key, payload) else f"{store.path} cannot be written to"
+
+
+def _unpacked(payload: bytes) -> Compiled | None:
+    try:
+        text, parts = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
+        result = CompileResult._rebuild(cpu_target.target_context, *parts)  # noqa: SLF001
+    except Exception:  # noqa: BLE001  # made by something else than this, such as a class that is gone: compiled again
+        return None
+    return Compiled(result.entry_point, text, result)

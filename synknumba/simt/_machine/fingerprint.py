@@ -1,0 +1,396 @@
+"""What a compiled kernel depends on, as a digest: the key of the cache on disk.
+
+Two kernels with the same digest compile to the same machine code. The digest is made without translating anything:
+
+    kernel ── source text, code object, defaults
+      ├── every global and closure variable it names ── numbers, arrays (by their bytes), dtypes, enums, tuples ...
+      ├── every attribute it reads of a module or a class ── the same
+      └── every device function and njit function it names ── each like the kernel itself
+    + Numba's types of the arguments, the options, the versions of the packages, the processor
+
+What comes with Python, NumPy and Numba counts by its name, as their versions are part of the digest. Whatever cannot be
+compared by value from one process to the next (a plain Python object, a pointer) makes the kernel one that is not kept on disk.
+
+Not seen: the body of an `@overload` that somebody gives to a function of NumPy or `math`; and that an njit function was
+compiled for the processor, by a call of the script's own, before a global that it reads was changed.
+"""
+
+import builtins
+import dataclasses
+import dis
+import enum
+import hashlib
+import inspect
+import os
+import platform
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core import config, types
+from numba.core.registry import cpu_target
+
+from synknumba.simt._frontend.scope import is_device_function, is_njit_function
+from synknumba.simt._frontend.signatures import declared_signatures
+from synknumba.simt._library.operations import cuda_module
+
+# What these define is known by name and version. Not all of synknumba: kernels and device functions count by their text.
+NAMED_PACKAGES = (
+    "builtins",
+    "math",
+    "cmath",
+    "operator",
+    "numpy",
+    "numba",
+    "numba_cuda",
+    "llvmlite",
+    "synknumba.random",
+    "synknumba.simt",
+)
+
+# Hashing takes about 1 s for each GB; a kernel with a larger table is compiled anew instead.
+LARGEST_ARRAY = 64 << 20
+
+# Settings of Numba that change the code it makes.
+_NUMBA_SETTINGS = (
+    "OPT",
+    "LOOP_VECTORIZE",
+    "SLP_VECTORIZE",
+    "BOUNDSCHECK",
+    "DEBUGINFO_DEFAULT",
+    "LLVM_REFPRUNE_PASS",
+    "LLVM_REFPRUNE_FLAGS",
+    "ENABLE_PROFILING",
+    "USING_SVML",
+)
+
+_SCALAR_TYPES = (
+    types.Boolean,
+    types.Number,
+    types.NPDatetime,
+    types.NPTimedelta,
+    types.CharSeq,
+    types.UnicodeCharSeq,
+    types.UnicodeType,
+    types.NoneType,
+)
+
+# The files of this compiler and of the functions known by name, as any of them may change what it makes; a version number would
+# not say so while it grows. Looked at when they are imported: they may be edited later.
+_COMPILER_FILES = tuple(
+    (path.name, path.stat().st_size, path.stat().st_mtime_ns)
+    for path in (*sorted(Path(__file__).parents[1].rglob("*.py")), Path(__file__).parents[2] / "random.py")
+)
+
+_GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
+_ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+
+
+# Of the functions that kernels call, as they were when they were seen first.
+_first_digests: WeakKeyDictionary[FunctionType, str] = WeakKeyDictionary()
+
+
+class NotComparableError(Exception):
+    """Something a kernel reads cannot be compared from one process to the next; the message says what."""
+
+
+class Fingerprint:
+    """A digest of Python values.
+
+    Args:
+        parts: the first values that it is made of.
+        inside: the functions in which a call has been found, the kernel first.
+
+    Raises:
+        NotComparableError: a value cannot be compared from one process to the next.
+    """
+
+    def __init__(self, *parts: Any, inside: tuple[FunctionType, ...] = ()) -> None:
+        self._hash = hashlib.sha256()
+        self._inside = inside
+        for part in parts:
+            self.value(part, "an option")
+
+    def hexdigest(self) -> str:
+        """The digest so far."""
+        return self._hash.hexdigest()
+
+    def _add(self, tag: str, data: bytes = b"") -> None:
+        """Every piece says what it is and how long: no two sequences of pieces give the same bytes."""
+        self._hash.update(f"{tag} {len(data)}:".encode())
+        self._hash.update(data)
+
+    def _text(self, tag: str, text: object) -> None:
+        self._add(tag, str(text).encode("utf-8", "surrogatepass"))
+
+    # ---- functions
+
+    def function(self, function: FunctionType) -> None:
+        """Adds a function with all that it reads, and the functions that it calls."""
+        if function in self._inside:  # what it was when it was compiled could not be told from what it is
+            message = f"{function.__qualname__} is recursive"
+            raise NotComparableError(message)
+        within = Fingerprint(inside=(*self._inside, function))
+        within._read(function)
+        digest = within.hexdigest()
+        # What a kernel calls is compiled once in a process; a global it read then is what it is from then on.
+        if self._inside and _first_digests.setdefault(function, digest) != digest:
+            message = f"{function.__qualname__} reads a value that has changed since it was compiled"
+            raise NotComparableError(message)
+        self._text("function", digest)
+
+    def _read(self, function: FunctionType) -> None:
+        self._text("name", f"{function.__module__} {function.__qualname__}")
+        self._text("source", _source(function))
+        self._code(function.__code__)
+        closure = dict(_closure(function))
+        problems = []
+        for chain in sorted(set(_names_read(function.__code__, closure))):
+            try:
+                self._name(chain, closure, function.__globals__)
+            except NotComparableError as error:  # raised when all that is called has been seen: it is compiled all the same
+                problems.append(error)
+        if problems:
+            raise problems[0]
+        self.value(function.__defaults__, f"the defaults of {function.__qualname__}")
+        self.value(function.__kwdefaults__, f"the defaults of {function.__qualname__}")
+
+    def _code(self, code: CodeType) -> None:
+        for field in ("co_name", "co_qualname", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags"):
+            self._text(field, getattr(code, field))
+        # Error messages name the file and the line. The directory of a notebook's cells is another one in each session.
+        where = Path(code.co_filename)
+        self._text("place", f"{where if where.exists() else where.name}:{code.co_firstlineno}")
+        self._text("arguments", (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount))
+        self._add("co_code", code.co_code)
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                self._code(constant)
+            else:
+                self.value(constant, "a constant")
+
+    def _name(self, chain: tuple[str, ...], closure: Mapping[str, Any], namespace: Mapping[str, Any]) -> None:
+        """Adds what a name, or a chain of attributes such as `module.table.shape`, stands for."""
+        self._text("name", ".".join(chain))
+        head, *attributes = chain
+        known = closure if head in closure else namespace if head in namespace else vars(builtins)
+        if head not in known:
+            self._add("missing")  # the compiler will say so
+            return
+        value, text = known[head], head
+        for attribute in attributes:
+            if not isinstance(value, (ModuleType, type)):
+                break  # the whole value counts, whichever part of it is read
+            if _is_named(value):
+                self._text("named", f"{_full_name(value)} {attributes}")
+                return
+            try:
+                value = getattr(value, attribute)
+            except AttributeError:
+                self._add("missing")
+                return
+            text = f"{text}.{attribute}"
+        self.value(value, text)
+
+    # ---- values
+
+    def value(self, value: Any, name: str) -> None:
+        """Adds a value.
+
+        Args:
+            value: anything that a kernel may name.
+            name: what to call it in the error.
+        """
+        kind = type(value)
+        if value is None or value is Ellipsis or kind in {bool, int, str, range, slice}:
+            self._text(kind.__name__, repr(value))
+        elif kind in {float, complex}:  # by their bits: 0.0 equals -0.0, and NaN not itself
+            self._add(kind.__name__, struct.pack("<dd", complex(value).real, complex(value).imag))
+        elif kind is bytes:
+            self._add("bytes", value)
+        elif isinstance(value, enum.Enum):
+            self._text("enum", f"{kind.__module__} {kind.__qualname__} {value.name}")
+            self.value(value.value, name)
+        elif isinstance(value, (tuple, list)):
+            self._text("sequence", f"{kind.__module__} {kind.__qualname__} {getattr(value, '_fields', '')} {len(value)}")
+            for item in value:
+                self.value(item, name)
+        elif isinstance(value, (set, frozenset)):
+            self.value(sorted(Fingerprint(item).hexdigest() for item in value), name)
+        elif kind is dict:
+            self.value([*value.items()], name)
+        elif isinstance(value, np.dtype):
+            self._text("dtype", f"{value!r} {value.itemsize} {value.isalignedstruct}")
+        elif isinstance(value, (np.ndarray, np.generic)):
+            self._array(value, name)
+        elif isinstance(value, types.Type):
+            self._text("type", type_text(value))
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type) and _is_named(kind):
+            self.value([(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)], name)
+        else:
+            self._object(value, name)
+
+    def _array(self, value: Any, name: str) -> None:
+        if type(value) is not np.ndarray and not isinstance(value, np.generic):
+            message = f"{name} is a {type(value).__qualname__}, which cannot be compared with that of another process"
+            raise NotComparableError(message)
+        if value.dtype.hasobject or value.nbytes > LARGEST_ARRAY:
+            message = f"{name} is an array of Python objects, or larger than {LARGEST_ARRAY >> 20} MiB"
+            raise NotComparableError(message)
+        self.value(value.dtype, name)
+        self._text("array", (type(value).__name__, value.shape, value.strides, value.flags.num))
+        self._add("elements", value.tobytes())
+
+    def _object(self, value: Any, name: str) -> None:
+        """Functions, classes, modules, members of `numba.cuda`."""
+        member = _cuda_members().get(id(value))
+        if member is not None:
+            self._text("numba.cuda", member)
+        elif _is_named(value):
+            self._text("named", _full_name(value))
+        elif is_device_function(value) or is_njit_function(value):
+            if _compiled_unseen(value):
+                message = f"{name} was compiled before it was looked at, perhaps with other values"
+                raise NotComparableError(message)
+            self._text("compiled", type(value).__name__)
+            self.value(getattr(value, "targetoptions", None), name)
+            self.value([(one.args, one.result) for one in declared_signatures(value)], name)
+            self.function(value.py_func)
+        elif isinstance(value, type) and issubclass(value, enum.Enum):
+            self.value([*value], name)
+            self._text("enum class", _full_name(value))
+        elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+            self._text("named tuple", f"{_full_name(value)} {value._fields}")
+        else:
+            message = f"{name} is a {type(value).__qualname__}, which cannot be compared with that of another process"
+            raise NotComparableError(message)
+
+
+def type_text(kind: types.Type) -> str:
+    """A Numba type in full: its own text leaves out, for example, the fields of a named tuple.
+
+    Raises:
+        NotComparableError: it is a type that Numba does not define, or one that stands for an object.
+    """
+    if isinstance(kind, types.BaseNamedTuple):
+        made = kind.instance_class
+        return f"{_full_name(made)}{made._fields}({_type_texts(kind.types)})"
+    if isinstance(kind, types.BaseTuple):
+        return f"tuple({_type_texts(kind.types)})"
+    if isinstance(kind, types.Record):
+        fields = ", ".join(f"{name}: {type_text(field.type)} at {field.offset}" for name, field in kind.fields.items())
+        return f"record({fields}; {kind.size}, {kind.aligned})"
+    if isinstance(kind, types.NestedArray):
+        return f"nested({type_text(kind.dtype)}, {kind.shape})"
+    if type(kind) is types.Array:
+        return f"array({type_text(kind.dtype)}, {kind.ndim}, {kind.layout}, {kind.mutable}, {kind.aligned})"
+    if isinstance(kind, types.EnumMember):
+        members = Fingerprint([*kind.instance_class]).hexdigest()
+        return f"enum({_full_name(kind.instance_class)}, {members})"
+    if isinstance(kind, _SCALAR_TYPES) and type(kind).__module__.startswith("numba."):
+        return f"{type(kind).__name__}({kind})"
+    message = f"an argument is of the type {kind}, which is not one of Numba's own"
+    raise NotComparableError(message)
+
+
+def _type_texts(kinds: Iterable[types.Type]) -> str:
+    return ", ".join(type_text(kind) for kind in kinds)
+
+
+def _source(function: FunctionType) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""  # an njit function needs none, and a kernel without one is refused
+
+
+def _closure(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # the enclosing function has not assigned it yet
+            continue
+
+
+def _names_read(code: CodeType, closure: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The names that the code does not assign itself, each with the attributes that are read of it at once."""
+    chain: tuple[str, ...] = ()
+    for instruction in dis.get_instructions(code):
+        if chain and instruction.opname in _ATTRIBUTE_READS:
+            chain = (*chain, instruction.argval)
+            continue
+        if instruction.opname == "EXTENDED_ARG":  # belongs to the next one
+            continue
+        if chain:
+            yield chain
+        chain = (instruction.argval,) if instruction.opname in _GLOBAL_READS else ()
+        if instruction.opname in {"LOAD_DEREF", "LOAD_CLASSDEREF"} and instruction.argval not in closure:
+            chain = ()  # a variable of its own
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_read(constant, closure)
+
+
+def _is_named(value: Any) -> bool:
+    """Whether the value is known by its name: it comes with a package whose version counts."""
+    if isinstance(value, ModuleType):
+        module: Any = value.__name__
+    elif isinstance(value, (type, FunctionType, np.ufunc)) or inspect.isbuiltin(value):
+        module = getattr(value, "__module__", None)
+    elif is_device_function(value) or is_njit_function(value):
+        module = value.py_func.__module__
+    else:
+        return False
+    return isinstance(module, str) and any(module == name or module.startswith(f"{name}.") for name in NAMED_PACKAGES)
+
+
+def _compiled_unseen(value: Any) -> bool:
+    """Whether a device function or an njit function was compiled for a GPU by somebody else, such as a program on a rank."""
+    # numba-cuda has a device function of its own for an njit function, and keeps it there.
+    on_gpu = value if type(value).__name__ == "CUDADispatcher" else getattr(value, "_CUDATypingContext__dispatcher", None)
+    return bool(getattr(on_gpu, "overloads", None)) and value.py_func not in _first_digests
+
+
+def _full_name(value: Any) -> str:
+    if isinstance(value, ModuleType):
+        return value.__name__
+    name = getattr(value, "__qualname__", None) or value.__name__
+    return f"{value.__module__}.{name}"
+
+
+@cache
+def _cuda_members() -> dict[int, str]:
+    """What Numba defines in `numba.cuda`, by identity: it may be imported by any name."""
+    return {id(value): name for name, value in vars(cuda_module()).items() if _is_numbas(value)}
+
+
+def _is_numbas(value: Any) -> bool:
+    """Whether it is an object of Numba's own classes; not a module, of which others than Numba's are there too."""
+    module = type(value).__module__
+    return module.startswith(("numba.", "numba_cuda.")) and not isinstance(value, (int, float, str, tuple))
+
+
+# ---- what is the same for all kernels of a process
+
+
+def environment() -> tuple[object, ...]:
+    """Versions, processor and settings: what a compiled kernel depends on besides itself."""
+    settings = [(name, str(getattr(config, name, None))) for name in _NUMBA_SETTINGS]
+    return (*versions(), *cpu_target.target_context.codegen().magic_tuple(), *settings)
+
+
+@cache
+def versions() -> tuple[object, ...]:
+    """Python, the packages, and the files of this compiler."""
+    cuda = sys.modules.get("numba_cuda")
+    simulated = os.environ.get("NUMBA_ENABLE_CUDASIM", "0")
+    packages = (numba.__version__, llvmlite.__version__, np.__version__, getattr(cuda, "__version__", None), simulated)
+    return sys.version, sys.implementation.cache_tag, platform.machine(), *packages, *_COMPILER_FILES
