@@ -13,7 +13,7 @@ from pathlib import Path
 from numba.core import config
 
 from synknumba._device import probe, usable_cores
-from synknumba.simt.internals import Store, describe, directory
+from synknumba.simt.internals import KernelStore, describe, directory
 
 _REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")
 _OPTIONAL = ("numba-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "mpi4py", "threadpoolctl")  # CuPy has a name for each CUDA
@@ -85,7 +85,7 @@ def _cache() -> str:
     path = directory()
     if path is None:
         return "off: kernels are compiled in every process"
-    usage = Store(path).usage()
+    usage = KernelStore(path).usage()
     return f"{path}: {usage.kernels} kernels, {usage.nbytes / 2**20:.1f} MiB"
 
 

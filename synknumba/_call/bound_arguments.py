@@ -12,7 +12,7 @@ from synknumba._host.segment import Segment
 from synknumba._ops import rows as rows_module
 from synknumba._ops.rows import Range, Rows
 from synknumba._types import Array, Batch, RankConstant
-from synknumba._variables.allocation import Storage
+from synknumba._variables.allocation import Allocation
 from synknumba._variables.variable import Variable
 from synknumba._wire.program import Broadcast, Dynamic, HeldRows, Param, Sharded, Tree
 from synknumba._world.world import World
@@ -67,7 +67,7 @@ class Bound:
         return self.world is None
 
     @property
-    def storages(self) -> list[Storage]:
+    def storages(self) -> list[Allocation]:
         """The memory of its variables."""
         return [] if self.dry else [one.storage() for one in self.variables.values()]
 

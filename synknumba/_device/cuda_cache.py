@@ -20,7 +20,7 @@ from typing import Any
 from numba import cuda
 from numba.core.serialize import dumps
 
-from synknumba.simt.internals import CacheInfo, Fingerprint, NotComparableError, Store, directory, type_text, versions
+from synknumba.simt.internals import CacheInfo, Fingerprint, NotComparableError, KernelStore, directory, type_text, versions
 
 # Part of every key: to be raised when the meaning of a key or of a file changes.
 _FORMAT = "CUDA kernel 1"
@@ -90,7 +90,7 @@ class CudaCache:
         fingerprint.function(self._dispatcher.py_func)
         return Fingerprint(fingerprint.hexdigest(), *map(type_text, kinds)).hexdigest()
 
-    def _load(self, store: Store, key: str, kinds: tuple[Any, ...]) -> Any:
+    def _load(self, store: KernelStore, key: str, kinds: tuple[Any, ...]) -> Any:
         payload = store.read(key)
         if payload is None:
             return None
@@ -103,7 +103,7 @@ class CudaCache:
         self.info = CacheInfo(self.info.hits + 1, self.info.misses, self.info.not_kept)
         return kernel
 
-    def _made(self, store: Store, key: str, kinds: tuple[Any, ...]) -> Any:
+    def _made(self, store: KernelStore, key: str, kinds: tuple[Any, ...]) -> Any:
         kernel = self._compiled(kinds, None)
         not_kept = self._keep(store, key, kinds, kernel)
         self.info = CacheInfo(self.info.hits, self.info.misses, not_kept)
@@ -114,7 +114,7 @@ class CudaCache:
         self.info = CacheInfo(self.info.hits, self.info.misses + 1, not_kept)
         return kernel
 
-    def _keep(self, store: Store, key: str, kinds: tuple[Any, ...], kernel: Any) -> str | None:
+    def _keep(self, store: KernelStore, key: str, kinds: tuple[Any, ...], kernel: Any) -> str | None:
         """Writes a kernel to the disk. Returns why that could not be done."""
         if getattr(kernel, "launch_config_sensitive", True):
             return "its code depends on the size of the launch"
@@ -144,10 +144,10 @@ def attach(dispatcher: Any) -> CudaCache | None:
 
 
 @cache
-def _store() -> Store | None:
+def _store() -> KernelStore | None:
     """Asked for once in a process: nothing is known of what was compiled while the cache was switched off."""
     path = directory()
-    return None if path is None else Store(path)
+    return None if path is None else KernelStore(path)
 
 
 @cache

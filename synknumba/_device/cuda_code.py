@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from synknumba._device.cuda_steps import OnStream, Store, keeping
+from synknumba._device.cuda_steps import OnStream, StoreToHost, keeping
 from synknumba._ops.rows import Range, Rows
 
 MAILED_WORDS = 128  # of 4 bytes; more are published
@@ -155,7 +155,7 @@ def move_rows(table: int, row_bytes: int, rows: Rows, together: Any, stream: Any
         np.bool_(back),
     )
     kernel = _module().get_function(f"rows_{size}")
-    step = (Store if back else OnStream)(_launch, stream, kernel, (_blocks(rows.count * words), _THREADS), args)
+    step = (StoreToHost if back else OnStream)(_launch, stream, kernel, (_blocks(rows.count * words), _THREADS), args)
     return keeping(step, together, rows, keeps)
 
 

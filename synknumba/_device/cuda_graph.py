@@ -25,8 +25,8 @@ from cupy.cuda import runtime
 
 from synknumba._device.base import Replay, Step
 from synknumba._device.cuda_code import MAILED_WORDS, Copy, Mailbox, mail, publish
-from synknumba._device.cuda_launch import Launch, make_launch
-from synknumba._device.cuda_steps import CopyOut, Fill, OnStream, Store, all_on_stream
+from synknumba._device.cuda_launch import CudaLaunch, make_launch
+from synknumba._device.cuda_steps import CopyOut, Fill, OnStream, StoreToHost, all_on_stream
 from synknumba._errors import DeviceError
 from synknumba._wire import doorbell
 from synknumba._wire.relaunch import Relaunch, Scalar, Scalars
@@ -104,7 +104,7 @@ def record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay | None:
 
 
 def _record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay:
-    prints = any(step.kernel is not None and step.kernel.prints for step in steps if isinstance(step, Launch))
+    prints = any(step.kernel is not None and step.kernel.prints for step in steps if isinstance(step, CudaLaunch))
     rest, copies = (list(steps), None) if prints else _split(steps)
     fills: list[Step] = []
     targets: list[int] = []
@@ -137,7 +137,7 @@ def _split(steps: Sequence[Step]) -> tuple[list[Step], list[Copy] | None]:
     while head and isinstance(last := head[-1], CopyOut):
         copies.append(Copy(*last.args[:3]))
         head.pop()
-    if any(isinstance(step, Store) for step in head) or sum(copy.nbytes for copy in copies) > PUBLISHED_BYTES:
+    if any(isinstance(step, StoreToHost) for step in head) or sum(copy.nbytes for copy in copies) > PUBLISHED_BYTES:
         return list(steps), None
     return head, copies[::-1]
 
@@ -167,7 +167,7 @@ def _capture(steps: Sequence[Step], stream: Any) -> tuple[int, dict[int, int]]:
     try:
         for position, step in enumerate(steps):
             step()
-            if isinstance(step, Launch) and step.changing:
+            if isinstance(step, CudaLaunch) and step.changing:
                 with suppress(_UnknownError):
                     nodes[position] = _last_node(stream)
     except BaseException:
@@ -207,7 +207,7 @@ class _GraphReplay(Replay):
         self.relaunch = 0 if relaunch is None else relaunch.address
         self._steps = steps  # what has the addresses; those that were recorded come first
         self._nodes = nodes
-        self._changing = len({id(step) for step in steps if isinstance(step, Launch) and step.changing})
+        self._changing = len({id(step) for step in steps if isinstance(step, CudaLaunch) and step.changing})
         self._kernels: list[_KernelNode] | None = None
 
     def __call__(self) -> None:
@@ -239,10 +239,10 @@ class _GraphReplay(Replay):
         return True
 
     def _find_kernels(self) -> "list[_KernelNode]":
-        launches = {i: step for i, step in enumerate(self._steps) if isinstance(step, Launch) and i in self._nodes}
+        launches = {i: step for i, step in enumerate(self._steps) if isinstance(step, CudaLaunch) and i in self._nodes}
         if len(launches) != self._changing:
             _give_up("nodes")
-        places: list[_Place] = []
+        places: list[_ScalarPlace] = []
         for step in launches.values():
             # One kernel, so its parameters are the same in all launches.
             places = places or _find_scalars(step, self._stream)
@@ -269,14 +269,14 @@ class _GraphReplay(Replay):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ScalarPlace:
     """Where one scalar is among a kernel's parameters: one for each part of the number, and how it is packed there."""
 
     position: int  # among the arguments
     parts: tuple[tuple[int, str, Callable[[Any], Any]], ...]  # parameter, letter, what of the value
 
 
-def _find_scalars(launch: Launch, stream: Any) -> list[_Place]:
+def _find_scalars(launch: CudaLaunch, stream: Any) -> list[_ScalarPlace]:
     """Where the scalars that may change are, found by launches that are captured and not run."""
     usual = _captured_params(launch.arguments, launch, stream)
     places = []
@@ -296,7 +296,7 @@ def _find_scalars(launch: Launch, stream: Any) -> list[_Place]:
             if letter is None:
                 _give_up("scalar", position)
             parts.append((i, letter, get))
-        places.append(_Place(position, tuple(parts)))
+        places.append(_ScalarPlace(position, tuple(parts)))
     return places
 
 
@@ -329,7 +329,7 @@ def _fits(letter: str, value: Any, parameter: bytes) -> bool:
         return False
 
 
-def _captured_params(arguments: list[Any], launch: Launch, stream: Any) -> list[bytes]:
+def _captured_params(arguments: list[Any], launch: CudaLaunch, stream: Any) -> list[bytes]:
     """The parameters of a kernel that is launched with these arguments."""
     one = make_launch(launch.args[0], arguments, (0,))
     graph, nodes = _capture([one], stream)
@@ -369,7 +369,7 @@ class _KernelNode:
         places: where the scalars are.
     """
 
-    def __init__(self, node: int, arguments: list[Any], places: Sequence[_Place]) -> None:
+    def __init__(self, node: int, arguments: list[Any], places: Sequence[_ScalarPlace]) -> None:
         self._arguments = arguments
         self._told, parameters = _read_node(node)
         starts = np.cumsum([0] + [-(-nbytes // 16) * 16 for _, nbytes in parameters]).tolist()

@@ -14,7 +14,7 @@ from synknumba._device.cuda_memory import RecordArray
 from synknumba._device.cuda_steps import OnStream
 
 
-class Launch(OnStream):
+class CudaLaunch(OnStream):
     """Launches with what is in a list of arguments when it is run.
 
     Attributes:
@@ -28,9 +28,9 @@ class Launch(OnStream):
     kernel: "CudaKernel | None" = None
 
 
-def make_launch(launcher: Any, arguments: list[Any], changing: Sequence[int]) -> Launch:
+def make_launch(launcher: Any, arguments: list[Any], changing: Sequence[int]) -> CudaLaunch:
     """A step that calls the launcher with the arguments in the list."""
-    step = Launch(_launch, launcher, arguments)
+    step = CudaLaunch(_launch, launcher, arguments)
     step.arguments, step.changing = arguments, changing
     return step
 

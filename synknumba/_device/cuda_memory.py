@@ -23,7 +23,7 @@ from cupy.cuda import runtime
 
 from synknumba._device.base import Buffer, SliceSteps, Step, Workspace
 from synknumba._device.cuda_code import move_rows
-from synknumba._device.cuda_steps import OnStream, Store, copy_in, copy_out, keeping
+from synknumba._device.cuda_steps import OnStream, StoreToHost, copy_in, copy_out, keeping
 from synknumba._ops.rows import Listed, Range, Rows
 from synknumba._types import Array, Shape
 
@@ -239,7 +239,7 @@ class CudaWorkspace(Workspace):
             load = copy_in(array, view.ctypes.data, self._load)
         return Buffer(array, load, self._copy_out(view, array) if writable else None)
 
-    def _copy_out(self, host: Array, array: Any) -> Store:
+    def _copy_out(self, host: Array, array: Any) -> StoreToHost:
         return copy_out(host.ctypes.data, array, self._store, reached=self._locked.reaches(host))
 
     def _apart(self, buffer: Any, table: int, rows: Rows, source: Any, streams: tuple[Any, Any], *, writable: bool) -> Buffer:

@@ -23,11 +23,11 @@ class OnStream(partial[Any]):
 _Kind = TypeVar("_Kind", bound=OnStream)
 
 
-class Store(OnStream):
+class StoreToHost(OnStream):
     """One that writes to the host's memory."""
 
 
-class CopyOut(Store):
+class CopyOut(StoreToHost):
     """One that copies bytes to page-locked memory: its arguments are target, source, bytes, direction, stream."""
 
 
@@ -59,9 +59,9 @@ def copy_in(array: Any, host: int, stream: Any) -> OnStream:
     return keeping(step, array)
 
 
-def copy_out(host: int, array: Any, stream: Any, *, reached: bool) -> Store:
+def copy_out(host: int, array: Any, stream: Any, *, reached: bool) -> StoreToHost:
     """Copies an array to an address of the host's memory; `reached` if the device can write there by itself."""
-    kind = CopyOut if reached else Store
+    kind = CopyOut if reached else StoreToHost
     return keeping(kind(runtime.memcpyAsync, host, address_of(array), array.nbytes, DEVICE_TO_HOST, stream.ptr), array)
 
 

@@ -13,7 +13,7 @@ from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, spread, unflatten
 from synknumba._rank.result_writer import ResultWriter
 from synknumba._rank.routine import Moves, Place, Routine, SliceRows
-from synknumba._rank.update_routine import Updates
+from synknumba._rank.update_routine import VariableUpdates
 from synknumba._types import Array, UserOp
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
@@ -35,7 +35,7 @@ class FunctionRoutine(Routine):
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         slices = self.slices(values)
-        updates = Updates(self, slices, lift=False)
+        updates = VariableUpdates(self, slices, lift=False)
         calls, parts, checks = [], [], []
         for number, rows in enumerate(slices):
             moves = Moves(number, self.workspace.turns, updates)

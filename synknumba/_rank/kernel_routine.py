@@ -17,10 +17,10 @@ from synknumba._ops import reduction
 from synknumba._ops.launch import LaunchConfig
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Moves, Place, Routine, SliceRows, scalar_value
-from synknumba._rank.update_routine import Updates
+from synknumba._rank.update_routine import VariableUpdates
 from synknumba._types import Array, Shape
 from synknumba._wire.program import Dynamic, Program, Result
-from synknumba._wire.relaunch import Again, Packing
+from synknumba._wire.relaunch import Again, ScalarPacking
 
 BINDINGS_KEPT = 512  # selections of rows whose steps are kept: an epoch of minibatches, for most
 
@@ -57,7 +57,7 @@ class KernelRoutine(Routine):
             position: param for position, (_, param) in enumerate(program.parameters) if isinstance(param, Dynamic)
         }
         first = {position: param.index for position, param in self._dynamic.items()}
-        self._packing = Packing(program.values, self._scalar_bytes, first)
+        self._packing = ScalarPacking(program.values, self._scalar_bytes, first)
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         rows = values[self._row_values :]
@@ -127,7 +127,7 @@ class KernelRoutine(Routine):
         slices = self.slices(values)
         results = [(name, self._placed(param, values)) for name, param in self.program.parameters if isinstance(param, Result)]
         outputs = {name: self._output(name, param, slices) for name, param in results}
-        updates = Updates(self, slices, lift=True)
+        updates = VariableUpdates(self, slices, lift=True)
         launches: list[list[Any]] = []
         checks: list[Step] = []
         parts = []

@@ -5,9 +5,9 @@ from typing import final
 
 from synknumba._device import Device, Replay, Step
 from synknumba._types import Array
-from synknumba._wire.relaunch import Again, Packing
+from synknumba._wire.relaunch import Again, ScalarPacking
 
-_NO_SCALARS = Packing()
+_NO_SCALARS = ScalarPacking()
 
 
 def _nothing() -> None:
@@ -26,7 +26,7 @@ class Repetition:
     """
 
     def __init__(
-        self, device: Device, steps: Sequence[Step], checks: Sequence[Step] = (), packing: Packing = _NO_SCALARS
+        self, device: Device, steps: Sequence[Step], checks: Sequence[Step] = (), packing: ScalarPacking = _NO_SCALARS
     ) -> None:
         self._device = device
         self._steps = steps

@@ -64,7 +64,7 @@ class UpdateRun:
 
 
 @final
-class Updates:
+class VariableUpdates:
     """All updated variables of one program, for one selection of rows."""
 
     def __init__(self, routine: Routine, slices: Sequence[SliceRows | None], *, lift: bool) -> None:

@@ -23,7 +23,7 @@ from synknumba._host.data import Data
 from synknumba._rowwise.arguments import Given, describe, merged, operand, quick_key, result_row, variable_shape
 from synknumba._rowwise.generate import check_own_names, define_kernel, index_types, kernel_name
 from synknumba._rowwise.map_kernels import OUT, OWN_NAMES, MapRecipe, element_launch, map_source
-from synknumba._rowwise.map_types import Loops, cast_name, integer_limits, out_of_range, parse
+from synknumba._rowwise.map_types import Signatures, cast_name, integer_limits, out_of_range, parse
 from synknumba._rowwise.reduce import Reducer
 from synknumba._types import DeviceKind, Shape
 from synknumba._variables.variable import Variable
@@ -43,7 +43,7 @@ _PLAIN = frozenset({bool, float, complex, IndexRange, type(None), *(np.dtype(cha
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ResultPlace:
     """Where a result is written.
 
     Attributes:
@@ -121,7 +121,7 @@ class Vectorized:
         self._parameters = parameters
         self._binder = Binder(self.name, parameters, options)
         self._inner = InnerFunction(self.name, function)
-        self._loops = Loops(self._inner, parse(self.name, signatures, len(parameters)) if signatures else ())
+        self._loops = Signatures(self._inner, parse(self.name, signatures, len(parameters)) if signatures else ())
         self._functions: dict[Any, Function] = {}
         self._known: dict[Any, _Call] = {}  # calls that are quick to recognise take 15 µs instead of 35
         self._firsts = [0 if name in options.broadcast else 1 for name in self._binder.passed]  # axes that are not rows
@@ -300,7 +300,7 @@ class Vectorized:
                 return None
         return tuple(parts)
 
-    def _place(self, out: Any, values: Mapping[str, Any]) -> _Place:
+    def _place(self, out: Any, values: Mapping[str, Any]) -> _ResultPlace:
         """Where to write, which may be one of the arguments."""
         if isinstance(out, Variable):
             row = () if out.is_tree else variable_shape(self.name, OUT, out, rows=True)
@@ -321,9 +321,9 @@ class Vectorized:
                 where = "sliceable=" if isinstance(out, Variable) else "rows, and not in broadcast="
                 message = f"{name} and out of {self.name} are the same {type(out).__name__}; that takes it in {where}"
                 raise ArgumentError(message)
-        return _Place(out, row, names[0], tuple(names[1:])) if names else _Place(out, row, OUT)
+        return _ResultPlace(out, row, names[0], tuple(names[1:])) if names else _ResultPlace(out, row, OUT)
 
-    def _layout(self, given: dict[str, Given], values: Mapping[str, Any], row: Shape, place: _Place | None) -> _Layout:
+    def _layout(self, given: dict[str, Given], values: Mapping[str, Any], row: Shape, place: _ResultPlace | None) -> _Layout:
         """What a kernel depends on."""
         arrays = {name: value for name, value in values.items() if given[name].kind in {"rows", "whole"}}
         if place is not None:
@@ -365,7 +365,7 @@ class Vectorized:
         )
         return Function(kernel, options, self.name, self._inner)
 
-    def _check_cast(self, given: Mapping[str, Given], place: _Place) -> None:
+    def _check_cast(self, given: Mapping[str, Given], place: _ResultPlace) -> None:
         result = self._loops.choose([*given.values()]).dtype
         if not np.can_cast(result, place.value.dtype, "same_kind"):
             message = (

@@ -54,7 +54,7 @@ def dtype_of(kind: Any) -> "np.dtype[Any]":
 
 
 @final
-class Loops:
+class Signatures:
     """All that one function may be compiled for.
 
     Args:

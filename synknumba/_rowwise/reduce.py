@@ -20,7 +20,7 @@ from synknumba._ops.launch import LaunchConfig, RowGrid
 from synknumba._rowwise.arguments import Given, describe, quick_key
 from synknumba._rowwise.generate import define_kernel, kernel_name
 from synknumba._rowwise.map_kernels import MOST_TILE, THREADS, TILE_BYTES, ReductionRecipe, element_launch, reduction_source
-from synknumba._rowwise.map_types import Loops, cast_name, dtype_of
+from synknumba._rowwise.map_types import Signatures, cast_name, dtype_of
 from synknumba._types import Array, DeviceKind, RankConstant, Shape
 from synknumba._variables.variable import Variable
 from synknumba._world.world import current_world
@@ -67,7 +67,7 @@ class Reducer:
         parameter: its first, which the rows are passed as.
     """
 
-    def __init__(self, inner: InnerFunction, loops: Loops, parameter: str) -> None:
+    def __init__(self, inner: InnerFunction, loops: Signatures, parameter: str) -> None:
         self._name = inner.name
         self._inner = inner
         self._loops = loops

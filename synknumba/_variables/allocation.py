@@ -27,7 +27,7 @@ _uses: dict[int, dict[Any, Callable[[], None]]] = {}  # what is to be forgotten 
 
 
 @final
-class Storage:
+class Allocation:
     """Memory on all ranks of a world.
 
     Attributes:
@@ -37,7 +37,7 @@ class Storage:
         segment: that it lies in on cores; None on GPUs.
     """
 
-    def __init__(self, world: World, layout: StorageLayout, carry: "Storage | None" = None) -> None:
+    def __init__(self, world: World, layout: StorageLayout, carry: "Allocation | None" = None) -> None:
         """Makes it on all ranks; between the world's `begin` and `end`.
 
         Args:

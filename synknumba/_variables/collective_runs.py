@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast, final
 
 from synknumba._types import CollectiveKind, CollectiveOp, Shape
-from synknumba._variables.allocation import Storage
+from synknumba._variables.allocation import Allocation
 from synknumba._variables.transfers import Pair, Traffic, Work
 from synknumba._variables.variable import Values, Variable, traffic_of
 from synknumba._world.world import World, current_world, open_world, raise_untold
@@ -48,7 +48,7 @@ def give_values(world: World, several: Sequence[Variable], values: Sequence[Valu
         one.assign(world, new, room, sharded=sharded)
 
 
-def pairs_of(one: Variable, source: Storage, target: Storage) -> list[Pair]:
+def pairs_of(one: Variable, source: Allocation, target: Allocation) -> list[Pair]:
     """The arrays of a variable; one vector where it is flat."""
     return [Pair(source, target, leaf) for leaf in source.layout.pieces()]
 
@@ -108,7 +108,7 @@ def run_into(
         storage = target.storage()
         # What is given to be combined or joined must not be written over before it is read.
         if any(target is other for other in several) or target.shapes() != shapes:
-            storage = Storage(world, target.layout_with(shapes))
+            storage = Allocation(world, target.layout_with(shapes))
         storages.append(storage)
         pairs += [Pair(one.storage(), storage, leaf) for leaf in one.leaves()]
     traffic = traffic_of(world)

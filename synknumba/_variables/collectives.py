@@ -16,7 +16,7 @@ from synknumba._ops import rows as rows_module
 from synknumba._ops.rows import Rows
 from synknumba._ops.tree import unflatten
 from synknumba._types import Array, Batch, CollectiveOp, Shape
-from synknumba._variables.allocation import Storage
+from synknumba._variables.allocation import Allocation
 from synknumba._variables.collective_checks import (
     check_all_uniform,
     check_op,
@@ -80,7 +80,7 @@ def _broadcast_from(world: World, several: Sequence[Variable], root: int) -> Non
     pairs, targets = [], []
     for one in several:
         shapes = [(shapes[root],) * world.world_size for shapes in one.shapes()]
-        targets.append(Storage(world, one.layout_with(shapes)))
+        targets.append(Allocation(world, one.layout_with(shapes)))
         pairs += pairs_of(one, one.storage(), targets[-1])
     traffic_of(world).collective(work, pairs)()
     for one, target in zip(several, targets, strict=True):

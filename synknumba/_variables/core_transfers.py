@@ -8,7 +8,7 @@ import numpy as np
 from synknumba._comm import Exchange
 from synknumba._host.casting import fill
 from synknumba._types import Array
-from synknumba._variables.allocation import Storage
+from synknumba._variables.allocation import Allocation
 from synknumba._variables.transfers import DIRECT_BYTES, Delivery, Pair, Run, Traffic, Work, describe
 
 
@@ -33,10 +33,10 @@ class CoreTraffic(Traffic):
         same = first is not None and all(value is first for value in values)
         return same and first is not None and first.nbytes * len(values) > DIRECT_BYTES and len(values) > 1
 
-    def fetch(self, storage: Storage, places: Sequence[tuple[int, int]]) -> list[Array]:
+    def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
         return [storage.array(leaf, rank).copy() for leaf, rank in places]
 
-    def reduced(self, work: Work, storage: Storage) -> list[Array]:
+    def reduced(self, work: Work, storage: Allocation) -> list[Array]:
         # The coordinator alone: for the ranks to help it, the result would have to be in new shared memory first.
         assert work.op is not None  # noqa: S101  # it reduces
         leaves = range(len(storage.layout.leaves))

@@ -14,7 +14,7 @@ from synknumba._host.casting import fill
 from synknumba._host.segment import Segment
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array
-from synknumba._variables.allocation import Storage
+from synknumba._variables.allocation import Allocation
 from synknumba._variables.transfers import Delivery, Pair, Run, Traffic, Work, describe
 from synknumba._wire.program import Collective, HostArray, Transfer, next_number
 from synknumba._world.failure import CallInfo
@@ -27,7 +27,7 @@ BYTES_KEPT = 256 << 20  # of staging memory; more is let go after the call
 _Arrays = tuple[tuple[int, int, tuple[HostArray | None, ...]], ...]
 
 
-class Packing:
+class StagingLayout:
     """Places in a staging segment that is not there yet."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class GpuTraffic(Traffic):
     # ---- values
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        packing, places = Packing(), {}
+        packing, places = StagingLayout(), {}
         for one in deliveries:
             dtype = one.storage.layout.leaf(one.leaf).dtype
             for value in one.values:
@@ -70,8 +70,8 @@ class GpuTraffic(Traffic):
         self._transfer(arrays, up=True, about=[one.storage for one in deliveries])()
         self._let_go(packing)
 
-    def fetch(self, storage: Storage, places: Sequence[tuple[int, int]]) -> list[Array]:
-        packing, hosts = Packing(), []
+    def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
+        packing, hosts = StagingLayout(), []
         for leaf, rank in places:
             of = storage.layout.leaf(leaf)
             hosts.append(packing.place(of.dtype, of.shapes[rank], self._staging.id))
@@ -85,7 +85,7 @@ class GpuTraffic(Traffic):
     def _only(self, rank: int, host: HostArray) -> tuple[HostArray | None, ...]:
         return tuple(host if one == rank else None for one in range(self.world.world_size))
 
-    def _transfer(self, arrays: _Arrays, *, up: bool, about: Sequence[Storage]) -> Run:
+    def _transfer(self, arrays: _Arrays, *, up: bool, about: Sequence[Allocation]) -> Run:
         key = ("transfer", up, arrays)
         known = self._known(key)
         if known is not None:
@@ -100,7 +100,7 @@ class GpuTraffic(Traffic):
 
     # ---- staging memory
 
-    def _stage(self, packing: Packing) -> None:
+    def _stage(self, packing: StagingLayout) -> None:
         if packing.nbytes > self._staging.size:
             self._staging.grow(packing.nbytes)
         self.world.attach([self._staging])
@@ -108,7 +108,7 @@ class GpuTraffic(Traffic):
     def _host(self, host: HostArray) -> Array:
         return self._staging.array(host.dtype, host.shape, host.offset)
 
-    def _let_go(self, packing: Packing) -> None:
+    def _let_go(self, packing: StagingLayout) -> None:
         """Gives much staging memory back. What was planned with it goes too: the ranks drop it with the segment."""
         if packing.nbytes > BYTES_KEPT:
             self._staging.close()
@@ -117,9 +117,9 @@ class GpuTraffic(Traffic):
 
     # ---- collectives
 
-    def reduced(self, work: Work, storage: Storage) -> list[Array]:
+    def reduced(self, work: Work, storage: Allocation) -> list[Array]:
         layout = storage.layout
-        target = Storage(self.world, StorageLayout(tuple(_on_root(leaf, work.root) for leaf in layout.leaves), layout.flat))
+        target = Allocation(self.world, StorageLayout(tuple(_on_root(leaf, work.root) for leaf in layout.leaves), layout.flat))
         self.collective(work, [Pair(storage, target, leaf) for leaf in layout.pieces()])()
         return self.fetch(target, [(leaf, work.root) for leaf in range(len(layout.leaves))])
 
@@ -132,7 +132,7 @@ class GpuTraffic(Traffic):
         return self._staged(work, pairs)
 
     def _staged(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
-        packing = Packing()
+        packing = StagingLayout()
         gives = [self._places(packing, pair.source.layout.leaf(pair.leaf)) for pair in pairs]
         gets = [
             given if pair.in_place else self._places(packing, pair.target.layout.leaf(pair.leaf))
@@ -159,7 +159,7 @@ class GpuTraffic(Traffic):
 
         return run, (first, third) if second is None else (first, second, third)
 
-    def _places(self, packing: Packing, of: LeafLayout) -> tuple[HostArray, ...]:
+    def _places(self, packing: StagingLayout, of: LeafLayout) -> tuple[HostArray, ...]:
         return tuple(packing.place(of.dtype, shape, self._staging.id) for shape in of.shapes)
 
 

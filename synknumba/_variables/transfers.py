@@ -21,7 +21,7 @@ import numpy as np
 from synknumba._comm import Communicator, Exchange, host_communicator, make_step, prepare
 from synknumba._host.segment import Segment
 from synknumba._types import Array, CollectiveKind, CollectiveOp
-from synknumba._variables.allocation import Storage, not_in_use
+from synknumba._variables.allocation import Allocation, not_in_use
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Collective, End, HostArray, Transfer, next_number
 from synknumba._world.failure import CallInfo
@@ -38,7 +38,7 @@ Ends: TypeAlias = tuple[Any, End, End]  # dtype, what is given, what is got
 class Delivery:
     """Values for one array of a variable: by rank, None where the rank keeps what it has."""
 
-    storage: Storage
+    storage: Allocation
     leaf: int
     values: tuple[Array | None, ...]
 
@@ -47,8 +47,8 @@ class Delivery:
 class Pair:
     """One array of a collective: what is given, and what gets it; often the same memory."""
 
-    source: Storage
-    target: Storage
+    source: Allocation
+    target: Allocation
     leaf: int
 
     @property
@@ -57,7 +57,7 @@ class Pair:
         return self.source is self.target
 
     def ends(self, given: Sequence[HostArray] = (), got: Sequence[HostArray] = ()) -> Ends:
-        """As a collective sees it; `given` and `got` are places of copies, as in `Storage.end`."""
+        """As a collective sees it; `given` and `got` are places of copies, as in `Allocation.end`."""
         return (*self.source.end(self.leaf, given), self.target.end(self.leaf, got)[1])
 
 
@@ -93,11 +93,11 @@ class Traffic(ABC):
         """Gives variables their values, of the shapes that they have."""
 
     @abstractmethod
-    def fetch(self, storage: Storage, places: Sequence[tuple[int, int]]) -> list[Array]:
+    def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
         """Copies of arrays: of each (leaf, rank)."""
 
     @abstractmethod
-    def reduced(self, work: Work, storage: Storage) -> list[Array]:
+    def reduced(self, work: Work, storage: Allocation) -> list[Array]:
         """What a `reduce` would give the root: an array for each, of the coordinator's own. Nothing that ranks have changes."""
 
     @abstractmethod
@@ -114,7 +114,7 @@ class Traffic(ABC):
         self._keep(key, run, numbers, [storage for pair in pairs for storage in (pair.source, pair.target)])
         return run
 
-    def remember(self, key: Any, run: Run, about: Sequence[Storage]) -> None:
+    def remember(self, key: Any, run: Run, about: Sequence[Allocation]) -> None:
         """Notes what the plainest repeat of a call runs."""
         if key not in self._quick:
             self._quick[key] = run
@@ -170,7 +170,7 @@ class Traffic(ABC):
         self._plans.move_to_end(key)
         return known.run
 
-    def _keep(self, key: Any, run: Run, numbers: tuple[int, ...], about: Sequence[Storage]) -> None:
+    def _keep(self, key: Any, run: Run, numbers: tuple[int, ...], about: Sequence[Allocation]) -> None:
         self._plans[key] = _Plan(run, numbers, frozenset(storage.number for storage in about))
         for storage in about:
             # A plan must go with its memory, at whatever moment that is, and must not keep it.

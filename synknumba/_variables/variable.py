@@ -20,7 +20,7 @@ from synknumba._host.data import Data
 from synknumba._ops.tree import LEAF, Structure, describe, parts_like, shape_told, unflatten
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array, Shape
-from synknumba._variables.allocation import Storage
+from synknumba._variables.allocation import Allocation
 from synknumba._variables.core_transfers import CoreTraffic
 from synknumba._variables.gpu_transfers import GpuTraffic
 from synknumba._variables.transfers import Delivery, Traffic
@@ -70,7 +70,7 @@ class Variable:
         self._flat = flat
         self._dtypes = [value.dtype for value in values]
         self._pending: _Values | None = list(values)  # until there is a world
-        self._storage: Storage | None = None
+        self._storage: Allocation | None = None
         self._layout = ("variable", -1)
         self._sharded = False
         self._differs = False
@@ -237,7 +237,7 @@ class Variable:
         """Whether each rank has rows of its own."""
         return self._sharded
 
-    def storage(self) -> Storage:
+    def storage(self) -> Allocation:
         """Its memory; it has been placed."""
         assert self._storage is not None  # noqa: S101  # `place` comes first
         return self._storage
@@ -264,7 +264,7 @@ class Variable:
             for i, leaf in enumerate(leaves)
         ]
 
-    def place(self, world: World) -> Storage:
+    def place(self, world: World) -> Allocation:
         """Puts a new variable on the ranks; between the world's `begin` and `end`.
 
         Raises:
@@ -274,7 +274,7 @@ class Variable:
             values = self._pending or []
             self._check_device(world)
             layout = self._layout_of([(value.shape,) * world.world_size for value in values])
-            storage = Storage(world, layout)
+            storage = Allocation(world, layout)
             self._deliver(world, storage, [(value,) * world.world_size for value in values])
             self._pending = None
             self._use(storage)
@@ -294,7 +294,7 @@ class Variable:
                 message = f"{self.label} has dtype {dtype}, which GPUs do not have; make it of float64 or complex128"
                 raise DataError(message)
 
-    def room_for(self, world: World, values: Values) -> Storage:
+    def room_for(self, world: World, values: Values) -> Allocation:
         """Memory that new values fit into: its own, or, where shapes change, new memory with what is to be kept.
 
         Args:
@@ -309,9 +309,9 @@ class Variable:
         ]
         if shapes == self.shapes():
             return old
-        return Storage(world, self._layout_of(shapes), carry=old if len(values) < world.world_size else None)
+        return Allocation(world, self._layout_of(shapes), carry=old if len(values) < world.world_size else None)
 
-    def assign(self, world: World, values: Values, storage: Storage, *, sharded: bool | None = None) -> None:
+    def assign(self, world: World, values: Values, storage: Allocation, *, sharded: bool | None = None) -> None:
         """Gives ranks new values.
 
         Args:
@@ -327,7 +327,7 @@ class Variable:
         self.mark(differs=not same, sharded=sharded)
         self._use(storage)
 
-    def replace(self, storage: Storage, *, sharded: bool) -> None:
+    def replace(self, storage: Allocation, *, sharded: bool) -> None:
         """Lives in other memory from now on."""
         self._use(storage)
         self.mark(differs=sharded, sharded=sharded)
@@ -371,10 +371,10 @@ class Variable:
         leaves = tuple(LeafLayout(dtype, shape) for dtype, shape in zip(self._dtypes, shapes, strict=True))
         return StorageLayout(leaves, self._flat)
 
-    def _deliver(self, world: World, storage: Storage, values: Sequence[tuple[Array | None, ...]]) -> None:
+    def _deliver(self, world: World, storage: Allocation, values: Sequence[tuple[Array | None, ...]]) -> None:
         traffic_of(world).deliver([Delivery(storage, leaf, row) for leaf, row in enumerate(values)])
 
-    def _use(self, storage: Storage) -> None:
+    def _use(self, storage: Allocation) -> None:
         self._storage = storage
         self._layout = ("variable", storage.number)
 

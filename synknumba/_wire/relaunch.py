@@ -98,7 +98,7 @@ class Rewriting:
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class ScalarPacking:
     """How scalars come with a round.
 
     Attributes:
@@ -150,7 +150,7 @@ class Again:
         number: int,
         values: Array,
         packed: bytes,
-        packing: Packing,
+        packing: ScalarPacking,
         relaunch: int,
         finish: Callable[[], None],
         changed: Callable[[], None],

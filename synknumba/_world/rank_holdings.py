@@ -16,7 +16,7 @@ Kind: TypeAlias = Literal["segment", "program", "function", "variable"]
 
 
 @final
-class Belongings:
+class RankHoldings:
     """The books of one world.
 
     Attributes:

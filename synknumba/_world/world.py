@@ -40,7 +40,7 @@ from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
 from synknumba._world.failure import whereabouts
 from synknumba._world.open_world import OpenWorld
 from synknumba._world.processes import Processes
-from synknumba._world.rank_holdings import Belongings, Kind
+from synknumba._world.rank_holdings import Kind, RankHoldings
 from synknumba._world.rounds import Rounds
 
 CLOSE_SECONDS = 2.0  # how long ranks may take to end when told to; then they are killed
@@ -105,7 +105,7 @@ class World:
         self._died: str | None = None
         self._at_end: tuple[int, Memory] | None = None  # what is not known any more of a world that is closed
         self.shipped: set[int] = set()  # ids of the functions that the ranks have
-        self._belongings = Belongings()
+        self._belongings = RankHoldings()
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._drops = 0  # drops under way, or about to be
         segment_module.sweep_names()

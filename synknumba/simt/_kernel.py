@@ -13,7 +13,7 @@ from numba import typeof
 from numba.core import errors, sigutils, types
 
 from synknumba._errors import ArgumentError, KernelError, LaunchError
-from synknumba.simt._emit.build import Program
+from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._emit.error_location import WHERE_TYPE, located
 from synknumba.simt._emit.launch_sizes import Dim3, check_sizes, dynamic_bytes, three_axes
@@ -150,9 +150,9 @@ class Kernel:
             raise KernelError(message)
 
     @functools.cached_property
-    def _program(self) -> Program:
+    def _program(self) -> KernelProgram:
         self._cache.translating()
-        return Program(self.py_func, self._options)
+        return KernelProgram(self.py_func, self._options)
 
     @property
     def cache_info(self) -> CacheInfo:

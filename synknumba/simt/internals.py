@@ -9,6 +9,6 @@ from synknumba.simt._machine.fingerprint import Fingerprint as Fingerprint
 from synknumba.simt._machine.fingerprint import NotComparableError as NotComparableError
 from synknumba.simt._machine.fingerprint import type_text as type_text
 from synknumba.simt._machine.fingerprint import versions as versions
-from synknumba.simt._machine.store import Store as Store
+from synknumba.simt._machine.store import KernelStore as KernelStore
 from synknumba.simt._machine.store import directory as directory
 from synknumba.simt._machine.vector_math import describe as describe

@@ -12,7 +12,7 @@ import pytest
 import synknumba as synk
 from synknumba._comm import loopback
 from synknumba._host import segment
-from synknumba.simt._machine.store import Store
+from synknumba.simt._machine.store import KernelStore
 
 ROWS = np.arange(100_000.0)
 PACKAGE = Path(synk.__file__).parent
@@ -122,7 +122,7 @@ def test_no_file_is_written_for_all(processes, tmp_path):
                 assert "synk" in link or not path.stat().st_mode & stat.S_IWOTH, link
     before = os.umask(0)
     try:
-        store = Store(tmp_path / "cache")
+        store = KernelStore(tmp_path / "cache")
         with store.lock("00"):
             assert store.write("00", b"payload")
     finally:
@@ -136,7 +136,7 @@ def test_no_file_is_written_for_all(processes, tmp_path):
 
 @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
 def test_a_cache_that_others_may_write_to_is_not_read(tmp_path, mode):
-    store = Store(tmp_path / "cache")
+    store = KernelStore(tmp_path / "cache")
     assert store.write("00", b"payload")
     store.path.chmod(mode)
     assert store.read("00") is None
@@ -145,7 +145,7 @@ def test_a_cache_that_others_may_write_to_is_not_read(tmp_path, mode):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_a_cache_of_another_user_is_not_read(tmp_path):
-    store = Store(tmp_path / "cache")
+    store = KernelStore(tmp_path / "cache")
     assert store.write("00", b"payload")
     os.chown(store.path, 65534, 65534)
     assert store.read("00") is None

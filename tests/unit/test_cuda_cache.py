@@ -15,7 +15,7 @@ from numba import float32, float64, int64, types
 from synknumba._device import cuda_cache
 from synknumba._device.cuda_cache import CudaCache, attach
 from synknumba.simt._machine.cache import CacheInfo
-from synknumba.simt._machine.store import Store
+from synknumba.simt._machine.store import KernelStore
 
 KINDS = (types.Array(float64, 1, "C"), int64)
 OPTIONS = {"debug": False, "opt": True, "fastmath": False, "link": (), "extensions": [], "max_registers": None}
@@ -257,7 +257,7 @@ def test_what_cannot_be_used_is_compiled_again_and_replaced(
             patch.setattr(Kernel, "refused", True)
         else:
             payload = pickle.dumps([1, 2]) if damage == "another pickle" else b"no pickle"
-            assert Store(cache_directory).write(path.name, payload)
+            assert KernelStore(cache_directory).write(path.name, payload)
         made, outcome = compiled()
         assert made.code == "2.0"
         assert outcome == MISS

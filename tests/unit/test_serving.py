@@ -15,7 +15,7 @@ import pytest
 from synknumba._wire import doorbell
 from synknumba._wire import words as words_module
 from synknumba._wire.control import ROOMY, ControlBlock
-from synknumba._wire.relaunch import MOST_KNOWN, Again, Packing, Relaunch, Table
+from synknumba._wire.relaunch import MOST_KNOWN, Again, Relaunch, ScalarPacking, Table
 
 PROGRAM, OTHER, STOP = 5, 6, 7
 MARK = 1 << 32
@@ -79,7 +79,7 @@ def known(control: ControlBlock, launched: Launched, values: bytes) -> Again:
         while not doorbell.take(address):
             pass
 
-    return Again(PROGRAM, control.values, values, Packing(), address, finish, pytest.fail)
+    return Again(PROGRAM, control.values, values, ScalarPacking(), address, finish, pytest.fail)
 
 
 class Served(threading.Thread):
@@ -216,7 +216,7 @@ def test_handlers_of_signals_do_not_wait_for_long():
     box = np.zeros(2, np.int64)
     relaunch = Relaunch(mail_at_once.address, box.ctypes.data, 0, box.ctypes.data, [box.ctypes.data + 8])
     table = Table()
-    table.add(Again(PROGRAM, control.values, b"", Packing(), relaunch.address, pytest.fail, pytest.fail))
+    table.add(Again(PROGRAM, control.values, b"", ScalarPacking(), relaunch.address, pytest.fail, pytest.fail))
     pid = os.fork()
     if pid == 0:
         coordinator = Coordinator(control)
@@ -311,7 +311,7 @@ class Values:
 def call_of(values: Values, packed: bytes, number: int = PROGRAM, scalars: int = 0) -> tuple[Launched, Again]:
     """A call that writes down that it was launched."""
     launched = Launched()
-    packing = Packing(nbytes=scalars)
+    packing = ScalarPacking(nbytes=scalars)
     return launched, Again(number, values.array, packed, packing, launched.relaunch.address, pytest.fail, pytest.fail)
 
 

@@ -38,7 +38,7 @@ _PLAIN = (ast.Assign, ast.AugAssign, ast.If, ast.For, ast.While, ast.Pass)
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class SwapUpdate:
     """The two parts as one region.
 
     Attributes:
@@ -61,7 +61,7 @@ def other(name: str) -> str:
     return f"{name}__o"
 
 
-class Updates:
+class SwapFinder:
     """Finds such updates in a kernel.
 
     Args:
@@ -80,7 +80,7 @@ class Updates:
             if self._block and not array.is_dynamic and self._holds_numbers(name) and self._has_one_name(name, len(array.shape))
         }
 
-    def find(self, before: Sequence[ast.stmt], behind: Sequence[ast.stmt]) -> Update | None:
+    def find(self, before: Sequence[ast.stmt], behind: Sequence[ast.stmt]) -> SwapUpdate | None:
         """The update made by statements before a barrier, and by those behind it, up to where something else begins."""
         if not self._shapes or not before or not self._only_computes(before):
             return None
@@ -97,7 +97,7 @@ class Updates:
         body = _joined(copy.deepcopy(list(before)), [_Renamed(arrays).visit(statement) for statement in second])
         for name in arrays:
             body = _with_old(name, body, index[name], body[0])
-        return Update(body, arrays, count)
+        return SwapUpdate(body, arrays, count)
 
     # ---- what the parts do
 

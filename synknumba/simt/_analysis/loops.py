@@ -56,7 +56,7 @@ class StridedLoop:
     step: ast.expr
 
 
-class Loops:
+class LoopInversion:
     """Decides which loops of a kernel can be turned inside out.
 
     Args:

@@ -35,7 +35,7 @@ class Watch(ABC):
         """An element is about to be changed by an atomic operation."""
 
 
-class Memory:
+class TrackedMemory:
     """One piece of memory: an argument's, a shared array's or a local array's.
 
     Attributes:
@@ -75,7 +75,7 @@ class Memory:
 class Array(np.ndarray):
     """An array, or a view of one, in a kernel that runs in Python."""
 
-    memory: Memory
+    memory: TrackedMemory
     _address: int | None
 
     def __array_finalize__(self, source: Any) -> None:
@@ -192,13 +192,13 @@ def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:
     """An argument, or a constant, as the kernel sees it."""
     value = getattr(value, "_ary", value)  # an array of Numba's CUDA simulator
     if isinstance(value, np.ndarray):
-        return _on_memory(value, Memory(name, space, np.asarray(value), watch))
+        return _on_memory(value, TrackedMemory(name, space, np.asarray(value), watch))
     if isinstance(value, np.void):
         # The same memory, which the kernel may write to, whatever NumPy says of scalars.
         interface = value.__array_interface__
         interface["data"] = (interface["data"][0], False)
         cell = np.asarray(SimpleNamespace(__array_interface__=interface, owner=value))
-        return Record(_on_memory(cell, Memory(name, space, cell, watch)))
+        return Record(_on_memory(cell, TrackedMemory(name, space, cell, watch)))
     if isinstance(value, tuple):
         names = getattr(value, "_fields", range(len(value)))
         parts = [
@@ -216,16 +216,16 @@ def allocate(name: str, space: str, shape: Any, dtype: np.dtype[Any], watch: Wat
         array.fill(np.nan)
     elif array.size:
         np.ndarray(array.nbytes, np.uint8, array.data)[...] = POISON
-    return _on_memory(array, Memory(name, space, array, watch, owner))
+    return _on_memory(array, TrackedMemory(name, space, array, watch, owner))
 
 
 def carve(buffer: np.ndarray[Any, Any], name: str, dtype: np.dtype[Any], watch: Watch, owner: Any) -> Array:
     """The dynamic shared memory of a block, as an array of a dtype."""
     array = buffer[: buffer.size // dtype.itemsize * dtype.itemsize].view(dtype)
-    return _on_memory(array, Memory(name, "shared", array, watch, owner))
+    return _on_memory(array, TrackedMemory(name, "shared", array, watch, owner))
 
 
-def _on_memory(array: np.ndarray[Any, Any], memory: Memory) -> Array:
+def _on_memory(array: np.ndarray[Any, Any], memory: TrackedMemory) -> Array:
     made = array.view(Array)
     made.memory = memory
     if memory.space == "constant":

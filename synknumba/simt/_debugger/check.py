@@ -8,10 +8,10 @@ from typing import Any, Final, final
 import numpy as np
 
 from synknumba._errors import Finding, RaceError, UninitializedError
-from synknumba.simt._debugger.arrays import Array, Memory
+from synknumba.simt._debugger.arrays import Array, TrackedMemory
 from synknumba.simt._debugger.findings import access, described, outside_finding
 from synknumba.simt._debugger.launch import PythonKernel
-from synknumba.simt._debugger.run import Launch, LaunchWatch
+from synknumba.simt._debugger.run import DebugLaunch, LaunchWatch
 from synknumba.simt._debugger.shadow import Cell, Past, Shadow, present
 from synknumba.simt._debugger.warp import WARP_SIZE
 
@@ -25,7 +25,7 @@ _UNWRITTEN: Final = "write to every element before any thread reads it, with a b
 class _CheckWatch(LaunchWatch):
     """Collects what is wrong."""
 
-    def __init__(self, launch: Launch, *, races: bool, uninitialized: bool, early_returns: bool) -> None:
+    def __init__(self, launch: DebugLaunch, *, races: bool, uninitialized: bool, early_returns: bool) -> None:
         super().__init__(launch)
         self._races, self._uninitialized, self._early_returns = races, uninitialized, early_returns
         self._shadow = Shadow(blocks_order_themselves=launch.program.fences)
@@ -93,20 +93,20 @@ class _CheckWatch(LaunchWatch):
             for address in addresses:
                 self._shadow.atomic(cells, address, now, functools.partial(self._race, memory))
 
-    def _cells_of(self, memory: Memory) -> dict[int, Cell]:
+    def _cells_of(self, memory: TrackedMemory) -> dict[int, Cell]:
         return self._cells if memory.space == "global" else memory.owner.cells  # type: ignore[no-any-return]
 
-    def _written(self, memory: Memory) -> set[int]:
+    def _written(self, memory: TrackedMemory) -> set[int]:
         return memory.owner.written if memory.space == "shared" else memory.written  # type: ignore[no-any-return]
 
-    def _now_written(self, memory: Memory, addresses: Iterable[int]) -> None:
+    def _now_written(self, memory: TrackedMemory, addresses: Iterable[int]) -> None:
         if memory.space != "global":
             # Byte by byte: the same memory may be read as another type, as dynamic shared memory often is.
             size = memory.leaf_size
             for address in addresses:
                 self._written(memory).update(range(address, address + size))
 
-    def _must_be_written(self, memory: Memory, addresses: Iterable[int]) -> None:
+    def _must_be_written(self, memory: TrackedMemory, addresses: Iterable[int]) -> None:
         written = self._written(memory)
         for address in addresses:
             if address not in written:
@@ -115,7 +115,7 @@ class _CheckWatch(LaunchWatch):
                 place = access("read", now.thread, now.code, now.line)
                 self._add(Finding(UninitializedError, summary, (place,), _UNWRITTEN, memory.name, index))
 
-    def _race(self, memory: Memory, address: int, before: Past, now: Past) -> None:
+    def _race(self, memory: TrackedMemory, address: int, before: Past, now: Past) -> None:
         index = memory.index_of(address)
         summary = f"race at index {list(index)} of {described(memory)}: nothing orders these two threads"
         places = tuple(access(past.what, past.thread, past.code, past.line) for past in (before, now))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from synknumba._errors import Access, BoundsError, Finding
-from synknumba.simt._debugger.arrays import Array, Memory
+from synknumba.simt._debugger.arrays import Array, TrackedMemory
 from synknumba.simt._debugger.cuda import Where
 from synknumba.simt._debugger.source import MARK
 
@@ -38,7 +38,7 @@ def outside_finding(thread: Where, array: Array, index: Any, what: str) -> Findi
     return Finding(BoundsError, summary, (place,), advice, array.memory.name, numbers)
 
 
-def described(memory: Memory) -> str:
+def described(memory: TrackedMemory) -> str:
     """What the user calls an array, its kind, shape and dtype."""
     kind = "the array" if memory.space == "global" else f"the {memory.space} array"
     return f"{kind} {memory.name} (shape {memory.array.shape}, {memory.array.dtype})"

@@ -8,8 +8,8 @@ import numpy as np
 
 from synknumba._errors import ArgumentError, LaunchError
 from synknumba.simt._debugger.cuda import Dim3
-from synknumba.simt._debugger.program import Program
-from synknumba.simt._debugger.run import Launch, LaunchWatch
+from synknumba.simt._debugger.program import DebugProgram
+from synknumba.simt._debugger.run import DebugLaunch, LaunchWatch
 from synknumba.simt._debugger.source import device_code
 from synknumba.simt._emit.launch_sizes import check_sizes
 from synknumba.simt._jit import jit
@@ -27,7 +27,7 @@ class PythonKernel:
         py_func: the plain function.
     """
 
-    def __init__(self, kernel: Any, word: str, make_watch: Callable[[Launch], LaunchWatch]) -> None:
+    def __init__(self, kernel: Any, word: str, make_watch: Callable[[DebugLaunch], LaunchWatch]) -> None:
         function = device_code(kernel) or (kernel if isinstance(kernel, FunctionType) else None)
         if function is None:
             message = f"simt.{word} takes a kernel: a function, one decorated by cuda.jit, or a simt kernel; got {kernel!r}"
@@ -64,7 +64,7 @@ class PythonKernel:
         check_sizes(grid, block)
 
         def run(*args: Any) -> None:
-            program = Program(self.py_func)
+            program = DebugProgram(self.py_func)
             given = self._kernel.coerce(args)
             missing = len(program.params) - len(given)
             if not 0 <= missing <= len(program.defaults):
@@ -73,7 +73,7 @@ class PythonKernel:
             given += program.defaults[len(program.defaults) - missing :]
             for name, arg in zip(program.params, given, strict=True):
                 _refuse_containers(f"{self.py_func.__qualname__}(): {name}", arg)
-            Launch(program, grid, block, smem, self._make_watch).run(given)
+            DebugLaunch(program, grid, block, smem, self._make_watch).run(given)
 
         return run
 

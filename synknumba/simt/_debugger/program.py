@@ -13,7 +13,7 @@ from numba.np.numpy_support import from_dtype
 from synknumba.simt._debugger.arithmetic import convert, scalar_type
 from synknumba.simt._debugger.arrays import Array
 from synknumba.simt._debugger.cuda import FENCES, as_numpy, member
-from synknumba.simt._debugger.source import MARK, Function, Rewriter, device_code, is_waiting_call
+from synknumba.simt._debugger.source import MARK, Rewriter, SourceFunction, device_code, is_waiting_call
 from synknumba.simt._debugger.warp import Request
 from synknumba.simt._frontend.scope import CudaPath, Scope
 from synknumba.simt._frontend.signatures import Declared, best_declared, declared_signatures
@@ -21,7 +21,7 @@ from synknumba.simt._frontend.source import read_definition
 from synknumba.simt._library.operations import cuda_module
 
 
-class Program:
+class DebugProgram:
     """A kernel and all functions it calls, ready to run in Python.
 
     Attributes:
@@ -34,7 +34,7 @@ class Program:
         self.name = kernel.__qualname__
         self.fences = False
         self._kernel = kernel
-        self._functions: dict[FunctionType, Function] = {}
+        self._functions: dict[FunctionType, SourceFunction] = {}
         self._collect(kernel)
         self._spread_waiting()
         for function in self._functions.values():
@@ -57,7 +57,7 @@ class Program:
         if function in self._functions:
             return
         source = read_definition(function)
-        made = self._functions[function] = Function(source)
+        made = self._functions[function] = SourceFunction(source)
         scope = Scope(source)
         for node in ast.walk(source.tree):
             if isinstance(node, ast.Call):
@@ -104,14 +104,14 @@ class Program:
         return new[self._kernel]
 
     @staticmethod
-    def _namespace(made: Function, cuda: Any, constant: Callable[[str, Any], Any]) -> dict[str, Any]:
+    def _namespace(made: SourceFunction, cuda: Any, constant: Callable[[str, Any], Any]) -> dict[str, Any]:
         constants = {name: constant(name.removeprefix("_k_"), value) for name, value in made.constants.items()}
         # Also where the function itself does not name the module: a breakpoint's condition may.
         modules = {name: cuda for name, value in made.source.scope.items() if value is cuda_module()}
         return {**made.source.scope, **modules, **constants, MARK: cuda}
 
 
-def _fitted(function: FunctionType, made: Function) -> FunctionType:
+def _fitted(function: FunctionType, made: SourceFunction) -> FunctionType:
     """The function, with numbers converted to the types that its decorator was given."""
     params, name, defaults = made.source.params, made.source.tree.name, function.__defaults__ or ()
 

@@ -22,7 +22,7 @@ from synknumba._errors import Access, DivergenceError, Finding, KernelCheckError
 from synknumba.simt._debugger.arrays import Array, Watch, allocate, carve, wrap
 from synknumba.simt._debugger.cuda import Cuda, Dim3
 from synknumba.simt._debugger.findings import access, of_the_user, user_line
-from synknumba.simt._debugger.program import Program
+from synknumba.simt._debugger.program import DebugProgram
 from synknumba.simt._debugger.source import MARK
 from synknumba.simt._debugger.warp import ACTIVE_MASK, BLOCK_WIDE, GRID_SYNC, WARP_SIZE, Request, block_answer, warp_answers
 
@@ -91,7 +91,7 @@ class Block:
         threads: all threads in order.
     """
 
-    def __init__(self, launch: "Launch", index: Dim3) -> None:
+    def __init__(self, launch: "DebugLaunch", index: Dim3) -> None:
         self.launch, self.index, self.epoch = launch, index, 0
         count = launch.block.x * launch.block.y * launch.block.z
         self.threads = [Thread(self, number, launch.new_thread()) for number in range(count)]
@@ -144,7 +144,7 @@ def _answered(thread: Thread, answer: Any) -> Thread:
     return thread
 
 
-def _released(warp: list[Thread], launch: "Launch") -> list[Thread]:
+def _released(warp: list[Thread], launch: "DebugLaunch") -> list[Thread]:
     """The threads of a warp whose operation is complete, with their answers."""
     asking: dict[tuple[str, int], list[Thread]] = {}
     for thread in warp:
@@ -182,7 +182,7 @@ def _join(group: list[Thread]) -> None:
         thread.seen, thread.clock = list(seen), thread.clock + 1
 
 
-class Launch:
+class DebugLaunch:
     """One launch of a kernel.
 
     Attributes:
@@ -194,7 +194,7 @@ class Launch:
     """
 
     def __init__(
-        self, program: Program, grid: Dim3, block: Dim3, smem: int, make_watch: Callable[["Launch"], "LaunchWatch"]
+        self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, make_watch: Callable[["DebugLaunch"], "LaunchWatch"]
     ) -> None:
         self.program, self.grid, self.block, self.smem = program, grid, block, smem
         self.epoch = 0
@@ -318,7 +318,7 @@ def _called(thread: Thread) -> str:
 class LaunchWatch(Watch):
     """What is told of everything that happens in a launch."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: DebugLaunch) -> None:
         self.launch = launch
 
     @property

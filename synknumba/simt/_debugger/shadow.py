@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any, Final, NamedTuple, Protocol
 
-from synknumba.simt._debugger.run import Launch, Thread
+from synknumba.simt._debugger.run import DebugLaunch, Thread
 from synknumba.simt._debugger.source import MARK
 
 # More readers than this of one element are forgotten; the first ones are enough to find a write that races with all of them.
@@ -79,7 +79,7 @@ class Report(Protocol):
     def __call__(self, address: int, before: Past, now: Past) -> None: ...
 
 
-def present(launch: Launch, what: str) -> Past:
+def present(launch: DebugLaunch, what: str) -> Past:
     """The access that the running thread makes now."""
     thread = launch.current
     frame: Any = sys._getframe(2)  # noqa: SLF001  # Python has no public name for it

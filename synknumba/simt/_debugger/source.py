@@ -64,7 +64,7 @@ _AS_THEY_ARE: Final = frozenset({"pdb", "bdb", "ipdb", "pudb", "debugpy", "IPyth
 
 
 @dataclass(slots=True)
-class Function:
+class SourceFunction:
     """One function of the program.
 
     Attributes:
@@ -113,7 +113,7 @@ def _sync(group: Any) -> Generator[Request, Any, Any]:
 class Rewriter(ast.NodeTransformer):
     """Changes a function's tree in place and compiles it."""
 
-    def __init__(self, function: Function, waits: Callable[[FunctionType], bool], *, is_kernel: bool) -> None:
+    def __init__(self, function: SourceFunction, waits: Callable[[FunctionType], bool], *, is_kernel: bool) -> None:
         self.function, self.source, self._waits = function, function.source, waits
         self.scope = Scope(self.source)
         self.is_kernel = is_kernel

@@ -4,14 +4,14 @@ import ast
 
 from synknumba.simt._analysis.team import BLOCKS, THREADS
 from synknumba.simt._emit.region import Active, Regions
-from synknumba.simt._frontend.sync import Collective
+from synknumba.simt._frontend.sync import CollectiveStatement
 from synknumba.simt._frontend.syntax import load, place, read_names, statements, store
 
 # One element for each thread: whether it takes part in the collective.
 ACTIVE = "_k_active"
 
 
-def collect(collective: Collective, regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], bool]:
+def collect(collective: CollectiveStatement, regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], bool]:
     """The code of a collective, and whether it needs the array of the threads that take part."""
     code, part = _take_part(regions, active, at)
     arguments = [_argument(node, regions) for node in collective.operands.values()]
@@ -32,7 +32,7 @@ def collect(collective: Collective, regions: Regions, active: Active, at: ast.st
     return code, isinstance(part, ast.Name)
 
 
-def _padded(collective: Collective, regions: Regions, part: ast.expr) -> str:
+def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -> str:
     """Whether it is a shuffle at one distance, by all threads; its values then need margins."""
     *_, value, distance = [None, None, *collective.operands.values()]
     plain = isinstance(part, ast.Constant) and not regions.team.grid

@@ -28,7 +28,7 @@ from synknumba.simt._emit.error_location import WHERE, note_places
 from synknumba.simt._emit.masks import Divergence
 from synknumba.simt._emit.region import MASK
 from synknumba.simt._emit.storage import MAX_BLOCK as MAX_BLOCK
-from synknumba.simt._emit.storage import SMEM, Storage, local_array_calls, slot_dtype
+from synknumba.simt._emit.storage import SMEM, LaunchStorage, local_array_calls, slot_dtype
 from synknumba.simt._frontend.lowering import Devices, translate_names
 from synknumba.simt._frontend.sync import synchronises, waits_for
 from synknumba.simt._frontend.syntax import assign, assigned_names, load, place, statements, unparse
@@ -40,7 +40,7 @@ from synknumba.simt._library.typing_stubs import STAND_INS
 TypeMap = Mapping[str, types.Type]
 
 
-class Program:
+class KernelProgram:
     """A kernel in plain names: what does not depend on the argument types.
 
     Raises:
@@ -99,7 +99,7 @@ class Program:
             return Analysis(body, fixed, self.code.namespace, variable_types, checked=self.options.debug)
         checked = self.options.debug
         analysis = Analysis(body, self.params, self.code.namespace, variable_types, grid=True, checked=checked)
-        storage = Storage(Team(grid=True), {}, self.code.source.tree)
+        storage = LaunchStorage(Team(grid=True), {}, self.code.source.tree)
         storage.shared(self.code.shared_arrays)
         analysis.recomputed = {**storage.recompute, **analysis.recomputed}
         analysis.varying |= set(storage.recompute)
@@ -130,7 +130,7 @@ class Program:
 
     def _infer(self, argtypes: TypeMap, body: list[ast.stmt]) -> TypeMap:
         """The types of all variables, from the code of one thread."""
-        storage = Storage(Team(), {}, self.code.source.tree)
+        storage = LaunchStorage(Team(), {}, self.code.source.tree)
         storage.shared(self.code.shared_arrays)
         names = [*STATE, LINEAR, SMEM, *self.params]
         namespace = {**self.namespace, **STAND_INS}
@@ -154,7 +154,7 @@ class Program:
             code, _ = self.emit(argtypes, block, split=False)
             kinds = dict.fromkeys(code.varying_slots)
         tree = self.code.source.tree
-        storage = Storage(code.team, self.namespace, tree)
+        storage = LaunchStorage(code.team, self.namespace, tree)
         storage.shared(self.code.shared_arrays)
         storage.shared({other(name): self.code.shared_arrays[name] for name in sorted(code.swapped)})
         made = local_array_calls(self.body, self.code.local_arrays)

@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import cast
 
 from synknumba.simt._analysis.bounds import Bounds, Guards, inner_axis
-from synknumba.simt._analysis.buffer_swaps import Update, Updates
-from synknumba.simt._analysis.loops import Loops, StridedLoop
+from synknumba.simt._analysis.buffer_swaps import SwapFinder, SwapUpdate
+from synknumba.simt._analysis.loops import LoopInversion, StridedLoop
 from synknumba.simt._analysis.split_regions import is_silent
 from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
@@ -84,9 +84,9 @@ class _Emitter:
             analysis, Team(analysis.grid), self.order, local_arrays, slots, reverse=style.reverse, cuts=style.cuts
         )
         self.guards = self.regions.guards
-        self.loops = Loops(analysis, self.guards, local_arrays)
-        self.planned = Loops(analysis, Guards(analysis, ast.unparse), local_arrays)  # to ask without making slots
-        self.updates = Updates(analysis, style.shared, style.block)
+        self.loops = LoopInversion(analysis, self.guards, local_arrays)
+        self.planned = LoopInversion(analysis, Guards(analysis, ast.unparse), local_arrays)  # to ask without making slots
+        self.updates = SwapFinder(analysis, style.shared, style.block)
         self.swapped: set[str] = set()
         self._synchronised = synchronises(analysis.body)
         self._count = 0
@@ -162,7 +162,7 @@ class _Emitter:
         leaves_loop = active.loop is None and active.depth > 0 and next(own_exits([statement]), None) is not None
         return leaves_loop or (active.depth == 0 and _ends_in_return(statement))
 
-    def _update(self, statement: ast.stmt, before: list[ast.stmt], behind: list[ast.stmt], active: Active) -> Update | None:
+    def _update(self, statement: ast.stmt, before: list[ast.stmt], behind: list[ast.stmt], active: Active) -> SwapUpdate | None:
         """The update of shared arrays around a barrier to which all threads of the block come."""
         if barrier_kind(statement) != "block" or active.masked or active.loop is not None or self.regions.left:
             return None

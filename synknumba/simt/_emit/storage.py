@@ -31,7 +31,7 @@ _DYNAMIC = "_k_dynamic"
 
 
 @dataclass(slots=True)
-class Storage:
+class LaunchStorage:
     """Makes the statements that reserve memory.
 
     Attributes:

@@ -33,7 +33,7 @@ SOURCE: Final = "__simt_source__"
 _Inner = ast.FunctionDef | ast.Lambda
 
 
-class InnerFunction:
+class NestedFunction:
     """Stands for an inner function in the scope: a device function like any other.
 
     Attributes:
@@ -104,7 +104,7 @@ class _Lifter:
                 construct = f"a function inside a kernel whose variable {clash[0]!r} hides one that a function it calls reads"
                 raise source.refusal(node, construct, "rename it")
             passer.hidden = bound
-            scope[name] = InnerFunction(self._made(name, node, captured[name], passer, scope))
+            scope[name] = NestedFunction(self._made(name, node, captured[name], passer, scope))
         return source
 
     def _captured(self) -> dict[str, list[str]]:

@@ -27,7 +27,7 @@ OPERAND: Final = "operand"
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class CollectiveStatement:
     """A collective as it stands in a kernel.
 
     Attributes:
@@ -68,7 +68,7 @@ def collective_statement(path: str, results: Sequence[str], operands: Sequence[a
     return place(ast.Assign([target], call(COLLECTIVE_PREFIX + path, *operands)), at)
 
 
-def collective_of(statement: ast.AST) -> Collective | None:
+def collective_of(statement: ast.AST) -> CollectiveStatement | None:
     """The collective that a statement is; None for any other statement."""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
         return None
@@ -79,7 +79,7 @@ def collective_of(statement: ast.AST) -> Collective | None:
     target = statement.targets[0]
     names = target.elts if isinstance(target, ast.Tuple) else [target]
     results = tuple(element.id for element in names if isinstance(element, ast.Name))
-    return Collective(path, results, dict(zip(COLLECTIVES[path].params, statement.value.args, strict=True)))
+    return CollectiveStatement(path, results, dict(zip(COLLECTIVES[path].params, statement.value.args, strict=True)))
 
 
 def is_exchanged(name: str) -> bool:

@@ -21,7 +21,7 @@ from numba.core.serialize import dumps
 
 from synknumba.simt._machine.codegen import Compiled, KernelLibrary
 from synknumba.simt._machine.fingerprint import Fingerprint, NotComparableError, environment, type_text
-from synknumba.simt._machine.store import Store, directory
+from synknumba.simt._machine.store import KernelStore, directory
 from synknumba.simt._machine.vector_math import describe
 
 # By key. Loading a kernel twice would define its symbols twice.
@@ -76,7 +76,7 @@ class KernelCache:
         if problem is not None:
             return self._built(build(""), problem)
         key = Fingerprint(digest, *map(type_text, kinds)).hexdigest()
-        store = Store(path)
+        store = KernelStore(path)
         if (found := self._load(store, key)) is not None:
             return found
         with store.lock(key):
@@ -106,7 +106,7 @@ class KernelCache:
         self.info = CacheInfo(self.info.hits, self.info.misses + 1, not_kept)
         return compiled
 
-    def _load(self, store: Store, key: str) -> Compiled | None:
+    def _load(self, store: KernelStore, key: str) -> Compiled | None:
         found = _loaded.get(key)
         if found is None:
             payload = store.read(key)
@@ -118,7 +118,7 @@ class KernelCache:
         return found
 
 
-def _keep(store: Store, key: str, compiled: Compiled) -> str | None:
+def _keep(store: KernelStore, key: str, compiled: Compiled) -> str | None:
     """Writes a compiled kernel to the disk. Returns why it could not be done."""
     library = compiled.result.library
     problem = library.bound_to_process() if isinstance(library, KernelLibrary) else "it was compiled in another way"

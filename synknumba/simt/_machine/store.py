@@ -63,7 +63,7 @@ class Usage:
     nbytes: int
 
 
-class Store:
+class KernelStore:
     """A directory of compiled kernels.
 
     Args:
@@ -111,8 +111,8 @@ class Store:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             return False
-        if self.path not in Store._pruned:
-            Store._pruned.add(self.path)
+        if self.path not in KernelStore._pruned:
+            KernelStore._pruned.add(self.path)
             self.prune(LARGEST_TOTAL)
         return True
 

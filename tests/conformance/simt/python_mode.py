@@ -19,7 +19,7 @@ from numba.cuda.simulator.kernelapi import FakeCUDAAtomic
 from numba.np.numpy_support import as_dtype
 
 from synknumba.simt import Kernel
-from synknumba.simt._emit.build import Program
+from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.storage import SMEM
 from synknumba.simt._library.atomics import ATOMICS
 from synknumba.simt._library.intrinsics import FAR
@@ -38,7 +38,7 @@ def launches(
     kernel: Kernel, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared: int = 0
 ) -> dict[str, Launch]:
     """What launches the generated function, threads forward and in reverse, with arguments of the types of those given."""
-    program = Program(kernel.py_func, kernel._options)
+    program = KernelProgram(kernel.py_func, kernel._options)
     program._infer = _remembered(program._infer)  # inferring types takes longer than anything else
     kinds = dict(zip(program.params, map(typeof, args), strict=True))
     made = {}
@@ -67,7 +67,7 @@ def _unset(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def launch_function(
-    program: Program, body: list[ast.stmt], grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0
+    program: KernelProgram, body: list[ast.stmt], grid: tuple[int, ...], block: tuple[int, ...], shared: int = 0
 ) -> Launch:
     """What launches a function of this body, which the program has made, with arguments of the types that it is made for."""
     function = program.define(program.code.source.tree.name, [*SIZES, SMEM, *program.params], body)

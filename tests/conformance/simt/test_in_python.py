@@ -5,7 +5,7 @@ import pytest
 
 from synknumba import simt
 from synknumba._errors import DivergenceError, RaceError
-from synknumba.simt._debugger.run import Launch, Thread
+from synknumba.simt._debugger.run import DebugLaunch, Thread
 from tests.conformance.simt import fuzz
 from tests.conformance.simt.agree import check
 from tests.conformance.simt.corpus import ALGORITHMS, CASES, Case, is_from
@@ -59,9 +59,9 @@ def test_most_barriers_are_missed_when_they_are_gone(monkeypatch: pytest.MonkeyP
     """Leaves out every barrier of the algorithms in turn. Some order nothing, or nothing that these arguments show."""
     absent: Line | None = None
     met: set[Line] = set()
-    resume = Launch.resume
+    resume = DebugLaunch.resume
 
-    def resume_without(self: Launch, thread: Thread) -> None:
+    def resume_without(self: DebugLaunch, thread: Thread) -> None:
         resume(self, thread)
         while thread.request is not None and thread.request.kind == "syncthreads":
             place = thread.waiting()
@@ -78,7 +78,7 @@ def test_most_barriers_are_missed_when_they_are_gone(monkeypatch: pytest.MonkeyP
             return False
         return True
 
-    monkeypatch.setattr(Launch, "resume", resume_without)
+    monkeypatch.setattr(DebugLaunch, "resume", resume_without)
     missed = found = 0
     for case in {case.kernel: case for case in CASES.values() if is_from(case, ALGORITHMS)}.values():
         absent, met = None, set()

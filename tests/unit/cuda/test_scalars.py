@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from synknumba._wire import doorbell
-from synknumba._wire.relaunch import Again, Packing, Table
+from synknumba._wire.relaunch import Again, ScalarPacking, Table
 from tests.unit.cuda.numba_kernels import Dispatcher, Driver
 
 GRID, BLOCK = (1, 1, 1), (1, 1, 1)
@@ -91,7 +91,7 @@ class Known:
         formats = [FORMATS[np.asarray(value).dtype.kind] for value in scalars.values()]
         self.layout = struct.Struct("<" + "".join(formats))
         first = dict(zip(scalars, accumulate(map(len, formats), initial=0), strict=False))
-        self.packing = Packing("".join(formats) + "q", self.layout.size, first)  # and a value that selects rows
+        self.packing = ScalarPacking("".join(formats) + "q", self.layout.size, first)  # and a value that selects rows
         self.values, self.replay, self.changed = np.zeros(256, np.uint8), replay, []
         self.put(scalars)
         packed = bytes(self.values[: self.layout.size + 8])

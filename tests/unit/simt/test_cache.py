@@ -23,7 +23,7 @@ from synknumba import simt
 from synknumba.simt._machine import cache as cache_module
 from synknumba.simt._machine import store as store_module
 from synknumba.simt._machine.fingerprint import Fingerprint, NotComparableError
-from synknumba.simt._machine.store import Store
+from synknumba.simt._machine.store import KernelStore
 from synknumba.simt._machine.vector_math import vector_library
 
 HEAD = """
@@ -268,7 +268,7 @@ class TestNotKept:
 
 class TestStore:
     def test_what_was_written(self, cache_directory: Path) -> None:
-        store = Store(cache_directory)
+        store = KernelStore(cache_directory)
         assert store.read("k") is None
         assert store.write("k", b"abc")
         assert store.read("k") == b"abc"
@@ -278,7 +278,7 @@ class TestStore:
 
     @pytest.mark.parametrize("damage", ["short", "empty", "flipped", "foreign", "others write", "link", "directory of others"])
     def test_what_is_not_ours_or_not_whole(self, damage: str, cache_directory: Path) -> None:
-        store = Store(cache_directory)
+        store = KernelStore(cache_directory)
         store.write("k", b"abc" * 100)
         path = cache_directory / "k"
         content = path.read_bytes()
@@ -302,7 +302,7 @@ class TestStore:
             kernel = load(tmp_path, KERNEL.format("1")).kernel
             assert launched(kernel) == 1
             assert outcome(kernel) == MISS
-        Store(cache_directory).write(path.name, b"a checksum does not help")
+        KernelStore(cache_directory).write(path.name, b"a checksum does not help")
         kernel = load(tmp_path, KERNEL.format("1")).kernel
         assert launched(kernel) == 1
         assert outcome(kernel) == MISS
@@ -311,7 +311,7 @@ class TestStore:
         assert outcome(kernel) == HIT
 
     def test_least_recently_used_go_first(self, cache_directory: Path) -> None:
-        store = Store(cache_directory)
+        store = KernelStore(cache_directory)
         for age, key in enumerate("abcd"):
             store.write(key, bytes(1000))
             os.utime(cache_directory / key, (time.time() - 10_000 * (age + 1),) * 2)
@@ -322,7 +322,7 @@ class TestStore:
     def test_waits_for_the_holder_of_the_lock_but_not_for_ever(
         self, cache_directory: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        store = Store(cache_directory)
+        store = KernelStore(cache_directory)
         with store.lock("ab1"):
             probe = os.open(cache_directory / ".lock-ab", os.O_RDWR)
             with pytest.raises(BlockingIOError):

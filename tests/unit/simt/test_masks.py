@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from synknumba._errors import KernelError
-from synknumba.simt._emit.build import Program
+from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.device_functions import Options
 from tests.unit.simt.written import defined, launch, program_text
 
@@ -243,6 +243,6 @@ def test_masks_are_only_made_where_they_are_needed(text: str, masked: bool) -> N
 
 
 def test_lines_of_the_error_are_those_of_the_file() -> None:
-    body = Program(kernel("if x[t] > 3:\n    cuda.syncthreads()\nx[t] = 1"), Options()).launch_body({})
+    body = KernelProgram(kernel("if x[t] > 3:\n    cuda.syncthreads()\nx[t] = 1"), Options()).launch_body({})
     raised = [node for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Raise)]
     assert [node.lineno for node in raised] == [5]

@@ -12,12 +12,12 @@ from numba.cuda import grid as where
 from synknumba._types import Span
 from synknumba.simt._analysis.bounds import Bounds, Guards, inner_axis
 from synknumba.simt._analysis.flat_grid import flatten
-from synknumba.simt._analysis.loops import Loops, count_up, return_early
+from synknumba.simt._analysis.loops import LoopInversion, count_up, return_early
 from synknumba.simt._analysis.types import VariableTypes, infer_types, is_integer_type, unified_type
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import exposed
 from synknumba.simt._emit.block_code import Style
-from synknumba.simt._emit.build import Program
+from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._emit.emit import emit_blocks
 from synknumba.simt._emit.exits import lower_returns
@@ -253,9 +253,9 @@ def test_float_limits_give_no_facts() -> None:
 # ---- loops
 
 
-def loops_of(text: str, **params: types.Type) -> tuple[Loops, ast.stmt]:
+def loops_of(text: str, **params: types.Type) -> tuple[LoopInversion, ast.stmt]:
     known = analysis(text, **params)
-    return Loops(known, Guards(known, ast.unparse), {"local"}), known.body[-1]
+    return LoopInversion(known, Guards(known, ast.unparse), {"local"}), known.body[-1]
 
 
 @pytest.mark.parametrize(
@@ -490,7 +490,7 @@ def test_the_inner_loop_runs_along_the_last_axis() -> None:
 
 
 def program(function: Any, *kinds: types.Type) -> str:
-    made = Program(function, Options())
+    made = KernelProgram(function, Options())
     return made.text(made.launch_body(dict(zip(made.params, kinds, strict=True))))
 
 
@@ -548,7 +548,7 @@ def test_slots_are_arrays_of_the_right_type() -> None:
             flag = flag or v > 3
         x[i] = v if flag else 0
 
-    made = Program(kernel, Options())
+    made = KernelProgram(kernel, Options())
     made.launch_body({"x": F8, "n": types.int64})
     assert made.namespace["_k_dtype_v"] == np.float64
     assert made.namespace["_k_dtype_flag"] == np.bool_

@@ -12,7 +12,7 @@ from numba.core import types
 from synknumba import simt
 from synknumba.simt._analysis.team import Team
 from synknumba.simt._emit import storage as storage_module
-from synknumba.simt._emit.storage import MAX_BLOCK, Storage, slot_dtype
+from synknumba.simt._emit.storage import MAX_BLOCK, LaunchStorage, slot_dtype
 from synknumba.simt._frontend.arrays import SharedArray
 from synknumba.simt._frontend.syntax import unparse
 from synknumba.simt._library.slots import MARGIN, inner, is_number, itemsize, shared_view, slot_get, slot_set, slots_of
@@ -165,9 +165,9 @@ def test_bytes_as_an_array_of_a_type() -> None:
 # ---- where they are kept
 
 
-def storage(*, grid: bool = False) -> tuple[Storage, dict[str, Any]]:
+def storage(*, grid: bool = False) -> tuple[LaunchStorage, dict[str, Any]]:
     names: dict[str, Any] = {}
-    return Storage(Team(grid=grid), names, ast.Pass(lineno=1)), names
+    return LaunchStorage(Team(grid=grid), names, ast.Pass(lineno=1)), names
 
 
 def test_slots_lie_on_the_stack_until_it_is_full() -> None:

@@ -11,7 +11,7 @@ import pytest
 from numba import types
 
 from synknumba import simt
-from synknumba.simt._analysis.buffer_swaps import Updates
+from synknumba.simt._analysis.buffer_swaps import SwapFinder
 from synknumba.simt._analysis.types import VariableTypes
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._frontend.arrays import SharedArray
@@ -36,7 +36,7 @@ def update(first: str, second: str, block: Any = (8, 1, 1), elsewhere: str = "",
     )
     shared = {name: SharedArray(shape, load("float64"), ast.Pass()) for name, shape in sizes.items()}
     shared["d"] = SharedArray((0,), load("float64"), ast.Pass())
-    found = Updates(known, shared, block).find(parsed(first), parsed(second))
+    found = SwapFinder(known, shared, block).find(parsed(first), parsed(second))
     return found and (unparse(found.body), found.count)
 
 

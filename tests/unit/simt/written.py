@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, float32, float64, int32, int64, njit, typeof, types
 
-from synknumba.simt._emit.build import Program
+from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.device_functions import Options, define_function
 from synknumba.simt._frontend.lowering import Devices, translate_names
 from synknumba.simt._frontend.syntax import unparse
@@ -73,13 +73,13 @@ def one_thread(function: FunctionType) -> Callable[..., Any]:
 
 def program_text(function: FunctionType, *kinds: types.Type, block: tuple[int, int, int] | None = None) -> str:
     """The generated launch function, for parameters of these types or of any, and for a block or any."""
-    made = Program(function, Options())
+    made = KernelProgram(function, Options())
     return made.text(made.launch_body(dict(zip(made.params, kinds, strict=True)) if kinds else {}, block))
 
 
 def launch(function: FunctionType, grid: Any, block: Any, *args: Any, reverse: bool = False, smem: int = 0) -> None:
     """Runs the generated function in plain Python."""
-    program = Program(function, Options(reverse=reverse))
+    program = KernelProgram(function, Options(reverse=reverse))
     sizes = [size if isinstance(size, tuple) else (size,) for size in (grid, block)]
     body = program.launch_body(dict(zip(program.params, map(typeof, args), strict=True)), (*sizes[1], 1, 1)[:3])
     launch_function(program, body, *sizes, smem)(*args)
