@@ -24,7 +24,6 @@ import synknumba as synk
 from synknumba._host import this_process
 from synknumba._rank import replay, routine
 from synknumba._wire import doorbell
-from synknumba._wire import words as words_module
 from synknumba._world import rounds
 
 CALLS = 20_000
@@ -112,9 +111,9 @@ def timed_serve(points: Any) -> Any:
     def note(rank, point):
         line = start + 8 * WIDTH * rank
         scratch = line + 8 * POINTS
-        words_module.clock_gettime(words_module.MONOTONIC, scratch)
-        now = words_module.load_acquire(scratch, 0) * 1_000_000_000 + words_module.load_acquire(scratch, 1)
-        words_module.store_release(line, point, now)
+        doorbell.clock_gettime(doorbell.MONOTONIC, scratch)
+        now = doorbell.load_acquire(scratch, 0) * 1_000_000_000 + doorbell.load_acquire(scratch, 1)
+        doorbell.store_release(line, point, now)
 
     @numba.njit(["int64(int64, int64, int64)"], nogil=True)
     def repeat(table, number, rank):
@@ -123,32 +122,32 @@ def timed_serve(points: Any) -> Any:
         if again == 0:
             return 0
         if doorbell.other_scalars(again) != 0:
-            words_module.store_release(table, doorbell.REWRITTEN, 1)
+            doorbell.store_release(table, doorbell.REWRITTEN, 1)
             if doorbell.rewrite(again) != 0:
                 return 0
         note(rank, 1)
-        relaunch = words_module.load_acquire(again, doorbell.RELAUNCH)
+        relaunch = doorbell.load_acquire(again, doorbell.RELAUNCH)
         if doorbell.launch(relaunch) != 0:
             return 0
         note(rank, 2)
         if doorbell.take(relaunch) == 0:
-            words_module.store_release(table, doorbell.LATE, again)
+            doorbell.store_release(table, doorbell.LATE, again)
             return doorbell.UNDER_WAY
         note(rank, 3)
         return 1
 
     @numba.njit(["int64(int64, int64, int64, int64, int64, int64, int64)"], nogil=True)
     def serve(base, world_size, rank, sequence, pauses, yields, table):
-        served, began = 0, words_module.clock()
+        served, began = 0, doorbell.clock()
         number = doorbell.arrive(base, world_size, rank, sequence, 0, pauses, yields)
-        while words_module.clock() - began < doorbell.SERVE_MS:
+        while doorbell.clock() - began < doorbell.SERVE_MS:
             done = repeat(table, number, rank)
             if done != 1:
                 number = doorbell.UNDER_WAY if done == doorbell.UNDER_WAY else number
                 break
             served += 1
             number = doorbell.arrive(base, world_size, rank, sequence + served, 0, pauses, yields)
-        words_module.store_release(table, doorbell.SERVED, served)
+        doorbell.store_release(table, doorbell.SERVED, served)
         return number
 
     return serve

@@ -36,7 +36,7 @@ from _common import Timing, arguments, print_table, save, time_calls
 
 import synknumba as synk
 from synknumba._comm import Communicator, Exchange, host_communicator, nccl_communicator, nccl_unique_id
-from synknumba._wire import doorbell, words
+from synknumba._wire import doorbell
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "broadcast")
 SIZES = (*(2**10 * 4**k for k in range(11)), 4_000, 400_000, 40_000_000)  # 1 KiB to 1 GiB, and 10³, 10⁵, 10⁷ elements
@@ -107,13 +107,13 @@ def check_call(collective: Collective, own: synk.Variable, whole: synk.Variable,
 @doorbell.compiled("void(int64, int64)")
 def meet(base: int, ranks: int) -> None:
     """A barrier: goes on when the count of arrivals has reached the next multiple of the ranks."""
-    arrived = words.fetch_add(base, 0, 1)
+    arrived = doorbell.fetch_add(base, 0, 1)
     everybody = (arrived // ranks + 1) * ranks
     looks = 0
-    while words.load_acquire(base, 0) < everybody:
+    while doorbell.load_acquire(base, 0) < everybody:
         looks += 1
         if looks > LOOKS:
-            words.sched_yield()
+            doorbell.sched_yield()
 
 
 class Forked(Group):

@@ -10,18 +10,16 @@ from functools import partial
 from typing import Any
 
 from synknumba import simt
+from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.bound_arguments import Bound
-from synknumba._call.distribute import Distributed, InnerFunction
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import OutputBuilder
 from synknumba._call.plan import About, FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
-from synknumba._call.reads import read_parameters
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.select_rows import CallRows, RowSelector, check_shards, check_writable_rows
-from synknumba._call.serialize import RankSideFunction, make_spec, result_class
-from synknumba._call.writes import written_parameters
+from synknumba._call.serialize import Distributed, InnerFunction, RankSideFunction, make_spec, result_class
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, ReductionError, WorldError
 from synknumba._host.copying import copy_into

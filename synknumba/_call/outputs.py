@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from synknumba._call import combine as combine_module
 from synknumba._call.arguments import Output
 from synknumba._call.bound_arguments import Bound
+from synknumba._call.collect import is_worthwhile
 from synknumba._call.select_rows import CallRows
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, BatchError, ReductionError
@@ -140,7 +140,7 @@ class OutputBuilder:
             parts = HostArray(-1, dtype, result.shape, start)
             return replace(result, parts=parts, in_control=True)
         shape = (world.world_size, *result.shape)
-        if isinstance(result.op, str) and not solo and combine_module.is_worthwhile(world, nbytes):
+        if isinstance(result.op, str) and not solo and is_worthwhile(world, nbytes):
             built.combined.add(result.name)
             if world.device == "cuda":
                 return replace(result, parts=HostArray(-1, dtype, shape), stays=True)

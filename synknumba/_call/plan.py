@@ -20,6 +20,7 @@ import numpy as np
 
 from synknumba._call.collect import (
     Collector,
+    Combining,
     Count,
     RowCount,
     Selection,
@@ -28,7 +29,6 @@ from synknumba._call.collect import (
     make_locator,
     total_rows,
 )
-from synknumba._call.combine import Combining
 from synknumba._device import fold_kernel
 from synknumba._errors import ReductionError
 from synknumba._host.copying import private_copy

@@ -20,8 +20,11 @@ it starts, so nothing is exchanged, padded or cut. One step may be about several
 
 Which dtypes an op is defined for, and whether shapes fit, is checked by the caller. Communicators are final, override the
 abstract methods only, and document nothing that the contract says already.
+
+Where NCCL may be reached while it sets itself up, the only moment at which it listens on a port.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -113,3 +116,8 @@ def make_step(
     if kind == "all_reduce":
         return communicator.all_reduce(exchanges, op)
     return communicator.reduce_scatter(exchanges, op)
+
+
+def stay_on_this_machine() -> None:
+    """Has NCCL use the loopback interface, which no other machine can reach; unless somebody asked for another."""
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")

@@ -30,8 +30,7 @@ import cupy
 import numpy as np
 from cupy.cuda import nccl, runtime
 
-from synknumba._comm.base import Communicator, Exchange, Step
-from synknumba._comm.loopback import stay_on_this_machine
+from synknumba._comm.base import Communicator, Exchange, Step, stay_on_this_machine
 from synknumba._types import CollectiveOp
 
 _Call: TypeAlias = Callable[[], object]

@@ -20,7 +20,7 @@ from typing import Any
 from numba import cuda
 from numba.core.serialize import dumps
 
-from synknumba.simt.internals import CacheInfo, Fingerprint, NotComparableError, KernelStore, directory, type_text, versions
+from synknumba.simt.internals import CacheInfo, Fingerprint, KernelStore, NotComparableError, directory, type_text, versions
 
 # Part of every key: to be raised when the meaning of a key or of a file changes.
 _FORMAT = "CUDA kernel 1"

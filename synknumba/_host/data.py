@@ -4,24 +4,152 @@
 
 A value is judged before anything changes, so that a refused call leaves shape and contents as they were. The segment is kept
 when the new shape fits, and grown in place when it does not.
+
+What a `Data` is declared to be: dtype, shape, and how many items to reserve; refused in words that name it.
+
+What makes an object with a NumPy view of its own usable like an array, without a copy.
 """
 
 import itertools
 import math
+import operator
+from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
 from synknumba._errors import DataError
-from synknumba._host.array_operations import ArrayOperations, unwrap
 from synknumba._host.casting import accept, fill
 from synknumba._host.copying import private_copy
-from synknumba._host.data_checks import check_oversize, checked_dtype, checked_shape, checked_size, declared, oversized
 from synknumba._host.segment import Segment
 from synknumba._types import Array, Shape
 
 _DType: TypeAlias = np.dtype[Any]
+
+
+class ArrayOperations(NDArrayOperatorsMixin):
+    """Reads, arithmetic, ufuncs and conversions of the array that is `data`; how it is written to is its own affair."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def data(self) -> Array:
+        """The view of now."""
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """The view itself where neither a cast nor a copy is asked for."""
+        return np.array(self.data, dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Reads such objects among the inputs as arrays and writes into those in `out=`; the result is an ndarray or `out`."""
+        out = kwargs.get("out")
+        if out is not None:
+            kwargs["out"] = tuple(unwrap(item) for item in out)
+        if "where" in kwargs:
+            kwargs["where"] = unwrap(kwargs["where"])
+        result = getattr(ufunc, method)(*(unwrap(item) for item in inputs), **kwargs)
+        if out is None:
+            return result
+        if not isinstance(result, tuple):
+            return out[0]
+        return tuple(part if given is None else given for part, given in zip(result, out, strict=True))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.data[unwrap(index)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.data)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.data
+
+    def __bool__(self) -> bool:
+        return bool(self.data)
+
+    def __int__(self) -> int:
+        return int(self.data)
+
+    def __float__(self) -> float:
+        return float(self.data)
+
+    def __complex__(self) -> complex:
+        return complex(self.data)
+
+    def __index__(self) -> int:
+        return operator.index(self.data)
+
+
+def unwrap(value: Any) -> Any:
+    """The array in place of such an object, also within an index or a tuple of outputs."""
+    if isinstance(value, ArrayOperations):
+        return value.data
+    if isinstance(value, tuple):
+        return tuple(unwrap(item) for item in value)
+    return value
+
+
+def declared(label: str, dtype: DTypeLike | None, shape: int | Shape | None, ndim: int | None) -> tuple[_DType, Shape]:
+    """The dtype and the first shape where no value is given: of zeros where only `ndim` is."""
+    if dtype is None or (shape is None and ndim is None):
+        given = {"dtype": dtype, "shape": shape, "ndim": ndim}
+        got = ", ".join(f"{key}={item!r}" for key, item in given.items() if item is not None) or "nothing"
+        msg = f"{label} needs value, or dtype with shape or ndim; got {got}"
+        raise DataError(msg)
+    dims = (0,) * checked_size(label, "ndim", ndim or 0) if shape is None else checked_shape(label, shape)
+    if ndim is not None and len(dims) != ndim:
+        msg = f"{label}: shape {dims} has {len(dims)} dimensions but ndim is {ndim}; give one of them"
+        raise DataError(msg)
+    return checked_dtype(label, dtype), dims
+
+
+def checked_dtype(label: str, dtype: DTypeLike) -> _DType:
+    """The dtype in native byte order, where its items have one size and lie in place."""
+    try:
+        checked: _DType = np.dtype(dtype)
+    except TypeError as error:
+        msg = f"{label}: {dtype!r} is not a dtype: {error}"
+        raise DataError(msg) from error
+    if checked.hasobject or checked.itemsize == 0 or checked.subdtype is not None:
+        hint = " such as float64, U16 or a structured dtype of those; put the dimensions of a subarray into shape"
+        msg = f"{label}: dtype {checked} cannot be shared between processes; give a fixed-size dtype{hint}"
+        raise DataError(msg)
+    return checked.newbyteorder("=")
+
+
+def checked_shape(label: str, shape: int | Shape) -> Shape:
+    """The shape as a tuple, of one dimension where it is a number."""
+    sizes = shape if isinstance(shape, tuple | list) else (shape,)
+    return tuple(checked_size(label, "shape", size) for size in sizes)
+
+
+def checked_size(label: str, argument: str, size: Any) -> int:
+    """A number of rows, items or dimensions."""
+    try:
+        checked = operator.index(size)
+    except TypeError:
+        checked = -1
+    if checked < 0:
+        msg = f"{label}: {argument} must be of integers of at least 0, got {size!r}"
+        raise DataError(msg)
+    return checked
+
+
+def check_oversize(oversize: float) -> None:
+    """Refuses what is no factor from 1 to 2."""
+    if not isinstance(oversize, int | float | np.integer | np.floating) or not 1 <= oversize <= 2:
+        msg = f"oversize must be a number from 1 to 2, got {oversize!r}"
+        raise DataError(msg)
+
+
+def oversized(size: int, oversize: float) -> int:
+    """How many items to reserve for so many."""
+    return size if oversize == 1 else max(size, round(size * float(oversize)))  # 20000 × 1.1 is 22000.000000000004
+
+
 # (segment id, segment generation, shape, dtype, version, minibatch): all that a plan depends on
 _Layout: TypeAlias = tuple[int, int, Shape, "str | _DType", int, bool]
 

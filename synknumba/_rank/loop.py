@@ -26,9 +26,8 @@ from synknumba._ops.launch import LaunchConfig
 from synknumba._rank.collective_routine import CollectiveRoutine, TransferRoutine
 from synknumba._rank.combination_routine import CombinationRoutine
 from synknumba._rank.function_routine import FunctionRoutine
-from synknumba._rank.held_memory import Holding
 from synknumba._rank.kernel_routine import KernelRoutine
-from synknumba._rank.routine import Place, Repeated, Routine
+from synknumba._rank.routine import Holding, Place, Repeated, Routine
 from synknumba._rank.startup import RankConfig, settle
 from synknumba._wire import channel, pickling
 from synknumba._wire import doorbell as doorbell_module

@@ -4,6 +4,8 @@
 
 A routine is prepared once for a program. Binding works out the slices and their buffers for one selection of rows and one set
 of scalars and makes a flat list of steps; it is repeated only when these change. Running executes the steps.
+
+The memory of one variable on one rank.
 """
 
 import struct
@@ -11,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from synknumba._device import Buffer, Device, SliceSteps, Step
 from synknumba._host.segment import Segment
 from synknumba._ops.rows import Listed, Range, Rows, bounds, part
 from synknumba._ops.tree import unflatten
-from synknumba._rank.held_memory import Holding
+from synknumba._ops.variable_layout import StorageLayout, line_type
 from synknumba._types import Array, RankConstant, Span
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import News
@@ -39,6 +41,39 @@ from synknumba._wire.program import (
     Update,
 )
 from synknumba._wire.relaunch import Again
+
+
+@final
+class Holding:
+    """The arrays of a variable as this rank holds them.
+
+    Attributes:
+        layout: of the arrays, on all ranks.
+    """
+
+    def __init__(self, layout: StorageLayout, rank: int, memory: Any, device: Device) -> None:
+        self.layout = layout
+        self._offsets = [*layout.place(rank)[0], 0]  # the last is that of `VECTOR`, which is −1
+        self._rank = rank
+        self._memory = memory
+        self._device = device
+
+    def array(self, leaf: int) -> Any:
+        """One array, writable, as kernels and Python functions take it; of a flat variable also `VECTOR`."""
+        of = self.layout.leaf(leaf)
+        return self._device.view(self._memory, self._offsets[leaf], of.dtype, of.shapes[self._rank])
+
+    def line(self, leaf: int) -> Any:
+        """One array as a one-dimensional one of numbers; of bytes where its dtype is not a number's."""
+        of = self.layout.leaf(leaf)
+        dtype, count = line_type(of.dtype, of.size(self._rank))
+        return self._device.view(self._memory, self._offsets[leaf], dtype, (count,))
+
+    def carry_over(self, old: "Holding") -> list[Step]:
+        """Steps that copy the arrays of older memory which have the same shape here."""
+        pairs = list(enumerate(zip(self.layout.leaves, old.layout.leaves, strict=True)))
+        same = [i for i, (new, was) in pairs if new.shapes[self._rank] == was.shapes[self._rank]]
+        return [self._device.copy(self.array(i), old.array(i)) for i in same]
 
 
 @dataclass(frozen=True, slots=True)

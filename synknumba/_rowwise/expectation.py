@@ -14,16 +14,15 @@ import numpy as np
 
 from synknumba._call.arguments import IndexRange, Output
 from synknumba._call.bind import Binder, signature_names
-from synknumba._call.distribute import InnerFunction
 from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions, check_names
 from synknumba._call.report import PlanReport
+from synknumba._call.serialize import InnerFunction
 from synknumba._errors import ArgumentError, KernelError
 from synknumba._host.data import Data
 from synknumba._ops import estimate
 from synknumba._ops.estimate import Estimate
 from synknumba._ops.launch import LaunchConfig, RowGrid
-from synknumba._rowwise.expectation_types import check_types, type_key
 from synknumba._rowwise.generate import check_own_names, define_kernel, index_types, is_light, kernel_name
 from synknumba._rowwise.moment_kernels import (
     ARRAYS_OF_ROWS,
@@ -36,6 +35,7 @@ from synknumba._rowwise.moment_kernels import (
     kernel_source,
 )
 from synknumba._rowwise.partials import LineReader
+from synknumba._rowwise.types import check_types, type_key
 from synknumba._types import DeviceKind, RankConstant
 from synknumba._variables.variable import Variable
 from synknumba._world.world import current_world, open_world

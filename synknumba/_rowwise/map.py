@@ -14,17 +14,17 @@ import numpy as np
 
 from synknumba._call.arguments import IndexRange, Output
 from synknumba._call.bind import RESERVED, Binder, signature_names
-from synknumba._call.distribute import InnerFunction
 from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions, check_names
 from synknumba._call.report import PlanReport
+from synknumba._call.serialize import InnerFunction
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._host.data import Data
 from synknumba._rowwise.arguments import Given, describe, merged, operand, quick_key, result_row, variable_shape
 from synknumba._rowwise.generate import check_own_names, define_kernel, index_types, kernel_name
 from synknumba._rowwise.map_kernels import OUT, OWN_NAMES, MapRecipe, element_launch, map_source
-from synknumba._rowwise.map_types import Signatures, cast_name, integer_limits, out_of_range, parse
 from synknumba._rowwise.reduce import Reducer
+from synknumba._rowwise.types import Signatures, cast_name, integer_limits, out_of_range, parse
 from synknumba._types import DeviceKind, Shape
 from synknumba._variables.variable import Variable
 from synknumba._world.world import current_world, open_world

@@ -12,15 +12,15 @@ import numpy as np
 
 from synknumba import simt
 from synknumba._call.arguments import IndexRange, Output
-from synknumba._call.distribute import InnerFunction
 from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions
+from synknumba._call.serialize import InnerFunction
 from synknumba._errors import ArgumentError, DataError, ReductionError
 from synknumba._ops.launch import LaunchConfig, RowGrid
 from synknumba._rowwise.arguments import Given, describe, quick_key
 from synknumba._rowwise.generate import define_kernel, kernel_name
 from synknumba._rowwise.map_kernels import MOST_TILE, THREADS, TILE_BYTES, ReductionRecipe, element_launch, reduction_source
-from synknumba._rowwise.map_types import Signatures, cast_name, dtype_of
+from synknumba._rowwise.types import Signatures, cast_name, dtype_of
 from synknumba._types import Array, DeviceKind, RankConstant, Shape
 from synknumba._variables.variable import Variable
 from synknumba._world.world import current_world

@@ -4,34 +4,265 @@
 
 `vars` is one `Variable`, or a nested dict, list or tuple of them, which are sent together; values come and go in the same
 shape. Everything that can be wrong is found before anything is sent.
+
+What collectives are given, judged before anything is sent: variables, values, ops, shapes.
+
+How a collective is carried out: variables put on the ranks, their arrays paired, the plan found or made, run, and noted.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast, final
 
 import numpy as np
 
-from synknumba._errors import PartitionError
+from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError
 from synknumba._ops import rows as rows_module
 from synknumba._ops.rows import Rows
-from synknumba._ops.tree import unflatten
-from synknumba._types import Array, Batch, CollectiveOp, Shape
+from synknumba._ops.tree import describe, flatten, parts_like, shape_told, unflatten
+from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.collective_checks import (
-    check_all_uniform,
-    check_op,
-    check_row_shapes,
-    check_rows,
-    check_uniform,
-    destinations,
-    like,
-    matched,
-    several_of,
-)
-from synknumba._variables.collective_runs import give_values, pairs_of, placed, run_in_place, run_into, run_known
-from synknumba._variables.transfers import Work
-from synknumba._variables.variable import Variable, check_rank, traffic_of
-from synknumba._world.world import World, holds_world
+from synknumba._variables.transfers import Pair, Traffic, Work
+from synknumba._variables.variable import Values, Variable, check_rank, traffic_of
+from synknumba._world.world import World, current_world, holds_world, open_world, raise_untold
+
+
+@final
+class placed:  # noqa: N801  # used as a function
+    """The open world, begun, with the variables in it. Used in functions that `holds_world` marks.
+
+    Not a generator: one that Ctrl-C has broken off would give the world back when it is collected, in the middle of another
+    call.
+    """
+
+    def __init__(self, several: Sequence[Variable]) -> None:
+        self._several = several
+
+    def __enter__(self) -> World:
+        """Takes the world."""
+        raise_untold()
+        for one in self._several:
+            one.check_open()
+        self._world = world = current_world()
+        world.begin()
+        try:
+            for one in self._several:
+                one.place(world)
+        except BaseException:
+            world.end()
+            raise
+        return world
+
+    def __exit__(self, *exc: object) -> None:
+        """Gives it back."""
+        self._world.end()
+
+
+def give_values(world: World, several: Sequence[Variable], values: Sequence[Values], *, sharded: bool | None = None) -> None:
+    """Gives variables new values: all of them, or, where there is no memory for all, none."""
+    rooms = [one.room_for(world, new) for one, new in zip(several, values, strict=True)]
+    for one, new, room in zip(several, values, rooms, strict=True):
+        one.assign(world, new, room, sharded=sharded)
+
+
+def pairs_of(one: Variable, source: Allocation, target: Allocation) -> list[Pair]:
+    """The arrays of a variable; one vector where it is flat."""
+    return [Pair(source, target, leaf) for leaf in source.layout.pieces()]
+
+
+def run_in_place(world: World, work: Work, several: Sequence[Variable], *, differs: bool) -> None:
+    """A collective whose result is where what is given was; `differs` says whether replicas may differ then."""
+    traffic = traffic_of(world)
+    pairs = [pair for one in several for pair in pairs_of(one, one.storage(), one.storage())]
+    run = traffic.collective(work, pairs)
+    run()
+    for one in several:
+        one.mark(differs=differs, sharded=False)
+    if len(several) == 1:
+        layout = several[0]._layout  # noqa: SLF001  # a key, and no more
+        traffic.remember((work, layout, layout), run, [several[0].storage()])
+
+
+def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: Any = None) -> Any:
+    """Repeats a collective over one variable, in place or to one other, that was made before; None where there is none."""
+    changing = kind in ("all_gather", "reduce_scatter")
+    target = dest if changing else vars
+    if type(vars) is not Variable or type(target) is not Variable:
+        return None
+    if type(root) is not int or not (op is None or type(op) is str):
+        return None  # what is not checked yet may not be hashable, or be True, which equals 1
+    work = Work(kind, cast("CollectiveOp | None", op), root)
+    world = open_world()
+    if world is None:
+        return None  # and the longer way says why there is none
+    world.begin()
+    try:
+        traffic: Traffic = traffic_of(world)
+        run = traffic.remembered((work, vars._layout, target._layout))  # noqa: SLF001  # a key, and no more
+        if run is None:
+            return None
+        run()
+        sharded = kind == "reduce_scatter"
+        target.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)
+        return target
+    finally:
+        world.end()
+
+
+def run_into(
+    world: World,
+    work: Work,
+    several: Sequence[Variable],
+    targets: Sequence[Variable],
+    shape: Callable[[tuple[Shape, ...], int], Shape],
+    *,
+    sharded: bool,
+) -> None:
+    """A collective whose result has other shapes than what is given."""
+    pairs, storages = [], []
+    for one, target in zip(several, targets, strict=True):
+        shapes = [tuple(shape(given, rank) for rank in range(world.world_size)) for given in one.shapes()]
+        storage = target.storage()
+        # What is given to be combined or joined must not be written over before it is read.
+        if any(target is other for other in several) or target.shapes() != shapes:
+            storage = Allocation(world, target.layout_with(shapes))
+        storages.append(storage)
+        pairs += [Pair(one.storage(), storage, leaf) for leaf in one.leaves()]
+    traffic = traffic_of(world)
+    run = traffic.collective(work, pairs)
+    run()
+    for target, storage in zip(targets, storages, strict=True):
+        target.replace(storage, sharded=sharded)
+    if len(several) == 1 and targets[0] is not several[0]:
+        key = (work, several[0]._layout, targets[0]._layout)  # noqa: SLF001  # as in `run_in_place`
+        traffic.remember(key, run, [several[0].storage(), targets[0].storage()])
+
+
+_OPS: tuple[CollectiveOp, ...] = ("sum", "prod", "min", "max", "avg")
+_ORDER = "complex numbers have no order: reduce the real part or the absolute value"
+_REFUSED = {  # op: {dtype kind: way out}
+    "sum": {"b": "make it an integer variable to count, or use 'max' for any"},
+    "prod": {"b": "make it an integer variable, or use 'min' for all"},
+    "min": {"c": _ORDER},
+    "max": {"c": _ORDER},
+    "avg": dict.fromkeys("biu", "an average of integers is seldom one: use 'sum' and divide, or make it a float variable"),
+}
+
+
+def several_of(vars: Any, what: str) -> list[Variable]:
+    """The variables, each once."""
+    if isinstance(vars, Variable):
+        return [vars]
+    found, _ = flatten(vars)
+    for one in found:
+        if not isinstance(one, Variable):
+            message = f"{what} needs a Variable, or a dict, list or tuple of them; got a {type(one).__name__}"
+            raise ArgumentError(message)
+    if not found:
+        message = f"{what} got no variable at all"
+        raise ArgumentError(message)
+    seen: set[int] = set()
+    for one in found:
+        if id(one) in seen:
+            message = f"{what} got {one.label} twice; give each variable once"
+            raise ArgumentError(message)
+        seen.add(id(one))
+    return found
+
+
+def like(vars: Any, results: Sequence[Any]) -> Any:
+    """Results, one for each variable, in the shape of `vars`."""
+    return results[0] if isinstance(vars, Variable) else unflatten(flatten(vars)[1], results)
+
+
+def matched(vars: Any, several: Sequence[Variable], values: Any, what: str) -> list[list[Array]]:
+    """The arrays of each variable, from values in the shape of `vars`."""
+    if isinstance(vars, Variable):
+        return [vars.accept(values)]
+    structure = flatten(vars)[1]
+    found = parts_like(structure, values)
+    if found is None:
+        message = f"{what} needs values in the shape of its variables, {describe(structure)}, but got {shape_told(values)}"
+        raise DataError(message)
+    return [one.accept(value) for one, value in zip(several, found, strict=True)]
+
+
+def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -> Sequence[Variable]:
+    """The variables that get the result, checked against those that give it."""
+    if dest is None:
+        return several
+    targets = several_of(dest, what)
+    if not isinstance(vars, Variable) and flatten(vars)[1] != flatten(dest)[1]:
+        message = f"{what} needs dest= in the shape of its variables, {describe(flatten(vars)[1])}"
+        raise ArgumentError(message)
+    if len(targets) != len(several):
+        message = f"{what} needs one variable in dest= for each that it is given: {len(several)}, got {len(targets)}"
+        raise ArgumentError(message)
+    for one, target in zip(several, targets, strict=True):
+        _check_destination(one, target, what)
+    return targets
+
+
+def _check_destination(one: Variable, target: Variable, what: str) -> None:
+    if one.structure() != target.structure():
+        message = f"{what}: {target.label} in dest= is not a tree of the same shape as {one.label}"
+        raise ArgumentError(message)
+    shapes = zip(one.root_shapes(), target.root_shapes(), strict=True)
+    for (mine, theirs), gives, gets in zip(shapes, one.dtypes(), target.dtypes(), strict=True):
+        if gives != gets or len(mine) != len(theirs):
+            message = (
+                f"{what}: {target.label} in dest= holds {gets} of {len(theirs)} dimensions, but {one.label} gives {gives} of "
+                f"{len(mine)}; make it of the same dtype and number of dimensions"
+            )
+            raise DataError(message)
+
+
+def check_op(several: Sequence[Variable], op: object) -> None:
+    """Refuses an op that there is not, or not for a dtype."""
+    if not isinstance(op, str) or op not in _OPS:
+        message = f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}"
+        raise ReductionError(message)
+    for one in several:
+        for dtype in one.dtypes():
+            way_out = _REFUSED[str(op)].get(dtype.kind)
+            if dtype.kind not in "biufc":
+                way_out = "gather it and combine it yourself, or use a variable for each numeric field"
+            if way_out is not None:
+                message = f"{one.label}: op {op!r} is not defined for dtype {dtype}; {way_out}"
+                raise ReductionError(message)
+
+
+def check_rows(one: Variable, what: str) -> None:
+    """Refuses numbers, which have no rows."""
+    if any(not shape for shape in one.root_shapes()):
+        message = f"{what} divides or joins rows, but {one.label} is 0-d; give it at least one dimension"
+        raise PartitionError(message)
+
+
+def check_all_uniform(several: Sequence[Variable], what: str) -> None:
+    """Refuses shapes that differ between ranks where elements are combined."""
+    for one in several:
+        check_uniform(one, what, "all_gather or gather take arrays of different lengths")
+
+
+def check_uniform(one: Variable, what: str, way_out: str) -> None:
+    """Refuses shapes that differ between ranks."""
+    for shapes in one.shapes():
+        if len(set(shapes)) > 1:
+            message = f"{what} needs one shape on all ranks, but {one.label} has {_told(shapes)}; {way_out}"
+            raise PartitionError(message)
+
+
+def check_row_shapes(one: Variable, what: str) -> None:
+    """Refuses rows that do not fit after one another."""
+    for shapes in one.shapes():
+        if len({shape[1:] for shape in shapes}) > 1:
+            message = f"{what} puts rows after one another, but those of {one.label} differ in shape: {_told(shapes)}"
+            raise PartitionError(message)
+
+
+def _told(shapes: Sequence[Shape]) -> str:
+    return ", ".join(f"{shape} on rank {rank}" for rank, shape in enumerate(shapes))
+
 
 # ---- collectives ---------------------------------------------------------------------------------------------------------
 

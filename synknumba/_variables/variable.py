@@ -21,9 +21,8 @@ from synknumba._ops.tree import LEAF, Structure, describe, parts_like, shape_tol
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array, Shape
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.core_transfers import CoreTraffic
 from synknumba._variables.gpu_transfers import GpuTraffic
-from synknumba._variables.transfers import Delivery, Traffic
+from synknumba._variables.transfers import CoreTraffic, Delivery, Traffic
 from synknumba._world.world import World, current_world, holds_world, open_world
 
 _Values: TypeAlias = list[Array]

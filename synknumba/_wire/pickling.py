@@ -2,22 +2,69 @@
 
 Numba knows functions that a script overloads, or declares, in the script's process. Pickles tell of them (`_overloaded`,
 `_foreign`), also those that Numba makes by a pickler of its own, of a function that it compiles.
+
+Functions that mean something in kernels by `numba.extending.overload` or `register_jitable`. Numba knows them by identity.
+
+A function of a script is made anew on each rank, so what it means there is told again.
 """
 
 import hashlib
 import io
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
+from operator import attrgetter
 from types import FunctionType, MappingProxyType
 from typing import Any
 
 import cloudpickle
 
-from synknumba._wire import overloaded as overloaded_module
 from synknumba.simt import internals as foreign
 from synknumba.simt.internals import by_one_pickler
+
+# Numba's templates, and those of numba-cuda, which has its own.
+_MODULES = ("numba.core.typing.templates", "numba.cuda.typing.templates")
+
+# Of `make_overload_template`; the decorator's arguments cannot be had from a template in any other way.
+_ARGUMENTS = attrgetter("_overload_func", "_jit_options", "_strict", "_inline.value", "prefer_literal")
+
+
+# The module of a template, the type that Numba gives the function, and what makes the template.
+_Overload = tuple[str, type, tuple[Any, ...], dict[str, Any]]
+
+
+def overloads_of(function: FunctionType) -> Iterator[_Overload]:
+    """What a function means in kernels."""
+    for module in _MODULES:
+        registry = getattr(sys.modules.get(module), "builtin_registry", None)
+        for value, kind in getattr(registry, "globals", ()):
+            for template in kind.templates if value is function else ():
+                if hasattr(template, "_overload_func"):
+                    yield module, type(kind), _ARGUMENTS(template), template.metadata
+
+
+def reduce_overloaded(parts: tuple[Any, ...], overloads: list[_Overload]) -> tuple[Any, ...]:
+    """What a pickle holds of an overloaded function.
+
+    Args:
+        parts: what cloudpickle makes of it, by value.
+        overloads: the function's.
+    """
+    make, arguments, state, _, _, set_state = parts
+    return make, arguments, (set_state, state, overloads), None, None, _set_overloaded
+
+
+def _set_overloaded(function: FunctionType, told: tuple[Any, Any, list[_Overload]]) -> None:
+    set_state, state, overloads = told
+    set_state(function, state)
+    for module, kind, arguments, metadata in overloads:
+        templates: Any = import_module(module)
+        template = templates.make_overload_template(function, *arguments, **metadata)
+        templates.infer(template)
+        templates.infer_global(function, kind(template))
+
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
@@ -61,15 +108,15 @@ class _Telling:
 
     def reducer_override(self, obj: Any) -> Any:
         if foreign.is_foreign(obj):
-            return foreign.reduced(obj)
+            return foreign.reduce_foreign(obj)
         parts = super().reducer_override(obj)  # type: ignore[misc]  # a pickler's
         if not isinstance(obj, FunctionType) or parts is NotImplemented:
             return parts
-        overloads = list(overloaded_module.overloads_of(obj))
+        overloads = list(overloads_of(obj))
         if not overloads:
             return parts
         if self.inside:
-            return overloaded_module.reduced(parts, overloads)
+            return reduce_overloaded(parts, overloads)
         try:
             return _loaded_once, (_dumped(_Pickler, obj, inside=True),)
         except Exception:  # noqa: BLE001  # an overload may hold what cannot be pickled: the function goes alone, for Python

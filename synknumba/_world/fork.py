@@ -9,7 +9,7 @@ from numbers import Real
 from synknumba._device import cuda_is_initialised, probed, usable_cores
 from synknumba._errors import DeviceError, PartitionError, WorldError
 from synknumba._host import this_process
-from synknumba._host.threads import tell_of_threads
+from synknumba._host.inherited import tell_of_threads
 from synknumba._types import DeviceKind, Transport
 from synknumba._world.world import World, open_world
 

@@ -16,32 +16,146 @@ news on its socket. A round is: ring, all ranks work, all arrive. Only one round
 A rank that has died ends the world: the others are killed
 (they may be waiting for it inside a kernel or a collective, which nothing can interrupt), the processes are reaped, and the
 call raises `RankDied`. Nothing that the user owns is in the ranks alone but `Variable`s, so `fork()` works again at once.
+
+Which world of this process is open, and how the last one ended; a process has one at a time.
+
+What the ranks hold of the coordinator's: which segments they have mapped, and what they need not keep any longer.
+
+Only the books are here. Whoever has the world for a call sends what they say.
 """
 
 import atexit
+import collections
 import inspect
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
-from typing import Any, TextIO, TypeVar, final
+from typing import Any, Generic, Literal, TextIO, TypeAlias, TypeVar, final
 
 from synknumba._device import usable_cores
 from synknumba._errors import SynkError, WorldError
 from synknumba._host import segment as segment_module
+from synknumba._host import this_process
 from synknumba._host.segment import Segment
 from synknumba._types import DeviceKind, Transport
+from synknumba._wire import channel
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
-from synknumba._wire.messages import Measure, Measured
+from synknumba._wire.messages import Attach, Drop, Measure, Measured
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
 from synknumba._world.failure import whereabouts
-from synknumba._world.open_world import OpenWorld
 from synknumba._world.processes import Processes
-from synknumba._world.rank_holdings import Kind, RankHoldings
 from synknumba._world.rounds import Rounds
+
+Kind: TypeAlias = Literal["segment", "program", "function", "variable"]
+"""What a rank can let go of; a variable's is its memory."""
+
+
+@final
+class RankHoldings:
+    """The books of one world.
+
+    Attributes:
+        unwanted: what the ranks have not been told to drop yet; read at the end of each call.
+    """
+
+    def __init__(self) -> None:
+        self._mapped: dict[int, int] = {}  # by segment id: the generation that the ranks have mapped
+        self.unwanted: collections.deque[tuple[Kind, int]] = collections.deque()
+
+    def missing(self, segments: Sequence[Segment]) -> Iterator[tuple[Attach, list[int]]]:
+        """What makes the ranks map these segments where they have not, or where they have grown since: with descriptors.
+
+        What was yielded counts as sent when the next is asked for.
+        """
+        needed = [segment for segment in segments if self._mapped.get(segment.id) != segment.generation]
+        for start in range(0, len(needed), channel.MAX_DESCRIPTORS):
+            some = needed[start : start + channel.MAX_DESCRIPTORS]
+            yield Attach(tuple((one.id, one.size) for one in some)), [one.fd for one in some]
+            self._mapped.update((one.id, one.generation) for one in some)
+
+    def forget(self, kind: Kind, number: int) -> bool:
+        """Notes that something is no longer wanted; whether the ranks have it. Takes no lock."""
+        if kind == "segment" and self._mapped.pop(number, None) is None:
+            return False
+        self.unwanted.append((kind, number))
+        return True
+
+    def drop(self) -> Drop:
+        """What makes the ranks let go of all that is not wanted. It counts as sent."""
+        numbers: dict[Kind, list[int]] = {"segment": [], "program": [], "function": [], "variable": []}
+        while self.unwanted:
+            kind, number = self.unwanted.popleft()
+            numbers[kind].append(number)
+        return Drop(*(tuple(numbers[kind]) for kind in ("segment", "program", "function", "variable")))
+
+    def clear(self) -> None:
+        """There are no ranks any more."""
+        self.unwanted.clear()
+
+
+_W = TypeVar("_W")
+
+
+@final
+class OpenWorld(Generic[_W]):
+    """The place of the one world."""
+
+    def __init__(self) -> None:
+        self._world: _W | None = None
+        self._untold: SynkError | None = None  # how it ended, if no call has said so
+        self._reason: str | None = None  # why the last one was closed, if it was not the script that closed it
+
+    def enter(self, world: _W) -> None:
+        """The world is open from now on."""
+        self._untold = None
+        self._world = world
+
+    def leave(self, world: _W, reason: str | None) -> None:
+        """The world has ended."""
+        if self._world is world:
+            self._world, self._reason = None, reason
+
+    def clear(self) -> None:
+        """In a process that the script has forked: it has no ranks."""
+        self._world = None
+
+    def keep(self, error: SynkError) -> None:
+        """Keeps what ended the world while nobody was there to hear it: the next call says it."""
+        self._untold = error
+
+    def raise_untold(self) -> None:
+        """Raises what ended the last world, if no call has done so yet."""
+        if self._untold is not None:
+            error, self._untold = self._untold, None
+            raise error
+
+    def get(self) -> _W | None:
+        """The open world, or None."""
+        return self._world
+
+    def current(self) -> _W:
+        """The open world.
+
+        Raises:
+            WorldError: there is none, or this process is a rank.
+        """
+        if self._world is not None:
+            return self._world
+        rank = this_process.current_rank()
+        if rank is not None:
+            message = f"this is rank {rank}, and only the coordinator makes calls. Call the plain function here (f.py_func)."
+            raise WorldError(message)
+        self.raise_untold()
+        if self._reason is not None:
+            message = f"there is no world any more: {self._reason}. Call synknumba.fork() to start a new one."
+        else:
+            message = "there is no world: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
+        raise WorldError(message)
+
 
 CLOSE_SECONDS = 2.0  # how long ranks may take to end when told to; then they are killed
 DROP_SECONDS = 5.0  # how long a call waits for a drop in another thread; one takes some 50 µs

@@ -1,4 +1,7 @@
-"""The object that a user launches: `kernel[grid, block](*args)`."""
+"""The object that a user launches: `kernel[grid, block](*args)`.
+
+The grid, the block and the bytes of dynamic shared memory that a kernel is launched with.
+"""
 
 import ast
 import copy
@@ -6,7 +9,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, cast
 
 import numpy as np
 from numba import typeof
@@ -16,12 +19,57 @@ from synknumba._errors import ArgumentError, KernelError, LaunchError
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._emit.error_location import WHERE_TYPE, located
-from synknumba.simt._emit.launch_sizes import Dim3, check_sizes, dynamic_bytes, three_axes
-from synknumba.simt._frontend.pickling import reduced
+from synknumba.simt._emit.storage import MAX_BLOCK
+from synknumba.simt._frontend.pickling import reduce_object
 from synknumba.simt._frontend.scope import splits_block
 from synknumba.simt._frontend.signatures import Declared, Overload, Signature, best_signature, fit
 from synknumba.simt._machine.cache import CacheInfo, KernelCache
 from synknumba.simt._machine.codegen import Compiled, compile_launch
+
+Dim3 = tuple[int, int, int]
+
+# CUDA's limits on a block, for each axis.
+MAX_BLOCK_AXES: Dim3 = (1024, 1024, 64)
+
+
+def three_axes(size: Any, name: str) -> Dim3:
+    """A grid or block size with all three axes.
+
+    Raises:
+        LaunchError: it is neither an integer nor a tuple of one to three.
+    """
+    parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
+    if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
+        message = f"{name} must be an integer or a tuple of one to three integers, got {size!r}"
+        raise LaunchError(message)
+    return cast("Dim3", (*(int(part) for part in parts), 1, 1)[:3])
+
+
+def dynamic_bytes(size: Any) -> int:
+    """The bytes of dynamic shared memory of a launch.
+
+    Raises:
+        LaunchError: it is no integer, or negative.
+    """
+    if not isinstance(size, (int, np.integer)) or size < 0:
+        message = f"the bytes of dynamic shared memory must be an integer not below 0, got {size!r}"
+        raise LaunchError(message)
+    return int(size)
+
+
+def check_sizes(grid: Dim3, block: Dim3) -> None:
+    """Refuses a grid or a block that CUDA does not accept.
+
+    Raises:
+        LaunchError: a size is below one, or the block is too large.
+    """
+    if min(grid) < 1 or min(block) < 1:
+        message = f"grid and block must be at least 1 along each axis, got grid={grid} and block={block}"
+        raise LaunchError(message)
+    if any(size > most for size, most in zip(block, MAX_BLOCK_AXES, strict=True)) or block[0] * block[1] * block[2] > MAX_BLOCK:
+        message = f"a block has at most {MAX_BLOCK} threads, and at most {MAX_BLOCK_AXES} along its axes; got block={block}"
+        raise LaunchError(message)
+
 
 # A kernel that is launched with more different blocks than these gets code for any block.
 MAX_BLOCKS = 4
@@ -115,7 +163,7 @@ class Kernel:
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
             return name
         parts = (self.py_func, self._options, self.signatures_given, self.extensions, self._cache.enabled, self.device)
-        return reduced(Kernel, parts)
+        return reduce_object(Kernel, parts)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         """Refuses: a kernel needs a grid and a block."""

@@ -1,8 +1,8 @@
 """Parts of the compiler that other packages of synknumba use. Not for users: names may change with any release."""
 
-from synknumba.simt._frontend.foreign import is_foreign as is_foreign
-from synknumba.simt._frontend.foreign import reduced as reduced
 from synknumba.simt._frontend.pickling import by_one_pickler as by_one_pickler
+from synknumba.simt._frontend.pickling import is_foreign as is_foreign
+from synknumba.simt._frontend.pickling import reduce_foreign as reduce_foreign
 from synknumba.simt._frontend.source import read_definition as read_definition
 from synknumba.simt._machine.cache import CacheInfo as CacheInfo
 from synknumba.simt._machine.fingerprint import Fingerprint as Fingerprint

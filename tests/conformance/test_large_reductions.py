@@ -9,9 +9,8 @@ from numba import cuda
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
-from synknumba._call import combine as combine_module
+from synknumba._call import collect, plan_cache
 from synknumba._call import outputs as outputs_module
-from synknumba._call import plan_cache
 from synknumba._host import lease
 from tests.conformance import expected, kernels
 from tests.conformance.conftest import LINKED, PRIVATE, REPLAYED_LINKED, ROWS
@@ -32,8 +31,8 @@ def large(monkeypatch):
     """Makes results large that are not."""
     monkeypatch.setattr(outputs_module, "SMALL_RESULT_BYTES", LARGE - 1)
     monkeypatch.setattr(lease, "LENT_BYTES", LARGE)
-    monkeypatch.setattr(combine_module, "CORES_BYTES", LARGE)
-    monkeypatch.setattr(combine_module, "DEVICES_BYTES", LARGE)
+    monkeypatch.setattr(collect, "CORES_BYTES", LARGE)
+    monkeypatch.setattr(collect, "DEVICES_BYTES", LARGE)
 
 
 def columns(given):
@@ -73,7 +72,7 @@ def every_op():
 def coordinators(call, monkeypatch, make=every_op):
     """What the coordinator makes of the same parts."""
     with monkeypatch.context() as patch:
-        patch.setattr(combine_module, "is_worthwhile", lambda world, nbytes: False)
+        patch.setattr(outputs_module, "is_worthwhile", lambda world, nbytes: False)
         return call(make())
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba._host import threads as threads_module
+from synknumba._host import inherited
 
 ROWS = np.arange(100.0)
 
@@ -42,7 +42,7 @@ def answers(question):
 
 
 def test_threads_are_named_once(monkeypatch):
-    monkeypatch.setattr(threads_module, "_told", [])
+    monkeypatch.setattr(inherited, "_told", [])
     done = threading.Event()
     loaders = [threading.Thread(target=done.wait, name=name) for name in ("loader", "writer")]
     for thread in loaders:
@@ -59,7 +59,7 @@ def test_threads_are_named_once(monkeypatch):
 
 
 def test_no_word_of_threads_where_there_are_none_but_the_main_one(monkeypatch):
-    monkeypatch.setattr(threads_module, "_told", [])
+    monkeypatch.setattr(inherited, "_told", [])
     problems = []
 
     def work():
@@ -73,7 +73,7 @@ def test_no_word_of_threads_where_there_are_none_but_the_main_one(monkeypatch):
     thread.start()
     thread.join()
     assert not problems
-    assert not threads_module._told
+    assert not inherited._told
 
 
 # ---- descriptors ---------------------------------------------------------------------------------------------------------

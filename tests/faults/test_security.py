@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba._comm import loopback
+from synknumba._comm import base
 from synknumba._host import segment
 from synknumba.simt._machine.store import KernelStore
 
@@ -20,12 +20,11 @@ PACKAGE = Path(synk.__file__).parent
 # Who may read pickles, and from where.
 READERS = {
     "_wire/channel.py": "the private socketpair, and what came inside a message",
-    "simt/_frontend/foreign.py": "a part of the pickle that is being read",
     "_wire/pickling.py": "functions, out of a message",
     "_rank/loop.py": "what it has pickled itself, to see whether it can be",
     "_device/cuda_cache.py": "the cache of kernels, after the checks of simt/_machine/store.py",
     "simt/_machine/cache.py": "the same",
-    "simt/_frontend/pickling.py": "as foreign.py",
+    "simt/_frontend/pickling.py": "a part of the pickle that is being read",
 }
 
 
@@ -170,8 +169,8 @@ def test_pickles_are_read_where_it_is_known_who_wrote_them():
 
 def test_nccl_is_told_to_stay_on_this_machine(monkeypatch):
     monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
-    loopback.stay_on_this_machine()
+    base.stay_on_this_machine()
     assert os.environ["NCCL_SOCKET_IFNAME"] == "lo"
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
-    loopback.stay_on_this_machine()
+    base.stay_on_this_machine()
     assert os.environ["NCCL_SOCKET_IFNAME"] == "eth7", "who asks for another gets it"

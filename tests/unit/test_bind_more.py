@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
-from synknumba._call.writes import written_parameters
+from synknumba._call.access import written_parameters
 
 
 @synk.function(outputs="sum")

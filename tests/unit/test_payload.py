@@ -13,7 +13,7 @@ from numba.extending import overload
 
 from synknumba import simt
 from synknumba._wire import pickling
-from synknumba.simt._frontend import foreign
+from synknumba.simt._frontend import pickling as simt_pickling
 
 LINKED = getattr(cuda, "implementation", None) == "NVIDIA"  # the numba.cuda that comes with Numba has no link=
 
@@ -40,9 +40,9 @@ def test_a_declared_function_is_declared_again_with_all_that_was_given() -> None
         }
     declared = cuda.declare_device("foreign", "int32(int32, float64)", **options)
     loaded = again(declared)
-    assert foreign.is_foreign(loaded)
+    assert simt_pickling.is_foreign(loaded)
     assert (loaded.name, loaded.sig) == ("foreign", types.int32(types.int32, types.float64))
-    told = foreign._options(loaded)
+    told = simt_pickling._options(loaded)
     assert told.keys() == options.keys()
     if LINKED:
         files = {getattr(one, "name", one) for one in map(pickle.loads, told.pop("link"))}

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from synknumba._wire import doorbell
-from synknumba._wire import words as words_module
 from synknumba._wire.control import ROOMY, ControlBlock
 from synknumba._wire.relaunch import MOST_KNOWN, Again, Relaunch, ScalarPacking, Table
 
@@ -25,7 +24,7 @@ EXECUTABLE, STREAM = 1234, 5678
 @numba.cfunc("int32(int64, int64)")
 def mail_at_once(box, stream):
     """A launch that takes no time, in compiled code."""
-    words_module.store_release(box, 0, MARK)
+    doorbell.store_release(box, 0, MARK)
     return 0
 
 
@@ -403,5 +402,5 @@ def test_other_scalars_are_left_to_python_where_it_is_not_known_how_to_rewrite_t
 
 def test_compiled_code_that_is_kept_is_made_of_the_words_that_are_there():
     """Numba looks at one file alone; see `_spin`."""
-    text = Path(words_module.__file__).read_bytes()
+    text = Path(doorbell.__file__).read_bytes()
     assert hashlib.sha256(text).hexdigest() == doorbell.WORDS_SHA256

@@ -11,9 +11,8 @@ from synknumba.simt._debugger.cuda import Dim3
 from synknumba.simt._debugger.program import DebugProgram
 from synknumba.simt._debugger.run import DebugLaunch, LaunchWatch
 from synknumba.simt._debugger.source import device_code
-from synknumba.simt._emit.launch_sizes import check_sizes
 from synknumba.simt._jit import jit
-from synknumba.simt._kernel import FORALL_BLOCK, Kernel
+from synknumba.simt._kernel import FORALL_BLOCK, Kernel, check_sizes
 
 Run = Callable[..., None]
 

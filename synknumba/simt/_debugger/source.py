@@ -27,8 +27,15 @@ from synknumba.simt._debugger import arithmetic
 from synknumba.simt._debugger.arrays import Array, Record
 from synknumba.simt._debugger.cuda import KNOWN_PATHS, GridGroup, as_numpy, member
 from synknumba.simt._debugger.warp import GRID_SYNC, WAITING, Request, request
-from synknumba.simt._frontend.index_types import OF_THE_WIDTH, as_in_cuda
-from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope, is_device_function, is_njit_function
+from synknumba.simt._frontend.scope import (
+    MISSING,
+    OF_THE_WIDTH,
+    CudaPath,
+    Scope,
+    as_in_cuda,
+    is_device_function,
+    is_njit_function,
+)
 from synknumba.simt._frontend.signatures import Declared, declared_signatures
 from synknumba.simt._frontend.source import Source
 from synknumba.simt._frontend.syntax import place

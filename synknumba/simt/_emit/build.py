@@ -15,15 +15,13 @@ from synknumba._errors import KernelError
 from synknumba.simt._analysis.bounds import Guards
 from synknumba.simt._analysis.buffer_swaps import other
 from synknumba.simt._analysis.flat_grid import flatten
-from synknumba.simt._analysis.live_ranges import with_own_names
 from synknumba.simt._analysis.loops import count_apart, count_up, return_early
 from synknumba.simt._analysis.team import BLOCKS, THREADS, Team
 from synknumba.simt._analysis.types import VariableTypes, infer_types, unified_type
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._emit.block_code import Block, BlockCode, Style
-from synknumba.simt._emit.block_collectives import ACTIVE
+from synknumba.simt._analysis.variables import with_own_names
 from synknumba.simt._emit.device_functions import Options, define_function, with_devices
-from synknumba.simt._emit.emit import emit_blocks
+from synknumba.simt._emit.emit import ACTIVE, Block, BlockCode, Style, emit_blocks
 from synknumba.simt._emit.error_location import WHERE, note_places
 from synknumba.simt._emit.masks import Divergence
 from synknumba.simt._emit.region import MASK

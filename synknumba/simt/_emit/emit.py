@@ -10,25 +10,29 @@ of uniform values, conditions and loops around barriers, and the loops that `_lo
             ...
 
 Stratton, Stone and Hwu (LCPC 2008) describe this for CUDA C under the name MCUDA, where a slot is called selective replication.
+
+What the emitter is told, and what it makes.
+
+Collectives at the block level: one call for all threads, on the slot arrays of what they give and get.
 """
 
 import ast
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from synknumba.simt._analysis.bounds import Bounds, Guards, inner_axis
 from synknumba.simt._analysis.buffer_swaps import SwapFinder, SwapUpdate
 from synknumba.simt._analysis.loops import LoopInversion, StridedLoop
 from synknumba.simt._analysis.split_regions import is_silent
-from synknumba.simt._analysis.team import Team
+from synknumba.simt._analysis.team import BLOCKS, THREADS, Team
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._emit.block_code import BlockCode, Style
-from synknumba.simt._emit.block_collectives import collect
 from synknumba.simt._emit.exits import RUNNING, has_exit
 from synknumba.simt._emit.masks import Divergence, masked_if, masked_loop
 from synknumba.simt._emit.region import MASK, Active, Regions
 from synknumba.simt._emit.storage import escaping
-from synknumba.simt._frontend.sync import barrier_kind, collective_of, synchronises
+from synknumba.simt._frontend.arrays import SharedArray
+from synknumba.simt._frontend.sync import CollectiveStatement, barrier_kind, collective_of, synchronises
 from synknumba.simt._frontend.syntax import (
     assign,
     assigned_names,
@@ -36,6 +40,7 @@ from synknumba.simt._frontend.syntax import (
     expression,
     has_return,
     is_leave,
+    load,
     loop_variable,
     own_exits,
     place,
@@ -44,6 +49,113 @@ from synknumba.simt._frontend.syntax import (
     store,
 )
 from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
+
+# One element for each thread: whether it takes part in the collective.
+ACTIVE = "_k_active"
+
+
+def collect(collective: CollectiveStatement, regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], bool]:
+    """The code of a collective, and whether it needs the array of the threads that take part."""
+    code, part = _take_part(regions, active, at)
+    arguments = [_argument(node, regions) for node in collective.operands.values()]
+    sizes = [load(THREADS), load(BLOCKS) if regions.team.grid else ast.Constant(1)]
+    call_name = f"_k_all_{collective.path}"
+    if collective.operation.is_vote and not regions.team.grid:
+        name = collective.results[0]
+        regions.slots.add(name)
+        regions.assigned_before.add(name)
+        value = ast.Call(load(call_name), [*arguments, part, *sizes], [])
+        code.append(place(ast.Assign([store(f"{name}__u")], value), at))
+        return code, isinstance(part, ast.Name)
+    regions.slots |= set(collective.results)
+    results: list[ast.expr] = [load(f"{name}__s") for name in collective.results]
+    suffix = "_each" if collective.operation.is_vote else _padded(collective, regions, part)
+    call = ast.Call(load(call_name + suffix), [*results, *arguments, part, *sizes], [])
+    code.append(place(ast.Expr(call), at))
+    return code, isinstance(part, ast.Name)
+
+
+def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -> str:
+    """Whether it is a shuffle at one distance, by all threads; its values then need margins."""
+    *_, value, distance = [None, None, *collective.operands.values()]
+    plain = isinstance(part, ast.Constant) and not regions.team.grid
+    if not plain or not collective.path.startswith("shfl_") or not isinstance(value, ast.Name) or distance is None:
+        return ""
+    if read_names(distance) & regions.known.varying:
+        return ""
+    regions.padded.add(value.id)
+    return "_padded"
+
+
+def _argument(node: ast.expr, regions: Regions) -> ast.expr:
+    """An operand: the slot array of a varying variable, or a uniform value."""
+    names = read_names(node)
+    if isinstance(node, ast.Name) and names & regions.known.varying:
+        regions.slots.add(node.id)
+        return load(f"{node.id}__s")
+    return regions.block_value(node)
+
+
+def _take_part(regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], ast.expr]:
+    """Code that finds out which threads take part, and the array; None if all do."""
+    team = regions.team
+    whole = all(len(active.bounds.high[axis]) == 1 and not active.bounds.low[axis] for axis in active.bounds.high)
+    untouched = whole and not any("_k_high" in text for texts in active.bounds.high.values() for text in texts)
+    if untouched and not active.masked and not regions.left:
+        return [], ast.Constant(None)
+    clear = statements(f"for _k_t in range({team.size}):\n    {ACTIVE}[_k_t] = False", at)
+    mark = regions.region(statements(f"{ACTIVE}[{team.index}] = True", at), active)
+    return clear + mark, load(ACTIVE)
+
+
+Block = tuple[int, ...]  # the sizes along x, y and z
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How the code of a kernel is made.
+
+    Attributes:
+        flat: the axes that are run as one block.
+        split: whether loops may be turned inside out. Without it a kernel that has no barriers is a single region.
+        cuts: whether the statements between two barriers may be run as several loops.
+        reverse: whether threads run in the reverse order.
+        shared: the kernel's shared arrays.
+        block: the only block that the kernel will be launched with; None if it may be any.
+    """
+
+    flat: frozenset[str] = frozenset()
+    split: bool = True
+    cuts: bool = False
+    reverse: bool = False
+    shared: Mapping[str, SharedArray] = field(default_factory=dict)
+    block: Block | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCode:
+    """The loops over the grid.
+
+    Attributes:
+        body: the statements.
+        varying_slots: the variables that need an array with one element for each thread.
+        padded: those of them that need margins.
+        swapped: the shared arrays that change places with a second one.
+        undefined: the uniform variables that may be read before they are assigned, as after an `if` that sets them. Python and
+            Numba want a value there, though none that matters.
+        uses_mask: whether there is an array of masks.
+        uses_active: whether there is an array of the threads that take part in a collective.
+        team: the threads that run in step.
+    """
+
+    body: list[ast.stmt]
+    varying_slots: tuple[str, ...]
+    padded: frozenset[str]
+    swapped: frozenset[str]
+    undefined: tuple[str, ...]
+    uses_mask: bool
+    uses_active: bool
+    team: Team
 
 
 def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergence, style: Style) -> BlockCode:

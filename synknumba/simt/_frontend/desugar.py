@@ -7,18 +7,26 @@ cuda.ldcg(a, i)          a[i], and so every load with a cache hint; a store, cud
 print(cuda.threadIdx)    print((cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z))
 f(*t)                    f(t[0], t[1]) where f is a device function
 literal_unroll           numba.literal_unroll, wherever it is imported from
+
+Functions that somebody has given a meaning for GPUs only: `@overload(function, target="cuda")`.
+
+The CPU would take another overload, if there is one, and compute something else.
 """
 
 import ast
 import copy
+import inspect
+import sys
 from collections import Counter
-from types import FunctionType
-from typing import Any, cast
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any, Final, cast
 
 from numba import literal_unroll
+from numba.core.typing.templates import builtin_registry
 
 from synknumba.simt._frontend.constant_parameters import called_function
-from synknumba.simt._frontend.foreign import is_foreign
+from synknumba.simt._frontend.pickling import is_foreign
 from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope
 from synknumba.simt._frontend.source import Source
 from synknumba.simt._frontend.syntax import load, own_exits, place, statements
@@ -26,7 +34,53 @@ from synknumba.simt._library.bits import popc
 from synknumba.simt._library.intrinsics import exactly
 from synknumba.simt._library.math import round_to
 from synknumba.simt._library.operations import AXES, CACHED_LOADS, CACHED_STORES, TRIPLES, way_out
-from synknumba.simt._library.target_overloads import overloaded_for_cuda
+
+# Functions of these have overloads for CUDA too, which mean the same.
+_SAME_EVERYWHERE: Final = frozenset({"builtins", "cmath", "math", "numpy", "operator"})
+
+
+def overloaded_for_cuda(function: FunctionType) -> FunctionType | None:
+    """The function itself, or one that its overloads call, if it has an overload for CUDA only."""
+    return _look(function, set())
+
+
+def _look(function: FunctionType, seen: set[FunctionType]) -> FunctionType | None:
+    if function in seen or str(function.__module__).partition(".")[0] in _SAME_EVERYWHERE:
+        return None
+    seen.add(function)
+    templates = list(_templates(function))
+    if any(template.metadata.get("target") == "cuda" for template in templates):
+        return function
+    for template in templates:
+        made_by = getattr(template, "_overload_func", None)
+        for called in _functions_named(made_by) if isinstance(made_by, FunctionType) else ():
+            found = _look(called, seen)
+            if found is not None:
+                return found
+    return None
+
+
+def _templates(function: FunctionType) -> Iterator[Any]:
+    """What Numba and numba-cuda, which has a list of its own, know about calls of the function."""
+    own = getattr(sys.modules.get("numba.cuda.typing.templates"), "builtin_registry", None)
+    for registry in (builtin_registry, own):
+        for value, kind in getattr(registry, "globals", ()):
+            if value is function:
+                yield from kind.templates
+
+
+def _functions_named(function: FunctionType) -> Iterator[FunctionType]:
+    known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+    for name in _names(function.__code__):
+        if isinstance(known.get(name), FunctionType):
+            yield known[name]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from (*code.co_names, *code.co_freevars)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 def spelled(source: Source) -> Source:

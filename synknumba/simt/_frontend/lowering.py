@@ -21,18 +21,15 @@ from synknumba.simt._frontend.arrays import (
     known_dtype,
     shape_of,
 )
-from synknumba.simt._frontend.collective_operands import arguments_of, exchange
 from synknumba.simt._frontend.constant_parameters import MAX_VARIANTS, FixedParameters, arguments, called_function, fix
 from synknumba.simt._frontend.declared_signatures import Conversions
 from synknumba.simt._frontend.desugar import spelled
 from synknumba.simt._frontend.hoist import Hoister
-from synknumba.simt._frontend.index_types import OF_THE_WIDTH, as_in_cuda
 from synknumba.simt._frontend.inlining import Paster
-from synknumba.simt._frontend.locals import Locals
-from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope, is_njit_function
+from synknumba.simt._frontend.scope import MISSING, OF_THE_WIDTH, CudaPath, Locals, Scope, as_in_cuda, is_njit_function
 from synknumba.simt._frontend.signatures import as_declared, declared_signatures
 from synknumba.simt._frontend.source import CALLED_BUILTINS, read_source
-from synknumba.simt._frontend.sync import barrier
+from synknumba.simt._frontend.sync import arguments_of, barrier, exchange
 from synknumba.simt._frontend.syntax import assign, expression, load, place, read_names, walk
 from synknumba.simt._frontend.thread_code import NOTHING, DeviceFunction, ThreadCode
 from synknumba.simt._library.intrinsics import stack_array

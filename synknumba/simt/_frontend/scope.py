@@ -2,6 +2,13 @@
 
 They are resolved to objects, not compared as text: `cuda.grid`, `numba.cuda.grid`, `nc.grid` and an imported `grid` are all the
 same function.
+
+The variables of a function that is being translated, and those of the functions pasted into it.
+
+Where it matters that indices are int32 in CUDA.
+
+`cuda.threadIdx.x` and its like are int32 there, `cuda.grid(1)` is int64. Here all are int64, as the loops over threads are, and
+that shows in few places: operations on bits, and the choice between signatures of a device function.
 """
 
 import ast
@@ -9,15 +16,15 @@ import builtins
 import dis
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from synknumba.simt._frontend.foreign import is_foreign
+from synknumba.simt._frontend.pickling import is_foreign
 from synknumba.simt._frontend.source import Source
-from synknumba.simt._frontend.syntax import assigned_names, walk
-from synknumba.simt._library.operations import HEADS, MODULES, cuda_module
+from synknumba.simt._frontend.syntax import assigned_names, read_names, walk
+from synknumba.simt._library.operations import HEADS, INDICES, MODULES, cuda_module
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 
 
@@ -197,3 +204,67 @@ def _is_filled(cell: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+class Locals:
+    """The variables of one function.
+
+    Args:
+        source: the function, as the user wrote it.
+        scope: its names.
+    """
+
+    def __init__(self, source: Source, scope: Scope) -> None:
+        self._source = source
+        self._taken = set(scope.locals)
+        stored = (node.id for node in walk(source.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        self._stores = Counter(stored)
+
+    def is_assigned_once(self, name: str) -> bool:
+        """Whether the function has one assignment to the variable."""
+        return self._stores[name] == 1
+
+    def new(self, name: str, function: str) -> str:
+        """A new variable, for one of a function that is pasted."""
+        number, new = 1, f"{name}_{function}"
+        while new in self._taken or new in self._source.scope:
+            number += 1
+            new = f"{name}_{function}{number}"
+        self._taken.add(new)
+        return new
+
+    def check_known_at_launch(self, dtype: ast.expr, at: ast.AST) -> None:
+        """Refuses the dtype of a shared array that is made of variables: the array is there before they are.
+
+        Raises:
+            KernelError: the dtype reads a variable that is not an argument, or an argument that is assigned to.
+        """
+        for name in sorted(read_names(dtype) & self._taken):
+            if name not in self._source.params or self._stores[name]:
+                construct = f"a shared array whose dtype is in the variable {name!r}"
+                raise self._source.refusal(at, construct, "write the dtype, or `x.dtype` of an argument of the kernel")
+
+
+# Operations below `numba.cuda` whose result depends on how many bits an integer has.
+OF_THE_WIDTH: Final = frozenset({"brev", "clz", "ffs", "popc"})
+
+
+def is_index(node: ast.expr, scope: Scope) -> bool:
+    """Whether an expression is an index, a size or a lane, or a variable that is never anything else."""
+    followed: set[str] = set()
+    while isinstance(node, ast.Name) and node.id in scope.constants and node.id not in followed:
+        followed.add(node.id)
+        node = scope.constants[node.id]
+    found = scope.resolve(node)
+    return isinstance(found, CudaPath) and (found.path in INDICES or found.path in {"laneid", "warpsize"})
+
+
+def as_in_cuda(nodes: list[ast.expr], scope: Scope, int32: Callable[[ast.expr], ast.expr]) -> list[ast.expr]:
+    """The arguments of a call, indices among them as int32.
+
+    Args:
+        nodes: the expressions.
+        scope: what their names stand for.
+        int32: makes the expression that converts one.
+    """
+    return [int32(node) if is_index(node, scope) else node for node in nodes]

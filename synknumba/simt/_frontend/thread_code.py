@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from synknumba.simt._frontend.arrays import SharedArray
 from synknumba.simt._frontend.constant_parameters import key
-from synknumba.simt._frontend.lambdas import identifier
 from synknumba.simt._frontend.signatures import Declared
-from synknumba.simt._frontend.source import Source
+from synknumba.simt._frontend.source import Source, identifier
 from synknumba.simt._frontend.syntax import load
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from synknumba._device import probe
-from synknumba._variables import core_transfers, transfers
+from synknumba._variables import transfers
 from tests.conformance.conftest import COLLECTIVE_ROWS
 
 
@@ -21,5 +21,4 @@ def row(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def _little_done_by_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that arrays that the ranks work on need not be very large."""
-    for module in (transfers, core_transfers):
-        monkeypatch.setattr(module, "DIRECT_BYTES", 128 << 10)
+    monkeypatch.setattr(transfers, "DIRECT_BYTES", 128 << 10)

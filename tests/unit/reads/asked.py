@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from synknumba._call.reads import read_parameters
+from synknumba._call.access import read_parameters
 
 
 def arguments(kernel):

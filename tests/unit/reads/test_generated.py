@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba.core import types
 
-from synknumba._call.reads import read_parameters
+from synknumba._call.access import read_parameters
 from synknumba._call.serialize import device_function
 from synknumba._rowwise.generate import define_kernel
 from synknumba._rowwise.map_kernels import MapRecipe, Operand, ReductionRecipe, map_source, reduction_source

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import cuda, uint64
 
-from synknumba._call.reads import read_parameters
+from synknumba._call.access import read_parameters
 from tests.unit.reads.asked import read, run
 
 

@@ -7,8 +7,7 @@ from numba import cuda, typeof
 
 import synknumba as synk
 from synknumba import simt
-from synknumba.simt._machine.codegen import compile_launch
-from synknumba.simt._machine.interleave import note_loops, with_interleaving
+from synknumba.simt._machine.codegen import compile_launch, note_loops, with_interleaving
 
 FEATURES = "+avx2,+avx512f"
 

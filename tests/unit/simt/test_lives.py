@@ -7,7 +7,7 @@ import numpy as np
 from numba import cuda, float32
 
 from synknumba import simt
-from synknumba.simt._analysis.live_ranges import with_own_names
+from synknumba.simt._analysis.variables import with_own_names
 
 
 def renamed(text: str, *kept: str) -> list[str]:

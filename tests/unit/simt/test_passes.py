@@ -16,10 +16,9 @@ from synknumba.simt._analysis.loops import LoopInversion, count_up, return_early
 from synknumba.simt._analysis.types import VariableTypes, infer_types, is_integer_type, unified_type
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import exposed
-from synknumba.simt._emit.block_code import Style
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.device_functions import Options
-from synknumba.simt._emit.emit import emit_blocks
+from synknumba.simt._emit.emit import Style, emit_blocks
 from synknumba.simt._emit.exits import lower_returns
 from synknumba.simt._emit.masks import Divergence
 from synknumba.simt._frontend.lowering import Devices, translate_names
