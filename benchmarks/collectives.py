@@ -246,8 +246,7 @@ def measure_alone(device: str, ranks: int, settings: Settings) -> Iterator[Resul
         if any(process.exitcode for process in processes):
             for process in processes:
                 process.kill()
-            message = f"{target.__name__}: a process ended with {[process.exitcode for process in processes]}"
-            raise RuntimeError(message)
+            raise RuntimeError(f"{target.__name__}: a process ended with {[process.exitcode for process in processes]}")
     rows = receiver.recv()
     for process in processes:
         process.join()

@@ -290,8 +290,7 @@ def size(text: str) -> int:
     """A whole number, also as 1e9."""
     number = float(text)
     if not (number.is_integer() and number >= 1):
-        message = f"{text} is not a number of samples"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"{text} is not a number of samples")
     return int(number)
 
 

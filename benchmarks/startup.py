@@ -99,8 +99,7 @@ def measure_process(device: str, ranks: int, cache: str) -> Run:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False)
     process = time.perf_counter() - start
     if done.returncode != 0:
-        message = f"a process with {ranks} ranks ended with {done.returncode}: {done.stderr}"
-        raise RuntimeError(message)
+        raise RuntimeError(f"a process with {ranks} ranks ended with {done.returncode}: {done.stderr}")
     return Run(**json.loads(done.stdout.splitlines()[-1]), process=process)
 
 

@@ -143,8 +143,7 @@ def check_limit(rows: synk.Data, limit: int) -> None:
         if "OutOfMemory" in str(error):
             return
         raise
-    message = f"all {rows.nbytes:,} bytes fitted at once, where each rank may have {limit:,}"
-    raise AssertionError(message)
+    raise AssertionError(f"all {rows.nbytes:,} bytes fitted at once, where each rank may have {limit:,}")
 
 
 def find_cost(one: synk.Data, idle: float, wanted: float, seconds: float) -> int:

@@ -155,8 +155,7 @@ def simulate(temperatures, side, seed, warm_up, measurements, sweeps_between=2):
         ValueError: `side` is odd, or less than 2: then neighbours have the same colour.
     """
     if side % 2 or side < 2:
-        message = f"side must be even and at least 2, got {side}: on an odd lattice, neighbours have the same colour"
-        raise ValueError(message)
+        raise ValueError(f"side must be even and at least 2, got {side}: on an odd lattice, neighbours have the same colour")
     betas = synk.data(1.0 / np.asarray(temperatures, np.float64))
     spins = synk.data(np.ones((len(betas), side, side), np.int8))
     sweep(spins, betas, synk.OFFSET, seed, 0, warm_up)

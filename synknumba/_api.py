@@ -18,8 +18,7 @@ _MISSING: Any = object()
 
 def _names(value: Iterable[str] | str, what: str) -> frozenset[str]:
     if isinstance(value, str):
-        message = f'{what} takes a tuple of names, got the string {value!r}; write {what}=("{value}",)'
-        raise ArgumentError(message)
+        raise ArgumentError(f'{what} takes a tuple of names, got the string {value!r}; write {what}=("{value}",)')
     return frozenset(value)
 
 
@@ -30,8 +29,7 @@ def _unwrap(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The plain function of a kernel, and the options it was compiled with."""
     function = getattr(kernel, "py_func", kernel)
     if not callable(function) or not hasattr(function, "__code__"):
-        message = f"parallel wraps a Numba CUDA kernel or a plain function in that dialect, got {kernel!r}"
-        raise ArgumentError(message)
+        raise ArgumentError(f"parallel wraps a Numba CUDA kernel or a plain function in that dialect, got {kernel!r}")
     told = getattr(kernel, "targetoptions", None) or {}
     return function, {name: told[name] for name in _KEPT_OPTIONS if told.get(name) is not None}
 
@@ -87,8 +85,9 @@ def parallel(
         declared = dict(outputs or {})
         for key, value in declared.items():
             if not isinstance(value, Output):
-                message = f"outputs[{key!r}] of a kernel needs synknumba.output(op, shape=…, dtype=…), got {value!r}"
-                raise ReductionError(message)
+                raise ReductionError(
+                    f"outputs[{key!r}] of a kernel needs synknumba.output(op, shape=…, dtype=…), got {value!r}"
+                )
         options = FunctionOptions(
             style="kernel",
             outputs=declared,
@@ -274,6 +273,7 @@ def _plain_ops(ops: Any) -> Any:
         return tuple(_plain_ops(value) for value in ops)
     op = ops.op if isinstance(ops, Output) else reduction.as_op(ops, "outputs")
     if op in reduction.LOCATING:
-        message = f'outputs: op {op!r} is for outputs of kernels; return the values of all rows, with "gather", or use None'
-        raise ReductionError(message)
+        raise ReductionError(
+            f'outputs: op {op!r} is for outputs of kernels; return the values of all rows, with "gather", or use None'
+        )
     return op

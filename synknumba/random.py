@@ -96,16 +96,14 @@ def _word64(value: Integers) -> Any:
         return np.uint64(value & 0xFFFFFFFFFFFFFFFF)
     array = np.asarray(value)
     if array.dtype.kind not in "iu":
-        message = f"seed, index, draw and bounds must be integers, but one is {array.dtype.name}. Convert it with int()"
-        raise TypeError(message)
+        raise TypeError(f"seed, index, draw and bounds must be integers, but one is {array.dtype.name}. Convert it with int()")
     return array.astype(np.uint64)[()]
 
 
 @overload(_word64, strict=False)
 def _compiled_word64(value: Any) -> Any:
     if not isinstance(value, types.Integer):
-        message = f"seed, index, draw and bounds must be integers, but one is {value}. Convert it with int()"
-        raise NumbaTypeError(message)
+        raise NumbaTypeError(f"seed, index, draw and bounds must be integers, but one is {value}. Convert it with int()")
     return lambda value: np.uint64(value)  # noqa: PLW0108  # Numba wants a function of Python's
 
 
@@ -364,8 +362,7 @@ def _scaled(count: Any, w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
 def _check_bounds(low: Integers, high: Integers) -> None:
     """Only in Python: kernels do not raise."""
     if np.any(np.asarray(low) >= np.asarray(high)):
-        message = f"high must be larger than low, but low is {low} and high is {high}"
-        raise ValueError(message)
+        raise ValueError(f"high must be larger than low, but low is {low} and high is {high}")
 
 
 @overload(_check_bounds, strict=False)

@@ -191,7 +191,7 @@ def _is_numba(value: object) -> bool:
 
 
 def _is_type_of_numbers(value: object) -> bool:
-    from numba.core.types import Number  # noqa: PLC0415  # not when synknumba is imported
+    from numba.core.types import Number  # not when synknumba is imported
 
     return isinstance(value, Number)
 

@@ -34,8 +34,7 @@ def arange(n: int) -> IndexRange:
         ArgumentError: `n` is not an integer of at least 0.
     """
     if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
-        message = f"arange needs an integer of at least 0, got {n!r}"
-        raise ArgumentError(message)
+        raise ArgumentError(f"arange needs an integer of at least 0, got {n!r}")
     return IndexRange(int(n))
 
 
@@ -58,8 +57,7 @@ def per_rank(values: Iterable[Any]) -> PerRankValues:
     told = tuple(values)
     for rank, value in enumerate(told):
         if not isinstance(value, bool | int | float | complex | np.generic):
-            message = f"per_rank takes one scalar for each rank; entry {rank} is a {type(value).__name__}"
-            raise ArgumentError(message)
+            raise ArgumentError(f"per_rank takes one scalar for each rank; entry {rank} is a {type(value).__name__}")
     return PerRankValues(told)
 
 
@@ -118,16 +116,13 @@ def output(
     """
     known = reduction.as_op(op, "output", identity)
     if isinstance(known, UserOp) and known.identity is None:
-        message = f"output: op {known!r} is a function, so it needs identity=…: what changes nothing, as 0 in a sum"
-        raise ReductionError(message)
+        raise ReductionError(f"output: op {known!r} is a function, so it needs identity=…: what changes nothing, as 0 in a sum")
     if shape is None and like is None and known not in reduction.BY_ROWS:
-        message = "output needs shape=… (() for one number) or like=… (the name of a parameter)"
-        raise ArgumentError(message)
+        raise ArgumentError("output needs shape=… (() for one number) or like=… (the name of a parameter)")
     if dtype is not None:
         try:
             dtype = np.dtype(dtype)
         except TypeError as error:
-            message = f"dtype must be a NumPy dtype, got {dtype!r}"
-            raise ReductionError(message) from error
+            raise ReductionError(f"dtype must be a NumPy dtype, got {dtype!r}") from error
         reduction.check_dtype(known, dtype, "dtype")
     return Output(known, shape, dtype, like)

@@ -74,15 +74,15 @@ class VariableBinder:
             variable: the argument.
         """
         if variable.is_tree and self._style == "kernel":
-            message = f"{path} of {self._name} is a tree of arrays, and a kernel takes arrays; make a variable of each"
-            raise ArgumentError(message)
+            raise ArgumentError(
+                f"{path} of {self._name} is a tree of arrays, and a kernel takes arrays; make a variable of each"
+            )
         read_only = id(variable) in self._updated
         if read_only and name not in self._givens:
-            message = (
+            raise ArgumentError(
                 f"{path} of {self._name} is {variable.label}, which the call also assigns (updates=); bind it with givens= to "
                 f"read its old value"
             )
-            raise ArgumentError(message)
         self._claim(bound, path, variable)
         sliceable = name in self._sliceable
         self._check_whole(bound, path, variable)
@@ -100,10 +100,9 @@ class VariableBinder:
     def update(self, bound: Bound, name: str, variable: Variable, op: Op) -> Param:
         """An accumulator with the shape of a variable."""
         if variable.is_tree and self._style == "kernel":
-            message = (
+            raise ArgumentError(
                 f"updates[{name!r}] of {self._name} is a tree of arrays, and a kernel takes arrays; make a variable of each"
             )
-            raise ArgumentError(message)
         if not any(variable is one for one in bound.variables.values()):
             self._claim(bound, name, variable)
         self._check_whole(bound, name, variable)
@@ -116,17 +115,15 @@ class VariableBinder:
     def _check_whole(self, bound: Bound, path: str, variable: Variable) -> None:
         """Refuses to run on the root alone with rows that are not there."""
         if bound.solo and variable.sharded:
-            message = (
+            raise ArgumentError(
                 f"{path} of {self._name} is {variable.label}, of which each rank has its own rows; as_serial needs "
                 f"all on the root"
             )
-            raise ArgumentError(message)
 
     def _claim(self, bound: Bound, path: str, variable: Variable) -> None:
         for other, claimed in bound.variables.items():
             if claimed is variable:
-                message = f"{path} and {other} of {self._name} are the same variable, {variable.label}; pass it once"
-                raise ArgumentError(message)
+                raise ArgumentError(f"{path} and {other} of {self._name} are the same variable, {variable.label}; pass it once")
         bound.variables[path] = variable
 
     @staticmethod
@@ -141,8 +138,7 @@ class VariableBinder:
     def _count_rows(self, bound: Bound, path: str, variable: Variable) -> None:
         for leaf, by_rank in enumerate(_shapes_by_rank(bound, variable)):
             if not by_rank[0]:
-                message = f"{path} of {self._name} is in sliceable=, but {variable.label} is 0-d and has no rows"
-                raise ArgumentError(message)
+                raise ArgumentError(f"{path} of {self._name} is in sliceable=, but {variable.label} is 0-d and has no rows")
             bound.own_lengths[path if not variable.is_tree else f"{path}, array {leaf}"] = tuple(shape[0] for shape in by_rank)
 
 
@@ -174,13 +170,13 @@ def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
-            message = (
+            raise ArgumentError(
                 f"{what} {function.__name__} has the parameter {parameter}; every parameter needs a name that a call can give"
             )
-            raise ArgumentError(message)
         if name in RESERVED:
-            message = f"{what} {function.__name__} has a parameter named {name!r}, which is an option of every call; rename it"
-            raise ArgumentError(message)
+            raise ArgumentError(
+                f"{what} {function.__name__} has a parameter named {name!r}, which is an option of every call; rename it"
+            )
         names[name] = parameter.default
     return names
 
@@ -243,8 +239,7 @@ class Binder:
             given[name] = value
         missing = [name for name in self.passed if name not in given and self._defaults[name] is _MISSING]
         if missing:
-            message = f"{self._name} misses the argument{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
-            raise ArgumentError(message)
+            raise ArgumentError(f"{self._name} misses the argument{'s' if len(missing) > 1 else ''} {', '.join(missing)}")
         given.update(self._givens)
         return {name: given.get(name, default) for name, default in self._defaults.items() if name not in self._made}
 
@@ -293,8 +288,7 @@ class Binder:
             else:
                 staged = self._staging[slot] = Data(array)
         except DataError as error:
-            message = f"{name}: {error}"
-            raise DataError(message) from None
+            raise DataError(f"{name}: {error}") from None
         return staged
 
     # ---- one parameter
@@ -305,8 +299,7 @@ class Binder:
             return self._variables.param(bound, name, _path(name, slot), value)
         nested = is_nested(value) and self._style == "function"
         if name in self._sliceable and not nested:
-            message = f"{name} of {self._name} is in sliceable=, which takes variables; got a {type(value).__name__}"
-            raise ArgumentError(message)
+            raise ArgumentError(f"{name} of {self._name} is in sliceable=, which takes variables; got a {type(value).__name__}")
         if isinstance(value, Data):
             return self._array(bound, name, slot, value)
         if isinstance(value, Enum) and not isinstance(value, RankConstant):
@@ -343,22 +336,21 @@ class Binder:
     @staticmethod
     def _check_write_back(bound: Bound, name: str, array: Array) -> None:
         if not array.flags.writeable:
-            message = f"{name} is in inout=, so its rows are written back, but the array passed is read-only"
-            raise ArgumentError(message)
+            raise ArgumentError(f"{name} is in inout=, so its rows are written back, but the array passed is read-only")
         for other, written, _ in bound.write_back:
             if _share_memory(array, written):
-                message = (
+                raise ArgumentError(
                     f"{name} and {other} are both in inout=, and their arrays overlap: one would undo the other. Pass a copy."
                 )
-                raise ArgumentError(message)
 
     def _array(self, bound: Bound, name: str, slot: Any, data: Data) -> Param:
         segment = data._segment  # noqa: SLF001  # Data's layout is for this module
         bound.key.append(data._layout)  # noqa: SLF001
         bound.segments.append(segment)
         if data.frozen and name in self._inout:
-            message = f"{name} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() before"
-            raise ArgumentError(message)
+            raise ArgumentError(
+                f"{name} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() before"
+            )
         array = HostArray(segment.id, data.dtype, self._shape(name, data), version=data.version)
         return self._place(bound, name, slot, array, by_position=data.minibatch)
 
@@ -394,8 +386,7 @@ class Binder:
         fmt = {"b": "?", "i": "q", "u": "Q", "f": "d"}[kind]
         if kind == "i" and not -(2**63) <= value < 2**63:
             if not 0 <= value < 2**64:
-                message = f"{name}={value} does not fit in 64 bits; pass a float, or an array"
-                raise ArgumentError(message)
+                raise ArgumentError(f"{name}={value} does not fit in 64 bits; pass a float, or an array")
             fmt, dtype = "Q", "uint64"
         bound.key.append((fmt, dtype))
         return bound.add_value(value if dtype is None else value.item() if isinstance(value, np.generic) else value, fmt, dtype)
@@ -419,17 +410,17 @@ class Binder:
         """A value that is part of the plan; compared by its pickle, since it may be mutable, and 1 == 1.0 == True."""
         if not (isinstance(value, tuple | Enum | np.generic) or value is None or self._style == "function"):
             hint = "pass np.asarray(...) of it" if isinstance(value, list) else "pass an array, Data, or a number"
-            message = f"{name} of {self._name} is a {type(value).__name__}, which cannot be passed to a {self._style}; {hint}"
-            raise ArgumentError(message)
+            raise ArgumentError(
+                f"{name} of {self._name} is a {type(value).__name__}, which cannot be passed to a {self._style}; {hint}"
+            )
         try:
             bound.key.append(value if value is None or type(value) is str else _exact(value))
         except Exception as error:
-            message = (
+            raise ArgumentError(
                 f"{name} of {self._name} is a {type(value).__name__}, which cannot be sent to the ranks "
                 f"({error}); pass an array, Data, "
                 "a number, or something that can be pickled"
-            )
-            raise ArgumentError(message) from error
+            ) from error
         return Constant(value)
 
     def _check_aliases(self, bound: Bound) -> None:
@@ -446,12 +437,11 @@ class Binder:
                 writable = isinstance(leaf, Sharded) and leaf.writable
                 other = owners.get(segment) if writable else written.get(segment)
                 if other is not None:
-                    message = (
+                    raise ArgumentError(
                         f"{name} and {other} are the same Data, and {name if writable else other} is in inout=; "
                         f"ranks would read rows that "
                         "others write. Pass a copy."
                     )
-                    raise ArgumentError(message)
                 owners[segment] = name
                 if writable:
                     written[segment] = name

@@ -133,12 +133,11 @@ class Bound:
             rows_module.minibatch_rows(rows, available, name)
         in_one_piece = isinstance(rows, Range) and (rows.step == 1 or rows.count == 0)
         if self.contiguous and not in_one_piece:
-            message = (
+            raise BatchError(
                 f"batch must select neighbouring rows in order (an int, or a slice with step 1) because "
                 f"{self.contiguous[0]} is an index "
                 "range or synk.OFFSET; pass the indices themselves as an array to select others"
             )
-            raise BatchError(message)
         return rows
 
 

@@ -68,7 +68,7 @@ Collector: TypeAlias = Callable[[Count], Any]
 
 def control_parts(control: ControlBlock, result: Result) -> Array:
     """The parts of a small result, seen as one array over the ranks' results in the control block."""
-    assert result.parts is not None  # noqa: S101
+    assert result.parts is not None
     dtype = np.dtype(result.parts.dtype)
     inner = np.ndarray(result.shape, dtype).strides
     return np.ndarray(
@@ -125,7 +125,7 @@ class Selection:
         if self._source.kind != "list":
             return positions
         indices = self._source.indices
-        assert indices is not None  # noqa: S101  # a "list" has them
+        assert indices is not None  # a "list" has them
         found = [segment for one in self._segments for segment in [one()] if segment is not None]
         (segment,) = [one for one in found if one.id == indices.segment]
         return segment.array(np.int64, indices.shape)[positions]

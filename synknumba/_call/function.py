@@ -198,8 +198,9 @@ class Function(Distributed):
         self._check_writes(bound)
         room = VALUE_BYTES // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
         if len(bound.values) > room:
-            message = f"{self.name} got {len(bound.values)} numbers, and a call takes at most {room}; pass them as an array"
-            raise ArgumentError(message)
+            raise ArgumentError(
+                f"{self.name} got {len(bound.values)} numbers, and a call takes at most {room}; pass them as an array"
+            )
         info = CallInfo(self.name, bound.lasting_texts())
         if self._options.style == "kernel":
             return self._make_kernel_plan(world, bound, rows, capacity, options, info)
@@ -235,8 +236,7 @@ class Function(Distributed):
                 if is_old:
                     way_out = "Accumulate into the parameter that updates= names"
                 what = "the old value of a variable that is updated" if is_old else "an input"
-                message = f"{self.name} ({where}) writes to {name}, which is {what}. {way_out}, or write to a copy."
-                raise ArgumentError(message)
+                raise ArgumentError(f"{self.name} ({where}) writes to {name}, which is {what}. {way_out}, or write to a copy.")
 
     def _only_read(self, bound: Bound) -> frozenset[str]:
         """The frozen inputs that the kernel surely does not write to: on a GPU these need no copy of their own for a call."""
@@ -258,7 +258,7 @@ class Function(Distributed):
         info: CallInfo,
     ) -> Plan:
         launch = self._options.launch
-        assert launch is not None  # noqa: S101  # every kernel has one
+        assert launch is not None  # every kernel has one
         launch.resolve(rows.total)  # refuses a grid that cannot be derived before anything is sent
         wanted = self._builder.wanted(options.subset)
         built = self._builder.build(bound, rows.total, capacity, world, wanted, options.shards)
@@ -310,8 +310,9 @@ class Function(Distributed):
     def _check_per_rank(self, world: World, bound: Bound) -> None:
         for path, values in bound.per_rank.items():
             if values != world.world_size:
-                message = f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; give one for each rank"
-                raise ArgumentError(message)
+                raise ArgumentError(
+                    f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; give one for each rank"
+                )
 
     def _subset_ops(self, options: CallOptions) -> Any:
         ops = self._options.ops
@@ -323,8 +324,9 @@ class Function(Distributed):
             wanted = tuple(ops[key] for key in options.subset)
             return wanted[0] if len(wanted) == 1 else wanted
         except (KeyError, IndexError, TypeError):
-            message = f"output_subset={list(options.subset)} names an output that outputs={ops!r} of {self.name} does not have"
-            raise ReductionError(message) from None
+            raise ReductionError(
+                f"output_subset={list(options.subset)} names an output that outputs={ops!r} of {self.name} does not have"
+            ) from None
 
     # ---- what else it tells
 
@@ -374,8 +376,7 @@ class Function(Distributed):
         world = open_world()
         if world_size is None:
             if world is None:
-                message = "plan() needs world_size=… where no world is open"
-                raise WorldError(message)
+                raise WorldError("plan() needs world_size=… where no world is open")
             world_size = world.world_size
         bound = self._binder.bind(args, kwargs, None, world_size)
         rows = self._selector.select(bound, batch, local_batch, world_size, solo=False)

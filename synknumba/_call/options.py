@@ -75,22 +75,17 @@ class CallOptions:
         """Refuses what no call can have."""
         slices = self.num_slices
         if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
-            message = f"num_slices must be an integer of at least 1, got {slices!r}"
-            raise PartitionError(message)
+            raise PartitionError(f"num_slices must be an integer of at least 1, got {slices!r}")
         shards = self.shards
         if shards is not None and (isinstance(shards, bool) or not hasattr(shards, "__index__") or shards < 1):
-            message = f"shards must be an integer of at least 1, or None for one a rank, got {shards!r}"
-            raise PartitionError(message)
+            raise PartitionError(f"shards must be an integer of at least 1, or None for one a rank, got {shards!r}")
         if self.output_subset is not None and not isinstance(self.output_subset, str | int | np.integer | Iterable):
-            message = f"output_subset must list outputs of {function}, got {self.output_subset!r}"
-            raise ReductionError(message)
+            raise ReductionError(f"output_subset must list outputs of {function}, got {self.output_subset!r}")
         for position, one in enumerate(self.subset or ()):
             if isinstance(one, bool):
-                message = f"output_subset must list outputs of {function} by name or position, got {one!r}"
-                raise ReductionError(message)
+                raise ReductionError(f"output_subset must list outputs of {function} by name or position, got {one!r}")
             if one in (self.subset or ())[:position]:
-                message = f"output_subset names {one!r} twice"
-                raise ReductionError(message)
+                raise ReductionError(f"output_subset names {one!r} twice")
 
 
 _COMPATIBLE = ({"givens", "broadcast"}, {"givens", "sliceable"}, {"inout", "sliceable"})  # roles that one parameter may have
@@ -101,17 +96,16 @@ def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Vari
     seen: dict[int, str] = {}
     for parameter, value in updates.items():
         if not (isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Variable)):
-            message = f"updates[{parameter!r}] of {name} needs (variable, op), got {value!r}"
-            raise ArgumentError(message)
+            raise ArgumentError(f"updates[{parameter!r}] of {name} needs (variable, op), got {value!r}")
         variable, op = value
         if op not in ("sum", "prod", "min", "max"):
-            message = f'updates[{parameter!r}] of {name}: op must be one of "sum", "prod", "min", "max"; got {op!r}'
-            raise ReductionError(message)
+            raise ReductionError(f'updates[{parameter!r}] of {name}: op must be one of "sum", "prod", "min", "max"; got {op!r}')
         for dtype in variable.dtypes():
             reduction.check_dtype(op, dtype, f"updates[{parameter!r}] of {name}")
         if id(variable) in seen:
-            message = f"updates= of {name} names {variable.label} for {seen[id(variable)]!r} and {parameter!r}; it can be one"
-            raise ArgumentError(message)
+            raise ArgumentError(
+                f"updates= of {name} names {variable.label} for {seen[id(variable)]!r} and {parameter!r}; it can be one"
+            )
         seen[id(variable)] = parameter
     return {parameter: (value[0], value[1]) for parameter, value in updates.items()}
 
@@ -130,13 +124,14 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
     for role, names in roles.items():
         for one in names:
             if role == "outputs" and one.startswith("_"):
-                message = f"outputs= names {one!r} of {name}, but outputs are fields of a named tuple: rename it without the _"
-                raise ArgumentError(message)
+                raise ArgumentError(
+                    f"outputs= names {one!r} of {name}, but outputs are fields of a named tuple: rename it without the _"
+                )
             if one not in parameters:
-                message = f"{role}= names {one!r}, which is not a parameter of {name}; it has {', '.join(parameters) or 'none'}"
-                raise ArgumentError(message)
+                raise ArgumentError(
+                    f"{role}= names {one!r}, which is not a parameter of {name}; it has {', '.join(parameters) or 'none'}"
+                )
             for other in owners.setdefault(one, []):
                 if {role, other} not in _COMPATIBLE:
-                    message = f"{one!r} of {name} is in both {other}= and {role}=; it can be one of them"
-                    raise ArgumentError(message)
+                    raise ArgumentError(f"{one!r} of {name} is in both {other}= and {role}=; it can be one of them")
             owners[one].append(role)

@@ -73,14 +73,12 @@ class OutputBuilder:
         for one in subset:
             known = one in names if isinstance(one, str) else hasattr(one, "__index__") and -len(names) <= one < len(names)
             if not known:
-                message = (
+                raise ReductionError(
                     f"output_subset names {one!r}, which is not an output of {self._name}; it has {', '.join(names) or 'none'}"
                 )
-                raise ReductionError(message)
             name = one if isinstance(one, str) else names[one]
             if name in out:
-                message = f"output_subset names {name!r} twice"
-                raise ReductionError(message)
+                raise ReductionError(f"output_subset names {name!r} twice")
             out.append(name)
         return out
 
@@ -90,19 +88,17 @@ class OutputBuilder:
         found = [(name, op) for name in wanted for op in [self._outputs[name].op] if isinstance(op, str) and op in of_rows]
         if found and count == 0:
             name, op = found[0]
-            message = f'{name} of {self._name} is a "{op}" of rows, and there are none; pass at least one row'
-            raise ReductionError(message)
+            raise ReductionError(f'{name} of {self._name} is a "{op}" of rows, and there are none; pass at least one row')
 
     def check_rows(self, rows: CallRows) -> None:
         """The best row has to have an index."""
         located = [name for name, output in self._outputs.items() if output.op in reduction.LOCATING]
         if located and rows.rows is None and rows.own is not None and not rows.own.whole:
             op = self._outputs[located[0]].op
-            message = (
+            raise BatchError(
                 f"{located[0]} of {self._name} has op {op!r}, which tells a row by its index in the whole, and rows of a "
                 'local_batch have none; use "gather"'
             )
-            raise BatchError(message)
 
     def build(
         self,
@@ -173,11 +169,10 @@ class OutputBuilder:
         dtype = np.dtype(declared).newbyteorder("=")  # as `Data` is, whatever the byte order of an array passed
         reduction.check_dtype(output.op, dtype, name)
         if output.op in reduction.BY_ROWS and count is None:
-            message = (
+            raise ReductionError(
                 f"{name} of {self._name} has op {output.op!r}, which is by rows, but no argument is sharded, so there are no "
                 "rows; use None"
             )
-            raise ReductionError(message)
         if output.shape is not None:
             rule = output.shape(bound.whole) if callable(output.shape) else output.shape
             return dtype, self._checked_shape(name, rule)
@@ -190,18 +185,16 @@ class OutputBuilder:
         if isinstance(value, Variable) and not value.is_tree:
             return self._like_variable(name, output, bound, value)
         if not isinstance(value, Data | np.ndarray):
-            message = f"{name} of {self._name} is like={output.like!r}, which is not an array argument of the call"
-            raise ArgumentError(message)
+            raise ArgumentError(f"{name} of {self._name} is like={output.like!r}, which is not an array argument of the call")
         sharded = isinstance(bound.parameters.get(output.like), Sharded)
         if output.op in reduction.BY_ROWS:
             return value.dtype, value.shape[1:] if sharded else value.shape
         if sharded and output.shape is None:
-            message = (
+            raise ReductionError(
                 f"{name} of {self._name} is like={output.like!r}, which is sharded, so its shape differs "
                 f"between ranks and cannot be combined "
                 f'with {output.op!r}; give shape=…, or use "gather"'
             )
-            raise ReductionError(message)
         return value.dtype, value.shape
 
     def _like_variable(self, name: str, output: Output, bound: Bound, value: Variable) -> "tuple[np.dtype[Any], Shape]":
@@ -210,11 +203,10 @@ class OutputBuilder:
         if output.op in reduction.BY_ROWS and sliceable:
             return value.dtype, shape[1:]
         if output.shape is None and (sliceable or not (bound.dry or value.storage().layout.leaves[0].uniform)):
-            message = (
+            raise ReductionError(
                 f"{name} of {self._name} is like={output.like!r}, whose shape differs between ranks, so it cannot be combined "
                 f'with {output.op!r}; give shape=…, or use "gather"'
             )
-            raise ReductionError(message)
         return value.dtype, shape
 
     def _checked_shape(self, name: str, shape: Any) -> Shape:
@@ -225,6 +217,5 @@ class OutputBuilder:
         except (AttributeError, TypeError):
             lengths = (-1,)
         if any(length < 0 for length in lengths):
-            message = f"the shape of {name} must be a tuple of integers of at least 0, got {shape!r}"
-            raise ReductionError(message)
+            raise ReductionError(f"the shape of {name} must be a tuple of integers of at least 0, got {shape!r}")
         return lengths

@@ -198,7 +198,7 @@ class KernelPlan(Plan):
             self._combining.run(lambda: self.rows(count).weights())
 
     def _collector(self, result: Result) -> Collector:
-        assert result.parts is not None  # noqa: S101  # only wanted outputs are collected
+        assert result.parts is not None  # only wanted outputs are collected
         if result.name in self._lenders:
             lender, shape = self._lenders[result.name], result.shape
             if result.op == "gather":
@@ -215,13 +215,13 @@ class KernelPlan(Plan):
 
     def _parts(self, result: Result) -> Array:
         """One part a rank, along axis 0."""
-        assert result.parts is not None  # noqa: S101
+        assert result.parts is not None
         if not result.in_control:
             return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
         return control_parts(self.world.control, result)
 
     def _lender(self, result: Result, place: Segment) -> Lender:
-        assert result.parts is not None  # noqa: S101
+        assert result.parts is not None
         world = self.world
         return Lender(place, result.parts.dtype, lambda segment: world.attach([segment]))
 
@@ -229,7 +229,7 @@ class KernelPlan(Plan):
         """Has the ranks combine some results, in places of their own."""
         told = []
         for result in results:
-            assert result.parts is not None  # noqa: S101  # only wanted outputs are combined
+            assert result.parts is not None  # only wanted outputs are combined
             dtype, count = np.dtype(result.parts.dtype), int(np.prod(result.shape, dtype=np.int64))
             place = Segment(count * dtype.itemsize)
             self.world.attach([place])
@@ -263,7 +263,7 @@ class FunctionPlan(Plan):
 
     def learn(self, news: Sequence[RankNews]) -> None:
         for rank, item, descriptors in news:
-            assert isinstance(item, Returned)  # noqa: S101  # failures were raised by the world
+            assert isinstance(item, Returned)  # failures were raised by the world
             self._readers[rank].learn(item, descriptors)
 
     def collect(self, count: Count) -> Any:
@@ -280,11 +280,10 @@ class FunctionPlan(Plan):
         if not ran:
             if not self._has_ops:
                 return lambda _: None
-            message = (
+            raise ReductionError(
                 f"{self.info} has no rows at all, so the function was not called and its results are not known. "
                 f"Pass at least one row."
             )
-            raise ReductionError(message)
         returns = [self._readers[rank].read(numbers[rank]) for rank in ran]
         if self.program.shards is not None:
             # As many have results as there are rows, or all; so these numbers never stand for other ones.
@@ -305,30 +304,27 @@ class FunctionPlan(Plan):
         first = returns[0].structure
         for rank, one in zip(ran, returns, strict=True):
             if one.structure != first:
-                message = (
+                raise ReductionError(
                     f"{self.info} returned {describe(first)} on {self._part} {ran[0]} but {describe(one.structure)} on "
                     f"{self._part} {rank}; results must "
                     f"have the same structure on every {self._part} to be put together"
                 )
-                raise ReductionError(message)
         return first
 
     def _leaf_ops(self, structure: Structure) -> list[Op]:
         if not self._has_ops:
             if structure == ("none",):
                 return []
-            message = (
+            raise ReductionError(
                 f"{self.info} returned {describe(structure)}, but outputs= does not say how the ranks' results "
                 f"are put together. Give one "
                 'op for all, as in outputs="sum", or a tree of ops of that shape; None gives a list of every rank\'s result.'
             )
-            raise ReductionError(message)
         ops = spread(self.program.ops, structure)
         if ops is None:
-            message = (
+            raise ReductionError(
                 f"{self.info} returned {describe(structure)}, and outputs={self.program.ops!r} does not fit that structure"
             )
-            raise ReductionError(message)
         return ops
 
     def _leaf_collector(self, op: Op, leaves: Sequence[Array], ran: Sequence[int]) -> Collector:
@@ -339,11 +335,10 @@ class FunctionPlan(Plan):
         shapes = {leaf.shape for leaf in leaves}
         if len(shapes) > 1:
             told = ", ".join(f"{leaf.shape} on {self._part} {rank}" for rank, leaf in zip(ran, leaves, strict=True))
-            message = (
+            raise ReductionError(
                 f'{self.info}: results of different shapes cannot be combined with "{op}": {told}. Use "gather", or '
                 f"None for a list."
             )
-            raise ReductionError(message)
         dtype = np.result_type(*leaves)  # a Python function may return other dtypes on other ranks
         reduction.check_dtype(op, dtype, self.info.function)
         if len(leaves) == 1 and op != "mean":
@@ -378,14 +373,12 @@ class FunctionPlan(Plan):
 
     def _gatherer(self, leaves: Sequence[Array]) -> Collector:
         if leaves[0].ndim == 0:
-            message = (
+            raise ReductionError(
                 f'{self.info} returned a number, which has no rows to "gather"; use None for a list of every rank\'s value'
             )
-            raise ReductionError(message)
         rows = {leaf.shape[1:] for leaf in leaves}
         if len(rows) > 1:
-            message = (
+            raise ReductionError(
                 f"{self.info}: gathered results must agree in all axes but the first, got {[leaf.shape for leaf in leaves]}"
             )
-            raise ReductionError(message)
         return lambda _: np.concatenate(leaves, axis=0)

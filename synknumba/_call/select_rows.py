@@ -79,25 +79,24 @@ class RowSelector:
         if own is not None and rows is not None and self._style == "kernel":
             self._check_agreement(bound, rows, own, 1 if solo else world_size)
         if own is not None and rows is None and local_batch is not None and bound.contiguous:
-            message = f"{self._name}: synk.OFFSET is the index in the whole, which rows of a local_batch do not have"
-            raise BatchError(message)
+            raise BatchError(f"{self._name}: synk.OFFSET is the index in the whole, which rows of a local_batch do not have")
         return CallRows(rows, own)
 
     def _select_own(self, bound: Bound, local_batch: Any, *, solo: bool) -> OwnRows | None:
         if not bound.own_lengths:
             if local_batch is not None:
-                message = (
+                raise ArgumentError(
                     f"{self._name} got local_batch, which selects rows of sliceable variables, and it has none; name them in "
                     f"sliceable=(…)"
                 )
-                raise ArgumentError(message)
             return None
         first, lengths = next(iter(bound.own_lengths.items()))
         for name, other in bound.own_lengths.items():
             for rank, (mine, theirs) in enumerate(zip(lengths, other, strict=True)):
                 if mine != theirs:
-                    message = f"{name} has {theirs} rows on rank {rank} but {first} has {mine}; sliceable variables must agree"
-                    raise PartitionError(message)
+                    raise PartitionError(
+                        f"{name} has {theirs} rows on rank {rank} but {first} has {mine}; sliceable variables must agree"
+                    )
         return select_own(local_batch, lengths[:1] if solo else lengths)
 
     def _check_agreement(self, bound: Bound, rows: Rows, own: OwnRows, world_size: int) -> None:
@@ -106,11 +105,10 @@ class RowSelector:
         for rank, count in enumerate(own.counts):
             start, stop = part(rows.count, world_size, rank)
             if stop - start != count:
-                message = (
+                raise PartitionError(
                     f"{self._name}: rank {rank} gets {stop - start} rows of the sharded arguments but {count} of {sliceable}; "
                     f"a kernel needs as many of both. Scatter them alike, or select with batch and local_batch."
                 )
-                raise PartitionError(message)
 
     def tell(self, call: CallRows, batch: Batch) -> None:
         """Makes the selection something that the ranks can read."""
@@ -169,15 +167,13 @@ def _numbers(segment: Segment) -> HostArray:
 def check_writable_rows(call: CallRows, written: list[str], own_written: list[str]) -> None:
     """Refuses to write the same row twice: which rank's, or which slice's, value would stay is not defined."""
     if written and isinstance(call.rows, Listed) and len(np.unique(call.rows.indices)) != call.rows.count:
-        message = f"batch lists a row twice, and {written[0]} is in inout=, so its rows are written; list each row once"
-        raise BatchError(message)
+        raise BatchError(f"batch lists a row twice, and {written[0]} is in inout=, so its rows are written; list each row once")
     for rank, rows in enumerate(call.own.rows if call.own is not None and own_written else ()):
         if isinstance(rows, Listed) and len(np.unique(rows.indices)) != rows.count:
-            message = (
+            raise BatchError(
                 f"local_batch lists a row twice on rank {rank}, and {own_written[0]} is in inout=, so its rows are written; "
                 f"list each row once"
             )
-            raise BatchError(message)
 
 
 def check_shards(name: str, bound: Bound, call: CallRows) -> None:
@@ -191,8 +187,7 @@ def check_shards(name: str, bound: Bound, call: CallRows) -> None:
         if not found:
             return
         what = found[0]
-    message = f"{name} got shards=…, which gives the same for every number of ranks, but {what}; leave shards out"
-    raise ArgumentError(message)
+    raise ArgumentError(f"{name} got shards=…, which gives the same for every number of ranks, but {what}; leave shards out")
 
 
 def _varies(name: str, param: Param) -> str | None:

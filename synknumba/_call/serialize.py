@@ -50,11 +50,10 @@ def make_spec(
     try:
         pickled = pickling.dump((function, *told), sent)
     except Exception as error:
-        message = (
+        raise ArgumentError(
             f"{name} cannot be sent to the ranks: {error}. What a function needs must be passed to it, or be defined so that "
             "it can be pickled."
-        )
-        raise ArgumentError(message) from error
+        ) from error
     style = "function" if options is None else options.style
     return FunctionSpec(function_id, name, style, pickled, _pseudo_files())
 

@@ -17,7 +17,7 @@ def host_communicator(part: int, parts: int) -> Communicator:
         part: which participant this is: a rank, or the coordinator alone as 0 of 1.
         parts: how many there are.
     """
-    from synknumba._comm.host import HostCommunicator  # noqa: PLC0415  # compiled functions, when asked for
+    from synknumba._comm.host import HostCommunicator  # compiled functions, when asked for
 
     return HostCommunicator(part, parts)
 
@@ -31,7 +31,7 @@ def prepare(op: CollectiveOp | None, dtype: DTypeLike) -> None:
         op: None for the collectives that only move elements.
         dtype: of the arrays.
     """
-    from synknumba._comm.host import prepare as prepare_host  # noqa: PLC0415  # compiled functions, when asked for
+    from synknumba._comm.host import prepare as prepare_host  # compiled functions, when asked for
 
     prepare_host(op, dtype)
 
@@ -39,7 +39,7 @@ def prepare(op: CollectiveOp | None, dtype: DTypeLike) -> None:
 def nccl_problem() -> str | None:
     """Why NCCL cannot be used, in one line; None if it can. To be called in a rank."""
     try:
-        from synknumba._comm.nccl import available  # noqa: PLC0415  # drivers are imported when asked for
+        from synknumba._comm.nccl import available  # drivers are imported when asked for
     except ImportError as error:
         return f"CuPy has no NCCL ({error})"
     return available()
@@ -47,13 +47,13 @@ def nccl_problem() -> str | None:
 
 def nccl_unique_id() -> bytes:
     """What the ranks of one communicator know each other by. To be called in one rank."""
-    from synknumba._comm.nccl import make_unique_id  # noqa: PLC0415
+    from synknumba._comm.nccl import make_unique_id
 
     return make_unique_id()
 
 
 def nccl_communicator(world_size: int, rank: int, unique_id: bytes, stream: Any) -> Communicator:
     """The transport between GPUs; waits for the other ranks."""
-    from synknumba._comm.nccl import NcclCommunicator  # noqa: PLC0415
+    from synknumba._comm.nccl import NcclCommunicator
 
     return NcclCommunicator(world_size, rank, unique_id, stream)

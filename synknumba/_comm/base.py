@@ -110,7 +110,7 @@ def make_step(
         return communicator.broadcast(exchanges, root)
     if kind == "all_gather":
         return communicator.all_gather(exchanges)
-    assert op is not None  # noqa: S101  # the others reduce
+    assert op is not None  # the others reduce
     if kind == "reduce":
         return communicator.reduce(exchanges, op, root)
     if kind == "all_reduce":

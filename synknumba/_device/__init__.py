@@ -25,9 +25,9 @@ def open_device(kind: DeviceKind, index: int) -> Device:
         index: which GPU; of no meaning on the CPU.
     """
     if kind == "cuda":
-        from synknumba._device.cuda import CudaDevice  # noqa: PLC0415  # drivers are imported when asked for
+        from synknumba._device.cuda import CudaDevice  # drivers are imported when asked for
 
         return CudaDevice(index)
-    from synknumba._device.cpu import CpuDevice  # noqa: PLC0415  # drivers are imported when asked for
+    from synknumba._device.cpu import CpuDevice  # drivers are imported when asked for
 
     return CpuDevice()

@@ -22,7 +22,7 @@ def search_grid(rows: int, columns: int) -> tuple[int, int, int]:
 
 def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable[..., None]]:
     """`search` and `settle` for values of a dtype; plain functions in Numba's CUDA dialect."""
-    from numba import cuda, from_dtype, int64  # noqa: PLC0415  # not when synknumba is imported
+    from numba import cuda, from_dtype, int64  # not when synknumba is imported
 
     value_type = from_dtype(dtype)
     is_better = cuda.jit(device=True)(_is_less if op == "argmin" else _is_greater)

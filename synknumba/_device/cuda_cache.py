@@ -83,8 +83,7 @@ class CudaCache:
     def _key(self, kinds: tuple[Any, ...]) -> str:
         options = self._dispatcher.targetoptions
         if options.get("link"):
-            message = "it is linked with files, which may change"
-            raise NotComparableError(message)
+            raise NotComparableError("it is linked with files, which may change")
         capability = tuple(cuda.get_current_device().compute_capability)
         fingerprint = Fingerprint(_FORMAT, *versions(), *_toolkit(), _settings(), capability, options)
         fingerprint.function(self._dispatcher.py_func)
@@ -159,16 +158,17 @@ def _toolkit() -> tuple[object, ...]:
     """
     try:
         # Private to numba-cuda, so not to be relied on.
-        from numba.cuda.cudadrv.driver import get_version  # noqa: PLC0415
-        from numba.cuda.cudadrv.libs import get_cudalib, get_libdevice  # noqa: PLC0415
+        from numba.cuda.cudadrv.driver import get_version
+        from numba.cuda.cudadrv.libs import get_cudalib, get_libdevice
 
         files = [get_cudalib("nvvm"), get_libdevice(), get_cudalib("cudadevrt", static=True), _linker()]
         described = [(str(path), *_size_and_date(path)) for path in files if path is not None]
         driver = _DRIVER.read_text() if _DRIVER.exists() else ""
         return *get_version(), driver, *described
     except Exception as error:
-        message = f"CUDA's compilers are not where they were looked for ({type(error).__name__}: {error})"
-        raise NotComparableError(message) from error
+        raise NotComparableError(
+            f"CUDA's compilers are not where they were looked for ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _size_and_date(path: str) -> tuple[int, int]:
@@ -178,7 +178,7 @@ def _size_and_date(path: str) -> tuple[int, int]:
 
 def _linker() -> str | None:
     """The library that links kernels; where there is none, the driver does it."""
-    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib  # noqa: PLC0415  # comes with numba-cuda
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib  # comes with numba-cuda
 
     with contextlib.suppress(DynamicLibNotFoundError):
         return str(load_nvidia_dynamic_lib("nvJitLink").abs_path)
@@ -186,7 +186,7 @@ def _linker() -> str | None:
 
 
 def _settings() -> list[tuple[str, str]]:
-    from numba.cuda.core import config  # noqa: PLC0415  # private to numba-cuda
+    from numba.cuda.core import config  # private to numba-cuda
 
     named = {name: value for name, value in vars(config).items() if name.isupper() and name not in _OTHER_SETTINGS}
     return [(name, str(value)) for name, value in sorted(named.items())]

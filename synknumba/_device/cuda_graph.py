@@ -224,8 +224,7 @@ class _GraphReplay(Replay):
                 continue
             runtime.streamSynchronize(self._pointer)  # raises what has gone wrong, since the mail never comes then
             if not doorbell.take(self.relaunch):
-                message = "a recorded run has ended without its results; please report it, with the kernel"
-                raise DeviceError(message)
+                raise DeviceError("a recorded run has ended without its results; please report it, with the kernel")
 
     def renew(self) -> bool:
         try:

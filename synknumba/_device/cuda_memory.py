@@ -200,7 +200,7 @@ class CudaWorkspace(Workspace):
         def load() -> None:
             self._streams.work.synchronize()  # the rows before may still be under way
             staging[...] = rows.indices
-            assert moved.load is not None  # noqa: S101  # rows that lie apart are moved
+            assert moved.load is not None  # rows that lie apart are moved
             moved.load()
 
         return Buffer(buffer, load, moved.store)

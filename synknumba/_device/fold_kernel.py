@@ -69,14 +69,14 @@ def check_identity(op: UserOp, dtype: Any, name: str) -> None:
     try:
         got = fold(op, np.array([start, start]))
     except NumbaError as error:
-        message = f"{name}: op {op!r} cannot be compiled for two numbers of dtype {np.dtype(dtype)}: {error}"
-        raise KernelError(message) from error
+        raise KernelError(
+            f"{name}: op {op!r} cannot be compiled for two numbers of dtype {np.dtype(dtype)}: {error}"
+        ) from error
     if not (got == start or (got != got and start != start)):  # noqa: PLR0124  # NaN
-        message = (
+        raise ReductionError(
             f"{name}: identity={op.identity!r} of op {op!r} changes something: {op!r}({start}, {start}) is {got}; give "
             f"the number e with {op!r}(e, a) = {op!r}(a, e) = a"
         )
-        raise ReductionError(message)
 
 
 def fold(op: UserOp, parts: Array) -> Any:

@@ -220,8 +220,8 @@ class Segment:
         Raises:
             OSError: the kernel refuses, as where no memory may be promised beyond what there is. The segment is as it was.
         """
-        assert self._mapping is not None  # noqa: S101  # not closed
-        assert self.fd >= 0  # noqa: S101  # of this process
+        assert self._mapping is not None  # not closed
+        assert self.fd >= 0  # of this process
         _map_over(self._mapping, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, self.fd)
         _maps.pop(self._mapping, None)
         self.close()

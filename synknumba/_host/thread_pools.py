@@ -22,7 +22,7 @@ def limit_threads(threads: int) -> None:
         os.environ[variable] = str(threads)
     numba.config.NUMBA_NUM_THREADS = threads  # read when the pool starts; numba.set_num_threads would start it here
     try:
-        import threadpoolctl  # noqa: PLC0415  # optional
+        import threadpoolctl  # optional
     except ImportError:
         _limit_openblas(threads)
     else:

@@ -51,14 +51,13 @@ class Estimate:
         array, w = np.asarray(values), None if weights is None else np.asarray(weights)
         for name, one in (("values", array), ("weights", w)):
             if one is not None and one.dtype.kind not in "biuf":
-                message = f"{name} must be real numbers, got dtype {one.dtype}"
-                raise ReductionError(message)
+                raise ReductionError(f"{name} must be real numbers, got dtype {one.dtype}")
         if array.ndim not in {1, 2} or not array.size:
-            message = f"values must have shape (n,) or (n, k) with at least one row, got {array.shape}"
-            raise ReductionError(message)
+            raise ReductionError(f"values must have shape (n,) or (n, k) with at least one row, got {array.shape}")
         if w is not None and (w.shape != array.shape[:1] or (w < 0).any()):
-            message = f"weights must be one number of at least 0 for each of the {len(array)} rows, got shape {w.shape}"
-            raise ReductionError(message)
+            raise ReductionError(
+                f"weights must be one number of at least 0 for each of the {len(array)} rows, got shape {w.shape}"
+            )
         check_covariance(covariance=covariance, weighted=w is not None)
         rows = array.reshape(len(array), -1).astype(np.float64)
         moments = moments_module.of_values(rows, None if w is None else w.astype(np.float64), covariance=covariance)
@@ -107,8 +106,7 @@ class Estimate:
             ReductionError: it was not asked for.
         """
         if self._moments.products.ndim == 2:
-            message = "this estimate has no covariance; ask for it with covariance=True"
-            raise ReductionError(message)
+            raise ReductionError("this estimate has no covariance; ask for it with covariance=True")
         covariance: Array = self._per_freedom(self._moments.products[0])
         return covariance
 
@@ -142,8 +140,9 @@ class Estimate:
         if not isinstance(other, Estimate):
             return NotImplemented
         if self._kind() != other._kind():
-            message = f"cannot add an estimate of {other._words()} to one of {self._words()}: they must be of the same kind"
-            raise ReductionError(message)
+            raise ReductionError(
+                f"cannot add an estimate of {other._words()} to one of {self._words()}: they must be of the same kind"
+            )
         return Estimate(moments_module.merge(moments_module.joined(self._moments, other._moments)), self._scalar)
 
     def __radd__(self, other: object) -> "Estimate":
@@ -176,8 +175,7 @@ class Estimate:
 def check_covariance(*, covariance: bool, weighted: bool) -> None:
     """Refuses what is not there."""
     if covariance and weighted:
-        message = "covariance=True does not go with weights; estimate the products of the values as further values"
-        raise ReductionError(message)
+        raise ReductionError("covariance=True does not go with weights; estimate the products of the values as further values")
 
 
 def merged(parts: Moments, *, scalar: bool, powers: Powers | None = None) -> Estimate:
@@ -193,8 +191,7 @@ def merged(parts: Moments, *, scalar: bool, powers: Powers | None = None) -> Est
     """
     total = moments_module.merge(parts)
     if not total.count[0, 0]:
-        message = "an expectation value of rows with none at all; give at least one row"
-        raise ReductionError(message)
+        raise ReductionError("an expectation value of rows with none at all; give at least one row")
     return Estimate(total if powers is None else moments_module.in_units(total, -powers), scalar)
 
 

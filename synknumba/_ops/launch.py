@@ -46,19 +46,16 @@ class LaunchConfig:
         """Checks all that does not depend on the rows."""
         block = _dim3("block", self.block, MAX_BLOCK)
         if math.prod(block) > MAX_THREADS:
-            message = f"block={self.block!r} has {math.prod(block)} threads; a block has at most {MAX_THREADS}"
-            raise LaunchError(message)
+            raise LaunchError(f"block={self.block!r} has {math.prod(block)} threads; a block has at most {MAX_THREADS}")
         if self.grid is None and block[1:] != (1, 1):
-            message = (
+            raise LaunchError(
                 f"grid must be given with the {len(_dimensions(self.block))}-D block={self.block!r}: one thread a row, the "
                 "default, is for 1-D blocks. Give grid= as blocks, or as a function of the number of rows."
             )
-            raise LaunchError(message)
         if self.grid is not None and not callable(self.grid):
             _dim3("grid", self.grid, MAX_GRID)
         if _integer(self.smem_bytes) is None or self.smem_bytes < 0:
-            message = f"smem_bytes must be an int of at least 0; got {self.smem_bytes!r}"
-            raise LaunchError(message)
+            raise LaunchError(f"smem_bytes must be an int of at least 0; got {self.smem_bytes!r}")
 
     def resolve(self, rows: int | None) -> tuple[Dim3, Dim3]:
         """Grid and block of one launch.
@@ -73,19 +70,17 @@ class LaunchConfig:
         if self.grid is not None and not callable(self.grid):
             return _dim3("grid", self.grid, MAX_GRID), block
         if rows is None:
-            message = (
+            raise LaunchError(
                 "grid must be given as blocks: no argument is sharded, so there are no rows to derive it from. Give grid=."
             )
-            raise LaunchError(message)
         if callable(self.grid):
             return _dim3(f"grid({rows})", self.grid(rows), MAX_GRID), block
         blocks = max(1, -(-rows // block[0]))
         if blocks > MAX_GRID[0]:
-            message = (
+            raise LaunchError(
                 f"one thread a row needs {blocks} blocks of {block[0]} for {rows} rows; a grid has at most {MAX_GRID[0]}. "
                 "Give grid= and loop over the rows with a stride of cuda.gridsize(1)."
             )
-            raise LaunchError(message)
         return (blocks, 1, 1), block
 
 
@@ -107,12 +102,10 @@ def _dim3(what: str, value: object, limits: Dim3) -> Dim3:
     dimensions = _dimensions(value)
     sizes = [size for size in map(_integer, dimensions) if size is not None]
     if not 1 <= len(dimensions) <= len(limits) or len(sizes) != len(dimensions):
-        message = f"{what} must be an int or a tuple of 1 to 3 ints; got {value!r}"
-        raise LaunchError(message)
+        raise LaunchError(f"{what} must be an int or a tuple of 1 to 3 ints; got {value!r}")
     for axis, size, limit in zip("xyz", sizes, limits, strict=False):
         if not 1 <= size <= limit:
-            message = f"{what} must have 1 to {limit} along {axis}; got {value!r}"
-            raise LaunchError(message)
+            raise LaunchError(f"{what} must have 1 to {limit} along {axis}; got {value!r}")
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 

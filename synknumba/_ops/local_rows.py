@@ -68,12 +68,10 @@ def select_own(local_batch: Any, lengths: Sequence[int]) -> OwnRows:
     if not _is_per_rank(local_batch):
         local_batch = [local_batch] * len(lengths)
     elif len(local_batch) != len(lengths):
-        message = f"local_batch lists {len(local_batch)} selections for {len(lengths)} ranks; {_ACCEPTED}"
-        raise BatchError(message)
+        raise BatchError(f"local_batch lists {len(local_batch)} selections for {len(lengths)} ranks; {_ACCEPTED}")
     rows = tuple(_select(rank, one, length) for rank, (one, length) in enumerate(zip(local_batch, lengths, strict=True)))
     if not any(one.count for one in rows):
-        message = f"empty local_batch: it selects no rows on any rank, which have {', '.join(map(str, lengths))}"
-        raise BatchError(message)
+        raise BatchError(f"empty local_batch: it selects no rows on any rank, which have {', '.join(map(str, lengths))}")
     return OwnRows(rows, whole=False)
 
 
@@ -92,18 +90,17 @@ def _select(rank: int, selection: Any, length: int) -> Rows:
         try:
             found = range(*selection.indices(length))
         except (TypeError, ValueError) as error:
-            message = f"local_batch on rank {rank}: {selection!r} is not a slice of rows: {error}"
-            raise BatchError(message) from error
+            raise BatchError(f"local_batch on rank {rank}: {selection!r} is not a slice of rows: {error}") from error
         return Range(found.start, found.step, len(found)) if found else Range(0, 1, 0)
     if isinstance(selection, list | tuple | range | np.ndarray) and np.size(np.asarray(selection)) == 0:
         return Listed(np.empty(0, np.int64))
     if length == 0:
         if selection is None:
             return Range(0, 1, 0)
-        message = f"local_batch on rank {rank}, which has no rows: {selection!r} selects some; give [] or None for that rank"
-        raise BatchError(message)
+        raise BatchError(
+            f"local_batch on rank {rank}, which has no rows: {selection!r} selects some; give [] or None for that rank"
+        )
     try:
         return select(selection, length)
     except BatchError as error:
-        message = f"local_batch on rank {rank}, which has {length} rows: {error}"
-        raise BatchError(message) from None
+        raise BatchError(f"local_batch on rank {rank}, which has {length} rows: {error}") from None

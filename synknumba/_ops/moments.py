@@ -130,7 +130,7 @@ def _weighed(parts: Moments, power: int) -> Moments:
     more = parts.power - power
     if more == 0:
         return parts
-    assert parts.squares is not None  # noqa: S101  # there are weights
+    assert parts.squares is not None  # there are weights
     with np.errstate(over="ignore", under="ignore"):
         weight, products, squares = (
             np.ldexp(parts.weight, more),

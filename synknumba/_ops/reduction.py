@@ -63,18 +63,17 @@ def as_op(op: Any, name: str, identity: Any = None) -> Op:
     """
     if op is None or isinstance(op, UserOp) or (isinstance(op, str) and op in _OPS):
         if identity is not None:
-            message = f"{name}: op {op!r} has an identity of its own; leave identity out, which is for functions"
-            raise ReductionError(message)
+            raise ReductionError(f"{name}: op {op!r} has an identity of its own; leave identity out, which is for functions")
         return op  # type: ignore[return-value]
     function = getattr(op, "py_func", op)
     if not inspect.isfunction(function):
         known = ", ".join(repr(known) for known in _OPS)
-        message = f"{name}: op must be one of {known}, or a Python function of two numbers; got {op!r}"
-        raise ReductionError(message)
+        raise ReductionError(f"{name}: op must be one of {known}, or a Python function of two numbers; got {op!r}")
     parameters = inspect.signature(function).parameters.values()
     if len(parameters) != 2 or any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in parameters):
-        message = f"{name}: op {function.__name__}{inspect.signature(function)} must be a function of two numbers, as f(a, b)"
-        raise ReductionError(message)
+        raise ReductionError(
+            f"{name}: op {function.__name__}{inspect.signature(function)} must be a function of two numbers, as f(a, b)"
+        )
     return UserOp(function, identity, next(_op_numbers))
 
 
@@ -91,21 +90,18 @@ def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
     """
     dtype = np.dtype(dtype)
     if dtype.hasobject:
-        message = f"{name}: dtype {dtype} holds Python objects, which ranks cannot share; declare a numeric dtype"
-        raise ReductionError(message)
+        raise ReductionError(f"{name}: dtype {dtype} holds Python objects, which ranks cannot share; declare a numeric dtype")
     if op == "gather":
         return
     way_out = None if isinstance(op, UserOp) else _REFUSED[op].get(dtype.kind)
     if dtype.kind not in "biufc":
         way_out = "use 'gather' and reduce it yourself, or reduce numeric fields one by one"
     if way_out is not None:
-        message = f"{name}: op {op!r} is not defined for dtype {dtype}; {way_out}"
-        raise ReductionError(message)
+        raise ReductionError(f"{name}: op {op!r} is not defined for dtype {dtype}; {way_out}")
     if isinstance(op, UserOp) and op.identity is not None and not _is_exact(op.identity, dtype):
-        message = (
+        raise ReductionError(
             f"{name}: identity={op.identity!r} of op {op!r} is no number that dtype {dtype} holds exactly; give one that is"
         )
-        raise ReductionError(message)
 
 
 def _is_exact(value: Any, dtype: np.dtype[Any]) -> bool:
@@ -198,8 +194,7 @@ def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
     if op == "mean":
         return _weighted_mean(parts, weights)
     if not isinstance(op, str) or op in BY_ROWS:
-        message = f"op {op!r} keeps the results of ranks apart: there is nothing to combine"
-        raise ReductionError(message)
+        raise ReductionError(f"op {op!r} keeps the results of ranks apart: there is nothing to combine")
     return UFUNCS[op].reduce(parts, axis=0, dtype=parts.dtype)
 
 
@@ -218,7 +213,7 @@ def combine_into(op: Op, parts: Array, weights: Array, out: Array) -> None:
             if op == "mean":
                 out[start:stop] = _weighted_mean(parts[:, start:stop], weights)
             else:
-                assert isinstance(op, str)  # noqa: S101  # the caller's
+                assert isinstance(op, str)  # the caller's
                 UFUNCS[op].reduce(parts[:, start:stop], 0, parts.dtype, out[start:stop])
 
 
@@ -266,8 +261,7 @@ def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
 def check_weights(weights: Array) -> None:
     """Refuses the mean of no rows."""
     if not weights.any():
-        message = "mean of rows with none at all; give at least one row"
-        raise ReductionError(message)
+        raise ReductionError("mean of rows with none at all; give at least one row")
 
 
 def _weighted_mean(parts: Array, weights: Array) -> Array | np.generic:

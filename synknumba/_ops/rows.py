@@ -149,11 +149,10 @@ def minibatch_rows(rows: Rows, length: int, name: str) -> Range:
         PartitionError: the input is too short.
     """
     if length < rows.count:
-        message = (
+        raise PartitionError(
             f"{name} has {length} rows but the batch selects {rows.count}; a minibatch input needs a row for each row of the "
             f"batch. Give {name} at least {rows.count} rows, or select fewer."
         )
-        raise PartitionError(message)
     return Range(0, 1, rows.count)
 
 
@@ -194,8 +193,7 @@ def _as_array(batch: object) -> Array:
     try:
         return np.asarray(batch)
     except (ValueError, TypeError, OverflowError) as error:
-        message = f"batch cannot be read as an array ({error}); {_ACCEPTED}"
-        raise BatchError(message) from error
+        raise BatchError(f"batch cannot be read as an array ({error}); {_ACCEPTED}") from error
 
 
 def _first(array: Array, batch: object, n: int) -> Range:
@@ -219,8 +217,7 @@ def _from_slice(batch: slice, n: int) -> Range:
     try:
         selected = range(n)[batch]
     except (TypeError, ValueError) as error:
-        message = f"batch={batch!r} is not a slice of rows: {error}"
-        raise BatchError(message) from error
+        raise BatchError(f"batch={batch!r} is not a slice of rows: {error}") from error
     if not selected:
         _refuse_empty(f"{batch!r} of {n} rows")
     return Range(selected.start, selected.step, len(selected))

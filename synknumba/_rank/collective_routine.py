@@ -68,7 +68,7 @@ class CollectiveRoutine(Steps):
         if end.hosts:
             return tuple(self.place.host(host) for host in end.hosts)
         own = self.place.holdings[end.variable].line(end.leaf)
-        assert own.dtype == np.dtype(dtype)  # noqa: S101  # the coordinator sees to it
+        assert own.dtype == np.dtype(dtype)  # the coordinator sees to it
         return tuple(own if rank == self.place.rank else None for rank in range(self.place.world_size))
 
 

@@ -92,7 +92,7 @@ class CombinationRoutine(Repeated):
     def _on_cores(self, targets: Sequence[Array], weights: Array) -> list[Step]:
         steps: list[Step] = []
         for result, target in zip(self._told.results, targets, strict=True):
-            assert result.parts is not None  # noqa: S101  # they are in shared memory
+            assert result.parts is not None  # they are in shared memory
             start, stop = part(result.count, self._place.world_size, self._place.rank)
             parts = self._place.host(result.parts).reshape(self._place.world_size, result.count)[:, start:stop]
             steps.append(partial(reduction.combine_into, result.op, parts, weights, target))
@@ -100,7 +100,7 @@ class CombinationRoutine(Repeated):
 
     def _on_devices(self, targets: Sequence[Array], weights: Array) -> list[Step]:
         device, communicator = self._place.device, self._communicator
-        assert communicator is not None  # noqa: S101  # else they are in shared memory
+        assert communicator is not None  # else they are in shared memory
         before: list[Step] = []
         reductions: list[Step] = []
         after: list[Step] = []

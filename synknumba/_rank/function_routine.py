@@ -120,8 +120,7 @@ class FunctionRoutine(Routine):
         flat = [flatten(result) for result, _ in results]
         structure = flat[0][1]
         if any(other != structure for _, other in flat):
-            message = f"{self._function.__name__} returned results of different structure for different slices"
-            raise PartitionError(message)
+            raise PartitionError(f"{self._function.__name__} returned results of different structure for different slices")
         ops = spread(self.program.ops, structure)
         if ops is None:
             return results[0][0]  # the coordinator sees that the ops do not fit, and says so
@@ -145,10 +144,9 @@ def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
         return parts[0] if parts[0].ndim == 0 else np.concatenate(parts, axis=0)
     shapes = [part.shape for part in parts]
     if len(set(shapes)) > 1:
-        message = (
+        raise ReductionError(
             f'results of different shapes cannot be put together over slices: {shapes}. Use num_slices=1, or the op "gather".'
         )
-        raise ReductionError(message)
     for part in parts:
         reduction.check_dtype("sum" if op is None else op, part.dtype, "a result, over slices")
     if isinstance(op, UserOp):

@@ -81,7 +81,7 @@ class KernelRoutine(Routine):
         self._now = binding
 
     def run(self) -> None:
-        assert self._now is not None  # noqa: S101  # bound before
+        assert self._now is not None  # bound before
         self._has_loaded = False
         self._now.run()
 
@@ -260,7 +260,7 @@ class Accumulator(OutputSteps):
         dtype = np.dtype(self._param.dtype)
         shape, slot, target = self._param.shape or (1,), (self._name, moves.turn), None
         if op == "gather":
-            assert rows is not None  # noqa: S101  # the coordinator refuses to gather where there are no rows
+            assert rows is not None  # the coordinator refuses to gather where there are no rows
             shape = (rows.count, *self._param.shape)
             target = None if self._part is None else self._part[rows.start : rows.stop]
         elif self._direct:
@@ -304,14 +304,14 @@ class ShardAccumulator(OutputSteps):
     def __init__(
         self, routine: KernelRoutine, name: str, param: Result, slices: Sequence[SliceRows | None], own: tuple[int, int]
     ) -> None:
-        assert param.parts is not None  # noqa: S101  # it is wanted
+        assert param.parts is not None  # it is wanted
         self._routine = routine
         self._device = routine.place.device
         self._name = name
         self._param = param
         self._rows = [0] * (own[1] - own[0])
         for rows in slices:
-            assert rows is not None  # noqa: S101  # the coordinator refuses shards where there are no rows
+            assert rows is not None  # the coordinator refuses shards where there are no rows
             self._rows[rows.shard] += rows.count
         self._host = routine.place.host(param.parts)[slice(*own)].reshape(own[1] - own[0], *(param.shape or (1,)))
         one_slice = routine.program.num_slices == 1 and np.dtype(param.parts.dtype) == np.dtype(param.dtype)
@@ -326,7 +326,7 @@ class ShardAccumulator(OutputSteps):
         return [self._device.fill(self._lines, reduction.identity(op, self._lines.dtype))] if len(self._host) else []
 
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
-        assert rows is not None  # noqa: S101  # as above
+        assert rows is not None  # as above
         if self._direct:
             return self._lines[rows.shard]
         dtype, shape = np.dtype(self._param.dtype), self._param.shape or (1,)
@@ -335,7 +335,7 @@ class ShardAccumulator(OutputSteps):
         return self._scratch
 
     def fold(self, rows: SliceRows | None) -> list[Step]:
-        assert rows is not None  # noqa: S101  # as above
+        assert rows is not None  # as above
         if self._direct:
             return []
         return [self._device.accumulate(self._param.op, self._lines[rows.shard], self._scratch, rows.count)]
@@ -384,7 +384,7 @@ class Locator(OutputSteps):
         ]
 
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
-        assert rows is not None  # noqa: S101  # the coordinator refuses to locate where there are no rows
+        assert rows is not None  # the coordinator refuses to locate where there are no rows
         dtype, shape = np.dtype(self._param.dtype), (rows.count, *self._param.shape)
         self._scores = self._routine.workspace.scratch((self._name, moves.turn), dtype, shape)
         moves.before.append(self._device.fill(self._scores, reduction.identity(self._param.op, dtype)))

@@ -172,7 +172,7 @@ class Rank:
             command, descriptors = channel.receive(self.config.socket, self.watch)
         except EOFError:
             raise CoordinatorGoneError from None
-        assert isinstance(command, Command)  # noqa: S101  # nothing else is ever sent
+        assert isinstance(command, Command)  # nothing else is ever sent
         match command:
             case Attach(segments):
                 self._attach(segments, descriptors)
@@ -232,12 +232,12 @@ class Rank:
     def _routine(self, program: Program, loaded: Loaded) -> Routine:
         if loaded.kernel is None:
             return FunctionRoutine(program, self.place, loaded.function)
-        assert loaded.launch is not None  # noqa: S101  # every kernel is shipped with one
+        assert loaded.launch is not None  # every kernel is shipped with one
         return KernelRoutine(program, self.place, loaded.kernel, loaded.launch)
 
     def _combination(self, told: Combination) -> CombinationRoutine:
         source = self.routines[told.program]
-        assert isinstance(source, KernelRoutine)  # noqa: S101  # it was installed before
+        assert isinstance(source, KernelRoutine)  # it was installed before
         return CombinationRoutine(told, self.place, source, self._transport(host=False) if told.on_devices else None)
 
     # ---- variables and transports
@@ -363,7 +363,7 @@ def _live(config: RankConfig) -> int:
 
 
 def _profiled(rank: Rank) -> None:
-    import cProfile  # noqa: PLC0415  # seldom needed
+    import cProfile  # seldom needed
 
     profile = cProfile.Profile()
     try:

@@ -105,9 +105,8 @@ class ResultWriter:
 def _checked(array: Any) -> Any:
     if array.dtype.hasobject:
         kind = type(array.item() if array.ndim == 0 else array).__name__
-        message = (
+        raise ReductionError(
             f"a function returned an object of type {kind}; only numbers and arrays of a fixed-size dtype can be put together. "
             "Return arrays, numbers, or dicts, lists and tuples of them."
         )
-        raise ReductionError(message)
     return array

@@ -222,7 +222,7 @@ class Routine(Repeated):
             return Range(0, 1, source.length)
         if source.kind == "range":
             return Range(*values[:3])
-        assert source.indices is not None  # noqa: S101  # a "list" has indices
+        assert source.indices is not None  # a "list" has indices
         return Listed(self.place.host(source.indices)[: values[0]])
 
     def own_rows(self, values: tuple[Any, ...]) -> tuple[Rows | None, int]:
@@ -234,7 +234,7 @@ class Routine(Repeated):
             return Range(0, 1, source.lengths[rank]), sum(source.lengths[:rank])
         if source.kind == "range":
             return Range(*values[3 * rank : 3 * rank + 3]), sum(values[2 : 3 * rank : 3])
-        assert source.indices is not None  # noqa: S101  # a "list" has indices
+        assert source.indices is not None  # a "list" has indices
         before = sum(values[:rank])
         return Listed(self.place.host(source.indices)[before : before + values[rank]]), before
 
@@ -281,8 +281,8 @@ class Routine(Repeated):
         """What the function gets for one parameter, and the moves that go with it."""
         match param:
             case Sharded(array, by_position, writable):
-                assert rows is not None  # noqa: S101  # sharded arguments make rows
-                assert rows.data is not None  # noqa: S101
+                assert rows is not None  # sharded arguments make rows
+                assert rows.data is not None
                 selection = Range(rows.start, 1, rows.count) if by_position else rows.data
                 if moves.number == 0 and not by_position and rows.among is not None:
                     self.workspace.expect(self.place.host(array), rows.among)
@@ -297,11 +297,11 @@ class Routine(Repeated):
                 array = self.held(number, leaf)
                 return self.place.device.read_only(array) if read_only else array
             case Update():
-                assert moves.updates is not None  # noqa: S101  # made with the binding
+                assert moves.updates is not None  # made with the binding
                 return moves.updates.array(slot, moves)
             case HeldRows(number, leaf, writable):
-                assert rows is not None  # noqa: S101  # sliceable arguments make rows
-                assert rows.own is not None  # noqa: S101
+                assert rows is not None  # sliceable arguments make rows
+                assert rows.own is not None
                 array = self.place.holdings[number].array(leaf)
                 buffer = self.workspace.held_rows(slot, array, rows.own, writable=writable)
                 moves.before += [] if buffer.load is None else [buffer.load]
@@ -403,7 +403,7 @@ def _index_bounds(rows: SliceRows | None) -> tuple[int, int]:
         return 0, 0
     if rows.data is None:  # rows of variables: their index is their position in the whole
         return rows.start, rows.stop
-    assert isinstance(rows.data, Range)  # noqa: S101  # checked in the coordinator
+    assert isinstance(rows.data, Range)  # checked in the coordinator
     return rows.data.start, rows.data.start + rows.count
 
 

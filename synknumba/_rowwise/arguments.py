@@ -67,11 +67,10 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
     Raises:
         ArgumentError: nothing that a function of numbers can take.
     """
-    from numba.core import types  # noqa: PLC0415  # not when synknumba is imported
+    from numba.core import types  # not when synknumba is imported
 
     if type(value) is int and not -(1 << 63) <= value < 1 << 64:
-        message = f"{name} of {function} is {value}, which no integer of 64 bits holds; pass a float"
-        raise ArgumentError(message)
+        raise ArgumentError(f"{name} of {function} is {value}, which no integer of 64 bits holds; pass a float")
     if isinstance(value, bool | int | float | complex | np.generic):
         return Given("scalar", _typeof(function, name, value), python=None if isinstance(value, np.generic) else type(value))
     if isinstance(value, IndexRange):
@@ -83,8 +82,7 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
     if isinstance(value, PerRankValues):
         return _describe_per_rank(function, name, value)
     if not hasattr(value, "__array__"):
-        message = f"{name} of {function} is a {type(value).__name__}; pass an array, Data, a Variable, or a number"
-        raise ArgumentError(message)
+        raise ArgumentError(f"{name} of {function} is a {type(value).__name__}; pass an array, Data, a Variable, or a number")
     array = value if isinstance(value, Data | np.ndarray) else np.asarray(value)
     kind = _type_of(function, name, array.dtype)
     if array.ndim == 0:
@@ -94,8 +92,7 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
 
 def _describe_variable(function: str, name: str, variable: Variable, *, rows: bool) -> Given:
     if variable.is_tree:
-        message = f"{name} of {function} is a tree of arrays; make a variable of each"
-        raise ArgumentError(message)
+        raise ArgumentError(f"{name} of {function} is a tree of arrays; make a variable of each")
     shape = variable_shape(function, name, variable, rows=rows)
     kind = _type_of(function, name, variable.dtype)
     if not shape and not rows:
@@ -109,23 +106,21 @@ def variable_shape(function: str, name: str, variable: Variable, *, rows: bool) 
     found = {shape[1:] if rows else shape for shape in shapes}
     if len(found) > 1:
         hint = "" if rows else f'; if they are rows, name it in sliceable=("{name}",)'
-        message = f"{name} of {function} is {variable.label}, whose shape differs between ranks: {sorted(found)}{hint}"
-        raise DataError(message)
+        raise DataError(f"{name} of {function} is {variable.label}, whose shape differs between ranks: {sorted(found)}{hint}")
     return found.pop()
 
 
 def _describe_per_rank(function: str, name: str, value: PerRankValues) -> Given:
     kinds = {_typeof(function, name, one) for one in value.values}
     if len(kinds) != 1:
-        message = (
+        raise ArgumentError(
             f"{name}=per_rank(...) of {function} has values of several types ({', '.join(sorted(map(str, kinds)))}); give one"
         )
-        raise ArgumentError(message)
     return Given("scalar", kinds.pop())
 
 
 def _typeof(function: str, name: str, value: Any) -> Any:
-    from numba import typeof  # noqa: PLC0415
+    from numba import typeof
 
     try:
         kind = typeof(value)
@@ -135,8 +130,8 @@ def _typeof(function: str, name: str, value: Any) -> Any:
 
 
 def _type_of(function: str, name: str, dtype: DType) -> Any:
-    from numba.core.errors import NumbaError  # noqa: PLC0415
-    from numba.np.numpy_support import from_dtype  # noqa: PLC0415
+    from numba.core.errors import NumbaError
+    from numba.np.numpy_support import from_dtype
 
     try:
         kind = from_dtype(dtype.newbyteorder("="))
@@ -146,7 +141,7 @@ def _type_of(function: str, name: str, dtype: DType) -> Any:
 
 
 def _checked(function: str, name: str, kind: Any, dtype: DType) -> Any:
-    from numba.core import types  # noqa: PLC0415
+    from numba.core import types
 
     if not isinstance(kind, types.Number | types.Boolean):
         raise _unknown(function, name, dtype)
@@ -177,11 +172,10 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> 
     rows = {name: one for name, one in given.items() if one.kind == "rows"}
     ndims = {name: len(one.shape) for name, one in rows.items()} | ({} if out is None else {OUT: len(out)})
     if not ndims and not any(one.kind == "indices" for one in given.values()):
-        message = (
+        raise ArgumentError(
             f"{function} gets one element of each row, and none of its arguments has rows; pass Data, an array, "
             "synknumba.arange(n) for the indices 0 … n − 1, or out="
         )
-        raise ArgumentError(message)
     axes = max(ndims.values(), default=0)
     for name, ndim in ndims.items():
         if ndim != axes:
@@ -191,8 +185,7 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> 
                 if name == OUT
                 else f"reshape it to (n, {', '.join('1' * (axes - ndim))}, …), or name it in broadcast="
             )
-            message = f"{name} of {function} has {ndim + 1} dimensions and {most} has {axes + 1}; {way_out}"
-            raise DataError(message)
+            raise DataError(f"{name} of {function} has {ndim + 1} dimensions and {most} has {axes + 1}; {way_out}")
     wholes = [one.shape for one in given.values() if one.kind == "whole"]
     try:
         found = np.broadcast_shapes(
@@ -205,11 +198,10 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> 
     if found is None or len(found) != axes or (out is not None and found != out):
         arrays = [f"{name} {one.told}" for name, one in given.items() if one.kind in _ARRAYS]
         arrays += [] if out is None else [f"{OUT} {Given('rows', None, out).told}"]
-        message = (
+        raise DataError(
             f"{function}: the shapes {', '.join(arrays)} do not broadcast. As in NumPy the last axes go together; only rows "
             "are divided over the ranks, so other arrays have no axis for them"
         )
-        raise DataError(message)
     return found
 
 

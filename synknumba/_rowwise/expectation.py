@@ -94,8 +94,7 @@ class Expectation:
     def __init__(self, function: Callable[..., Any], options: ExpectationOptions, name: str | None) -> None:
         self.py_func: Callable[..., Any] = getattr(function, "py_func", function)
         if not inspect.isfunction(self.py_func):
-            message = f"expectation wraps a function of one row, got {function!r}"
-            raise ArgumentError(message)
+            raise ArgumentError(f"expectation wraps a function of one row, got {function!r}")
         self.name: str = name or self.py_func.__name__
         self.__name__ = self.name
         self.__doc__ = self.py_func.__doc__
@@ -218,15 +217,13 @@ class Expectation:
 
     def _check_types(self, device: DeviceKind, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
         if DIVIDED.isdisjoint(parameters.values()):
-            message = (
+            raise ArgumentError(
                 f"{self.name} is an expectation over rows, and none of its arguments has any; pass Data, an array, or "
                 "synknumba.arange(n) for the indices 0 … n − 1"
             )
-            raise ArgumentError(message)
         weight = self._options.weight
         if weight and parameters[weight] not in ARRAYS_OF_ROWS:
-            message = f"weights={weight!r} of {self.name} must be an array with a number for each row"
-            raise ArgumentError(message)
+            raise ArgumentError(f"weights={weight!r} of {self.name} must be an array with a number for each row")
         check_types(self._inner, parameters, values, size=self._size, weight=weight, device=device)
 
     def _kind(self, name: str, value: Any) -> Kind:
@@ -276,11 +273,10 @@ class Expectation:
             together,
         )
         if recipe.rooms > MOST_ROOMS:
-            message = (
+            raise ArgumentError(
                 f"{self.name} needs {recipe.rooms} sums of a thread in smem at once, which holds {MOST_ROOMS}; return fewer "
                 "values at a time" + (", or leave covariance=True out" if options.covariance else "")
             )
-            raise ArgumentError(message)
         outputs = {"synk_partials": Output(None, (num_slices, recipe.columns), np.dtype(np.float64))}
         if not recipe.one_block:
             outputs["synk_lines"] = Output(None, (blocks + 1, recipe.columns), np.dtype(np.float64), scratch=True)
@@ -300,7 +296,7 @@ def _slices(num_slices: Any) -> int:
 
 def _compiled(recipe: Recipe, function: InnerFunction) -> Callable[..., Any]:
     """The kernel as a Python function."""
-    from numba.core import types  # noqa: PLC0415
+    from numba.core import types
 
     scope = {"float32": types.float32, "float64": types.float64, "int32": types.int32, "nan": math.nan, **index_types()}
     return define_kernel(kernel_source(recipe), recipe.name, "expectation", function.device_function, scope)
@@ -312,11 +308,13 @@ def _compiled(recipe: Recipe, function: InnerFunction) -> Callable[..., Any]:
 def _check(name: str, parameters: Mapping[str, Any], options: ExpectationOptions, size: int | None) -> None:
     """Refuses what no call can have."""
     if isinstance(options.weights, str) and options.weights not in parameters:
-        message = f"weights={options.weights!r} is not a parameter of {name}; it has {', '.join(parameters) or 'none'}"
-        raise ArgumentError(message)
+        raise ArgumentError(
+            f"weights={options.weights!r} is not a parameter of {name}; it has {', '.join(parameters) or 'none'}"
+        )
     if options.weights is True and (size or 0) < 2:
-        message = f"weights=True of {name} means that its last value is the row's weight, but it does not return a tuple"
-        raise ArgumentError(message)
+        raise ArgumentError(
+            f"weights=True of {name} means that its last value is the row's weight, but it does not return a tuple"
+        )
     estimate.check_covariance(covariance=options.covariance, weighted=options.weight is not None)
     check_own_names(name, parameters, OWN_NAMES)
     check_names(name, parameters, options.kernel)
@@ -328,8 +326,7 @@ def _real(dtype: Any) -> str:
     except TypeError:
         told = ""
     if told not in {"float32", "float64"}:
-        message = f"dtype of an expectation is that of a thread's sums, float64 or float32; got {dtype!r}"
-        raise ArgumentError(message)
+        raise ArgumentError(f"dtype of an expectation is that of a thread's sums, float64 or float32; got {dtype!r}")
     return told
 
 
@@ -340,27 +337,28 @@ def _size(name: str, function: Callable[..., Any], options: ExpectationOptions) 
     returns = _read_returns(function)
     sizes = {len(node.value.elts) if isinstance(node.value, ast.Tuple) else None for node in returns}
     if len(sizes) != 1 or any(node.value is None for node in returns):
-        message = (
+        raise ArgumentError(
             f"{name} must return a number, or tuples of one length; where its source does not show which, give size=: the "
             "length of the tuple, or 0 for a number"
         )
-        raise ArgumentError(message)
     return sizes.pop()
 
 
 def _told_size(name: str, function: Callable[..., Any], size: Any) -> int | None:
     """What size= says, unless the source shows that it is wrong."""
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
-        message = f"size= of {name} is the length of the tuple that it returns, an integer, or 0 for a number; got {size!r}"
-        raise ArgumentError(message)
+        raise ArgumentError(
+            f"size= of {name} is the length of the tuple that it returns, an integer, or 0 for a number; got {size!r}"
+        )
     try:
         returns = _read_returns(function)
     except KernelError:  # there is no source to be seen
         returns = []
     for node in returns:
         if isinstance(node.value, ast.Tuple) and _is_plain(node.value) and len(node.value.elts) != size:
-            message = f"size={size} of {name}, but line {node.lineno} of its file returns a tuple of {len(node.value.elts)}"
-            raise ArgumentError(message)
+            raise ArgumentError(
+                f"size={size} of {name}, but line {node.lineno} of its file returns a tuple of {len(node.value.elts)}"
+            )
     return int(size) or None
 
 
@@ -369,7 +367,7 @@ def _is_plain(node: ast.Tuple) -> bool:
 
 
 def _read_returns(function: Callable[..., Any]) -> list[ast.Return]:
-    from synknumba.simt.internals import read_definition  # noqa: PLC0415
+    from synknumba.simt.internals import read_definition
 
     return list(_returns(read_definition(function).tree))  # type: ignore[arg-type]
 

@@ -29,13 +29,12 @@ def check_own_names(name: str, parameters: Iterable[str], others: Collection[str
     """Refuses parameters named as the kernel's own variables, or as `others`, the global names that it uses."""
     own = [parameter for parameter in parameters if parameter.startswith(OWN_PREFIX) or parameter in others]
     if own:
-        message = f"{name} has a parameter named {own[0]!r}, which its kernel uses itself; rename it"
-        raise ArgumentError(message)
+        raise ArgumentError(f"{name} has a parameter named {own[0]!r}, which its kernel uses itself; rename it")
 
 
 def index_types() -> dict[str, Any]:
     """The types of indices by the names that they have in a kernel."""
-    from numba.core import types  # noqa: PLC0415  # not when synknumba is imported
+    from numba.core import types  # not when synknumba is imported
 
     return {SIGNED: types.int64, UNSIGNED: types.uint64}
 
@@ -76,7 +75,7 @@ def _outside(function: Callable[..., Any], instructions: Iterable[dis.Instructio
 
 def _is_light_value(value: object) -> bool:
     """Numbers, arrays of them, types of them, and what `math` has."""
-    from numba.core.types import Number  # noqa: PLC0415  # not when synknumba is imported
+    from numba.core.types import Number  # not when synknumba is imported
 
     if isinstance(value, tuple):
         return all(map(_is_light_value, value))

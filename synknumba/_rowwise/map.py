@@ -207,24 +207,23 @@ class Vectorized:
         if self._reducer is None:
             if len(self._parameters) != 2 or self._options.givens:
                 told = ", ".join(self._parameters)
-                message = f"{self.name}.reduce needs a function of two numbers, none of them in givens=; it has ({told})"
-                raise ArgumentError(message)
+                raise ArgumentError(
+                    f"{self.name}.reduce needs a function of two numbers, none of them in givens=; it has ({told})"
+                )
             name = next(iter(self._parameters))
             self._reducer = Reducer(self._inner, self._loops, name)
         if isinstance(axis, bool) or axis != 0:
-            message = f"{self.name}.reduce goes over axis 0, the rows, which the ranks divide; got axis={axis!r}"
-            raise ArgumentError(message)
+            raise ArgumentError(f"{self.name}.reduce goes over axis 0, the rows, which the ranks divide; got axis={axis!r}")
         options = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
         reduced = self._reducer.reduce(array, dtype, initial, options)
         return reduced[np.newaxis] if keepdims else reduced[()]
 
     def accumulate(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         """Refuses, and says why."""
-        message = (
+        raise ReductionError(
             f"{self.name}.accumulate is not there: each row of its result needs all rows before it, so the ranks would wait "
             "for one another instead of working at once. Use reduce for the last row, or NumPy's accumulate in the script"
         )
-        raise ReductionError(message)
 
     # ---- kernels that map
 
@@ -279,11 +278,13 @@ class Vectorized:
 
     def _check_writeable(self, out: Any) -> None:
         if isinstance(out, Data) and out.frozen:
-            message = f"out of {self.name} is frozen, so its rows cannot be written; call thaw() before, or pass another out"
-            raise ArgumentError(message)
+            raise ArgumentError(
+                f"out of {self.name} is frozen, so its rows cannot be written; call thaw() before, or pass another out"
+            )
         if isinstance(out, np.ndarray) and not out.flags.writeable:
-            message = f"out of {self.name} is a read-only array, so its rows cannot be written; pass another, or a copy"
-            raise ArgumentError(message)
+            raise ArgumentError(
+                f"out of {self.name} is a read-only array, so its rows cannot be written; pass another, or a copy"
+            )
 
     def _seen(self, device: DeviceKind, args: tuple[Any, ...], out: Any) -> Any:
         """What of a call decides on its function, where it is quick to tell; None otherwise."""
@@ -308,19 +309,18 @@ class Vectorized:
         elif isinstance(out, Data | np.ndarray):
             row, has_rows = out.shape[1:], out.ndim > 0
         else:
-            message = f"out of {self.name} must be Data, a Variable or a NumPy array, got a {type(out).__name__}"
-            raise ArgumentError(message)
+            raise ArgumentError(f"out of {self.name} must be Data, a Variable or a NumPy array, got a {type(out).__name__}")
         if not has_rows:
-            message = f"out of {self.name} must be an array with rows, got {out!r}"
-            raise ArgumentError(message)
+            raise ArgumentError(f"out of {self.name} must be an array with rows, got {out!r}")
         # NumPy arrays are copied, and so need not be the same one.
         names = [name for name, value in values.items() if value is out and not isinstance(out, np.ndarray)]
         options = self._options
         for name in names:
             if name in options.broadcast or (isinstance(out, Variable) and name not in options.sliceable):
                 where = "sliceable=" if isinstance(out, Variable) else "rows, and not in broadcast="
-                message = f"{name} and out of {self.name} are the same {type(out).__name__}; that takes it in {where}"
-                raise ArgumentError(message)
+                raise ArgumentError(
+                    f"{name} and out of {self.name} are the same {type(out).__name__}; that takes it in {where}"
+                )
         return _ResultPlace(out, row, names[0], tuple(names[1:])) if names else _ResultPlace(out, row, OUT)
 
     def _layout(self, given: dict[str, Given], values: Mapping[str, Any], row: Shape, place: _ResultPlace | None) -> _Layout:
@@ -368,11 +368,10 @@ class Vectorized:
     def _check_cast(self, given: Mapping[str, Given], place: _ResultPlace) -> None:
         result = self._loops.choose([*given.values()]).dtype
         if not np.can_cast(result, place.value.dtype, "same_kind"):
-            message = (
+            raise ArgumentError(
                 f"the result of {self.name} has dtype {result}, which does not cast to out of dtype {place.value.dtype} as "
                 '"same_kind"; pass an out of another dtype, or convert in the function'
             )
-            raise ArgumentError(message)
 
     def _keep(self, key: Any, function: Function) -> None:
         while len(self._functions) >= _KEPT:
@@ -399,8 +398,7 @@ def python_function(target: Any) -> Callable[..., Any]:
     hint = (
         "; a ufunc does not tell the Python function that it was made of, so pass that" if isinstance(target, np.ufunc) else ""
     )
-    message = f"vectorize wraps a function of numbers, got {target!r}{hint}"
-    raise ArgumentError(message)
+    raise ArgumentError(f"vectorize wraps a function of numbers, got {target!r}{hint}")
 
 
 def ufunc_signatures(target: Any) -> list[str]:

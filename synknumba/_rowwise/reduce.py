@@ -112,23 +112,24 @@ class Reducer:
         """The reduction for such rows."""
         told = describe(self._name, self._parameter, array, broadcast=(), sliceable=(self._parameter,))
         if told.kind not in {"rows", "indices"}:
-            message = (
+            raise ArgumentError(
                 f"{self._name}.reduce goes over rows, which a {type(array).__name__} does not have here; pass Data or an array"
             )
-            raise ArgumentError(message)
         kind = self._loops.choose_repeated(told, dtype)
         return self._reduction(device, told, kind, slices, of_variable=isinstance(array, Variable))
 
     def _initial(self, initial: Any, row: Shape, kind: Any) -> Array:
         dtype = dtype_of(kind)
         if not np.can_cast(np.min_scalar_type(initial), dtype, "same_kind"):
-            message = f"initial={initial!r} of {self._name}.reduce does not cast to {dtype}, which the rows are reduced in"
-            raise ArgumentError(message)
+            raise ArgumentError(
+                f"initial={initial!r} of {self._name}.reduce does not cast to {dtype}, which the rows are reduced in"
+            )
         try:
             return np.broadcast_to(np.asarray(initial, dtype), (1, *row))
         except (ValueError, OverflowError) as error:
-            message = f"initial of {self._name}.reduce must be a number that {dtype} holds, or a row of shape {row}: {error}"
-            raise DataError(message) from error
+            raise DataError(
+                f"initial of {self._name}.reduce must be a number that {dtype} holds, or a row of shape {row}: {error}"
+            ) from error
 
     def _folded(self, lines: Array, reduction: _Reduction) -> Array:
         """The chunks' rows, in order, as one."""

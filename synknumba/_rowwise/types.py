@@ -58,7 +58,7 @@ def cast_name(kind: Any) -> str:
 
 def dtype_of(kind: Any) -> "np.dtype[Any]":
     """Numba's type as NumPy's."""
-    from numba.np.numpy_support import as_dtype  # noqa: PLC0415  # not when synknumba is imported
+    from numba.np.numpy_support import as_dtype  # not when synknumba is imported
 
     return as_dtype(kind)  # type: ignore[no-any-return]
 
@@ -105,11 +105,10 @@ class Signatures:
             kind = self._with_result((given.element, given.element), None).result
         loop = self.choose([Given("scalar", kind)] * 2)
         if loop.result != kind or {*loop.args} != {kind}:
-            message = (
+            raise ArgumentError(
                 f"{self._name} makes a {loop.result} of two {kind}, so it cannot go on with its result; give dtype=, or a "
                 "signature of the form T(T, T)"
             )
-            raise ArgumentError(message)
         return kind
 
     def _first(self, given: Sequence[Given], signatures: Sequence[tuple[tuple[Any, ...], Any]]) -> Loop:
@@ -118,8 +117,7 @@ class Signatures:
                 return self._with_result(args, result)
         told = ", ".join(str(one.element) for one in given)
         known = "; ".join(f"({', '.join(map(str, args))})" for args, _ in self._signatures)
-        message = f"{self._name} has no signature that ({told}) casts to safely; it has {known}"
-        raise ArgumentError(message)
+        raise ArgumentError(f"{self._name} has no signature that ({told}) casts to safely; it has {known}")
 
     def _with_result(self, args: tuple[Any, ...], result: Any) -> Loop:
         if result is None:
@@ -140,38 +138,37 @@ def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...]
     Raises:
         ArgumentError: it is no signature, or not one of so many numbers.
     """
-    from numba.core import sigutils, types  # noqa: PLC0415
+    from numba.core import sigutils, types
 
     parsed = []
     for one in signatures if isinstance(signatures, list | tuple) and not _is_types(signatures) else [signatures]:
         try:
             args, result = sigutils.normalize_signature(one)
         except Exception as error:  # Numba evaluates the text, so anything may come of it
-            message = f"signature {one!r} of {name} is not one that Numba knows: {error}; write it as 'float64(float64)'"
-            raise ArgumentError(message) from error
+            raise ArgumentError(
+                f"signature {one!r} of {name} is not one that Numba knows: {error}; write it as 'float64(float64)'"
+            ) from error
         kinds = (*args, *(() if result is None else (result,)))
         if len(args) != count or not all(isinstance(kind, types.Number | types.Boolean) for kind in kinds):
-            message = f"signature {one!r} of {name} must be of {count} numbers and have a number as its result"
-            raise ArgumentError(message)
+            raise ArgumentError(f"signature {one!r} of {name} must be of {count} numbers and have a number as its result")
         parsed.append((tuple(args), result))
     return tuple(parsed)
 
 
 def _is_types(value: Any) -> bool:
-    from numba.core import types  # noqa: PLC0415
+    from numba.core import types
 
     return isinstance(value, tuple) and all(isinstance(one, types.Type) for one in value)
 
 
 def _asked(dtype: Any) -> Any:
-    from numba.core.errors import NumbaError  # noqa: PLC0415
-    from numba.np.numpy_support import from_dtype  # noqa: PLC0415
+    from numba.core.errors import NumbaError
+    from numba.np.numpy_support import from_dtype
 
     try:
         return from_dtype(np.dtype(dtype))
     except (TypeError, NumbaError, NotImplementedError) as error:
-        message = f"dtype must be of a number, got {dtype!r}"
-        raise ArgumentError(message) from error
+        raise ArgumentError(f"dtype must be of a number, got {dtype!r}") from error
 
 
 def integer_limits(kind: Any) -> tuple[float, float]:
@@ -204,8 +201,8 @@ def _infer(inner: InnerFunction, kinds: tuple[Any, ...]) -> Any:
     Raises:
         ArgumentError: Numba cannot compile it for numbers of these types, or it returns none.
     """
-    from numba.core import types  # noqa: PLC0415
-    from numba.core.errors import NumbaError  # noqa: PLC0415
+    from numba.core import types
+    from numba.core.errors import NumbaError
 
     own = kernel_name("type_of", inner.py_func.__name__)
     text = probe_source(own, [f"synk_{position}" for position in range(len(kinds))])
@@ -214,14 +211,13 @@ def _infer(inner: InnerFunction, kinds: tuple[Any, ...]) -> Any:
     try:
         found = probe.type_of("synk_value", *kinds)
     except (NumbaError, KernelError) as error:
-        message = f"{told} cannot be compiled: {error}"
-        raise ArgumentError(message) from error
+        raise ArgumentError(f"{told} cannot be compiled: {error}") from error
     except NotImplementedError as error:  # of types that Numba knows, but has no arithmetic for on cores, as float16
-        message = f"{told} cannot be compiled, as Numba has no {error} there; convert the rows, for example to float32"
-        raise ArgumentError(message) from error
+        raise ArgumentError(
+            f"{told} cannot be compiled, as Numba has no {error} there; convert the rows, for example to float32"
+        ) from error
     if not isinstance(found, types.Number | types.Boolean):
-        message = f"{told} returns {found}; a vectorized function returns one number"
-        raise ArgumentError(message)
+        raise ArgumentError(f"{told} returns {found}; a vectorized function returns one number")
     return found
 
 
@@ -262,23 +258,25 @@ def check_types(
     """
     found = {name: _type_of(inner.name, name, value, parameters[name], device) for name, value in values.items()}
     if weight and not _is_real(found[weight]):
-        message = f"weights={weight!r} of {inner.name} must be an array with a real number for each row, got {found[weight]}"
-        raise ArgumentError(message)
+        raise ArgumentError(
+            f"weights={weight!r} of {inner.name} must be an array with a real number for each row, got {found[weight]}"
+        )
     if any(kind is None for kind in found.values()):
         return
     kind = _returned(inner, tuple(found.values()))
     if kind is not None and not _fits_size(kind, size):
         wanted = "a real number" if size is None else f"a tuple of {size} real numbers"
         told = ", ".join(f"{name}: {kind}" for name, kind in found.items())
-        message = f"{inner.name}({told}) returns {kind}; an expectation needs {wanted} for each row. {_way_out(kind)}"
-        raise ArgumentError(message)
+        raise ArgumentError(
+            f"{inner.name}({told}) returns {kind}; an expectation needs {wanted} for each row. {_way_out(kind)}"
+        )
 
 
 def _type_of(function: str, name: str, value: Any, told: Kind, device: DeviceKind) -> Any:
     """What the function gets, as Numba's type; None where only the ranks can tell."""
-    from numba import typeof  # noqa: PLC0415  # not when synknumba is imported
-    from numba.core import types  # noqa: PLC0415
-    from numba.core.errors import NumbaError  # noqa: PLC0415
+    from numba import typeof  # not when synknumba is imported
+    from numba.core import types
+    from numba.core.errors import NumbaError
 
     if isinstance(value, Variable):
         if value.is_tree:
@@ -302,26 +300,28 @@ def _type_of(function: str, name: str, value: Any, told: Kind, device: DeviceKin
 
 
 def _element(function: str, name: str, dtype: "np.dtype[Any]", device: DeviceKind) -> Any:
-    from numba.core.errors import NumbaError  # noqa: PLC0415
-    from numba.np.numpy_support import from_dtype  # noqa: PLC0415
+    from numba.core.errors import NumbaError
+    from numba.np.numpy_support import from_dtype
 
     try:
         kind = None if dtype.hasobject else from_dtype(dtype.newbyteorder("="))
     except (NumbaError, NotImplementedError):
         kind = None
     if kind is None:
-        message = f"{name} of {function} has dtype {dtype}, which Numba does not compute with; convert it to one of numbers"
-        raise ArgumentError(message)
+        raise ArgumentError(
+            f"{name} of {function} has dtype {dtype}, which Numba does not compute with; convert it to one of numbers"
+        )
     if dtype == np.float16 and device == "cpu":
-        message = f"{name} of {function} has dtype float16, which cores do not compute with; convert it, for example to float32"
-        raise ArgumentError(message)
+        raise ArgumentError(
+            f"{name} of {function} has dtype float16, which cores do not compute with; convert it, for example to float32"
+        )
     return kind
 
 
 def _returned(inner: InnerFunction, kinds: tuple[Any, ...]) -> Any:
     """The type of what the function returns; None if Numba does not find it."""
-    from numba.core import types  # noqa: PLC0415
-    from numba.core.errors import NumbaError  # noqa: PLC0415
+    from numba.core import types
+    from numba.core.errors import NumbaError
 
     name = kernel_name("type_of", inner.py_func.__name__)
     text = probe_source(name, [f"synk_{position}" for position in range(len(kinds))])
@@ -334,7 +334,7 @@ def _returned(inner: InnerFunction, kinds: tuple[Any, ...]) -> Any:
 
 
 def _fits_size(kind: Any, size: int | None) -> bool:
-    from numba.core import types  # noqa: PLC0415
+    from numba.core import types
 
     if size is None:
         return _is_real(kind)
@@ -342,13 +342,13 @@ def _fits_size(kind: Any, size: int | None) -> bool:
 
 
 def _is_real(kind: Any) -> bool:
-    from numba.core import types  # noqa: PLC0415
+    from numba.core import types
 
     return isinstance(kind, types.Integer | types.Float | types.Boolean)
 
 
 def _way_out(kind: Any) -> str:
-    from numba.core import types  # noqa: PLC0415
+    from numba.core import types
 
     if isinstance(kind, types.Optional):
         return "On some path it returns None, or nothing; return numbers on every path"

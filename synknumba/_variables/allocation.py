@@ -75,13 +75,13 @@ class Allocation:
 
     def host(self, leaf: int, rank: int) -> HostArray:
         """Where one rank's array lies; on cores."""
-        assert self.segment is not None  # noqa: S101  # on GPUs nobody asks
+        assert self.segment is not None  # on GPUs nobody asks
         of = self.layout.leaf(leaf)
         return HostArray(self.segment.id, of.dtype, of.shapes[rank], self._starts[rank][leaf])
 
     def array(self, leaf: int, rank: int) -> Array:
         """One rank's array itself; on cores."""
-        assert self.segment is not None  # noqa: S101  # on GPUs nobody asks
+        assert self.segment is not None  # on GPUs nobody asks
         host = self.host(leaf, rank)
         return self.segment.array(host.dtype, host.shape, host.offset)
 

@@ -155,16 +155,13 @@ def several_of(vars: Any, what: str) -> list[Variable]:
     found, _ = flatten(vars)
     for one in found:
         if not isinstance(one, Variable):
-            message = f"{what} needs a Variable, or a dict, list or tuple of them; got a {type(one).__name__}"
-            raise ArgumentError(message)
+            raise ArgumentError(f"{what} needs a Variable, or a dict, list or tuple of them; got a {type(one).__name__}")
     if not found:
-        message = f"{what} got no variable at all"
-        raise ArgumentError(message)
+        raise ArgumentError(f"{what} got no variable at all")
     seen: set[int] = set()
     for one in found:
         if id(one) in seen:
-            message = f"{what} got {one.label} twice; give each variable once"
-            raise ArgumentError(message)
+            raise ArgumentError(f"{what} got {one.label} twice; give each variable once")
         seen.add(id(one))
     return found
 
@@ -181,8 +178,9 @@ def matched(vars: Any, several: Sequence[Variable], values: Any, what: str) -> l
     structure = flatten(vars)[1]
     found = parts_like(structure, values)
     if found is None:
-        message = f"{what} needs values in the shape of its variables, {describe(structure)}, but got {shape_told(values)}"
-        raise DataError(message)
+        raise DataError(
+            f"{what} needs values in the shape of its variables, {describe(structure)}, but got {shape_told(values)}"
+        )
     return [one.accept(value) for one, value in zip(several, found, strict=True)]
 
 
@@ -192,11 +190,9 @@ def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -
         return several
     targets = several_of(dest, what)
     if not isinstance(vars, Variable) and flatten(vars)[1] != flatten(dest)[1]:
-        message = f"{what} needs dest= in the shape of its variables, {describe(flatten(vars)[1])}"
-        raise ArgumentError(message)
+        raise ArgumentError(f"{what} needs dest= in the shape of its variables, {describe(flatten(vars)[1])}")
     if len(targets) != len(several):
-        message = f"{what} needs one variable in dest= for each that it is given: {len(several)}, got {len(targets)}"
-        raise ArgumentError(message)
+        raise ArgumentError(f"{what} needs one variable in dest= for each that it is given: {len(several)}, got {len(targets)}")
     for one, target in zip(several, targets, strict=True):
         _check_destination(one, target, what)
     return targets
@@ -204,38 +200,33 @@ def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -
 
 def _check_destination(one: Variable, target: Variable, what: str) -> None:
     if one.structure() != target.structure():
-        message = f"{what}: {target.label} in dest= is not a tree of the same shape as {one.label}"
-        raise ArgumentError(message)
+        raise ArgumentError(f"{what}: {target.label} in dest= is not a tree of the same shape as {one.label}")
     shapes = zip(one.root_shapes(), target.root_shapes(), strict=True)
     for (mine, theirs), gives, gets in zip(shapes, one.dtypes(), target.dtypes(), strict=True):
         if gives != gets or len(mine) != len(theirs):
-            message = (
+            raise DataError(
                 f"{what}: {target.label} in dest= holds {gets} of {len(theirs)} dimensions, but {one.label} gives {gives} of "
                 f"{len(mine)}; make it of the same dtype and number of dimensions"
             )
-            raise DataError(message)
 
 
 def check_op(several: Sequence[Variable], op: object) -> None:
     """Refuses an op that there is not, or not for a dtype."""
     if not isinstance(op, str) or op not in _OPS:
-        message = f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}"
-        raise ReductionError(message)
+        raise ReductionError(f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}")
     for one in several:
         for dtype in one.dtypes():
             way_out = _REFUSED[str(op)].get(dtype.kind)
             if dtype.kind not in "biufc":
                 way_out = "gather it and combine it yourself, or use a variable for each numeric field"
             if way_out is not None:
-                message = f"{one.label}: op {op!r} is not defined for dtype {dtype}; {way_out}"
-                raise ReductionError(message)
+                raise ReductionError(f"{one.label}: op {op!r} is not defined for dtype {dtype}; {way_out}")
 
 
 def check_rows(one: Variable, what: str) -> None:
     """Refuses numbers, which have no rows."""
     if any(not shape for shape in one.root_shapes()):
-        message = f"{what} divides or joins rows, but {one.label} is 0-d; give it at least one dimension"
-        raise PartitionError(message)
+        raise PartitionError(f"{what} divides or joins rows, but {one.label} is 0-d; give it at least one dimension")
 
 
 def check_all_uniform(several: Sequence[Variable], what: str) -> None:
@@ -248,16 +239,16 @@ def check_uniform(one: Variable, what: str, way_out: str) -> None:
     """Refuses shapes that differ between ranks."""
     for shapes in one.shapes():
         if len(set(shapes)) > 1:
-            message = f"{what} needs one shape on all ranks, but {one.label} has {_told(shapes)}; {way_out}"
-            raise PartitionError(message)
+            raise PartitionError(f"{what} needs one shape on all ranks, but {one.label} has {_told(shapes)}; {way_out}")
 
 
 def check_row_shapes(one: Variable, what: str) -> None:
     """Refuses rows that do not fit after one another."""
     for shapes in one.shapes():
         if len({shape[1:] for shape in shapes}) > 1:
-            message = f"{what} puts rows after one another, but those of {one.label} differ in shape: {_told(shapes)}"
-            raise PartitionError(message)
+            raise PartitionError(
+                f"{what} puts rows after one another, but those of {one.label} differ in shape: {_told(shapes)}"
+            )
 
 
 def _told(shapes: Sequence[Shape]) -> str:
@@ -379,8 +370,7 @@ def gather(vars: Any, nd_up: int = 1) -> Any:
     """
     several = several_of(vars, "gather")
     if type(nd_up) is not int or nd_up not in {0, 1}:
-        message = f"nd_up must be 1 (a new axis, one entry a rank) or 0 (rows after one another), got {nd_up!r}"
-        raise PartitionError(message)
+        raise PartitionError(f"nd_up must be 1 (a new axis, one entry a rank) or 0 (rows after one another), got {nd_up!r}")
     with placed(several) as world:
         for one in several:
             if nd_up:

@@ -63,20 +63,17 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
     made = _make(leaves, structure, name, dtype, flat=True)
     kinds = sorted({str(one) for one in made._dtypes})  # noqa: SLF001  # not yet anybody else's
     if len(kinds) > 1:
-        message = f"flatten needs arrays of one dtype, got {', '.join(kinds)}; convert them, or pass dtype="
-        raise DataError(message)
+        raise DataError(f"flatten needs arrays of one dtype, got {', '.join(kinds)}; convert them, or pass dtype=")
     return _place_now(made)
 
 
 def _make(leaves: Sequence[Any], structure: Structure, name: str | None, dtype: DTypeLike | None, *, flat: bool) -> Variable:
     refuse_on_rank("variables are made")
     if name is not None and not isinstance(name, str):
-        message = f"a variable's name is a text, got {name!r}; the dtype is given by name: dtype=…"
-        raise ArgumentError(message)
+        raise ArgumentError(f"a variable's name is a text, got {name!r}; the dtype is given by name: dtype=…")
     label = "the variable" if name is None else f"variable {name!r}"
     if not leaves:
-        message = f"{label} has no array in it; give at least one"
-        raise DataError(message)
+        raise DataError(f"{label} has no array in it; give at least one")
     return Variable([_owned(leaf, dtype, label) for leaf in leaves], structure, name, flat=flat)
 
 
@@ -99,14 +96,11 @@ def _owned(value: Any, dtype: DTypeLike | None, label: str) -> Array:
     try:
         wanted = np.asarray(plain).dtype if dtype is None else np.dtype(dtype)
     except (TypeError, ValueError) as error:
-        message = f"{label}: a {type(plain).__name__} cannot be read as an array: {error}"
-        raise DataError(message) from error
+        raise DataError(f"{label}: a {type(plain).__name__} cannot be read as an array: {error}") from error
     if wanted.subdtype is not None:
-        message = f"{label}: dtype {wanted} is that of arrays; give the dtype of their items, {wanted.base}"
-        raise DataError(message)
+        raise DataError(f"{label}: dtype {wanted} is that of arrays; give the dtype of their items, {wanted.base}")
     if wanted.hasobject or wanted.itemsize == 0:
-        message = f"{label}: dtype {wanted} cannot live on the ranks; give a dtype of fixed size, such as float64"
-        raise DataError(message)
+        raise DataError(f"{label}: dtype {wanted} cannot live on the ranks; give a dtype of fixed size, such as float64")
     native = wanted.newbyteorder("=")
     source = accept(plain, native, None, label, force_cast=None)
     copied: Array = np.empty(source.shape, native)

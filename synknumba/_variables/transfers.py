@@ -269,7 +269,7 @@ class CoreTraffic(Traffic):
 
     def reduced(self, work: Work, storage: Allocation) -> list[Array]:
         # The coordinator alone: for the ranks to help it, the result would have to be in new shared memory first.
-        assert work.op is not None  # noqa: S101  # it reduces
+        assert work.op is not None  # it reduces
         leaves = range(len(storage.layout.leaves))
         results = [np.empty(storage.layout.leaf(leaf).shapes[0], storage.layout.leaf(leaf).dtype) for leaf in leaves]
         exchanges = []

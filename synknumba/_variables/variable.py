@@ -111,8 +111,7 @@ class Variable:
         """Rows on the root."""
         shapes = self.root_shapes()
         if self.is_tree or not shapes[0]:
-            message = f"{self.label} has no length: it is {'a tree' if self.is_tree else '0-d'}"
-            raise ArgumentError(message)
+            raise ArgumentError(f"{self.label} has no length: it is {'a tree' if self.is_tree else '0-d'}")
         return shapes[0][0]
 
     def root_shapes(self) -> list[Shape]:
@@ -193,11 +192,9 @@ class Variable:
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """A copy of the root's array."""
         if copy is False:
-            message = f"{self.label} lives on the ranks; np.asarray of it is always a copy"
-            raise ValueError(message)
+            raise ValueError(f"{self.label} lives on the ranks; np.asarray of it is always a copy")
         if self.is_tree:
-            message = f"{self.label} is a tree {describe(self._structure)}; use get_value()"
-            raise ArgumentError(message)
+            raise ArgumentError(f"{self.label} is a tree {describe(self._structure)}; use get_value()")
         return np.asarray(self.get_value(), dtype=dtype)
 
     def __bool__(self) -> bool:
@@ -211,11 +208,10 @@ class Variable:
 
     def __reduce__(self) -> NoReturn:
         """Refuses: a copy in another process would not be the variable."""
-        message = (
+        raise DataError(
             f"{self.label} cannot be pickled or deep-copied: it lives on the ranks. Pass it as an argument instead of "
             f"capturing it in the function, or use get_value()"
         )
-        raise DataError(message)
 
     # ---- for collectives and calls
 
@@ -238,7 +234,7 @@ class Variable:
 
     def storage(self) -> Allocation:
         """Its memory; it has been placed."""
-        assert self._storage is not None  # noqa: S101  # `place` comes first
+        assert self._storage is not None  # `place` comes first
         return self._storage
 
     def shapes(self) -> list[tuple[Shape, ...]]:
@@ -256,8 +252,7 @@ class Variable:
             return [accept(plain_value(value), self._dtypes[0], ndims[0], self.label, force_cast=None)]
         leaves = parts_like(self._structure, plain_value(value))
         if leaves is None:
-            message = f"{self.label} is a tree {describe(self._structure)}, but the value is {shape_told(value)}"
-            raise DataError(message)
+            raise DataError(f"{self.label} is a tree {describe(self._structure)}, but the value is {shape_told(value)}")
         return [
             accept(plain_value(leaf), self._dtypes[i], ndims[i], f"{self.label}, array {i}", force_cast=None)
             for i, leaf in enumerate(leaves)
@@ -290,8 +285,7 @@ class Variable:
         """Refuses what no GPU computes with."""
         for dtype in self._dtypes if world.device == "cuda" else ():
             if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
-                message = f"{self.label} has dtype {dtype}, which GPUs do not have; make it of float64 or complex128"
-                raise DataError(message)
+                raise DataError(f"{self.label} has dtype {dtype}, which GPUs do not have; make it of float64 or complex128")
 
     def room_for(self, world: World, values: Values) -> Allocation:
         """Memory that new values fit into: its own, or, where shapes change, new memory with what is to be kept.
@@ -397,8 +391,9 @@ def refuse_on_rank(what: str) -> None:
     """
     rank = this_process.current_rank()
     if rank is not None:
-        message = f"this is rank {rank}, and {what} in the coordinator alone; pass the variable to the function as an argument"
-        raise WorldError(message)
+        raise WorldError(
+            f"this is rank {rank}, and {what} in the coordinator alone; pass the variable to the function as an argument"
+        )
 
 
 def plain_value(value: Any) -> Any:
@@ -419,6 +414,5 @@ def check_rank(rank: Any, world_size: int) -> int:
     except TypeError:
         number = -1
     if not 0 <= number < world_size:
-        message = f"rank must be an integer from 0 to {world_size - 1}, got {rank!r}"
-        raise PartitionError(message)
+        raise PartitionError(f"rank must be an integer from 0 to {world_size - 1}, got {rank!r}")
     return number

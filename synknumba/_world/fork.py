@@ -50,12 +50,10 @@ def fork(
         DeviceError: no GPU can be used, or CUDA was initialised in this process before.
     """
     if this_process.current_rank() is not None:
-        message = f"fork() called on rank {this_process.current_rank()}; only the coordinator forks"
-        raise WorldError(message)
+        raise WorldError(f"fork() called on rank {this_process.current_rank()}; only the coordinator forks")
     world = open_world()
     if world is not None:
-        message = f"fork() called while {world!r} is open; call close() first, or use `with synknumba.fork(): ...`"
-        raise WorldError(message)
+        raise WorldError(f"fork() called while {world!r} is open; call close() first, or use `with synknumba.fork(): ...`")
     _check_timeout(timeout)
     _check_transport(transport)
     try:
@@ -82,8 +80,7 @@ def fork(
 
 def _check_transport(transport: str) -> None:
     if transport not in ("auto", "nccl", "host"):
-        message = f'transport must be "auto", "nccl" or "host", got {transport!r}'
-        raise PartitionError(message)
+        raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')
 
 
 def _choose_transport(wanted: str, kind: DeviceKind, devices: Sequence[int]) -> Transport:
@@ -96,8 +93,7 @@ def _choose_transport(wanted: str, kind: DeviceKind, devices: Sequence[int]) -> 
     else:
         problem = None
     if wanted == "nccl" and problem is not None:
-        message = f'transport="nccl" needs a GPU for each rank, but {problem}; use transport="host" or "auto"'
-        raise PartitionError(message)
+        raise PartitionError(f'transport="nccl" needs a GPU for each rank, but {problem}; use transport="host" or "auto"')
     if wanted == "host" or problem is not None:
         _log.info("collectives go over the host: %s", problem or "it was asked for")
         return "host"
@@ -107,8 +103,7 @@ def _choose_transport(wanted: str, kind: DeviceKind, devices: Sequence[int]) -> 
 
 def _check_timeout(timeout: object) -> None:
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0):
-        message = f"timeout must be a positive number of seconds or None, got {timeout!r}"
-        raise PartitionError(message)
+        raise PartitionError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
 
 
 def _resolve(
@@ -116,33 +111,28 @@ def _resolve(
 ) -> tuple[int, DeviceKind, tuple[int, ...]]:
     """How many ranks on what, checked."""
     if device not in {"auto", "cuda", "cpu"}:
-        message = f'device must be "auto", "cuda" or "cpu", got {device!r}'
-        raise PartitionError(message)
+        raise PartitionError(f'device must be "auto", "cuda" or "cpu", got {device!r}')
     if world_size is not None and (isinstance(world_size, bool) or not hasattr(world_size, "__index__") or world_size < 1):
-        message = f"world_size must be an integer of at least 1 (or None for every device), got {world_size!r}"
-        raise PartitionError(message)
+        raise PartitionError(f"world_size must be an integer of at least 1 (or None for every device), got {world_size!r}")
     if device == "cpu":
         if devices is not None:
-            message = f'devices={devices!r} places ranks on GPUs, but device is "cpu"; leave one of them out'
-            raise PartitionError(message)
+            raise PartitionError(f'devices={devices!r} places ranks on GPUs, but device is "cpu"; leave one of them out')
         return int(world_size or usable_cores()), "cpu", ()
     if cuda_is_initialised():  # first: the child that counts GPUs could not use it either
-        message = (
+        raise DeviceError(
             "CUDA has been initialised in this process before fork(), and its children cannot use it. Move "
             "whatever touches the GPU "
             "(cuda.to_device, cupy arrays, torch.cuda, cuda.jit with explicit signatures) behind fork(), into "
             "functions that run on the "
             'ranks, or use device="cpu".'
         )
-        raise DeviceError(message)
     report = awake.enter_context(probed())
     if report.count == 0 and device == "auto" and devices is None:
         if report.problem:
             warnings.warn(f"running on CPU cores: {report.problem}", RuntimeWarning, stacklevel=3)
         return int(world_size or usable_cores()), "cpu", ()
     if report.count == 0:
-        message = report.problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores'
-        raise DeviceError(message)
+        raise DeviceError(report.problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores')
     return _place_on_gpus(world_size, devices, report.count)
 
 
@@ -152,22 +142,20 @@ def _place_on_gpus(
     if devices is None:
         size = int(world_size or count)
         if size > count:
-            message = (
+            raise PartitionError(
                 f"world_size={size} is more than the {count} visible GPU{'s' if count > 1 else ''}; several "
                 f"ranks share a GPU only where "
                 f"it is asked for, as in devices={[r % count for r in range(size)]}"
             )
-            raise PartitionError(message)
         return size, "cuda", tuple(range(size))
     if not isinstance(devices, Iterable):
-        message = f"devices must list a GPU for each rank, got {devices!r}"
-        raise PartitionError(message)
+        raise PartitionError(f"devices must list a GPU for each rank, got {devices!r}")
     indices = tuple(devices)
     bad = [i for i in indices if isinstance(i, bool) or not hasattr(i, "__index__") or not 0 <= i < count]
     if bad or not indices:
-        message = f"devices must list a GPU between 0 and {count - 1} for each rank, got {list(indices)}"
-        raise PartitionError(message)
+        raise PartitionError(f"devices must list a GPU between 0 and {count - 1} for each rank, got {list(indices)}")
     if world_size is not None and world_size != len(indices):
-        message = f"world_size={world_size} but devices={list(indices)} places {len(indices)} ranks; leave one of them out"
-        raise PartitionError(message)
+        raise PartitionError(
+            f"world_size={world_size} but devices={list(indices)} places {len(indices)} ranks; leave one of them out"
+        )
     return len(indices), "cuda", tuple(int(i) for i in indices)

@@ -109,11 +109,11 @@ class Processes:
         try:
             pid = fork()
         except OSError as error:
-            message = (
+            raise OSError(
+                error.errno,
                 f"{error.strerror}: rank {config.rank} of {config.world_size} could not be made, as the system gives no more "
-                "processes or no memory for one. See `ulimit -u` and `free`; close what is not needed, or fork fewer ranks."
-            )
-            raise OSError(error.errno, message) from error  # the subclass follows from the number
+                "processes or no memory for one. See `ulimit -u` and `free`; close what is not needed, or fork fewer ranks.",
+            ) from error  # the subclass follows from the number
         if pid == 0:
             rank_main(config)  # which lets go of the coordinator's ends, or a rank would not see them close
         self.pids.append(pid)

@@ -92,8 +92,9 @@ class Rounds:
         def watch() -> None:
             check_alive()
             if time.monotonic() > deadline:
-                message = f"the ranks did not start within {START_SECONDS:.0f} s; see what `nvidia-smi` and the system log say"
-                raise WorldError(message)
+                raise WorldError(
+                    f"the ranks did not start within {START_SECONDS:.0f} s; see what `nvidia-smi` and the system log say"
+                )
 
         for rank in range(len(self._processes.sockets)):
             try:
@@ -109,9 +110,10 @@ class Rounds:
         unheard.remove(rank)
         self._warned += answer.warned
         if answer.news is not None:
-            assert isinstance(answer.news, Failed)  # noqa: S101  # a rank that starts says None or why not
-            message = f"rank {rank} could not open its {device} device: {answer.news.type_name}: {answer.news.message}"
-            raise DeviceError(message) from cause_of(answer.news)
+            assert isinstance(answer.news, Failed)  # a rank that starts says None or why not
+            raise DeviceError(
+                f"rank {rank} could not open its {device} device: {answer.news.type_name}: {answer.news.message}"
+            ) from cause_of(answer.news)
 
     def _hear_last_word(self, device: DeviceKind, unheard: set[int], rank: int) -> None:
         """A rank says why it has no device before it ends, perhaps while another is still awaited."""
@@ -201,12 +203,12 @@ class Rounds:
         missing = self._control.missing(self.sequence) or self._control.with_news()
         stacks = self._processes.where(missing)
         self.kill(f"{info} took longer than timeout={self.timeout} s")
-        message = (
+        raise CallTimeout(
             f"{info} took longer than timeout={self.timeout} s; still at work: rank {', '.join(map(str, missing))}. All ranks "
             f"have been ended; Data keep their contents. Call fork() again, with a larger timeout if the call needs it.\n"
-            f"{whereabouts(stacks)}"
+            f"{whereabouts(stacks)}",
+            stacks=stacks,
         )
-        raise CallTimeout(message, stacks=stacks)
 
     def _read_news(self, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
         out: list[RankNews] = []
@@ -249,8 +251,7 @@ class Rounds:
         try:
             payload = pickling.dump(command)
         except Exception as error:
-            message = f"{info}: what was passed cannot be sent to the ranks: {error}"
-            raise ArgumentError(message) from error
+            raise ArgumentError(f"{info}: what was passed cannot be sent to the ranks: {error}") from error
         began = time.monotonic_ns()
         self.under_way = True
         try:
@@ -298,8 +299,9 @@ class Rounds:
         death = self._processes.find_dead(grace)
         if self._ending:
             self._over.wait(END_SECONDS)  # or the script would find the world open
-            message = f"the world was closed during {info}, by another thread or a signal handler; call fork() to start again"
-            raise WorldError(message)
+            raise WorldError(
+                f"the world was closed during {info}, by another thread or a signal handler; call fork() to start again"
+            )
         if death is not None:
             if last_word is not None:
                 last_word(death.rank)

@@ -24,8 +24,7 @@ def join(world: World) -> None:
         world.joined = True
         return
     if not world.transport_is_free:
-        message = f'transport="nccl" cannot be set up: {problem}. Use transport="auto" or "host".'
-        raise DeviceError(message)
+        raise DeviceError(f'transport="nccl" cannot be set up: {problem}. Use transport="auto" or "host".')
     world.transport = "host"
     _log.warning("collectives go over the host: NCCL cannot be set up: %s", problem)
 

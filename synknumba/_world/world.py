@@ -147,8 +147,9 @@ class OpenWorld(Generic[_W]):
             return self._world
         rank = this_process.current_rank()
         if rank is not None:
-            message = f"this is rank {rank}, and only the coordinator makes calls. Call the plain function here (f.py_func)."
-            raise WorldError(message)
+            raise WorldError(
+                f"this is rank {rank}, and only the coordinator makes calls. Call the plain function here (f.py_func)."
+            )
         self.raise_untold()
         if self._reason is not None:
             message = f"there is no world any more: {self._reason}. Call synknumba.fork() to start a new one."
@@ -261,11 +262,10 @@ class World:
         else:
             taken = self._lock.acquire(False) or (self._drops > 0 and self._lock.acquire(timeout=DROP_SECONDS))
         if not taken:
-            message = (
+            raise WorldError(
                 "a call is under way, in another thread or around this one; a world runs one call at a time. "
                 "Make calls from one thread, or guard them with a lock."
             )
-            raise WorldError(message)
         if self._rounds.under_way:
             self._rounds.break_off()
         if self._closed:

@@ -50,8 +50,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     fastmath = given.get("fastmath")
     order = given.get("thread_order", "forward")
     if order not in {"forward", "reverse"}:
-        message = f"thread_order must be 'forward' or 'reverse', got {order!r}"
-        raise ArgumentError(message)
+        raise ArgumentError(f"thread_order must be 'forward' or 'reverse', got {order!r}")
     options = Options(reverse=order == "reverse", debug=bool(given.get("debug")))
     if not fastmath:
         return options

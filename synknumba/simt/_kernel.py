@@ -40,8 +40,7 @@ def three_axes(size: Any, name: str) -> Dim3:
     """
     parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
-        message = f"{name} must be an integer or a tuple of one to three integers, got {size!r}"
-        raise LaunchError(message)
+        raise LaunchError(f"{name} must be an integer or a tuple of one to three integers, got {size!r}")
     return cast("Dim3", (*(int(part) for part in parts), 1, 1)[:3])
 
 
@@ -52,8 +51,7 @@ def dynamic_bytes(size: Any) -> int:
         LaunchError: it is no integer, or negative.
     """
     if not isinstance(size, (int, np.integer)) or size < 0:
-        message = f"the bytes of dynamic shared memory must be an integer not below 0, got {size!r}"
-        raise LaunchError(message)
+        raise LaunchError(f"the bytes of dynamic shared memory must be an integer not below 0, got {size!r}")
     return int(size)
 
 
@@ -64,11 +62,11 @@ def check_sizes(grid: Dim3, block: Dim3) -> None:
         LaunchError: a size is below one, or the block is too large.
     """
     if min(grid) < 1 or min(block) < 1:
-        message = f"grid and block must be at least 1 along each axis, got grid={grid} and block={block}"
-        raise LaunchError(message)
+        raise LaunchError(f"grid and block must be at least 1 along each axis, got grid={grid} and block={block}")
     if any(size > most for size, most in zip(block, MAX_BLOCK_AXES, strict=True)) or block[0] * block[1] * block[2] > MAX_BLOCK:
-        message = f"a block has at most {MAX_BLOCK} threads, and at most {MAX_BLOCK_AXES} along its axes; got block={block}"
-        raise LaunchError(message)
+        raise LaunchError(
+            f"a block has at most {MAX_BLOCK} threads, and at most {MAX_BLOCK_AXES} along its axes; got block={block}"
+        )
 
 
 # A kernel that is launched with more different blocks than these gets code for any block.
@@ -167,14 +165,12 @@ class Kernel:
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         """Refuses: a kernel needs a grid and a block."""
-        message = f"{self.py_func.__qualname__} is a kernel: launch it as {self.py_func.__name__}[grid, block](...)"
-        raise LaunchError(message)
+        raise LaunchError(f"{self.py_func.__qualname__} is a kernel: launch it as {self.py_func.__name__}[grid, block](...)")
 
     def __getitem__(self, config: tuple[Any, ...]) -> Launcher:
         """`kernel[grid, block]`, with CUDA's optional stream, which means nothing here, and bytes of dynamic shared memory."""
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
-            message = f"{self.py_func.__qualname__}: launch as kernel[grid, block](...), got [{config!r}]"
-            raise LaunchError(message)
+            raise LaunchError(f"{self.py_func.__qualname__}: launch as kernel[grid, block](...), got [{config!r}]")
         self._must_be_a_kernel()
         grid, block = (three_axes(part, name) for part, name in zip(config, ("grid", "block"), strict=False))
         smem = dynamic_bytes(config[3]) if len(config) == 4 else 0
@@ -194,8 +190,9 @@ class Kernel:
     def _must_be_a_kernel(self) -> None:
         if self.device:
             what = f"{self.py_func.__qualname__} is declared with device=True"
-            message = f"Cannot compile a device function as a kernel: {what}; call it in a kernel, or leave device=True out"
-            raise KernelError(message)
+            raise KernelError(
+                f"Cannot compile a device function as a kernel: {what}; call it in a kernel, or leave device=True out"
+            )
 
     @functools.cached_property
     def _program(self) -> KernelProgram:
@@ -338,8 +335,7 @@ class Kernel:
         code = self.py_func.__code__
         params = code.co_varnames[: code.co_argcount]
         if len(args) != len(params):
-            message = f"{self.py_func.__qualname__}() takes {len(params)} arguments, got {len(args)}"
-            raise ArgumentError(message)
+            raise ArgumentError(f"{self.py_func.__qualname__}() takes {len(params)} arguments, got {len(args)}")
         return self._compiled(tuple(self._type_of(name, arg) for name, arg in zip(params, args, strict=True)), block)
 
     def _compiled(self, kinds: Signature, block: Dim3 | None = None) -> _Entry:
@@ -359,8 +355,9 @@ class Kernel:
             return typeof(arg)
         except (ValueError, errors.NumbaError) as error:
             what = f"{self.py_func.__qualname__}(): {name.removesuffix('__arg')} is a {type(arg).__qualname__}"
-            message = f"{what}, which Numba cannot pass to a kernel; pass NumPy arrays, numbers, and tuples of them"
-            raise ArgumentError(message) from error
+            raise ArgumentError(
+                f"{what}, which Numba cannot pass to a kernel; pass NumPy arrays, numbers, and tuples of them"
+            ) from error
 
     def _compile(self, kinds: Signature, block: Dim3 | None, key: str) -> Compiled:
         argtypes = dict(zip(self._program.params, kinds, strict=True))

@@ -28,8 +28,7 @@ class PrivateDevice(CpuDevice):
 
     def memory(self, nbytes: int) -> Any:
         if nbytes > self.most:
-            message = f"out of memory, asked for {nbytes} bytes"
-            raise MemoryError(message)
+            raise MemoryError(f"out of memory, asked for {nbytes} bytes")
         return np.full(max(nbytes, 1), 0xA5, np.uint8)
 
 

@@ -223,8 +223,7 @@ class CalledReplay(Replay):
     def __call__(self) -> None:
         if self.broken:
             type(self).broken = False
-            message = "no launch"
-            raise RuntimeError(message)
+            raise RuntimeError("no launch")
         for step in self._steps:
             step()
 

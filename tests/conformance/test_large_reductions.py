@@ -249,8 +249,7 @@ def test_some_outputs_and_several_sizes(world):
 
 def refuse_one_row(rows):
     if rows == 1:
-        message = "one row"
-        raise ValueError(message)
+        raise ValueError("one row")
     return 32
 
 

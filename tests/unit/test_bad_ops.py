@@ -38,7 +38,7 @@ def average(a, b):
 
 def choosy(a, b):
     if b > 2:
-        raise ValueError("more than two")  # noqa: TRY003
+        raise ValueError("more than two")
     return a + b
 
 

@@ -58,8 +58,7 @@ class Kernel:
 
     def bind(self) -> None:
         if Kernel.refused:
-            message = "no kernel image is available for execution on the device"
-            raise RuntimeError(message)
+            raise RuntimeError("no kernel image is available for execution on the device")
         self.bound += 1
 
 
@@ -176,8 +175,7 @@ class TestNotKept:
 
     def test_a_kernel_that_refuses_to_be_pickled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(_: Any) -> None:
-            message = "Cannot pickle CUDACodeLibrary with linking files"
-            raise RuntimeError(message)
+            raise RuntimeError("Cannot pickle CUDACodeLibrary with linking files")
 
         monkeypatch.setattr(Kernel, "__reduce__", refuse)
         made, outcome = compiled()

@@ -89,7 +89,7 @@ def test_an_exception_in_the_block(counting):
     before = children()
     counting(lambda **_: DeviceReport(1))
     with pytest.raises(RuntimeError, match="a rank"), gpu_probe.probed():
-        raise RuntimeError("a rank")  # noqa: TRY003
+        raise RuntimeError("a rank")
     assert children() == before
 
 

@@ -91,8 +91,7 @@ def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) 
         dispatcher.compile(argtypes)
     except _TypesKnown as known:
         return known.typemap
-    message = f"type inference of {function.__name__} did not run"
-    raise AssertionError(message)
+    raise AssertionError(f"type inference of {function.__name__} did not run")
 
 
 def is_integer_type(kind: types.Type | None) -> bool:

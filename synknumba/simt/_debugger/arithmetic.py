@@ -86,8 +86,7 @@ def binary(operation: Operation, left: Any, right: Any) -> Any:
         return operation(left, right)
     left, right = convert(left, kind), convert(right, kind)
     if operation in _DIVISIONS and right == 0 and issubclass(kind, np.integer):
-        message = "integer division or modulo by zero"
-        raise ZeroDivisionError(message)
+        raise ZeroDivisionError("integer division or modulo by zero")
     return operation(left, right)
 
 

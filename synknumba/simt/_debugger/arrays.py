@@ -139,14 +139,12 @@ class Record:
 
     def __getattr__(self, name: str) -> Any:
         if name not in (self._cell.dtype.names or ()):
-            message = f"a record of {self._cell.memory.name} has no field {name!r}; it has {self._cell.dtype.names}"
-            raise AttributeError(message)
+            raise AttributeError(f"a record of {self._cell.memory.name} has no field {name!r}; it has {self._cell.dtype.names}")
         return self[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in (self._cell.dtype.names or ()):
-            message = f"a record of {self._cell.memory.name} has no field {name!r}; it has {self._cell.dtype.names}"
-            raise AttributeError(message)
+            raise AttributeError(f"a record of {self._cell.memory.name} has no field {name!r}; it has {self._cell.dtype.names}")
         self[name] = value
 
     def __repr__(self) -> str:

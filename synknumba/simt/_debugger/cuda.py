@@ -67,15 +67,13 @@ _CHANGES: Final[dict[str, Callable[[Any, Any], Any]]] = {
 def _element(array: Any, index: Any, change: Callable[[Any], Any]) -> Any:
     """Changes an element and returns what it was."""
     if not isinstance(array, Array):
-        message = f"cuda.atomic needs an array, not a {type(array).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"cuda.atomic needs an array, not a {type(array).__name__}")
     if is_outside(array, index):
         array.memory.watch.outside(array, index, "atomic")
         return nothing(array.dtype)
     old = np.ndarray.__getitem__(array, index)
     if isinstance(old, np.ndarray):
-        message = f"cuda.atomic needs {array.ndim} integer indices for {array.memory.name}, got {index!r}"
-        raise TypeError(message)
+        raise TypeError(f"cuda.atomic needs {array.ndim} integer indices for {array.memory.name}, got {index!r}")
     array.memory.watch.atomic(array, index)
     np.ndarray.__setitem__(array, index, change(old))
     return old
@@ -202,8 +200,7 @@ def as_numpy(dtype: Any) -> np.dtype[Any]:
 
 def _waits(path: str) -> Callable[..., Any]:
     def call(*_args: Any, **_keywords: Any) -> Any:
-        message = f"cuda.{path}() must be called by its name, not through a variable"
-        raise KernelError(message)
+        raise KernelError(f"cuda.{path}() must be called by its name, not through a variable")
 
     return call
 

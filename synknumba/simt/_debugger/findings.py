@@ -22,7 +22,7 @@ def user_frame() -> FrameType:
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # Python has no public name for it
     while frame is not None and MARK not in frame.f_globals:
         frame = frame.f_back
-    assert frame is not None  # noqa: S101  # only kernels touch these arrays
+    assert frame is not None  # only kernels touch these arrays
     return frame
 
 

@@ -29,8 +29,9 @@ class PythonKernel:
     def __init__(self, kernel: Any, word: str, make_watch: Callable[[DebugLaunch], LaunchWatch]) -> None:
         function = device_code(kernel) or (kernel if isinstance(kernel, FunctionType) else None)
         if function is None:
-            message = f"simt.{word} takes a kernel: a function, one decorated by cuda.jit, or a simt kernel; got {kernel!r}"
-            raise ArgumentError(message)
+            raise ArgumentError(
+                f"simt.{word} takes a kernel: a function, one decorated by cuda.jit, or a simt kernel; got {kernel!r}"
+            )
         self.py_func: FunctionType = function
         self._kernel = kernel if isinstance(kernel, Kernel) else jit(function)
         self._word, self._make_watch = word, make_watch
@@ -42,14 +43,14 @@ class PythonKernel:
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
         """Refuses: a kernel needs a grid and a block."""
-        message = f"{self.py_func.__qualname__} is a kernel: launch it as simt.{self._word}(kernel)[grid, block](...)"
-        raise LaunchError(message)
+        raise LaunchError(f"{self.py_func.__qualname__} is a kernel: launch it as simt.{self._word}(kernel)[grid, block](...)")
 
     def __getitem__(self, config: Any) -> Run:
         """`kernel[grid, block]`, with CUDA's optional stream, which means nothing here, and bytes of dynamic shared memory."""
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
-            message = f"{self.py_func.__qualname__}: launch as simt.{self._word}(kernel)[grid, block](...), got [{config!r}]"
-            raise LaunchError(message)
+            raise LaunchError(
+                f"{self.py_func.__qualname__}: launch as simt.{self._word}(kernel)[grid, block](...), got [{config!r}]"
+            )
         smem = config[3] if len(config) > 3 else 0
         return self._launcher(_three(config[0], "grid"), _three(config[1], "block"), int(smem))
 
@@ -67,8 +68,7 @@ class PythonKernel:
             given = self._kernel.coerce(args)
             missing = len(program.params) - len(given)
             if not 0 <= missing <= len(program.defaults):
-                message = f"{self.py_func.__qualname__}() takes {len(program.params)} arguments, got {len(given)}"
-                raise ArgumentError(message)
+                raise ArgumentError(f"{self.py_func.__qualname__}() takes {len(program.params)} arguments, got {len(given)}")
             given += program.defaults[len(program.defaults) - missing :]
             for name, arg in zip(program.params, given, strict=True):
                 _refuse_containers(f"{self.py_func.__qualname__}(): {name}", arg)
@@ -80,19 +80,16 @@ class PythonKernel:
 def _refuse_containers(what: str, arg: Any) -> None:
     """Refuses what Python could work with and a kernel cannot be passed."""
     if isinstance(arg, (list, dict, set)):
-        message = f"{what} is a {type(arg).__name__}; pass NumPy arrays, numbers, and tuples of them"
-        raise ArgumentError(message)
+        raise ArgumentError(f"{what} is a {type(arg).__name__}; pass NumPy arrays, numbers, and tuples of them")
     if isinstance(arg, np.ndarray) or hasattr(arg, "_ary"):  # the latter are the simulator's
         return
     if hasattr(arg, "__cuda_array_interface__"):
-        message = f"{what} is an array in a GPU's memory ({type(arg).__qualname__}); pass a copy on the host"
-        raise ArgumentError(message)
+        raise ArgumentError(f"{what} is an array in a GPU's memory ({type(arg).__qualname__}); pass a copy on the host")
 
 
 def _three(size: int | Sequence[int], name: str) -> Dim3:
     """A grid or block size with all three axes."""
     parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
-        message = f"{name} must be an integer or a tuple of one to three integers, got {size!r}"
-        raise LaunchError(message)
+        raise LaunchError(f"{name} must be an integer or a tuple of one to three integers, got {size!r}")
     return Dim3(*(*(int(part) for part in parts), 1, 1)[:3])  # type: ignore[call-overload]

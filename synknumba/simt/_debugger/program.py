@@ -89,7 +89,7 @@ class DebugProgram:
         spaces = {function: self._namespace(made, cuda, constant) for function, made in self._functions.items()}
         new: dict[FunctionType, FunctionType] = {}  # code that the user wrote -> its new form
         for function, made in self._functions.items():
-            assert made.code is not None  # noqa: S101  # every function was rewritten
+            assert made.code is not None  # every function was rewritten
             exec(made.code, spaces[function])  # noqa: S102  # the user's own code
             new[function] = spaces[function][made.source.tree.name]
             new[function].__defaults__, new[function].__kwdefaults__ = function.__defaults__, function.__kwdefaults__

@@ -338,8 +338,9 @@ def _compiled(function: Any) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         if any(isinstance(arg, (Array, Record)) for arg in args):
             name = getattr(function, "__name__", str(function))
-            message = f"{name}() works on an array in compiled code, where its indices cannot be checked; write it with njit"
-            raise KernelError(message)
+            raise KernelError(
+                f"{name}() works on an array in compiled code, where its indices cannot be checked; write it with njit"
+            )
         return compiled(*args)
 
     return call

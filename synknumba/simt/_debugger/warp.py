@@ -61,8 +61,7 @@ def request(kind: str, *args: Any, **keywords: Any) -> Request:
     given = dict(zip(names, args, strict=False)) | keywords
     missing = [name for name in names if name not in given]
     if len(args) > len(names) or len(given) > len(names) or (missing and kind != "syncwarp"):
-        message = f"cuda.{kind}() takes the arguments ({', '.join(names)})"
-        raise TypeError(message)
+        raise TypeError(f"cuda.{kind}() takes the arguments ({', '.join(names)})")
     return Request(kind, tuple(given[name] for name in names if name in given))
 
 

@@ -83,8 +83,9 @@ def best_declared(name: str, declared: Sequence[Declared], kinds: tuple[types.Ty
     if found is None:
         given = ", ".join(map(str, kinds))
         known = "\n".join(f" * ({', '.join(map(str, one.args))})" for one in declared)
-        message = f"Invalid use of type(device function {name}) with parameters ({given})\nKnown signatures:\n{known}"
-        raise errors.NumbaTypeError(message)
+        raise errors.NumbaTypeError(
+            f"Invalid use of type(device function {name}) with parameters ({given})\nKnown signatures:\n{known}"
+        )
     return declared[next(place for place, case in enumerate(cases) if case is found)]
 
 
@@ -110,8 +111,9 @@ def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signat
     if best is None:
         given = ", ".join(str(kind) for kind in kinds)
         declared = "; ".join(str(one) for one in signatures)
-        message = f"No matching definition of {function.__qualname__}() for argument type(s) {given}; it has {declared}"
-        raise ArgumentError(message)
+        raise ArgumentError(
+            f"No matching definition of {function.__qualname__}() for argument type(s) {given}; it has {declared}"
+        )
     return tuple(best.args)
 
 

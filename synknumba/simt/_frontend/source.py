@@ -196,20 +196,18 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
     try:
         tree = lambda_definition(function) if is_lambda(function) else _statement(function)
     except (OSError, TypeError) as error:
-        message = (
+        raise KernelError(
             f"{name}: the Python source of the kernel cannot be found ({error}), and running it on the CPU needs it; "
             "define the kernel in a file or a notebook cell, not through exec() or eval()"
-        )
-        raise KernelError(message) from error
+        ) from error
     except SyntaxError as error:
-        message = f"{name}: the source of the kernel cannot be read by itself ({error.msg}); write it as a def statement"
-        raise KernelError(message) from error
+        raise KernelError(
+            f"{name}: the source of the kernel cannot be read by itself ({error.msg}); write it as a def statement"
+        ) from error
     if tree is None:
-        message = f"{name}: it cannot be told which of the lambdas of this line it is; write it as a def statement"
-        raise KernelError(message)
+        raise KernelError(f"{name}: it cannot be told which of the lambdas of this line it is; write it as a def statement")
     if not isinstance(tree, ast.FunctionDef):
-        message = f"{name}: a kernel must be a def, not a {type(tree).__name__.lower()}"
-        raise KernelError(message)
+        raise KernelError(f"{name}: a kernel must be a def, not a {type(tree).__name__.lower()}")
     return tree
 
 

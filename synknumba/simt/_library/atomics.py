@@ -21,16 +21,13 @@ Change = Callable[[Any, types.Type, Any, Any], Any]
 
 def _element_type(name: str, array: types.Type, index: types.Type) -> types.Type:
     if not isinstance(array, types.Array):
-        message = f"cuda.atomic.{name} needs an array, not {array}"
-        raise errors.NumbaTypeError(message)
+        raise errors.NumbaTypeError(f"cuda.atomic.{name} needs an array, not {array}")
     if not array.mutable:
-        message = f"Cannot modify readonly array of type: {array}"
-        raise errors.NumbaTypeError(message)
+        raise errors.NumbaTypeError(f"Cannot modify readonly array of type: {array}")
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
     # CUDA cuts a float off; indices become one where a uint64 meets an int64.
     if len(parts) != array.ndim or not all(isinstance(part, (types.Integer, types.Float)) for part in parts):
-        message = f"cuda.atomic.{name} needs {array.ndim} integer indices for {array}, not {index}"
-        raise errors.NumbaTypeError(message)
+        raise errors.NumbaTypeError(f"cuda.atomic.{name} needs {array.ndim} integer indices for {array}, not {index}")
     return array.dtype
 
 
@@ -137,8 +134,7 @@ def _make(name: str, change: Change, elements: tuple[type[types.Type], ...]) -> 
     def atomic(_context: Any, array: types.Type, index: types.Type, value: types.Type) -> Any:
         check_number(f"cuda.atomic.{name}", value)
         if isinstance(array, types.Array) and not isinstance(array.dtype, elements):
-            message = f"cuda.atomic.{name} does not work on arrays of {array.dtype}"
-            raise errors.NumbaTypeError(message)
+            raise errors.NumbaTypeError(f"cuda.atomic.{name} does not work on arrays of {array.dtype}")
         return _read_change_write(name, array, index, change)
 
     atomic.__name__ = atomic.__qualname__ = f"atomic_{name}"

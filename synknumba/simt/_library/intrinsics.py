@@ -22,8 +22,7 @@ def check_number(name: str, *values: types.Type) -> None:
     """Refuses values that are no numbers: Numba would convert an array to its first element, which CUDA does not."""
     for value in values:
         if not isinstance(types.unliteral(value), (types.Number, types.Boolean)):
-            message = f"{name} needs a number, not {value}"
-            raise errors.NumbaTypeError(message)
+            raise errors.NumbaTypeError(f"{name} needs a number, not {value}")
 
 
 def _literal_shape(shape: types.Type) -> list[int] | None:
@@ -71,11 +70,9 @@ def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
 def exactly(_context: Any, parts: types.Type, count: types.Type) -> Any:
     """The tuple, which must have so many parts."""
     if not isinstance(parts, types.BaseTuple) or not isinstance(count, types.IntegerLiteral):
-        message = f"* needs a tuple, not {parts}"
-        raise errors.NumbaTypeError(message)
+        raise errors.NumbaTypeError(f"* needs a tuple, not {parts}")
     if len(parts) != count.literal_value:
-        message = f"* of a tuple of {len(parts)} for {count.literal_value} parameters"
-        raise errors.NumbaTypeError(message)
+        raise errors.NumbaTypeError(f"* of a tuple of {len(parts)} for {count.literal_value} parameters")
     return parts(parts, count), lambda _context, _builder, _signature, args: args[0]
 
 
@@ -162,8 +159,7 @@ def floor_bound(_context: Any, value: types.Type, if_nan: types.Type) -> Any:
 def zero_like_element(_context: Any, array: types.Type) -> Any:
     """Zero, of the type of the array's elements: where the sum of atomic additions to one of them begins."""
     if not isinstance(array, types.Array) or not isinstance(array.dtype, (types.Integer, types.Float)):
-        message = f"cuda.atomic.add and sub need an array of integers or floats, not {array}"
-        raise errors.NumbaTypeError(message)
+        raise errors.NumbaTypeError(f"cuda.atomic.add and sub need an array of integers or floats, not {array}")
 
     def codegen(context: Any, _builder: Any, signature: Any, _args: Any) -> Any:
         return context.get_constant_null(signature.return_type)

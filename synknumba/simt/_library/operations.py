@@ -109,10 +109,9 @@ def cuda_module() -> ModuleType:
         from numba import cuda  # it costs 0.3 s, and a broken CUDA installation fails right here
     except Exception as error:
         # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an ImportError.
-        message = (
+        raise DeviceError(
             f"numba.cuda cannot be imported ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
             "if numba-cuda is installed without the CUDA runtime, pip install nvidia-cuda-runtime, or pip uninstall numba-cuda"
-        )
-        raise DeviceError(message) from error
+        ) from error
     module: ModuleType = cuda
     return module

@@ -34,8 +34,7 @@ def parse_signature(text: str) -> Any:
     """The Numba signature that a string such as `d(d,i)` stands for."""
     match = re.fullmatch(r"(\w+)\((\w(?:,\w)*)\)", text)
     if match is None:
-        message = f"not a signature: {text!r}"
-        raise ValueError(message)
+        raise ValueError(f"not a signature: {text!r}")
     results = [_TYPES[letter] for letter in match[1]]
     result = results[0] if len(results) == 1 else types.Tuple(results)
     return result(*(_TYPES[letter] for letter in match[2].split(",")))

@@ -24,8 +24,7 @@ def _typed(path: str, result: Callable[..., types.Type]) -> Any:
     def check(args: tuple[types.Type, ...]) -> Any:
         plain = [types.unliteral(arg) for arg in args]
         if not all(isinstance(arg, _PREDICATE) for arg in plain):
-            message = f"cuda.{path} needs numbers, not {', '.join(map(str, plain))}"
-            raise errors.NumbaTypeError(message)
+            raise errors.NumbaTypeError(f"cuda.{path} needs numbers, not {', '.join(map(str, plain))}")
         return result(*plain)(*plain), null
 
     if count == 0:

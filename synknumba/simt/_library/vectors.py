@@ -38,16 +38,14 @@ def _make(base: types.Type, count: int) -> Callable[..., Any]:
             elif isinstance(types.unliteral(part), (types.Integer, types.Float, types.Boolean)):
                 made += 1
             else:
-                message = f"cuda.{name} is made of numbers and of vectors of {base}, not of {part}"
-                raise errors.NumbaTypeError(message)
+                raise errors.NumbaTypeError(f"cuda.{name} is made of numbers and of vectors of {base}, not of {part}")
         return made
 
     @intrinsic  # type: ignore[untyped-decorator]
     def build(_context: Any, parts: types.Type) -> Any:
         kinds = tuple(parts)
         if elements(kinds) != count:
-            message = f"cuda.{name} needs {count} elements, got {elements(kinds)}"
-            raise errors.NumbaTypeError(message)
+            raise errors.NumbaTypeError(f"cuda.{name} needs {count} elements, got {elements(kinds)}")
 
         def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             values = []

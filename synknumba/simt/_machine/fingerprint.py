@@ -136,15 +136,13 @@ class Fingerprint:
     def function(self, function: FunctionType) -> None:
         """Adds a function with all that it reads, and the functions that it calls."""
         if function in self._inside:  # what it was when it was compiled could not be told from what it is
-            message = f"{function.__qualname__} is recursive"
-            raise NotComparableError(message)
+            raise NotComparableError(f"{function.__qualname__} is recursive")
         within = Fingerprint(inside=(*self._inside, function))
         within._read(function)
         digest = within.hexdigest()
         # What a kernel calls is compiled once in a process; a global it read then is what it is from then on.
         if self._inside and _first_digests.setdefault(function, digest) != digest:
-            message = f"{function.__qualname__} reads a value that has changed since it was compiled"
-            raise NotComparableError(message)
+            raise NotComparableError(f"{function.__qualname__} reads a value that has changed since it was compiled")
         self._text("function", digest)
 
     def _read(self, function: FunctionType) -> None:
@@ -240,11 +238,11 @@ class Fingerprint:
 
     def _array(self, value: Any, name: str) -> None:
         if type(value) is not np.ndarray and not isinstance(value, np.generic):
-            message = f"{name} is a {type(value).__qualname__}, which cannot be compared with that of another process"
-            raise NotComparableError(message)
+            raise NotComparableError(
+                f"{name} is a {type(value).__qualname__}, which cannot be compared with that of another process"
+            )
         if value.dtype.hasobject or value.nbytes > LARGEST_ARRAY:
-            message = f"{name} is an array of Python objects, or larger than {LARGEST_ARRAY >> 20} MiB"
-            raise NotComparableError(message)
+            raise NotComparableError(f"{name} is an array of Python objects, or larger than {LARGEST_ARRAY >> 20} MiB")
         self.value(value.dtype, name)
         self._text("array", (type(value).__name__, value.shape, value.strides, value.flags.num))
         self._add("elements", value.tobytes())
@@ -258,8 +256,7 @@ class Fingerprint:
             self._text("named", _full_name(value))
         elif is_device_function(value) or is_njit_function(value):
             if _compiled_unseen(value):
-                message = f"{name} was compiled before it was looked at, perhaps with other values"
-                raise NotComparableError(message)
+                raise NotComparableError(f"{name} was compiled before it was looked at, perhaps with other values")
             self._text("compiled", type(value).__name__)
             self.value(getattr(value, "targetoptions", None), name)
             self.value([(one.args, one.result) for one in declared_signatures(value)], name)
@@ -270,8 +267,9 @@ class Fingerprint:
         elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
             self._text("named tuple", f"{_full_name(value)} {value._fields}")
         else:
-            message = f"{name} is a {type(value).__qualname__}, which cannot be compared with that of another process"
-            raise NotComparableError(message)
+            raise NotComparableError(
+                f"{name} is a {type(value).__qualname__}, which cannot be compared with that of another process"
+            )
 
 
 def type_text(kind: types.Type) -> str:
@@ -297,8 +295,7 @@ def type_text(kind: types.Type) -> str:
         return f"enum({_full_name(kind.instance_class)}, {members})"
     if isinstance(kind, _SCALAR_TYPES) and type(kind).__module__.startswith("numba."):
         return f"{type(kind).__name__}({kind})"
-    message = f"an argument is of the type {kind}, which is not one of Numba's own"
-    raise NotComparableError(message)
+    raise NotComparableError(f"an argument is of the type {kind}, which is not one of Numba's own")
 
 
 def _type_texts(kinds: Iterable[types.Type]) -> str:

@@ -69,8 +69,7 @@ def again(name, of, grid, block, make, expect=None, **more):
 
 def _add(name, made):
     if name in CASES:
-        message = f"two cases are called {name}"
-        raise ValueError(message)
+        raise ValueError(f"two cases are called {name}")
     CASES[name] = made
 
 

@@ -96,8 +96,9 @@ def check_text(text: str, grid: Size, block: Size, name: str, *, compiled: bool 
                 launch(*args)
                 agree(results(args), wanted[m], f"{how}, m = {m}")
     except Exception as error:
-        message = f"{name}, grid {grid}, block {block}\n{text}\n{''.join(traceback.format_exception(error))}"
-        raise AssertionError(message) from error
+        raise AssertionError(
+            f"{name}, grid {grid}, block {block}\n{text}\n{''.join(traceback.format_exception(error))}"
+        ) from error
 
 
 def agree(got: list[np.ndarray], wanted: list[np.ndarray], what: str = "") -> None:
@@ -150,8 +151,7 @@ def compare_with_the_simulator(seeds: list[int]) -> int:
         try:
             agree(expected(load(text, f"<kernel {seed}>"), writer.grid, writer.block, m), simulated)
         except AssertionError as error:
-            message = f"the model and the simulator differ in kernel {seed}, m = {m}\n{text}\n{error}"
-            raise AssertionError(message) from error
+            raise AssertionError(f"the model and the simulator differ in kernel {seed}, m = {m}\n{text}\n{error}") from error
         ran.add(seed)
     return len(ran)
 

@@ -102,8 +102,7 @@ class Block:
                 if {thread.request[0] for thread in live} == {"grid"}:
                     return True
                 waiting = sorted({(thread.request[1], thread.request[0]) for thread in live})
-                message = f"threads wait for others that never come: {waiting}"
-                raise DivergedError(message)
+                raise DivergedError(f"threads wait for others that never come: {waiting}")
 
 
 class Module(FakeCUDAModule):
@@ -202,8 +201,7 @@ def _answer(name: str, lanes: Mapping[int, Thread]) -> None:
         if name in SHUFFLES:
             source = SHUFFLES[name](lane, int(args[lane][2]))
             if source not in given:
-                message = f"lane {lane} asks lane {source}, which is not there, in {name}"
-                raise DivergedError(message)
+                raise DivergedError(f"lane {lane} asks lane {source}, which is not there, in {name}")
             thread.get(given[source])
         elif name in VOTES:
             thread.get(VOTES[name](given))

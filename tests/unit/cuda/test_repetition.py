@@ -53,8 +53,7 @@ def test_a_first_run_that_fails_is_not_recorded(bench, launches):
 
     def step():
         if failing[0]:
-            message = "no memory"
-            raise MemoryError(message)
+            raise MemoryError("no memory")
         bench.machine.put(bench.stream.ptr, lambda: x.now().fill(4))
 
     repeated = Repetition(device_of(bench), [bench.gpu.steps.OnStream(step), bench.out(out, x)])

@@ -30,7 +30,7 @@ def raises_where_told(bad, kind):
         if kind == 1:
             raise SomethingWrongError
         if kind == 2:
-            raise ValueError("a message")  # noqa: TRY003
+            raise ValueError("a message")
         assert kind != 3, "an assertion"
 
 
@@ -87,7 +87,7 @@ def test_errors_between_barriers():
 @njit
 def checked_root(v):
     if v < 0:
-        raise ValueError("no root")  # noqa: TRY003
+        raise ValueError("no root")
     return v**0.5
 
 
