@@ -4,6 +4,8 @@
 #   make demo EXTRAS=cuda13     installs them too (or cuda12)
 
 VENV   = .venv
+# Processes that run tests side by side. Those of tests/faults look at times, and run alone.
+PARALLEL = -n auto --maxprocesses=4 --dist loadgroup
 EXTRAS =
 UV     := $(shell command -v uv 2>/dev/null)
 BIN    := $(VENV)/bin
@@ -23,20 +25,27 @@ PYTHON  ?= python3
 install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help demo test ptx ptx-tests format bench clean distclean
+.PHONY: help demo check test test-all ptx ptx-tests format bench clean distclean
 
 help:  ## what can be made
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 demo: $(call stamp,)  ## the main example: an expectation value over ten million rows
 	$(BIN)/python examples/energy.py
 
-test: $(call stamp,dev)  ## everything a change must pass: format, lint, types, layers, tests and doctests
+check: $(call stamp,dev)  ## format, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest
+
+test: check  ## everything a change must pass, in less than ten minutes on two cores: check, doctests and the quick suite
+	$(BIN)/pytest -q --quick $(PARALLEL) --ignore=tests/faults
+	$(BIN)/pytest -q --quick tests/faults
+
+test-all: check  ## the whole matrix of rows, orders, dtypes and modes, for an hour: before a release, and as CONTRIBUTING.md says
+	$(BIN)/pytest -q $(PARALLEL) --ignore=tests/faults
+	$(BIN)/pytest -q tests/faults
 
 ptx:  ## compiles the kernels of the tests for a GPU, without one, in a virtual environment of its own (225 MB to download)
 	@$(MAKE) --no-print-directory VENV=$(VENV)/ptx EXTRAS=ptx ptx-tests

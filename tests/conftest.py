@@ -11,22 +11,30 @@ from pathlib import Path
 import pytest
 
 from synknumba._device import DeviceReport, probe
+from tests import quick
 
 GPUS = pytest.StashKey[DeviceReport]()
 CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="the quick suite (see tests/quick.py), not the whole matrix")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what it runs in the background that way
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[GPUS] = probe()
-    # Many worlds compile the same kernels: once is enough. Nothing is taken from an earlier run, or left in the user's cache.
-    config.stash[CACHE] = tempfile.TemporaryDirectory(prefix="synknumba-tests-", ignore_cleanup_errors=True)
-    os.environ["SYNKNUMBA_CACHE_DIR"] = config.stash[CACHE].name
+    config.pluginmanager.register(Failures(config))
+    if not hasattr(config, "workerinput"):  # a worker of pytest-xdist shares the directory of the process that started it
+        # Many worlds compile the same kernels: once is enough. Nothing comes from an earlier run, nothing stays in the user's cache.
+        config.stash[CACHE] = tempfile.TemporaryDirectory(prefix="synknumba-tests-", ignore_cleanup_errors=True)
+        os.environ["SYNKNUMBA_CACHE_DIR"] = config.stash[CACHE].name
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    config.stash[CACHE].cleanup()
+    if CACHE in config.stash:
+        config.stash[CACHE].cleanup()
 
 
 def missing(config: pytest.Config) -> dict[str, str]:
@@ -48,9 +56,32 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"GPUs: {gpus.count}", *left_out]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist, and before those of one row are put beside each other
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reasons = missing(config)
-    left_out = [item for item in items if any(item.get_closest_marker(marker) for marker in reasons)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    _leave_out(config, items, [item for item in items if any(item.get_closest_marker(marker) for marker in reasons)])
+    if config.option.quick:
+        _leave_out(config, items, quick.left_out(items))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(quick.group_of(item)))
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], some: list[pytest.Item]) -> None:
+    if some:
+        config.hook.pytest_deselected(items=some)
+        gone = set(some)
+        items[:] = [item for item in items if item not in gone]
+
+
+class Failures:
+    """Shows each failure when it happens; its details come at the end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            terminal.ensure_newline()
+            terminal.write_line(f"FAILED {report.nodeid}: {crash.message.splitlines()[0] if crash else report.when}", red=True)

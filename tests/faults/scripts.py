@@ -240,5 +240,5 @@ def await_work(pid: int) -> None:
 
 
 def names_in_shm() -> set[str]:
-    """Segments and semaphores that have a name."""
-    return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(("synk-", "sem."))}
+    """The names of segments. Semaphores have none here; those of other programs, as of multiprocessing, come and go."""
+    return {path.name for path in Path("/dev/shm").iterdir() if path.name.startswith("synk-")}

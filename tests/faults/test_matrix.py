@@ -8,11 +8,20 @@ import sys
 import pytest
 
 from tests.faults.matrix.client import run_wanted
-from tests.faults.matrix.table import CASES, Outcome, problems, representative
+from tests.faults.matrix.table import CASES, Outcome, problems, quick, representative
 
 pytestmark = pytest.mark.timeout(1800)  # the first test waits for all cases, which are run beside each other
 ALWAYS = representative()
-PARAMS = {name: pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in CASES}
+QUICK = quick()
+
+
+def _mark(name):
+    if name not in ALWAYS:
+        return pytest.mark.slow
+    return () if name in QUICK else pytest.mark.whole
+
+
+PARAMS = {name: pytest.param(name, marks=_mark(name)) for name in CASES}
 
 
 @pytest.fixture(scope="module")

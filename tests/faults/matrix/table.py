@@ -1,10 +1,12 @@
 """All cases by their names, and what is found wrong with what was seen of one."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from tests.faults.matrix.cases import Case, Fault, process_faults
 from tests.faults.matrix.troubles import TROUBLES
+from tests.quick import each_value_once
 
 Outcome = dict[str, Any]
 
@@ -44,6 +46,18 @@ def representative() -> set[str]:
         key = (fault.what, fault.phase, bool(fault.ranks), second and (second.what, second.phase))
         groups.setdefault(key, []).append(name)
     return {names[number % len(names)] for number, names in enumerate(groups.values())}
+
+
+def quick() -> set[str]:
+    """Of the representative cases so few that each fault, each phase and each second fault is in one of them."""
+    values = {name: set(_traits(CASES[name])) for name in sorted(representative())}
+    return set(each_value_once(values))
+
+
+def _traits(case: Case) -> Iterator[tuple[str, Any]]:
+    yield from (("what", case.fault.what), ("phase", case.fault.phase), ("error", case.error))
+    if case.second:
+        yield "second", (case.second.what, case.second.phase)
 
 
 def problems(case: Case, seen: Outcome) -> list[str]:

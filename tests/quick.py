@@ -1,0 +1,70 @@
+"""The quick suite: of a matrix of parameters each value once, not each combination.
+
+`make test` runs it (`pytest --quick`), `make test-all` the whole matrix. The rules, for the folders in `THINNED`:
+
+- Each value of each parameter of a test stays in at least one combination.
+- Of the rows, the worlds that a conformance test runs on, `MAIN_ROW` and those of the stand-ins for GPUs run all of these, and
+  `LONE_ROW` one combination of each test. The other world sizes are left to the whole suite.
+- What is marked `whole` is left to the whole suite: a further mode of something that the quick suite has, which costs seconds.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parent
+THINNED = (ROOT / "conformance", ROOT / "unit" / "simt")
+MAIN_ROW = {"world_size": 3, "device": "cpu"}  # rows that do not divide evenly
+LONE_ROW = {"world_size": 1, "device": "cpu"}  # nothing to divide, nothing to send
+
+
+def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """The tests that the quick suite does not run."""
+    out, groups = [], defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("whole"):
+            out.append(item)
+        elif hasattr(item, "callspec") and any(folder in item.path.parents for folder in THINNED):
+            groups[item.nodeid.partition("[")[0]].append(item)
+    for group in groups.values():
+        kept = {item.nodeid for item in _kept(group)}
+        out += [item for item in group if item.nodeid not in kept]
+    return out
+
+
+def group_of(item: pytest.Item) -> str:
+    """What must run in one process: the tests of a row, which share a world, and those of a file, which share its fixtures."""
+    row = _row(item)
+    return str(row or item.path)
+
+
+def _row(item: pytest.Item) -> dict[str, Any]:
+    spec = getattr(item, "callspec", None)
+    return spec.params.get("row", {}) if spec else {}
+
+
+def _kept(group: list[pytest.Item]) -> list[pytest.Item]:
+    rows = [row for i, row in enumerate(map(_row, group)) if row not in [_row(item) for item in group[:i]]]
+    kept = []
+    for row in rows:
+        items = [item for item in group if _row(item) == row]
+        if MAIN_ROW not in rows or row.get("device") != "cpu" or row == MAIN_ROW:
+            kept += each_value_once({item: set(item.callspec.indices.items()) for item in items})
+        elif row == LONE_ROW:
+            kept += items[:1]
+    return kept
+
+
+def each_value_once(values: Mapping[T, Set[Any]]) -> list[T]:
+    """A few of the keys, whose sets together hold every value; the key with most new values comes first."""
+    missing = set().union(*values.values())
+    kept = []
+    while missing:
+        kept.append(max(values, key=lambda key: len(values[key] & missing)))
+        missing -= values[kept[-1]]
+    return kept
