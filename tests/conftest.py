@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[GPUS] = probe()
     config.pluginmanager.register(Failures(config))
     if not hasattr(config, "workerinput"):  # a worker of pytest-xdist shares the directory of the process that started it
-        # Many worlds compile the same kernels: once is enough. Nothing comes from an earlier run, nothing stays in the user's cache.
+        # Worlds compile the same kernels: once is enough. Nothing comes from earlier runs, or stays in the user's cache.
         config.stash[CACHE] = tempfile.TemporaryDirectory(prefix="synknumba-tests-", ignore_cleanup_errors=True)
         os.environ["SYNKNUMBA_CACHE_DIR"] = config.stash[CACHE].name
 

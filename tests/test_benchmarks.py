@@ -99,7 +99,7 @@ def test_the_profiled_loop_is_the_one_that_serves():
         timed_serve = importlib.import_module("call_profile").timed_serve
 
     def lines(text, start):
-        text = text[text.index(start) :].replace("_spin.", "").replace("_words.", "").replace("number, rank)", "number)")
+        text = text[text.index(start) :].replace("doorbell.", "").replace("number, rank)", "number)")
         body = [line.split("#")[0].strip() for line in text.splitlines()[1:]]
         return [line for line in body if line and not line.startswith(('"""', "note(", "Returns what", "@"))]
 

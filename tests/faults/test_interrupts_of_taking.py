@@ -148,7 +148,7 @@ WITHOUT = {"run_known", "__enter__", "begin"}
 def test_whatever_takes_the_world_is_marked():
     """Else a call that is under way could be taken for one that was broken off."""
     found = 0
-    for path in Path(synknumba.__file__).parent.glob("*.py"):
+    for path in Path(synknumba.__file__).parent.rglob("*.py"):
         for function in ast.walk(ast.parse(path.read_text())):
             if not isinstance(function, ast.FunctionDef) or function.name in WITHOUT:
                 continue
