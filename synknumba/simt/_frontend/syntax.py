@@ -6,6 +6,7 @@ generated function's tracebacks point at the user's source.
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TypeVar, cast
 
 Node = TypeVar("Node", bound=ast.AST)
@@ -66,11 +67,7 @@ def assign(name: str, value: ast.expr, at: ast.AST) -> ast.Assign:
 
 def walk(nodes: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
     """All nodes below a node, or below each of several."""
-    if isinstance(nodes, ast.AST):
-        yield from ast.walk(nodes)
-    else:
-        for node in nodes:
-            yield from ast.walk(node)
+    return ast.walk(nodes) if isinstance(nodes, ast.AST) else chain.from_iterable(map(ast.walk, nodes))
 
 
 def assigned_names(nodes: ast.AST | Iterable[ast.AST]) -> set[str]:

@@ -53,7 +53,11 @@ def test_floats_for_integers(held, give, value):
 
 
 @with_all
-@pytest.mark.parametrize("value", [object(), [None], [[1.0], [2.0, 3.0]], {"a": 1.0}, np.array([1, None])], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [object(), [None], [[1.0], [2.0, 3.0]], {"a": 1.0}, np.array([1, None])],
+    ids=["object", "list of None", "ragged list", "dict", "array of objects"],
+)
 def test_values_that_are_no_arrays(held, give, value):
     with refused(synk.DataError, "variable 'v'"):
         give(held.v, value)

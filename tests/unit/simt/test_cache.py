@@ -208,7 +208,11 @@ class TestKey:
         assert digests == [Fingerprint(value).hexdigest() for value in alike]
         assert Fingerprint(float("nan")).hexdigest() == Fingerprint(float("nan")).hexdigest()
 
-    @pytest.mark.parametrize("value", [object(), np.array([object()]), os, lambda: 1, os.PathLike], ids=str)
+    @pytest.mark.parametrize(
+        "value",
+        [object(), np.array([object()]), os, lambda: 1, os.PathLike],
+        ids=["object", "array of objects", "module", "lambda", "class"],
+    )
     def test_values_that_cannot_be_compared(self, value: Any) -> None:
         with pytest.raises(NotComparableError):
             Fingerprint(value)
