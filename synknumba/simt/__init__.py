@@ -1,12 +1,18 @@
-"""Numba CUDA kernels, run natively on one CPU core.
+"""Compiler and debugger that run Numba CUDA kernels on one CPU core.
 
-The layers of the compiler, each a module: `_source` (function to syntax tree), `_names` (CUDA's words to plain names),
-`_analysis`, `_bounds`, `_loops` and `_flat` (what is known about the code), `_emit` (one thread's code to loops over blocks and
-threads), `_build` (a compiled function), `_kernel` (the object that is launched) and `_jit` (the decorator).
+The compiler, one package per stage:
 
-Beside the compiler, `_debug` and `_check` run a kernel in Python: `_threads_source` and `_threads_program` (the user's
-functions as generators), `_threads_run` (threads, blocks and barriers), `_threads_arrays` and `_threads_arithmetic` (memory and
-numbers as a kernel has them), `_threads_shadow` (who used which element).
+    _frontend    Python function -> code of one thread: source, names, device functions
+    _library     CUDA's operations on a CPU: atomics, collectives, libdevice, vector types
+    _analysis    uniformity, bounds, types and loops of that code
+    _emit        code of one thread -> loops over the blocks of the grid and the threads of a block
+    _machine     generated code -> machine code: Numba, vector maths, the cache of compiled kernels
+
+`_kernel` holds the object that a user launches, `_jit` the decorator that makes it.
+
+`_debugger` holds `debug` and `check`, which run a kernel in Python without compiling it: `source` and `program` turn the user's
+functions into generators, `run` schedules threads, blocks and barriers, `arrays` and `arithmetic` reproduce a kernel's memory
+and number types, `shadow` records which thread accessed which element.
 """
 
 from synknumba._errors import BoundsError as BoundsError

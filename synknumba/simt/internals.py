@@ -1,4 +1,4 @@
-"""Parts of the compiler that other packages of synknumba use. Not for users: names may change with any release."""
+"""Parts of the compiler used by other packages of synknumba. Private: names may change in any release."""
 
 from synknumba.simt._frontend.pickling import by_one_pickler as by_one_pickler
 from synknumba.simt._frontend.pickling import is_foreign as is_foreign

@@ -1,1 +1,1 @@
-"""From a Python function to the code of one thread: source, names, device functions."""
+"""Front end of the compiler: translates a Python function into the code of one thread."""

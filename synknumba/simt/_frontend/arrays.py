@@ -1,4 +1,4 @@
-"""`cuda.shared.array` and `cuda.local.array`: their shapes and dtypes, which are known before the kernel runs."""
+"""Shapes and dtypes of `cuda.shared.array` and `cuda.local.array`, evaluated and checked at translation."""
 
 import ast
 import math
@@ -14,9 +14,9 @@ from synknumba.simt._frontend.syntax import read_names
 
 ARRAY_PATHS = frozenset({"shared.array", "local.array"})
 
-# CUDA's own limits, in the CUDA C++ Programming Guide's table of technical specifications; here they keep arrays on the stack.
-LOCAL_BYTES = 512 << 10  # local memory of a thread
-STATIC_SHARED_BYTES = 48 << 10  # shared memory of a block whose size the kernel states
+# CUDA's limits (CUDA C++ Programming Guide, table of technical specifications); on the CPU they keep arrays on the stack.
+LOCAL_BYTES = 512 << 10  # local memory per thread
+STATIC_SHARED_BYTES = 48 << 10  # static shared memory per block
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class SharedArray:
     """An array in the shared memory of a block.
 
     Attributes:
-        shape: its dimensions; `(0,)` where it lies in the dynamic shared memory, and is as long as that.
-        dtype: an expression of the generated code.
-        at: where it is made.
+        shape: its dimensions; `(0,)` for dynamic shared memory, whose length the launch sets.
+        dtype: expression of the generated code.
+        at: the call that makes the array, for error messages.
     """
 
     shape: tuple[int, ...]
@@ -35,15 +35,15 @@ class SharedArray:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the launch says how large it is."""
+        """Whether the array is dynamic shared memory, sized by the launch."""
         return self.shape == (0,)
 
 
 def array_arguments(path: str, made: ast.Call, scope: Scope) -> tuple[ast.expr, ast.expr]:
-    """The expressions of shape and dtype in a call.
+    """Returns the shape and dtype expressions of a call of `cuda.shared.array` or `cuda.local.array`.
 
     Raises:
-        KernelError: one is missing.
+        KernelError: the shape or the dtype is missing.
     """
     names = ("shape", "dtype", "alignment")
     args = dict(zip(names, made.args, strict=False)) | {keyword.arg: keyword.value for keyword in made.keywords if keyword.arg}
@@ -53,10 +53,15 @@ def array_arguments(path: str, made: ast.Call, scope: Scope) -> tuple[ast.expr, 
 
 
 def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
-    """The dimensions that an expression stands for.
+    """Returns the dimensions that a shape expression evaluates to.
+
+    Args:
+        node: the expression.
+        scope: names of the kernel.
+        dynamic: whether shape 0, dynamic shared memory, is allowed.
 
     Raises:
-        KernelError: they are not positive constants.
+        KernelError: a dimension is not a positive integer constant.
     """
     value = constant(node, scope)
     dims = value if isinstance(value, tuple) else (value,)
@@ -68,17 +73,17 @@ def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
 
 
 def check_size(path: str, shape: tuple[int, ...], dtype: Any, made: ast.AST, scope: Scope) -> None:
-    """Refuses an array that is larger than CUDA allows.
+    """Rejects an array larger than CUDA allows.
 
     Args:
         path: "shared.array" or "local.array".
         shape: its dimensions.
-        dtype: its dtype; None where Numba alone knows it, and then its elements are taken for bytes.
-        made: where it is made.
-        scope: of the kernel.
+        dtype: its dtype; None if only Numba's type inference can tell, and the check then assumes 1 byte per element.
+        made: the call, for the error message.
+        scope: names of the kernel.
 
     Raises:
-        KernelError: it is too large.
+        KernelError: the array is too large.
     """
     itemsize = 1 if dtype is None else dtype.itemsize if isinstance(dtype, np.dtype) else as_dtype(dtype).itemsize
     nbytes = math.prod(shape) * itemsize
@@ -91,10 +96,10 @@ def check_size(path: str, shape: tuple[int, ...], dtype: Any, made: ast.AST, sco
 
 
 def known_dtype(node: ast.expr, scope: Scope) -> types.Type | np.dtype[Any] | None:
-    """The dtype that an expression stands for; None for one that Numba alone knows, such as `x.dtype`.
+    """Returns the dtype that an expression evaluates to; None if only Numba can infer it, as for `x.dtype`.
 
     Raises:
-        KernelError: it stands for something else.
+        KernelError: the expression is not a dtype.
     """
     value = constant(node, scope)
     if value is MISSING:
@@ -110,7 +115,11 @@ def known_dtype(node: ast.expr, scope: Scope) -> types.Type | np.dtype[Any] | No
 
 
 def constant(node: ast.expr, scope: Scope) -> Any:
-    """The value of an expression of constants, global names and variables that are only names for such; else `MISSING`."""
+    """Returns the value of an expression of constants, global names and local variables bound to such; else `MISSING`.
+
+    Raises:
+        KernelError: evaluating the expression raises.
+    """
     local = {name: scope.constants[name] for name in read_names(node) & scope.locals if name in scope.constants}
     if read_names(node) & scope.locals - set(local):
         return MISSING
@@ -122,6 +131,6 @@ def constant(node: ast.expr, scope: Scope) -> Any:
     source = scope.source
     try:
         code = compile(ast.fix_missing_locations(ast.Expression(node)), source.filename, "eval")
-        return eval(code, {**source.scope, **values})  # noqa: S307  # an expression of the user's own source
+        return eval(code, {**source.scope, **values})  # noqa: S307  # an expression from the user's own source
     except Exception as error:
         raise source.refusal(node, f"this constant ({type(error).__name__}: {error})", "use a plain number") from error

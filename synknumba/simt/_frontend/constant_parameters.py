@@ -1,4 +1,4 @@
-"""Parameters of device functions that stand for something known before the kernel runs.
+"""Parameters of device functions that must be compile-time constants: callees, dtypes and array shapes.
 
     @cuda.jit(device=True)
     def total(x, n, dtype, op):
@@ -6,8 +6,8 @@
         ...
         return op(s[0], s[1])
 
-What is called, a dtype and the shape of an array must be known when a function is compiled. So such a function is translated
-anew for each `n`, `dtype` and `op` that it is called with, and these are no parameters of the result any more.
+A callee, a dtype and the shape of an array must be known when a function is compiled. Such a function is therefore specialised:
+translated once for each combination of `n`, `dtype` and `op` in its calls, without these parameters.
 """
 
 import ast
@@ -26,12 +26,12 @@ from synknumba.simt._frontend.source import Source, read_source
 from synknumba.simt._frontend.syntax import assigned_names, read_names, walk
 from synknumba.simt._library.operations import INDICES, cuda_module
 
-# A device function may call itself with other constants, as a recursion over a size does; each call is another function.
+# A recursion over a size calls the function with a new constant each time, and each constant needs a translation of its own.
 MAX_VARIANTS = 32
 
 
 def fix(source: Source, values: Mapping[str, Any]) -> Source:
-    """The function with some parameters replaced by what they stand for, as global names are."""
+    """Removes the parameters that have values and binds their names in the scope, like global names."""
     if not values:
         return source
     args = source.tree.args
@@ -41,10 +41,10 @@ def fix(source: Source, values: Mapping[str, Any]) -> Source:
 
 
 def key(value: Any) -> Any:
-    """What two values have in common that can stand for each other: 1, 1.0 and True cannot.
+    """Returns a key equal for interchangeable values only: it includes the type, so 1, 1.0 and True differ.
 
     Raises:
-        TypeError: the value cannot be compared.
+        TypeError: the value is not hashable.
     """
     if isinstance(value, tuple):
         return tuple(map(key, value))
@@ -54,14 +54,19 @@ def key(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a call: an expression, or the default value of the parameter."""
+    """An argument of a call.
+
+    Attributes:
+        node: the expression; None if the parameter's default is used.
+        default: the default value.
+    """
 
     node: ast.expr | None
     default: Any = None
 
 
 def arguments(node: ast.Call, function: FunctionType) -> dict[str, Argument]:
-    """What the parameters of a function get in a call, as far as the call gives it to them."""
+    """Maps a function's parameters to their arguments in a call; parameters without argument or default are left out."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount]
     defaults = function.__defaults__ or ()
@@ -71,18 +76,21 @@ def arguments(node: ast.Call, function: FunctionType) -> dict[str, Argument]:
 
 
 class FixedParameters:
-    """Finds the parameters that must be known, and what they are in a call."""
+    """Finds the parameters that must be constants, and their values in a call."""
 
     def __init__(self) -> None:
         self._known: dict[FunctionType, tuple[frozenset[str], frozenset[str]]] = {}
 
     def in_call(self, node: ast.Call, function: FunctionType, scope: Scope) -> dict[str, Any]:
-        """The parameters of a function that are replaced in a call, and their values.
+        """Returns the parameters replaced by constants in a call, and their values.
+
+        A parameter that must be constant is replaced by any shape, dtype, string or callee; other parameters only by a dtype or
+        a callee. Parameters that the function assigns to are never replaced.
 
         Args:
             node: the call.
-            function: what is called.
-            scope: of the caller.
+            function: the called function.
+            scope: names of the caller.
         """
         needed, changed = self._of(function)
         found: dict[str, Any] = {}
@@ -95,12 +103,12 @@ class FixedParameters:
         return found
 
     def _of(self, function: FunctionType) -> tuple[frozenset[str], frozenset[str]]:
-        """The parameters that must be known, and those that are assigned to, so that they cannot be replaced."""
+        """Returns the parameters that must be constant, and those that are assigned to and so cannot be replaced."""
         if function not in self._known:
-            self._known[function] = frozenset(), frozenset()  # as it is to a function that it calls, which calls it again
+            self._known[function] = frozenset(), frozenset()  # seen by a recursive call during the analysis
             try:
                 self._known[function] = self._look(read_source(function))
-            except KernelError:  # it is said when the function is translated
+            except KernelError:  # reported when the function is translated
                 self._known[function] = frozenset(), frozenset(function.__code__.co_varnames)
         return self._known[function]
 
@@ -123,16 +131,16 @@ class FixedParameters:
 
 
 def called_function(value: Any) -> FunctionType | None:
-    """The plain function of a device function or of an njit function of the user's."""
+    """Returns the plain Python function of a device function or of a user's njit function; None for other values."""
     if is_device_function(value):
         return value.py_func  # type: ignore[no-any-return]
-    if is_njit_function(value) and not str(value.py_func.__module__).startswith("numba."):  # None: it was made by exec
+    if is_njit_function(value) and not str(value.py_func.__module__).startswith("numba."):  # None if made by exec
         return value.py_func  # type: ignore[no-any-return]
     return None
 
 
 def _read(nodes: Collection[ast.expr | None], scope: Scope) -> set[str]:
-    """The names in expressions, and in those that local variables among them stand for."""
+    """Returns the names read in expressions, following local variables that are constants to their definitions."""
     found: set[str] = set()
     waiting = [name for node in nodes if node is not None for name in read_names(node)]
     while waiting:
@@ -144,7 +152,7 @@ def _read(nodes: Collection[ast.expr | None], scope: Scope) -> set[str]:
 
 
 def _value(argument: Argument, scope: Scope) -> Any:
-    """What the argument stands for, if it is known and may take the place of the parameter."""
+    """Returns the constant value of an argument if it may replace the parameter, else `MISSING`."""
     value = _callee_or_dtype(argument, scope)
     if value is not MISSING:
         return value
@@ -153,7 +161,7 @@ def _value(argument: Argument, scope: Scope) -> Any:
     else:
         try:
             value = constant(argument.node, scope)
-        except KernelError:  # nothing that Python can tell: known, if at all, when the kernel runs
+        except KernelError:  # not computable at translation
             return MISSING
     return value if _is_shape(value) or isinstance(value, (str, *_DTYPES)) else MISSING
 
@@ -168,7 +176,7 @@ def _callee_or_dtype(argument: Argument, scope: Scope) -> Any:
 
 
 def _member(path: CudaPath) -> Any:
-    """A type or function below `numba.cuda`, but not what is a number in each thread."""
+    """Resolves a path below `numba.cuda` to a type or function; `MISSING` for indices, sizes and lanes, which are numbers."""
     value: Any = cuda_module()
     for part in path.path.split("."):
         value = getattr(value, part, MISSING)

@@ -1,13 +1,13 @@
-"""The signatures that a device function is declared with, as in `cuda.jit("int32(int32)", device=True)`.
+"""Conversions for device functions with declared signatures, such as `cuda.jit("int32(int32)", device=True)`.
 
-CUDA converts the arguments of a call to the declared types, and the result to the declared type of the result. Here that is
-part of the function itself:
+CUDA converts the arguments of a call to the declared types, and the result to the declared result type. Here the function
+itself does the conversions:
 
     def f(n):                       def f(n__arg):
         return n * 0.5      ->          n = int32(n__arg)
                                         return int32(n * 0.5)
 
-Only numbers are converted. An array stays what it is, as in the signature of a kernel: to its elements nothing happens on a GPU
+Only numbers are converted. Arrays are passed unchanged, as in the signature of a kernel: a GPU does not convert their elements
 either.
 """
 
@@ -26,14 +26,14 @@ from synknumba.simt._library.slots import is_number
 
 
 class Conversions:
-    """Makes a device function convert its arguments and its result.
+    """Adds conversions of arguments and results to a device function.
 
     Args:
         code: the function.
         declared: its signatures.
 
     Raises:
-        KernelError: a signature has another number of arguments than the function.
+        KernelError: the number of arguments in a signature differs from the function's.
     """
 
     def __init__(self, code: ThreadCode, declared: Sequence[Declared]) -> None:
@@ -48,7 +48,7 @@ class Conversions:
         self._given = {param: f"{param}__arg" if param in changed else param for param in code.params}
 
     def apply(self) -> None:
-        """Changes the function's body and parameters."""
+        """Rewrites the function's body and parameters in place."""
         at, code = self._code.source.tree, self._code
         first = [assign(param, self._argument(param), at) for param, given in self._given.items() if given != param]
         code.params = tuple(self._given.values())
@@ -80,7 +80,7 @@ class Conversions:
 
 
 def _argument_of_the_best(name: str, declared: Sequence[Declared], position: int) -> Any:
-    """A function for the generated code: of a tuple of all arguments, the one at the position, as the signature wants it."""
+    """Returns an intrinsic that takes all arguments as a tuple and converts the one at `position` to the best signature."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def fit(_context: Any, given: types.Type) -> Any:
@@ -98,7 +98,7 @@ def _argument_of_the_best(name: str, declared: Sequence[Declared], position: int
 
 
 def _result_of_the_best(name: str, declared: Sequence[Declared]) -> Any:
-    """A function for the generated code: a result, as the signature wants it that fits a tuple of all arguments."""
+    """Returns an intrinsic that converts a result to the result type of the signature that fits the arguments best."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def fit_result(_context: Any, value: types.Type, given: types.Type) -> Any:

@@ -1,16 +1,15 @@
-"""What kernels may say that Numba's CPU target does not know, in words that it knows.
+"""Rewrites constructs that Numba's CPU target lacks into ones that it supports.
 
-for … else: E            a flag that each `break` sets, and `if not flag: E` behind the loop
-round(x, n)              CUDA's rounding, see `_math`
+for … else: E            a flag set by each `break`, and `if not flag: E` after the loop
+round(x, n)              CUDA's rounding, see `_library/math.py`
 n.bit_count()            cuda.popc(n)
-cuda.ldcg(a, i)          a[i], and so every load with a cache hint; a store, cuda.stcg(a, i, v), is a[i] = v
+cuda.ldcg(a, i)          a[i], as for every load with a cache hint; a store, cuda.stcg(a, i, v), becomes a[i] = v
 print(cuda.threadIdx)    print((cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z))
 f(*t)                    f(t[0], t[1]) where f is a device function
-literal_unroll           numba.literal_unroll, wherever it is imported from
+literal_unroll           numba.literal_unroll, under any imported name
 
-Functions that somebody has given a meaning for GPUs only: `@overload(function, target="cuda")`.
-
-The CPU would take another overload, if there is one, and compute something else.
+Functions overloaded for GPUs only, by `@overload(function, target="cuda")`, are rejected: the CPU target would use another
+overload, if there is one, and compute something else.
 """
 
 import ast
@@ -35,12 +34,12 @@ from synknumba.simt._library.intrinsics import exactly
 from synknumba.simt._library.math import round_to
 from synknumba.simt._library.operations import AXES, CACHED_LOADS, CACHED_STORES, TRIPLES, way_out
 
-# Functions of these have overloads for CUDA too, which mean the same.
+# Top-level modules whose CUDA overloads compute the same as those for the CPU.
 _SAME_EVERYWHERE: Final = frozenset({"builtins", "cmath", "math", "numpy", "operator"})
 
 
 def overloaded_for_cuda(function: FunctionType) -> FunctionType | None:
-    """The function itself, or one that its overloads call, if it has an overload for CUDA only."""
+    """Returns the function, or one called by its overloads, that has an overload for CUDA only; None if there is none."""
     return _look(function, set())
 
 
@@ -61,7 +60,7 @@ def _look(function: FunctionType, seen: set[FunctionType]) -> FunctionType | Non
 
 
 def _templates(function: FunctionType) -> Iterator[Any]:
-    """What Numba and numba-cuda, which has a list of its own, know about calls of the function."""
+    """Yields the typing templates of the function in the registries of Numba and of numba-cuda, which has its own."""
     own = getattr(sys.modules.get("numba.cuda.typing.templates"), "builtin_registry", None)
     for registry in (builtin_registry, own):
         for value, kind in getattr(registry, "globals", ()):
@@ -84,7 +83,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def spelled(source: Source) -> Source:
-    """The function in these words."""
+    """Returns the function with these constructs rewritten; changes its tree in place."""
     speller = _Speller(source)
     source.tree.body = speller.body(source.tree.body)
     return Source(source.function, source.tree, {**source.scope, **speller.bound})
@@ -94,7 +93,7 @@ class _Speller(ast.NodeTransformer):
     """Rewrites a tree in place.
 
     Attributes:
-        bound: what the new names stand for.
+        bound: the objects behind the new names.
     """
 
     def __init__(self, source: Source) -> None:
@@ -105,7 +104,7 @@ class _Speller(ast.NodeTransformer):
         self.bound: dict[str, Any] = {}
 
     def body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
-        """The statements, rewritten."""
+        """Returns the statements, rewritten."""
         done: list[ast.stmt] = []
         for statement in statements:
             new = self.visit(statement)
@@ -158,7 +157,7 @@ class _Speller(ast.NodeTransformer):
         return cast(ast.expr, self.generic_visit(node))
 
     def _with_hint(self, node: ast.expr, paths: frozenset[str], count: int) -> list[ast.expr] | None:
-        """The arguments of a load or store with a cache hint."""
+        """Returns the arguments of a load or store with a cache hint; None for any other expression."""
         if not isinstance(node, ast.Call):
             return None
         target = self._scope.resolve(node.func)
@@ -169,7 +168,7 @@ class _Speller(ast.NodeTransformer):
         return node.args
 
     def _spread(self, node: ast.Call, function: FunctionType | None) -> list[ast.expr]:
-        """The arguments, those in a tuple one by one."""
+        """Returns the arguments with each starred tuple expanded into its elements."""
         starred = [arg for arg in node.args if isinstance(arg, ast.Starred)]
         spread: list[ast.expr] = []
         for arg in node.args:
@@ -190,11 +189,11 @@ class _Speller(ast.NodeTransformer):
         return spread
 
     def _length(self, node: ast.expr) -> int | None:
-        """How many parts a tuple has, where the source shows it."""
+        """Returns the length of a tuple if the source shows it, else None."""
         return self._tuples.get(node.id) if isinstance(node, ast.Name) else None
 
     def _triple(self, node: ast.expr) -> ast.expr:
-        """The three parts of `cuda.threadIdx` and the like; any other expression as it is."""
+        """Expands `cuda.threadIdx`, `blockIdx`, `blockDim` or `gridDim` into its three components; returns others unchanged."""
         target = self._scope.resolve(node)
         if not isinstance(target, CudaPath) or target.path not in TRIPLES:
             return node
@@ -226,7 +225,7 @@ class _Speller(ast.NodeTransformer):
 
 
 def _tuples(tree: ast.FunctionDef) -> dict[str, int]:
-    """The variables that are assigned once, and then a tuple that is written out; and how many parts it has."""
+    """Returns the lengths of the variables assigned exactly once, from a tuple display without `*`."""
     stores = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     found: dict[str, int] = {}
     for node in ast.walk(tree):
@@ -242,7 +241,7 @@ def _element(array: ast.expr, index: ast.expr, ctx: ast.expr_context) -> ast.exp
 
 
 def _flagged(body: list[ast.stmt], flag: str) -> list[ast.stmt]:
-    """The statements of a loop's body, in which each of its `break`s sets the flag first."""
+    """Inserts an assignment of the flag before each `break` of a loop's body."""
     done: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, ast.Break):

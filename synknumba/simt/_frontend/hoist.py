@@ -1,4 +1,4 @@
-"""Takes out of an expression what must be a statement of its own, and keeps the order of evaluation.
+"""Hoists operations that must be statements out of expressions, keeping the order of evaluation.
 
 `y = a[i] + shfl_down_sync(m, v, 1)` becomes `e = a[i]`, the exchange, and `y = e + r`.
 """
@@ -14,7 +14,7 @@ from synknumba.simt._frontend.syntax import assign, load, store
 class Hoister(ast.NodeTransformer):
     """Visits statements and expressions.
 
-    A subclass puts statements in `before` while it visits an expression; they end up in front of the statement around it.
+    A subclass appends to `before` while it visits an expression; these statements go in front of the enclosing statement.
     """
 
     def __init__(self, source: Source) -> None:
@@ -23,14 +23,14 @@ class Hoister(ast.NodeTransformer):
         self._count = 0
 
     def fresh(self, word: str) -> str:
-        """A new variable of the generated code."""
+        """Returns a new variable name for the generated code."""
         self._count += 1
         return f"_k_{word}{self._count}"
 
     # ---- statements
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """The statements, each behind what it needs done first."""
+        """Visits statements and returns them, each preceded by the statements hoisted from it."""
         outer = self.before
         done: list[ast.stmt] = []
         for statement in body:
@@ -56,7 +56,7 @@ class Hoister(ast.NodeTransformer):
         node.test = self.visit(node.test)
         first, self.before = self.before, outer
         node.body = self.block(node.body)
-        if first:  # the condition is several statements, done again in each iteration
+        if first:  # the condition takes several statements, repeated in each iteration
             leave = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Break()], [])
             node.body = [*first, ast.copy_location(leave, node), *node.body]
             node.test = ast.Constant(value=True)
@@ -71,7 +71,7 @@ class Hoister(ast.NodeTransformer):
         if not hoisted or not isinstance(target, (ast.Subscript, ast.Attribute)):
             self.before += hoisted
             return node
-        # Python reads the element before it evaluates the value, which may change it.
+        # Python reads the element before it evaluates the value, and the value may change the element.
         parts = [target.value, target.slice] if isinstance(target, ast.Subscript) else [target.value]
         self.before += self._save(parts)
         target.value, *index = parts
@@ -90,7 +90,7 @@ class Hoister(ast.NodeTransformer):
         return node
 
     def assigned(self, targets: list[ast.expr], value: ast.expr) -> tuple[list[ast.expr], ast.expr]:
-        """The targets of an assignment, visited, and its value, which is evaluated before them."""
+        """Visits the targets of an assignment, and returns them with its value, which is evaluated before them."""
         mark = len(self.before)
         new = [cast(ast.expr, self.visit(target)) for target in targets]
         if len(self.before) == mark:
@@ -105,7 +105,7 @@ class Hoister(ast.NodeTransformer):
     # ---- expressions
 
     def in_order(self, children: list[ast.expr]) -> list[ast.expr]:
-        """Visits expressions that are evaluated one after the other."""
+        """Visits expressions that are evaluated left to right."""
         done: list[ast.expr] = []
         for child in children:
             mark = len(self.before)
@@ -116,13 +116,13 @@ class Hoister(ast.NodeTransformer):
         return done
 
     def _save(self, earlier: list[ast.expr]) -> list[ast.stmt]:
-        """Assignments of the expressions that what follows might change, which are then replaced by variables."""
+        """Replaces expressions that later statements might change by variables, in place, and returns their assignments."""
         saved: list[ast.stmt] = []
         earlier[:] = [self._saved(node, saved) for node in earlier]
         return saved
 
     def _saved(self, node: ast.expr, saved: list[ast.stmt]) -> ast.expr:
-        if isinstance(node, ast.Slice):  # it cannot stand by itself, but its bounds can
+        if isinstance(node, ast.Slice):  # not an expression of its own, but its bounds are
             for name, part in _bounds(node).items():
                 setattr(node, name, self._saved(part, saved))
             return node
@@ -180,6 +180,6 @@ class Hoister(ast.NodeTransformer):
 
 
 def _bounds(node: ast.Slice) -> dict[str, ast.expr]:
-    """The parts of a slice that are written, in their order."""
+    """Returns the parts present in a slice, in source order."""
     parts = {name: getattr(node, name) for name in ("lower", "upper", "step")}
     return {name: part for name, part in parts.items() if part is not None}

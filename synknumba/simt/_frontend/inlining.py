@@ -1,8 +1,7 @@
-"""A device function with barriers or shared memory in place of its call: they are those of the kernel.
+"""Inlining of device functions that have barriers or shared memory, which must belong to the kernel.
 
-Its statements come in front of the one around the call, and its result takes the place of the call.
-
-The statements of a device function for another place: other names of variables, assignments instead of `return`.
+The statements of the device function go in front of the statement that contains the call, and its result replaces the call. Its
+variables are renamed, and each `return` becomes an assignment.
 """
 
 import ast
@@ -17,12 +16,12 @@ from synknumba.simt._frontend.thread_code import ThreadCode
 
 
 def renamed(body: list[ast.stmt], names: Mapping[str, str], values: Mapping[str, ast.expr]) -> list[ast.stmt]:
-    """The statements with other variables.
+    """Returns a copy of the statements with variables renamed or replaced.
 
     Args:
         body: the statements; not changed.
-        names: the new name of each variable.
-        values: what stands for the variables that are only read.
+        names: new name of each variable.
+        values: expressions that replace variables which are only read.
     """
     renamer = _Renamer(names, values)
     return [renamer.visit(copy.deepcopy(statement)) for statement in body]
@@ -39,21 +38,21 @@ class _Renamer(ast.NodeTransformer):
 
 
 def last_return(body: list[ast.stmt]) -> tuple[list[ast.stmt], ast.expr | None] | None:
-    """The statements before a function's only `return`, its last statement, and the value; None for other functions."""
+    """Splits a body whose only `return` is its last statement into the rest and the value; None for other bodies."""
     if body and isinstance(body[-1], ast.Return) and not has_return(body[:-1]):
         return body[:-1], body[-1].value
     return None
 
 
 class ReturnsAssigned:
-    """Replaces each `return value` by `result = value`, and keeps what follows from running.
+    """Replaces each `return value` by `result = value`, and skips the statements after it.
 
-    What follows an `if` that returns becomes its `else`. Where that cannot be, as behind a loop that may return, it goes under
-    a condition on a flag.
+    Statements after an `if` that returns move into its `else`. Where that is impossible, as after a loop that may return, they
+    are guarded by a flag.
 
     Args:
-        result: the variable that gets the value.
-        flag: the variable that says whether the function has returned.
+        result: variable assigned the value.
+        flag: variable that is true once the function has returned.
     """
 
     def __init__(self, result: str, flag: str) -> None:
@@ -61,7 +60,7 @@ class ReturnsAssigned:
         self._flagged = False
 
     def lower(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """The statements without `return`."""
+        """Returns the statements without `return`."""
         at = body[0] if body else None
         done = self._lower(body, loops=0)
         if not self._flagged or at is None:
@@ -94,14 +93,14 @@ class ReturnsAssigned:
             statement.body = self._lower(statement.body, loops=inside)
             statement.orelse = self._lower(statement.orelse, loops=inside)
         done = [statement]
-        if loops and inside > loops:  # a loop in a loop: leave the outer one too
+        if loops and inside > loops:  # nested loop: leave the outer one too
             done += statements(f"if {self._flag}:\n    break", statement)
             return done + self._lower(rest, loops=loops)
         behind = self._lower(rest, loops=loops)
         if behind and not loops:
             guard = ast.If(ast.UnaryOp(ast.Not(), load(self._flag)), behind, [])
             return [*done, place(guard, statement)]
-        return done + behind  # in a loop, `break` has left already
+        return done + behind  # in a loop, `break` has already left
 
     def _return(self, statement: ast.Return, *, loops: int) -> list[ast.stmt]:
         done: list[ast.stmt] = []
@@ -115,7 +114,7 @@ class ReturnsAssigned:
 
 
 class _Without(ast.NodeTransformer):
-    """Removes the assignments of a variable that nothing reads."""
+    """Removes the assignments of a variable that is never read."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -126,7 +125,7 @@ class _Without(ast.NodeTransformer):
 
 
 def _returns(body: list[ast.stmt]) -> bool:
-    """Whether the statements surely end in a `return`."""
+    """Returns whether every path through the statements ends in a `return`."""
     if not body:
         return False
     last = body[-1]
@@ -136,11 +135,11 @@ def _returns(body: list[ast.stmt]) -> bool:
 
 
 class Paster:
-    """Pastes device functions into one function.
+    """Inlines device functions into one function.
 
     Args:
-        code: of the function that they are pasted into; it gets their arrays and what they need.
-        variables: of that function; those of the pasted ones are added.
+        code: the caller's code; gets the callees' arrays, global names and flags.
+        variables: the caller's variables; the callees' renamed variables are added.
     """
 
     def __init__(self, code: ThreadCode, variables: Locals) -> None:
@@ -148,11 +147,11 @@ class Paster:
         self._shared: dict[tuple[int, str, str], str] = {}
 
     def paste(self, called: ThreadCode, args: list[ast.expr], at: ast.Call) -> tuple[list[ast.stmt], ast.expr]:
-        """The statements that a call stands for, and its value.
+        """Returns the statements that replace a call, and the expression of its value.
 
         Args:
             called: the device function.
-            args: its arguments, evaluated already.
+            args: its arguments, already translated.
             at: the call.
         """
         self._code.needs_block = True
@@ -172,7 +171,7 @@ class Paster:
     def _variables_of(
         self, called: ThreadCode, args: list[ast.expr], at: ast.Call
     ) -> tuple[list[ast.stmt], dict[str, str], dict[str, ast.expr]]:
-        """The assignments of arguments to new variables, the new names, and what stands for the names that have none."""
+        """Returns assignments of arguments to new variables, the new names, and the expressions for names without one."""
         word = called.source.tree.name
         changed = assigned_names(called.body)
         names = {name: self._variables.new(name, word) for name in changed}
@@ -191,12 +190,12 @@ class Paster:
         return given, names, values
 
     def _take_shared_arrays(self, called: ThreadCode, names: dict[str, str], values: dict[str, ast.expr], at: ast.Call) -> None:
-        """Gives the shared arrays of the device function names in the caller."""
+        """Adds the shared arrays of the device function to the caller, under new names."""
         for name, array in called.shared_arrays.items():
             dtype = cast(ast.Expr, renamed([place(ast.Expr(array.dtype), at)], names, values)[0]).value
             self._variables.check_known_at_launch(dtype, at)
             key = (id(called), name, ast.unparse(dtype))
-            if key not in self._shared:  # every call of a function has the same array, as on a GPU
+            if key not in self._shared:  # all calls of a function share one array, as on a GPU
                 self._shared[key] = self._variables.new(name, called.source.tree.name)
             names[name] = self._shared[key]
             self._code.shared_arrays[names[name]] = SharedArray(array.shape, dtype, array.at)

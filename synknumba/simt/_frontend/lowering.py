@@ -1,7 +1,7 @@
-"""From CUDA's words to plain names: the second layer of the compiler.
+"""Lowers CUDA's operations to plain names: the second stage of the compiler.
 
-The result is one thread's code in plain Python: thread indices are variables, the operations that need no other thread are
-functions, barriers and collectives are statements of their own, and what cannot be run has been refused.
+The result is the code of one thread in plain Python: thread indices are variables, operations that involve no other thread are
+functions, barriers and collectives are statements of their own. Unsupported constructs raise `KernelError`.
 """
 
 import ast
@@ -53,18 +53,21 @@ from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 
 
 class Devices:
-    """The device functions of one kernel, each translated once for each set of signatures and of replaced parameters."""
+    """The device functions of one kernel, translated once per combination of signatures and fixed parameters."""
 
     def __init__(self) -> None:
         self._known: dict[FunctionType, dict[Any, DeviceFunction | None]] = {}
         self.parameters = FixedParameters()
 
     def translate(self, device: DeviceFunction, *, optional: bool = False) -> DeviceFunction | None:
-        """The function's translation, the one made before if there is one.
+        """Translates a device function, or returns its earlier translation.
 
         Args:
             device: the function, not translated yet.
-            optional: whether it can also be called as it is; None is returned if it cannot be translated.
+            optional: whether Numba can compile it untranslated; a failed translation then returns None.
+
+        Raises:
+            KernelError: the function cannot be translated and `optional` is false, or it has more than `MAX_VARIANTS` variants.
         """
         known = self._known.setdefault(device.function, {})
         if device.variant in known:
@@ -84,15 +87,15 @@ class Devices:
 
 
 def translate_names(function: FunctionType, devices: Devices, device: DeviceFunction | None = None) -> ThreadCode:
-    """One thread's code of a kernel or a device function, in plain names.
+    """Returns the code of one thread of a kernel or a device function.
 
     Args:
-        function: the plain function.
-        devices: the device functions translated so far.
-        device: what stands for the function itself, if it is a device function: it may call itself.
+        function: the plain Python function.
+        devices: device functions translated so far.
+        device: entry of the function itself if it is a device function; None for a kernel.
 
     Raises:
-        KernelError: it uses something that the CPU cannot run.
+        KernelError: the function uses a construct that the CPU cannot run.
     """
     source = read_source(function)
     source = spelled(fix(source, device.fixed) if device else source)
@@ -102,7 +105,7 @@ def translate_names(function: FunctionType, devices: Devices, device: DeviceFunc
     if device.declared:
         Conversions(code, device.declared).apply()
     if device.is_recursive:
-        code.uses_state = True  # the calls inside it, translated before this was known, pass the state
+        code.uses_state = True  # its recursive calls were translated first, and pass the state
         if code.needs_block:
             raise source.refusal(
                 source.tree, "a recursive device function with a barrier or shared memory", "write it as a loop"
@@ -122,7 +125,7 @@ class _Translator(Hoister):
         self.variables = Locals(code.source, scope)
         self.paster = Paster(code, self.variables)
         self._groups: set[str] = set()
-        while (groups := self._grid_groups(tree)) != self._groups:  # one may be another name for another
+        while (groups := self._grid_groups(tree)) != self._groups:  # a variable may be assigned from another one
             self._groups = groups
         self.code.names_grid = any(isinstance(node, ast.Call) and self._is_grid(node) for node in walk(tree))
 
@@ -131,7 +134,7 @@ class _Translator(Hoister):
         return self.code
 
     def _grid_groups(self, tree: ast.FunctionDef) -> set[str]:
-        """The variables that stand for the whole grid, as after `g = cuda.cg.this_grid()`."""
+        """Returns the variables that hold the group of the whole grid, as after `g = cuda.cg.this_grid()`."""
         return {
             node.targets[0].id
             for node in walk(tree)
@@ -144,7 +147,7 @@ class _Translator(Hoister):
         return isinstance(node, ast.Call) and self._path(node.func) == "cg.this_grid"
 
     def _path(self, node: ast.expr) -> str | None:
-        """The path below `numba.cuda` that an expression stands for."""
+        """Returns the path below `numba.cuda` that an expression resolves to, else None."""
         target = self.scope.resolve(node)
         return target.path if isinstance(target, CudaPath) else None
 
@@ -187,7 +190,7 @@ class _Translator(Hoister):
         return node
 
     def _array(self, made: ast.Call, path: str, name: str) -> ast.stmt:
-        """Makes the array that a variable stands for; nothing else may be assigned to it."""
+        """Declares a shared or local array; the variable must have no other assignment."""
         shape_node, dtype_node = array_arguments(path, made, self.scope)
         shape, dtype = shape_of(shape_node, self.scope, dynamic=path == "shared.array"), self._dtype(dtype_node)
         check_size(path, shape, known_dtype(dtype_node, self.scope), made, self.scope)
@@ -229,7 +232,7 @@ class _Translator(Hoister):
         return known or self.generic_visit(node)  # type: ignore[return-value]
 
     def _known(self, node: ast.expr, value: Any) -> ast.expr | None:
-        """What stands for a member of `numba.cuda`, a device function or a function of `math`; None for other values."""
+        """Returns the replacement of a `numba.cuda` member, a device function or a `math` function; None for other values."""
         if isinstance(value, CudaPath):
             return self._operation(node, value.path)
         device = self._device(value)
@@ -240,7 +243,7 @@ class _Translator(Hoister):
         return None
 
     def _operation(self, node: ast.expr, path: str) -> ast.expr:
-        """What stands for a member of `numba.cuda` that is read, or called as a function that needs nothing else."""
+        """Returns the replacement of a member of `numba.cuda`: thread state, constant, type or function."""
         if path in INDICES:
             return self._state(node, INDICES[path])
         if path == "laneid":
@@ -294,7 +297,7 @@ class _Translator(Hoister):
         return node
 
     def _positional(self, node: ast.Call, device: DeviceFunction) -> list[ast.expr]:
-        """The arguments of a call by position, default values among them, for the parameters that are left."""
+        """Returns the arguments of a call by position, defaults included, without those of fixed parameters."""
         function = device.function
         names = function.__code__.co_varnames[: function.__code__.co_argcount]
         given = arguments(node, function)
@@ -367,7 +370,8 @@ class _Translator(Hoister):
         declared = declared_signatures(value)
         fixed = {name: as_declared(value, declared, names.index(name)) for name, value in fixed.items()}
         declared = tuple(one.without(map(names.index, fixed)) for one in declared)
-        # A GPU runs an njit function by its own rules too: no ZeroDivisionError, products and sums contracted.
+        # An njit function is translated too, since on a GPU it follows CUDA's rules: no ZeroDivisionError, products and sums
+        # contracted. Without CUDA names it can be called untranslated if that fails.
         optional = is_njit_function(value) and not self.scope.mentions_cuda(function)
         return self.devices.translate(DeviceFunction(function, declared, fixed), optional=optional)
 
@@ -376,7 +380,7 @@ class _Translator(Hoister):
 
 
 def _split_tuple(node: ast.Assign) -> ast.stmt | list[ast.stmt]:
-    """`x, y = a, b` as two assignments, where no right side reads a left side; the analyses see more that way."""
+    """Splits `x, y = a, b` if the right side reads no target: the analyses handle single assignments only."""
     target, value = node.targets[0], node.value
     if len(node.targets) != 1 or not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
         return node

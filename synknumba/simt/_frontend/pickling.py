@@ -1,9 +1,11 @@
-"""Pickles of kernels that no module holds under their name: functions inside others, and those of a script.
+"""Pickling of kernels, and of the functions that `cuda.declare_device` declares.
 
-`pickle` cannot do these, `cloudpickle` can. So a kernel's pickle holds one of cloudpickle's, in which everything else is plain:
-a function may lead back to its kernel.
+Kernels defined inside functions or in a script cannot be imported by name. `pickle` cannot serialise them, `cloudpickle` can: a
+kernel's pickle contains one made by cloudpickle. Kernels met inside that one are pickled by value, not as nested pickles,
+because a function may refer back to its kernel and only a single pickler's memo resolves the cycle.
 
-Functions in CUDA C or PTX that kernels call, as `cuda.declare_device` makes them known to Numba: to this process alone.
+A CUDA C or PTX function declared by `cuda.declare_device` is registered with Numba in the declaring process only. Its pickle
+holds the arguments of the declaration, and unpickling declares it again.
 """
 
 import pickle
@@ -17,41 +19,41 @@ import cloudpickle
 
 
 def is_foreign(value: object) -> bool:
-    """Whether the value is what `cuda.declare_device` returns."""
+    """Returns whether the value was returned by `cuda.declare_device`."""
     kind = type(value)
     return kind.__name__ == "ExternFunction" and kind.__module__.startswith("numba.")
 
 
 def reduce_foreign(function: Any) -> tuple[Any, ...]:
-    """What a pickle holds of one: how it is declared.
+    """Returns the `__reduce__` value of a foreign function: the arguments of its declaration.
 
     Args:
-        function: one that is declared in this process.
+        function: foreign function declared in this process.
     """
     return _declared, (cloudpickle.dumps((function.name, function.sig, _options(function))),)
 
 
-@cache  # two of one name are two functions to the linker, which then refuses the second
+@cache  # declared twice, it would be two functions of one name, and the linker rejects the second
 def _declared(packed: bytes) -> Any:
     from numba import cuda
 
-    name, signature, options = pickle.loads(packed)  # noqa: S301  # a part of the pickle that is being read
+    name, signature, options = pickle.loads(packed)  # noqa: S301  # part of the pickle being read
     if "link" in options:
         options["link"] = [_linked(code) for code in options["link"]]
     return cuda.declare_device(name, signature, **options)
 
 
-@cache  # as one that several functions are in
+@cache  # functions of one linked file share one object
 def _linked(packed: bytes) -> Any:
-    return pickle.loads(packed)  # noqa: S301  # as above
+    return pickle.loads(packed)  # noqa: S301  # part of the pickle being read
 
 
 def _options(function: Any) -> dict[str, Any]:
-    """The arguments of `cuda.declare_device` beside name and signature, as Numba has them; what is linked as pickles."""
+    """Returns the keyword arguments of `cuda.declare_device`, read back from Numba; linked files are pickled one by one."""
     from numba.cuda.descriptor import cuda_target
 
-    ((_, lowering),) = cuda_target.target_context._defns[function].versions  # noqa: SLF001  # there is no other way
-    if not lowering.libs:  # the numba.cuda that comes with Numba has no other arguments
+    ((_, lowering),) = cuda_target.target_context._defns[function].versions  # noqa: SLF001  # Numba has no public accessor
+    if not lowering.libs:  # the numba.cuda bundled with Numba has no such arguments
         return {}
     (library,), (descriptor,) = lowering.libs, lowering.__defaults__
     abi = "c" if type(descriptor.call_conv).__name__ == "CUDACABICallConv" else "numba"
@@ -64,7 +66,7 @@ _inside: ContextVar[bool] = ContextVar("inside", default=False)
 
 @contextmanager
 def by_one_pickler() -> Iterator[None]:
-    """Kernels that are pickled meanwhile, by a pickler that does functions, are not put into pickles of their own."""
+    """Context in which kernels are pickled by value; the caller's pickler must handle functions, as cloudpickle does."""
     token = _inside.set(True)
     try:
         yield
@@ -73,7 +75,7 @@ def by_one_pickler() -> Iterator[None]:
 
 
 def reduce_object(make: Callable[..., Any], parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What `__reduce__` returns of an object that `make(*parts)` makes again."""
+    """Returns the `__reduce__` value of an object that `make(*parts)` rebuilds."""
     if _inside.get():
         return make, parts
     with by_one_pickler():
@@ -82,5 +84,5 @@ def reduce_object(make: Callable[..., Any], parts: tuple[Any, ...]) -> tuple[Any
 
 
 def _made(packed: bytes) -> Any:
-    make, parts = pickle.loads(packed)  # noqa: S301  # a part of the pickle that is being read
+    make, parts = pickle.loads(packed)  # noqa: S301  # part of the pickle being read
     return make(*parts)

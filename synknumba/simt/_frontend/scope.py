@@ -1,14 +1,11 @@
-"""What the names in a kernel stand for.
+"""Name resolution in kernels: global names, members of `numba.cuda`, local variables, index types.
 
-They are resolved to objects, not compared as text: `cuda.grid`, `numba.cuda.grid`, `nc.grid` and an imported `grid` are all the
-same function.
+Global names are resolved to objects, not compared as text: `cuda.grid`, `numba.cuda.grid`, `nc.grid` and an imported `grid` are
+all the same function. Local variables include those of inlined device functions, renamed where names clash.
 
-The variables of a function that is being translated, and those of the functions pasted into it.
-
-Where it matters that indices are int32 in CUDA.
-
-`cuda.threadIdx.x` and its like are int32 there, `cuda.grid(1)` is int64. Here all are int64, as the loops over threads are, and
-that shows in few places: operations on bits, and the choice between signatures of a device function.
+In CUDA, `cuda.threadIdx.x` and the other indices are int32, and `cuda.grid(1)` is int64. Here all are int64, like the loop
+variables over threads. The difference is visible in two places only, where indices are converted to int32: bit operations, and
+overload resolution among the signatures of a device function.
 """
 
 import ast
@@ -30,30 +27,36 @@ from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 
 @dataclass(frozen=True, slots=True)
 class CudaPath:
-    """Something below the module `numba.cuda`, by its dotted path."""
+    """Dotted path of a member of `numba.cuda`, such as "atomic.add"; empty for the module itself."""
 
     path: str
 
 
 class _Missing:
-    """Stands for a name that is not known before the kernel runs."""
+    """Type of `MISSING`, the result for a name that has no value at translation."""
 
 
 MISSING: Final = _Missing()
 
 
 def is_device_function(value: object) -> bool:
-    """Whether the value is made by `cuda.jit`, by the simulator's `cuda.jit`, or by `simt.jit`."""
+    """Returns whether the value was made by `cuda.jit`, the simulator's `cuda.jit` or `simt.jit`."""
     return type(value).__name__ in {"CUDADispatcher", "FakeCUDAKernel"} or hasattr(value, "__simt_kernel__")
 
 
 def is_njit_function(value: object) -> bool:
-    """Whether the value is made by `njit`."""
+    """Returns whether the value was made by `njit`."""
     return type(value).__name__ == "CPUDispatcher"
 
 
 class Scope:
-    """Finds out what the names in a function stand for."""
+    """Resolves the names in a function.
+
+    Attributes:
+        source: the function.
+        locals: its parameters, variables and inner functions.
+        constants: local variables assigned once, and the expressions assigned.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -63,7 +66,7 @@ class Scope:
         self._paths = _members(self._cuda)
 
     def resolve(self, node: ast.expr) -> Any:
-        """What a name, or a chain of attributes that begins with one, stands for: an object, a `CudaPath` or `MISSING`."""
+        """Resolves a name, or a chain of attributes that begins with one, to an object, a `CudaPath` or `MISSING`."""
         if isinstance(node, ast.Name):
             if node.id in self.locals:
                 return MISSING
@@ -90,7 +93,7 @@ class Scope:
         return value
 
     def mentions_cuda(self, function: FunctionType, seen: set[FunctionType] | None = None) -> bool:
-        """Whether a function, or an njit function that it calls, names anything of `numba.cuda`."""
+        """Returns whether a function, or an njit function that it calls, refers to `numba.cuda` or a device function."""
         seen = seen if seen is not None else set()
         if function in seen:
             return False
@@ -104,15 +107,15 @@ class Scope:
 
 
 def _members(cuda: ModuleType) -> dict[int, str]:
-    """The path below `numba.cuda` of what is found there, by the object's identity: a program may have another name for it."""
+    """Maps the id of each member of `numba.cuda` to its path; a program may have imported it under another name."""
     paths = {id(value): name for name, value in vars(cuda).items() if isinstance(value, FunctionType)}
     return paths | {id(getattr(cuda, head)): head for head in HEADS if hasattr(cuda, head)}
 
 
 def _path_in_module(value: Any) -> str | None:
-    """The path of a module below `numba.cuda` whose functions are for kernels, or of such a function.
+    """Returns the path of a `numba.cuda` submodule whose functions are for kernels, or of one of its functions.
 
-    Whatever else is defined in some module below `numba.cuda` is nothing special.
+    Returns None for all other values, including those defined in other submodules of `numba.cuda`.
     """
     home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     package, _, module = str(home).rpartition(".")
@@ -124,15 +127,15 @@ def _path_in_module(value: Any) -> str | None:
     return f"{module}.{value.__name__}" if is_its_own else None
 
 
-# Names that only kernels use whose threads work together.
+# Names used only by kernels whose threads cooperate.
 _BLOCK_WORDS = frozenset({"shared", "cg", *BARRIER_PATHS, *COLLECTIVES})
 
 
 def splits_block(function: FunctionType) -> bool:
-    """Whether code for one size of block is likely to be much faster, as far as can be told without translating.
+    """Estimates, without translating, whether code specialised for a block size is much faster.
 
-    That is where barriers, shared memory or warps cut a kernel, going by the names in it and in the functions that it calls;
-    and where a loop may be turned inside out, so that the innermost loop is as long as the block.
+    True for kernels split into regions by barriers, shared memory or warp operations, judged by the names in the kernel and the
+    functions it calls. True for kernels with a loop too, since loop inversion may make the innermost loop as long as the block.
     """
     if any(instruction.opname.startswith("JUMP_BACKWARD") for instruction in dis.get_instructions(function)):
         return True
@@ -154,12 +157,12 @@ def splits_block(function: FunctionType) -> bool:
 
 
 def _names_in(function: FunctionType) -> tuple[str, ...]:
-    """The names in a function's code that are not its own variables: globals, attributes, those of functions around it."""
+    """Returns the names in a function's code other than local variables: globals, attributes, closure variables."""
     return (*function.__code__.co_names, *function.__code__.co_freevars)
 
 
 def _values_named(function: FunctionType) -> list[Any]:
-    """What these names stand for; as they may be attributes too, whatever the modules among the values have by these names."""
+    """Returns the values of these names, and all members of modules among them that have one of these names."""
     names = _names_in(function)
     values = [function.__globals__[name] for name in names if name in function.__globals__]
     values += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
@@ -169,14 +172,14 @@ def _values_named(function: FunctionType) -> list[Any]:
 
 
 def _names_of_functions(tree: ast.FunctionDef) -> set[str]:
-    """The functions inside a function, and their parameters."""
+    """Returns the names of functions inside a function, and of their parameters."""
     inner = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Lambda)) and node is not tree]
     params = {node.arg for function in inner for node in ast.walk(function.args) if isinstance(node, ast.arg)}
     return params | {node.name for node in inner if isinstance(node, ast.FunctionDef)}
 
 
 def _constants(source: Source) -> dict[str, ast.expr]:
-    """The local variables assigned once, by a plain statement, and their values: `n = 16`, then `shape=n`."""
+    """Returns the expressions of local variables assigned once, as in `n = 16`; not those with a call or a subscript."""
     stores = Counter(node.id for node in walk(source.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     return {
         name: value
@@ -188,7 +191,7 @@ def _constants(source: Source) -> dict[str, ast.expr]:
 
 
 def _assignments(tree: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
-    """The variables and values of all assignments that name both, each of `n, m = 16, 4` among them."""
+    """Yields the variable and expression of each plain assignment, with `n, m = 16, 4` split into two."""
     for node in walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
@@ -207,10 +210,10 @@ def _is_filled(cell: Any) -> bool:
 
 
 class Locals:
-    """The variables of one function.
+    """The local variables of one function, and new names for those of functions inlined into it.
 
     Args:
-        source: the function, as the user wrote it.
+        source: the function as the user wrote it.
         scope: its names.
     """
 
@@ -221,11 +224,11 @@ class Locals:
         self._stores = Counter(stored)
 
     def is_assigned_once(self, name: str) -> bool:
-        """Whether the function has one assignment to the variable."""
+        """Returns whether the function assigns the variable exactly once."""
         return self._stores[name] == 1
 
     def new(self, name: str, function: str) -> str:
-        """A new variable, for one of a function that is pasted."""
+        """Returns a new variable name, for a variable of an inlined function."""
         number, new = 1, f"{name}_{function}"
         while new in self._taken or new in self._source.scope:
             number += 1
@@ -234,10 +237,10 @@ class Locals:
         return new
 
     def check_known_at_launch(self, dtype: ast.expr, at: ast.AST) -> None:
-        """Refuses the dtype of a shared array that is made of variables: the array is there before they are.
+        """Rejects a shared array whose dtype depends on variables: the array is allocated before they are assigned.
 
         Raises:
-            KernelError: the dtype reads a variable that is not an argument, or an argument that is assigned to.
+            KernelError: the dtype reads a variable that is not a parameter, or a parameter that is assigned to.
         """
         for name in sorted(read_names(dtype) & self._taken):
             if name not in self._source.params or self._stores[name]:
@@ -245,12 +248,12 @@ class Locals:
                 raise self._source.refusal(at, construct, "write the dtype, or `x.dtype` of an argument of the kernel")
 
 
-# Operations below `numba.cuda` whose result depends on how many bits an integer has.
+# Operations of `numba.cuda` whose result depends on the width of an integer.
 OF_THE_WIDTH: Final = frozenset({"brev", "clz", "ffs", "popc"})
 
 
 def is_index(node: ast.expr, scope: Scope) -> bool:
-    """Whether an expression is an index, a size or a lane, or a variable that is never anything else."""
+    """Returns whether an expression is an index, a size, a lane or the warp size, or a variable bound only to one."""
     followed: set[str] = set()
     while isinstance(node, ast.Name) and node.id in scope.constants and node.id not in followed:
         followed.add(node.id)
@@ -260,11 +263,11 @@ def is_index(node: ast.expr, scope: Scope) -> bool:
 
 
 def as_in_cuda(nodes: list[ast.expr], scope: Scope, int32: Callable[[ast.expr], ast.expr]) -> list[ast.expr]:
-    """The arguments of a call, indices among them as int32.
+    """Returns the arguments of a call, with indices converted to int32.
 
     Args:
-        nodes: the expressions.
-        scope: what their names stand for.
-        int32: makes the expression that converts one.
+        nodes: the arguments.
+        scope: names of the caller.
+        int32: returns the expression that converts its argument.
     """
     return [int32(node) if is_index(node, scope) else node for node in nodes]

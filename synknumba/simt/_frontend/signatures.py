@@ -1,4 +1,4 @@
-"""The signatures that kernels and device functions are declared with, and how the arguments of a launch are fitted to them."""
+"""Declared signatures of kernels and device functions: parsing, overload resolution, conversion of launch arguments."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from synknumba._errors import ArgumentError
 
 Signature = tuple[types.Type, ...]
 
-# CUDA's limit on a grid along x. One core runs the blocks in turn, so a grid that synchronises may have as many as any other.
+# CUDA's limit on a grid along x. One core runs the blocks in turn, so a cooperative grid has no smaller limit.
 MAX_GRID = 2**31 - 1
 
 
@@ -23,48 +23,48 @@ class Overload:
     """A kernel compiled for one list of argument types.
 
     Attributes:
-        cooperative: whether the kernel asks for the group of the whole grid, as it must to synchronise it.
+        cooperative: whether the kernel calls `cuda.cg.this_grid()`, as a grid barrier requires.
     """
 
     signature: Signature
     cooperative: bool
 
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
-        """How many blocks a grid that synchronises may have: as many as any grid, since one core runs them in turn."""
+        """Returns the largest number of blocks of a cooperative grid: that of any grid, since one core runs them in turn."""
         del blockdim, dynsmemsize
         return MAX_GRID
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One signature.
+    """A declared signature.
 
     Attributes:
-        args: the types of the arguments.
-        result: the type of the result; None where the compiler finds it out.
+        args: types of the arguments.
+        result: type of the result; None if the compiler infers it.
     """
 
     args: tuple[types.Type, ...]
     result: types.Type | None
 
     def without(self, positions: Iterable[int]) -> "Declared":
-        """The signature of the function without the parameters at these positions."""
+        """Returns the signature with the parameters at these positions removed."""
         left_out = frozenset(positions)
         return Declared(tuple(kind for place, kind in enumerate(self.args) if place not in left_out), self.result)
 
 
 def declared_signatures(value: Any) -> tuple[Declared, ...]:
-    """The signatures that the decorator of a function was given; none if it is compiled for whatever it is called with."""
+    """Returns the signatures given to a function's decorator; empty if the function is compiled for any argument types."""
     if hasattr(value, "__simt_kernel__"):
         return value.signatures_given  # type: ignore[no-any-return]
-    # Numba has no public name for it; `njit` and `cuda.jit` compile the declared signatures at once, and then no other.
+    # Numba has no public accessor: given signatures, `njit` and `cuda.jit` compile these at once and disable further ones.
     if getattr(value, "_can_compile", True):
         return ()
     return tuple(Declared(tuple(args), made.signature.return_type) for args, made in value.overloads.items())
 
 
 def as_declared(value: Any, declared: Iterable[Declared], position: int) -> Any:
-    """A constant as the declared types of a parameter make it, if it is a number and they agree."""
+    """Converts an integer constant to the declared type of a parameter, if all signatures agree on the type."""
     kinds = {one.args[position] for one in declared if position < len(one.args)}
     if len(kinds) != 1 or not isinstance(value, (int, np.integer)):
         return value
@@ -72,10 +72,10 @@ def as_declared(value: Any, declared: Iterable[Declared], position: int) -> Any:
 
 
 def best_declared(name: str, declared: Sequence[Declared], kinds: tuple[types.Type, ...]) -> Declared:
-    """The signature that fits arguments of these types best, by Numba's rules for calls in compiled code.
+    """Returns the signature that fits these argument types best, by Numba's rules for calls in compiled code.
 
     Raises:
-        NumbaTypeError: none fits.
+        NumbaTypeError: no signature fits.
     """
     kinds = tuple(types.unliteral(kind) for kind in kinds)
     cases = [signature(types.none, *one.args) for one in declared]
@@ -90,7 +90,7 @@ def best_declared(name: str, declared: Sequence[Declared], kinds: tuple[types.Ty
 
 
 def parse_signatures(given: Any) -> tuple[Declared, ...]:
-    """The signatures given to the decorator: none, one, or a list of them."""
+    """Parses the signatures given to the decorator: None, one, or a list."""
     if given is None:
         return ()
     listed = given if isinstance(given, list) else [given]
@@ -99,11 +99,11 @@ def parse_signatures(given: Any) -> tuple[Declared, ...]:
 
 
 def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signature) -> Signature:
-    """The signature that fits arguments of these types best, by Numba's own rules for overloads.
+    """Returns the signature that fits these argument types best, by Numba's overload resolution.
 
     Raises:
-        ArgumentError: none fits.
-        TypeError: several fit equally well.
+        ArgumentError: no signature fits.
+        TypeError: several signatures fit equally well.
     """
     cases = [signature(types.none, *one) for one in signatures]
     context = cpu_target.typing_context
@@ -118,9 +118,9 @@ def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signat
 
 
 def fit(signature: Signature, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments, numbers among them converted to the types of the signature."""
+    """Returns the arguments with numbers converted to the types of the signature."""
     if len(signature) != len(args):
-        return args  # the call says how many there must be
+        return args  # the call reports the mismatch
     return tuple(
         _converted(as_dtype(kind), arg) if isinstance(kind, (types.Number, types.Boolean)) else arg
         for kind, arg in zip(signature, args, strict=True)
@@ -130,6 +130,6 @@ def fit(signature: Signature, args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _converted(dtype: np.dtype[Any], value: Any) -> Any:
     try:
         return dtype.type(value)
-    except OverflowError:  # an int that does not fit keeps its low bits, as it does on a GPU
+    except OverflowError:  # an int too large for the type is cut to its low bits, as on a GPU
         bits = 8 * dtype.itemsize
         return np.array(value & ((1 << bits) - 1), f"u{dtype.itemsize}").view(dtype)[()]

@@ -1,16 +1,13 @@
-"""From a Python function to its syntax tree: the first layer of the compiler.
+"""Reads a Python function into a syntax tree: the first stage of the compiler.
 
-Every node keeps the line it has in the user's file. What a kernel may not contain, whatever it computes, is refused here.
+Every node keeps its line in the user's file. Syntax that no kernel may contain is rejected here.
 
-The source of a lambda.
+Lambdas: `inspect` returns the lines of the enclosing statement, which may contain several lambdas and need not parse by itself.
+The whole file is therefore parsed, and the lambda identified by the positions of its code.
 
-`inspect` gives the lines of the statement around it, which may hold several lambdas and need not be readable by itself. So the
-whole file is read, and the lambda found in it by the place of its code.
-
-Functions and lambdas inside a function become device functions beside it.
-
-The variables of the outer function that one reads become its first parameters, and every call passes them as they are then,
-which is what a closure reads:
+Inner functions: functions and lambdas inside a function are lifted out and become device functions. The variables of the outer
+function that an inner one reads become its first parameters, and every call passes their current values, as a closure would
+read them:
 
     def kernel(x, out):                          def add(bias, v):
         bias = x[0]                                  return v + bias
@@ -19,7 +16,8 @@ which is what a closure reads:
         out[0] = add(x[1])                           bias = x[0]
                                                      out[0] = add(bias, x[1])
 
-A variable that holds one constant is replaced by it. Functions inside such a function have their turn when it is translated.
+A variable assigned once, from a constant, is replaced by the constant. Functions nested more deeply are lifted when the
+function around them is translated.
 """
 
 import ast
@@ -40,21 +38,21 @@ NAME: Final = "lambda_"
 
 
 def identifier(function: FunctionType) -> str:
-    """The function's name, or a word for one that has none."""
+    """Returns the function's name, or a substitute for a lambda."""
     return function.__name__ if function.__name__.isidentifier() else NAME
 
 
 def is_lambda(function: FunctionType) -> bool:
-    """Whether the function was written as a lambda."""
+    """Returns whether the function was written as a lambda."""
     return function.__code__.co_name == "<lambda>"
 
 
 def lambda_definition(function: FunctionType) -> ast.FunctionDef | None:
-    """The lambda as a `def` that returns its value; None if it cannot be told from another one.
+    """Returns the lambda as a `def` that returns its value; None if it cannot be told from another lambda.
 
     Raises:
         OSError: the source cannot be found.
-        SyntaxError: it cannot be read.
+        SyntaxError: the source cannot be parsed.
     """
     lines, _ = inspect.findsource(function)
     tree = ast.parse("".join(lines))
@@ -72,8 +70,8 @@ def lambda_definition(function: FunctionType) -> ast.FunctionDef | None:
 
 
 def _around(function: FunctionType, found: list[ast.Lambda]) -> list[ast.Lambda]:
-    """Of several lambdas the one that the function's instructions come from: the innermost that holds all of them."""
-    # The first instructions, which no expression stands for, are at column 0 and end there.
+    """Returns the innermost of several lambdas whose body contains the positions of all instructions of the function."""
+    # The first instructions belong to no expression: they start and end at column 0.
     places = [place for place in function.__code__.co_positions() if place[3]]
     around = [node for node in found if places and all(_holds(node.body, place) for place in places)]
     return sorted(around, key=lambda node: (node.body.lineno, node.body.col_offset))[-1:]
@@ -87,7 +85,7 @@ def _holds(node: ast.expr, place: tuple[int | None, int | None, int | None, int 
     return after and (end_line, end_column) <= (node.end_lineno or 0, node.end_col_offset or 0)
 
 
-# What Python knows and CUDA kernels do not. Numba's own message for most of them is a page long.
+# Python syntax that CUDA kernels do not support. Numba's own error for most of it is a page long.
 REFUSED_SYNTAX: dict[type[ast.AST], str] = {
     ast.AsyncFor: "async for",
     ast.AsyncFunctionDef: "a function inside a kernel",
@@ -114,7 +112,7 @@ REFUSED_SYNTAX: dict[type[ast.AST], str] = {
     ast.YieldFrom: "yield",
 }
 
-# Builtins that the generated code calls itself.
+# Builtins called by the generated code.
 CALLED_BUILTINS = ("max", "min", "range")
 
 RESERVED_PREFIX = "_k_"
@@ -123,12 +121,12 @@ RESERVED_SUFFIXES = ("__arg", "__b", "__h", "__i", "__n", "__o", "__s", "__u")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A function as its source says it.
+    """A function and its syntax tree.
 
     Attributes:
         function: the plain Python function.
-        tree: its definition, without decorators, annotations and docstring.
-        scope: what its global names and closure variables stand for.
+        tree: its definition, without decorators, annotations, defaults and docstring.
+        scope: values of its global names and closure variables.
     """
 
     function: FunctionType
@@ -147,11 +145,11 @@ class Source:
 
     @property
     def params(self) -> tuple[str, ...]:
-        """The names of the parameters."""
+        """Names of the parameters."""
         return tuple(arg.arg for arg in (*self.tree.args.posonlyargs, *self.tree.args.args))
 
     def refusal(self, node: ast.AST, construct: str, way_out: str = "write it in another way") -> KernelError:
-        """The error for a construct that cannot be run: kernel, file, line, construct, source line, way out."""
+        """Returns the error for an unsupported construct, with kernel, file, line, construct, remedy and source line."""
         line = getattr(node, "lineno", self.tree.lineno)
         text = linecache.getline(self.filename, line).strip()
         return KernelError(
@@ -160,16 +158,16 @@ class Source:
 
 
 def read_definition(function: FunctionType) -> Source:
-    """The function's source as a tree, whatever it holds.
+    """Returns the function's source as a tree, without checking its syntax.
 
     Raises:
-        KernelError: there is no source.
+        KernelError: the source cannot be found or parsed.
     """
     made: Source | None = getattr(function, SOURCE, None)
     if made is not None:
         return Source(function, copy.deepcopy(made.tree), made.scope)
     tree = _definition(function)
-    # Default values are objects by now, `function.__defaults__`; their expressions may name anything.
+    # Default values are taken from `function.__defaults__`; their expressions may use any name.
     tree.decorator_list, tree.returns, tree.args.defaults = [], None, []
     for arg in (*tree.args.posonlyargs, *tree.args.args):
         arg.annotation = None
@@ -179,10 +177,10 @@ def read_definition(function: FunctionType) -> Source:
 
 
 def read_source(function: FunctionType) -> Source:
-    """The function's source as a tree, if a kernel may hold it; functions inside it are in the scope.
+    """Returns the function's source as a checked tree, with inner functions lifted into the scope.
 
     Raises:
-        KernelError: there is no source, or it holds something that a kernel cannot hold.
+        KernelError: the source cannot be found or parsed, or contains syntax that a kernel may not contain.
     """
     source = read_definition(function)
     _check_signature(source)
@@ -213,7 +211,7 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
 
 def _statement(function: FunctionType) -> ast.stmt:
     lines, first = inspect.getsourcelines(function)
-    # An indented definition is put under an `if`, which takes the place of the line above it.
+    # An indented definition is parsed under an `if`, which adds one line above it.
     indented = lines[0][:1].isspace()
     text = "".join(lines)
     outer = ast.parse("if True:\n" + text if indented else text).body[0]
@@ -255,7 +253,7 @@ def _check_syntax(source: Source) -> None:
 
 
 def _free_builtins(tree: ast.FunctionDef) -> None:
-    """Renames the variables that hide a builtin which the generated code calls, such as a variable `max`."""
+    """Renames variables that shadow a builtin called by the generated code, such as `max`."""
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     args = (*tree.args.posonlyargs, *tree.args.args)
@@ -277,18 +275,18 @@ def _check_name(source: Source, node: ast.Name) -> None:
         raise source.refusal(node, f"the name {node.id!r}, of a form that the compiler uses itself,", "rename it")
 
 
-# The attribute of a function made here, which has no source text of its own: its `Source`.
+# Attribute that holds the `Source` of a function lifted here, which has no source text of its own.
 SOURCE: Final = "__simt_source__"
 
 _Inner = ast.FunctionDef | ast.Lambda
 
 
 class NestedFunction:
-    """Stands for an inner function in the scope: a device function like any other.
+    """An inner function lifted into the scope, with the interface of a device function.
 
     Attributes:
-        py_func: the function, with the variables that it reads as first parameters.
-        signatures_given: none, as for a device function that is declared for no types.
+        py_func: the function, with the captured variables as first parameters.
+        signatures_given: empty: no types are declared.
     """
 
     __simt_kernel__ = True
@@ -299,10 +297,11 @@ class NestedFunction:
 
 
 def lift_functions(source: "Source") -> "Source":
-    """The function without inner functions, which are in its scope instead.
+    """Moves inner functions out of the function and into its scope.
 
     Raises:
-        KernelError: an inner function is defined twice, or used in a way that only Python knows.
+        KernelError: an inner function is decorated, shares its name with another function or a variable, has a default value
+            that is not a constant, or captures variables and is used as a value.
     """
     if not any(isinstance(node, _Inner) for node in ast.walk(source.tree) if node is not source.tree):
         return source
@@ -358,7 +357,7 @@ class _Lifter:
         return source
 
     def _captured(self) -> dict[str, list[str]]:
-        """The variables that each function reads, itself or through the functions it calls."""
+        """Returns the variables captured by each function, directly or through the inner functions it calls."""
         free = {name: _free(node) for name, node in self._found.items()}
         read = {name: (names & self._locals) - set(self._constants) for name, names in free.items()}
         before = -1
@@ -382,7 +381,7 @@ class _Lifter:
         outer = self._source.function
         namespace: dict[str, Any] = {"__name__": outer.__module__}
         compiled = compile(ast.Module([copy.deepcopy(tree)], []), self._source.filename, "exec")
-        exec(compiled, namespace)  # noqa: S102  # the user's function, in another place
+        exec(compiled, namespace)  # noqa: S102  # the user's own function, moved
         function: FunctionType = namespace[name]
         function.__defaults__ = defaults or None
         function.__qualname__ = f"{outer.__qualname__}.<locals>.{name}"
@@ -400,7 +399,7 @@ class _Lifter:
 
 
 class _Collector(ast.NodeTransformer):
-    """Takes the functions out of a function, and leaves those inside them where they are."""
+    """Takes inner functions out of a function; functions nested inside these stay in place."""
 
     def __init__(self, add: Any) -> None:
         self._add = add
@@ -420,10 +419,10 @@ class _Collector(ast.NodeTransformer):
 
 
 class _Passer(ast.NodeTransformer):
-    """Passes what inner functions read in each of their calls.
+    """Passes captured variables as arguments in each call of an inner function.
 
     Attributes:
-        hidden: names that stand for something else in the function that is visited.
+        hidden: names that the visited function binds to something else.
     """
 
     def __init__(self, source: "Source", captured: dict[str, list[str]]) -> None:
@@ -459,7 +458,7 @@ class _Passer(ast.NodeTransformer):
 
 
 def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """All nodes below, except those inside functions; these themselves are among them."""
+    """Yields all nodes of the trees except those inside functions; the function nodes themselves are included."""
     for node in nodes:
         yield node
         if not isinstance(node, _Inner):
@@ -471,7 +470,7 @@ def _parts(node: _Inner) -> list[ast.AST]:
 
 
 def _bound(node: _Inner) -> Iterator[str]:
-    """The names that are a function's own."""
+    """Yields the names bound in a function: parameters, variables, inner functions."""
     args = node.args
     for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg):
         if arg is not None:
@@ -484,7 +483,7 @@ def _bound(node: _Inner) -> Iterator[str]:
 
 
 def _free(node: _Inner) -> set[str]:
-    """The names that a function reads and that are not its own."""
+    """Returns the free names of a function: read but not bound in it."""
     names: set[str] = set()
     for part in _own(_parts(node)):
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):

@@ -1,10 +1,9 @@
-"""Synchronisation in a kernel's plain code: the statements that one thread cannot run by itself.
+"""Barriers and collectives in the code of one thread: building and recognising their statements.
 
 A *barrier* is the statement `_k_barrier_block()`, `_k_barrier_warp()` or `_k_barrier_grid()`. A *collective* is an assignment
-whose value is computed from a value of every thread, such as a vote or a shuffle: `r = _k_collective_shfl_down_sync(v, d, m)`.
-Both always stand as statements of their own: `_names` has taken them out of the expressions they stood in.
-
-A collective in an expression becomes assignments of its arguments, a statement, and the variable that has its value.
+whose value depends on a value of every thread, such as a vote or a shuffle: `r = _k_collective_shfl_down_sync(m, v, d)`. Each
+is a statement of its own: `lowering` hoists collectives out of expressions, as assignments of the arguments, the collective
+itself, and a variable in place of the call.
 """
 
 import ast
@@ -23,20 +22,20 @@ from synknumba.simt._library.synchronisation import (
     Operation,
 )
 
-# Variables that hold the arguments of collectives. Other threads read the exchanged ones, so that each thread has its own,
-# whatever is assigned to it.
+# Prefixes of the variables that hold arguments of collectives. Other threads read an exchanged argument, so it has a slot per
+# thread even if its value is the same in all threads.
 EXCHANGED: Final = "given"
 OPERAND: Final = "operand"
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveStatement:
-    """A collective as it stands in a kernel.
+    """A collective, parsed from its statement.
 
     Attributes:
-        path: which one.
-        results: the variables that get its values.
-        operands: its arguments, by the names of the parameters.
+        path: its name below `numba.cuda`, such as "shfl_sync".
+        results: variables assigned.
+        operands: arguments by parameter name.
     """
 
     path: str
@@ -45,17 +44,17 @@ class CollectiveStatement:
 
     @property
     def operation(self) -> Operation:
-        """What kind of collective it is."""
+        """Its parameters and results, from the table of collectives."""
         return COLLECTIVES[self.path]
 
 
 def barrier(kind: BarrierKind, at: ast.AST) -> ast.stmt:
-    """A barrier, at the line of `at`."""
+    """Returns a barrier statement, at the line of `at`."""
     return place(ast.Expr(call(f"{BARRIER_PREFIX}{kind}")), at)
 
 
 def barrier_kind(statement: ast.AST) -> BarrierKind | None:
-    """Which threads a statement waits for; None if it is not a barrier."""
+    """Returns the kind of a barrier statement; None for any other node."""
     if isinstance(statement, ast.Expr):
         name = call_name(statement.value) or ""
         for kind in BARRIER_KINDS:
@@ -65,14 +64,14 @@ def barrier_kind(statement: ast.AST) -> BarrierKind | None:
 
 
 def collective_statement(path: str, results: Sequence[str], operands: Sequence[ast.expr], at: ast.AST) -> ast.stmt:
-    """The statement of a collective, at the line of `at`."""
+    """Returns the statement of a collective, at the line of `at`."""
     targets: list[ast.expr] = [store(name) for name in results]
     target = targets[0] if len(targets) == 1 else ast.Tuple(targets, ast.Store())
     return place(ast.Assign([target], call(COLLECTIVE_PREFIX + path, *operands)), at)
 
 
 def collective_of(statement: ast.AST) -> CollectiveStatement | None:
-    """The collective that a statement is; None for any other statement."""
+    """Parses the statement of a collective; returns None for any other node."""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
         return None
     name = call_name(statement.value) or ""
@@ -86,22 +85,22 @@ def collective_of(statement: ast.AST) -> CollectiveStatement | None:
 
 
 def is_exchanged(name: str) -> bool:
-    """Whether other threads read the variable."""
+    """Returns whether the variable holds an argument that other threads read."""
     return name.startswith(f"_k_{EXCHANGED}")
 
 
 def is_operand(name: str) -> bool:
-    """Whether the variable holds an argument of a collective."""
+    """Returns whether the variable holds an argument of a collective."""
     return is_exchanged(name) or name.startswith(f"_k_{OPERAND}")
 
 
 def synchronises(nodes: ast.AST | Iterable[ast.AST]) -> bool:
-    """Whether there is a barrier or a collective anywhere below."""
+    """Returns whether the trees contain a barrier or a collective."""
     return any(barrier_kind(node) or collective_of(node) for node in walk(nodes))
 
 
 def waits_for(nodes: ast.AST | Iterable[ast.AST], kind: BarrierKind) -> bool:
-    """Whether there is a barrier of this kind anywhere below; a vote of the block is one too."""
+    """Returns whether the trees contain a barrier of this kind; a vote counts as a block barrier."""
     for node in walk(nodes):
         found = collective_of(node)
         if barrier_kind(node) == kind or (kind == "block" and found is not None and found.operation.is_vote):
@@ -113,10 +112,10 @@ Fresh = Callable[[str], str]
 
 
 def arguments_of(node: ast.Call, path: str, source: Source) -> list[ast.expr]:
-    """The arguments of a collective, in the order of its parameters.
+    """Returns the arguments of a collective in the order of its parameters.
 
     Raises:
-        KernelError: they are not as many as it has parameters, or not of their names.
+        KernelError: the arguments do not match the parameters one to one.
     """
     params = COLLECTIVES[path].params
     given = dict(zip(params, node.args, strict=False))
@@ -128,13 +127,13 @@ def arguments_of(node: ast.Call, path: str, source: Source) -> list[ast.expr]:
 
 
 def exchange(path: str, values: list[ast.expr], at: ast.Call, fresh: Fresh) -> tuple[list[ast.stmt], ast.expr]:
-    """The statements that a collective stands for, and its value.
+    """Returns the statements that replace a call of a collective, and the expression of its value.
 
     Args:
-        path: which collective.
-        values: its arguments.
-        at: its call.
-        fresh: makes a new variable from a word.
+        path: the collective's name below `numba.cuda`.
+        values: its arguments, in the order of its parameters.
+        at: the call, for line numbers.
+        fresh: returns a new variable name that starts with the given word.
     """
     operation = COLLECTIVES[path]
     before: list[ast.stmt] = []
@@ -148,7 +147,7 @@ def exchange(path: str, values: list[ast.expr], at: ast.Call, fresh: Fresh) -> t
         else:
             operands.append(value)
     results = [fresh("got") for _ in range(operation.results)]
-    if operation.is_vote:  # the same for all threads of the block; each then keeps it as its own
+    if operation.is_vote:  # one value for the block; each thread copies it to a variable of its own
         count = fresh("vote")
         before.append(collective_statement(path, [count], operands, at))
         before.append(assign(results[0], load(count), at))

@@ -1,7 +1,7 @@
-"""Words for reading and building Python syntax trees.
+"""Helpers that read and build Python syntax trees.
 
-Every node that the compiler makes gets the line of the user's statement it stands for, so that Numba's errors and the
-generated function's tracebacks point at the user's source.
+Every node made by the compiler gets the line number of the user's statement that it implements, so that Numba's errors and the
+tracebacks of generated functions point at the user's source.
 """
 
 import ast
@@ -13,22 +13,22 @@ Node = TypeVar("Node", bound=ast.AST)
 
 
 def load(name: str) -> ast.Name:
-    """The name, read."""
+    """Returns the name in a load context."""
     return ast.Name(name, ast.Load())
 
 
 def store(name: str) -> ast.Name:
-    """The name, assigned to."""
+    """Returns the name in a store context."""
     return ast.Name(name, ast.Store())
 
 
 def call(function: str, *args: ast.expr) -> ast.Call:
-    """A call of a function by its plain name."""
+    """Returns a call of the function with this plain name."""
     return ast.Call(load(function), list(args), [])
 
 
 def place(node: Node, at: ast.AST) -> Node:
-    """Gives the nodes that have no line yet the line of `at`, and returns the node."""
+    """Sets the line of `at` on all nodes that have none yet, and returns the node."""
     line = getattr(at, "lineno", 1)
     for part in ast.walk(node):
         if isinstance(part, (ast.expr, ast.stmt, ast.arg, ast.keyword)) and not hasattr(part, "lineno"):
@@ -46,7 +46,7 @@ def _move(node: ast.AST, at: ast.AST) -> None:
 
 
 def statements(text: str, at: ast.AST) -> list[ast.stmt]:
-    """Parses statements and puts all of them at the line of `at`."""
+    """Parses statements and sets the line of `at` on all their nodes."""
     body = ast.parse(text).body
     for statement in body:
         _move(statement, at)
@@ -54,29 +54,29 @@ def statements(text: str, at: ast.AST) -> list[ast.stmt]:
 
 
 def expression(text: str, at: ast.AST) -> ast.expr:
-    """Parses one expression and puts it at the line of `at`."""
+    """Parses one expression and sets the line of `at` on all its nodes."""
     node = ast.parse(text, mode="eval").body
     _move(node, at)
     return node
 
 
 def assign(name: str, value: ast.expr, at: ast.AST) -> ast.Assign:
-    """`name = value`, at the line of `at`."""
+    """Returns the statement `name = value`, at the line of `at`."""
     return place(ast.Assign([store(name)], value), at)
 
 
 def walk(nodes: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """All nodes below a node, or below each of several."""
+    """Iterates over every node of a tree, or of several trees, roots included."""
     return ast.walk(nodes) if isinstance(nodes, ast.AST) else chain.from_iterable(map(ast.walk, nodes))
 
 
 def assigned_names(nodes: ast.AST | Iterable[ast.AST]) -> set[str]:
-    """The names that are assigned to anywhere below."""
+    """Returns the names assigned anywhere in the trees."""
     return {node.id for node in walk(nodes) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def read_names(nodes: ast.AST | Iterable[ast.AST]) -> set[str]:
-    """The names that are read anywhere below, the targets of augmented assignments among them."""
+    """Returns the names read anywhere in the trees, targets of augmented assignments included."""
     found = {node.id for node in walk(nodes) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     augmented = {
         node.target.id for node in walk(nodes) if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
@@ -85,27 +85,27 @@ def read_names(nodes: ast.AST | Iterable[ast.AST]) -> set[str]:
 
 
 def count_names(nodes: ast.AST | Iterable[ast.AST], name: str) -> int:
-    """How often a name occurs, read or assigned."""
+    """Counts the occurrences of a name, read or assigned."""
     return sum(1 for node in walk(nodes) if isinstance(node, ast.Name) and node.id == name)
 
 
 def has_return(nodes: ast.AST | Iterable[ast.AST]) -> bool:
-    """Whether a `return` stands anywhere below."""
+    """Returns whether the trees contain a `return`."""
     return any(isinstance(node, ast.Return) for node in walk(nodes))
 
 
 def loop_variable(loop: ast.For) -> str:
-    """The variable of a loop `for name in range(...)`."""
+    """Returns the variable of a loop `for name in range(...)`."""
     return cast(ast.Name, loop.target).id
 
 
 def is_leave(body: Sequence[ast.stmt]) -> bool:
-    """Whether the statements are only `return`."""
+    """Returns whether the body is a single `return` statement."""
     return len(body) == 1 and isinstance(body[0], ast.Return)
 
 
 def own_exits(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The `break` and `continue` statements of the loop whose body this is, not those of loops inside it."""
+    """Yields the `break` and `continue` statements of the loop with this body, without those of nested loops."""
     for statement in body:
         if isinstance(statement, (ast.Break, ast.Continue)):
             yield statement
@@ -115,7 +115,7 @@ def own_exits(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def range_arguments(statement: ast.stmt) -> list[ast.expr] | None:
-    """Start, stop and step of `for name in range(...)`; None for any other statement."""
+    """Returns start, stop and step of `for name in range(...)`; None for any other statement."""
     if not (isinstance(statement, ast.For) and isinstance(statement.target, ast.Name)):
         return None
     loop = statement.iter
@@ -134,10 +134,10 @@ def range_arguments(statement: ast.stmt) -> list[ast.expr] | None:
 
 
 def unparse(body: Sequence[ast.stmt]) -> str:
-    """The statements as Python source."""
+    """Returns the statements as Python source."""
     return ast.unparse(ast.fix_missing_locations(ast.Module(list(body), [])))
 
 
 def call_name(node: ast.expr) -> str | None:
-    """The name of the function called, if the expression is a call of a plain name."""
+    """Returns the name of the called function if the expression is a call of a plain name, else None."""
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None

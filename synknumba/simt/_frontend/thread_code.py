@@ -1,4 +1,4 @@
-"""What `_names` makes of a function: one thread's code, and what it needs around it."""
+"""Results of `lowering`: the code of one thread with the names and arrays it uses, and device functions."""
 
 import ast
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(slots=True)
 class ThreadCode:
-    """One thread's code in plain names.
+    """Code of one thread, with CUDA's operations replaced by plain names.
 
     Attributes:
-        source: the function it was made from.
-        body: the statements.
-        params: the names of its parameters.
-        namespace: what the global names in the body stand for.
-        local_arrays: the variables made by `cuda.local.array`.
-        shared_arrays: the variables made by `cuda.shared.array`.
-        uses_state: whether the body reads the thread's place in its block or grid.
-        names_grid: whether it asks for the group of the whole grid.
-        needs_block: whether it has barriers, collectives or shared arrays, so that a device function is pasted into the kernel.
+        source: the function translated.
+        body: its statements.
+        params: names of its parameters.
+        namespace: the object behind each global name in the body.
+        local_arrays: variables made by `cuda.local.array`.
+        shared_arrays: variables made by `cuda.shared.array`.
+        uses_state: whether the body reads the thread's position in its block or grid.
+        names_grid: whether the body calls `cuda.cg.this_grid()`.
+        needs_block: whether the body has barriers, collectives or shared arrays; such a device function is inlined.
     """
 
     source: Source
@@ -42,12 +42,12 @@ class ThreadCode:
     needs_block: bool = False
 
     def __post_init__(self) -> None:
-        """The parameters are those of the source, until someone changes them."""
+        """Takes the parameters of the source where none are given."""
         self.params = self.params or self.source.params
 
     def bind(self, word: str, value: Any) -> ast.Name:
-        """A name of the generated function that stands for the value."""
-        # A device function may have any name, also that of a variable of the generated code; none of these ends so.
+        """Binds a value in the namespace and returns its name; the same word and value give the same name."""
+        # A device function may be called like a variable of the generated code; no such variable ends in an underscore.
         first = f"_k_{word}_" if isinstance(value, DeviceFunction) else f"_k_{word}"
         name, number = first, 0
         while name in self.namespace and self.namespace[name] is not value:
@@ -58,16 +58,16 @@ class ThreadCode:
 
 
 class DeviceFunction:
-    """A function called in a kernel that is translated too; it is compiled when the kernel is.
+    """A device function, translated with the kernel that calls it and compiled when the kernel is.
 
     Args:
-        function: the plain function.
-        declared: the signatures that its decorator was given.
-        fixed: the parameters that have been replaced by what they stand for, and that.
+        function: the plain Python function.
+        declared: signatures given to its decorator.
+        fixed: values of the parameters replaced by constants, by name.
 
     Attributes:
-        code: its code; None while it is being translated, which is how a recursion is found.
-        is_recursive: whether it calls itself, perhaps through others.
+        code: the translation; None while in progress, which is how recursion is detected.
+        is_recursive: whether the function calls itself, directly or through other functions.
     """
 
     def __init__(self, function: FunctionType, declared: tuple[Declared, ...] = (), fixed: Mapping[str, Any] = NOTHING) -> None:
@@ -77,10 +77,10 @@ class DeviceFunction:
 
     @property
     def variant(self) -> Any:
-        """What tells the translations of the same function apart."""
+        """Key that distinguishes translations of the same function: its signatures and fixed parameters."""
         return self.declared, tuple((name, key(self.fixed[name])) for name in sorted(self.fixed))
 
     @property
     def name(self) -> str:
-        """What to call it in generated code; the name of a lambda could not stand there."""
+        """Name in generated code: the function's own, or a substitute for a lambda."""
         return identifier(self.function)

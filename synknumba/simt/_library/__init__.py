@@ -1,1 +1,1 @@
-"""CUDA's operations for the CPU target: atomics, collectives, libdevice, vector types."""
+"""Implementations of CUDA's operations on a CPU: atomics, collectives, libdevice, vector types."""

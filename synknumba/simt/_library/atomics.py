@@ -1,7 +1,7 @@
 """`cuda.atomic.*` on one CPU core.
 
-One process runs the kernel on one thread, so an atomic is a plain read, change and write. The typing is that of CUDA: the
-value is converted to the array's dtype first, and the old element is returned.
+A process runs a kernel on one thread, so an atomic is a plain read-modify-write. Typing follows CUDA: the value is converted to
+the array's dtype first, and the old element is returned.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def _element_type(name: str, array: types.Type, index: types.Type) -> types.Type
     if not array.mutable:
         raise errors.NumbaTypeError(f"Cannot modify readonly array of type: {array}")
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
-    # CUDA cuts a float off; indices become one where a uint64 meets an int64.
+    # CUDA truncates float indices; they arise where a uint64 meets an int64.
     if len(parts) != array.ndim or not all(isinstance(part, (types.Integer, types.Float)) for part in parts):
         raise errors.NumbaTypeError(f"cuda.atomic.{name} needs {array.ndim} integer indices for {array}, not {index}")
     return array.dtype
@@ -59,7 +59,7 @@ def _is_float(element: types.Type) -> bool:
 
 
 def _compare(builder: Any, element: types.Type, sign: str, left: Any, right: Any, *, nan: bool = False) -> Any:
-    """A comparison; one with a NaN is `nan`."""
+    """Emits a comparison; its result is `nan` if an operand is NaN."""
     if _is_float(element):
         return (builder.fcmp_unordered if nan else builder.fcmp_ordered)(sign, left, right)
     if isinstance(element, types.Integer) and not element.signed:
@@ -143,7 +143,7 @@ def _make(name: str, change: Change, elements: tuple[type[types.Type], ...]) -> 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def atomic_cas(_context: Any, array: types.Type, index: types.Type, old: types.Type, value: types.Type) -> Any:
-    """Stores the value where the element equals `old`, and returns what the element was."""
+    """Stores the value if the element equals `old`; returns the previous element."""
     check_number("cuda.atomic.cas", old, value)
     element = _element_type("cas", array, index)
 
@@ -159,7 +159,7 @@ def atomic_cas(_context: Any, array: types.Type, index: types.Type, old: types.T
 
 @intrinsic  # type: ignore[untyped-decorator]
 def atomic_compare_and_swap(_context: Any, array: types.Type, old: types.Type, value: types.Type) -> Any:
-    """`atomic_cas` on the array's first element."""
+    """Applies `atomic_cas` to the array's first element."""
     check_number("cuda.atomic.compare_and_swap", old, value)
     element = _element_type("compare_and_swap", array, types.intp)
 

@@ -1,4 +1,4 @@
-"""`cuda.popc`, `brev`, `clz`, `ffs`, `fma`, `cbrt` and `selp`, with the types that CUDA gives them."""
+"""`cuda.popc`, `brev`, `clz`, `ffs`, `fma`, `cbrt` and `selp`, typed as in CUDA."""
 
 from typing import Any
 
@@ -6,18 +6,18 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-# What CUDA computes with in float32, as that holds all their values.
+# Types on which CUDA computes in float32, which represents all their values.
 _SINGLE = frozenset({types.float32, types.int8, types.int16, types.uint8, types.uint16, types.boolean})
 
 
 def _real(*kinds: types.Type) -> types.Type:
-    """The float type in which CUDA computes on numbers of these types."""
+    """Returns the float type in which CUDA computes on numbers of these types."""
     return types.float32 if all(types.unliteral(kind) in _SINGLE for kind in kinds) else types.float64
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def popc(_context: Any, value: types.Type) -> Any:
-    """The number of set bits."""
+    """Returns the number of set bits."""
     value = types.unliteral(value)
     if not isinstance(value, types.Integer):
         return None
@@ -30,7 +30,7 @@ def popc(_context: Any, value: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def brev(_context: Any, value: types.Type) -> Any:
-    """The bits in reverse order: of a uint64 all 64, of any other integer the low 32, which is what CUDA makes of an int64."""
+    """Reverses the bits: all 64 of a uint64, the low 32 of any other integer, which is CUDA's result for an int64."""
     value = types.unliteral(value)
     if not isinstance(value, types.Integer):
         return None
@@ -44,7 +44,7 @@ def brev(_context: Any, value: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def clz(_context: Any, value: types.Type) -> Any:
-    """The number of zero bits above the highest set bit."""
+    """Returns the number of zero bits above the highest set bit."""
     value = types.unliteral(value)
     if not isinstance(value, types.Integer):
         return None
@@ -57,7 +57,7 @@ def clz(_context: Any, value: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def ffs(_context: Any, value: types.Type) -> Any:
-    """The place of the lowest set bit, counted from 1; 0 if there is none."""
+    """Returns the position of the lowest set bit, counted from 1; 0 if no bit is set."""
     value = types.unliteral(value)
     if not isinstance(value, types.Integer):
         return None
@@ -73,7 +73,7 @@ def ffs(_context: Any, value: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fma(_context: Any, a: types.Type, b: types.Type, c: types.Type) -> Any:
-    """`a * b + c`, rounded once."""
+    """Returns `a * b + c`, rounded once."""
     kind = _real(a, b, c)
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -84,7 +84,7 @@ def fma(_context: Any, a: types.Type, b: types.Type, c: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def cbrt(_context: Any, value: types.Type) -> Any:
-    """The cube root, by the C library."""
+    """Returns the cube root, computed by the C library."""
     kind = _real(value)
     name = "cbrtf" if kind == types.float32 else "cbrt"
 
@@ -97,7 +97,7 @@ def cbrt(_context: Any, value: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def selp(context: Any, condition: types.Type, a: types.Type, b: types.Type) -> Any:
-    """`a` where the condition holds, else `b`, without a branch."""
+    """Returns `a` if the condition holds, else `b`, without a branch."""
     kind = context.unify_types(types.unliteral(a), types.unliteral(b))
     if kind is None:
         return None

@@ -1,8 +1,9 @@
-"""Votes and shuffles on arrays with one element for each thread: what the threads of a warp or a block do together.
+"""Votes and shuffles of a warp or a block, computed on arrays with one element per thread.
 
-Every function takes, behind its results and operands, `active` (which threads take part; None if all do), the number of threads
-in a block and the number of blocks. A warp is 32 threads of a block that follow each other, the last one perhaps fewer. Where
-CUDA leaves a result undefined, as for a shuffle from a thread that does not take part, a thread gets its own value.
+Every function takes its result arrays and operands, then `active` (a flag per thread that takes part; None if all do), the
+number of threads in a block and the number of blocks. A uniform operand that other threads do not read may be a scalar. A warp
+is 32 consecutive threads of a block; the last warp may be shorter. Where CUDA leaves a result undefined, as for a shuffle from
+an inactive thread, a thread gets its own value.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ FULL = np.uint32(0xFFFFFFFF)
 
 
 def _of(value: Any, thread: int) -> Any:
-    """The element of an operand that differs between threads, or the one value of a uniform operand."""
+    """Returns the thread's element of a varying operand, or the value of a uniform one."""
     return value[thread] if isinstance(value, np.ndarray) else value
 
 
@@ -47,7 +48,7 @@ def _is_active_overload(active: types.Type, thread: types.Type) -> Callable[...,
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two values have the same bits, as `match` compares them."""
+    """Returns whether two values have the same bits, the comparison of `match_any_sync` and `match_all_sync`."""
     return np.array(a).tobytes() == np.array(b).tobytes()
 
 
@@ -84,7 +85,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 @_compiled
 def vote_count(predicate: Any, active: Any, threads: int, _blocks: int) -> Any:
-    """How many threads have a true predicate."""
+    """Counts the threads of a block with a true predicate."""
     total = 0
     for thread in range(threads):
         if _is_active(active, thread) and predicate[thread]:
@@ -94,7 +95,7 @@ def vote_count(predicate: Any, active: Any, threads: int, _blocks: int) -> Any:
 
 @_compiled
 def vote_and(predicate: Any, active: Any, threads: int, _blocks: int) -> Any:
-    """1 if all threads have a true predicate, else 0."""
+    """Returns 1 if all threads of a block have a true predicate, else 0."""
     for thread in range(threads):
         if _is_active(active, thread) and not predicate[thread]:
             return np.int32(0)
@@ -103,7 +104,7 @@ def vote_and(predicate: Any, active: Any, threads: int, _blocks: int) -> Any:
 
 @_compiled
 def vote_or(predicate: Any, active: Any, threads: int, _blocks: int) -> Any:
-    """1 if any thread has a true predicate, else 0."""
+    """Returns 1 if any thread of a block has a true predicate, else 0."""
     for thread in range(threads):
         if _is_active(active, thread) and predicate[thread]:
             return np.int32(1)
@@ -130,7 +131,7 @@ def _each(vote: Any) -> Any:
 
 @_compiled
 def _ballot(predicate: Any, active: Any, first: int, end: int) -> Any:
-    """A bit for each thread of a warp that takes part and has a true predicate, and one for each that takes part."""
+    """Returns the bit masks of a warp's active threads with a true predicate, and of all its active threads."""
     true, part = np.uint32(0), np.uint32(0)
     for thread in range(first, end):
         if _is_active(active, thread):
@@ -142,7 +143,7 @@ def _ballot(predicate: Any, active: Any, first: int, end: int) -> Any:
 
 
 def _warp_vote(decide: Any) -> Any:
-    """A vote of the threads that a thread names in its mask."""
+    """Returns a warp vote among the threads in each thread's mask; `decide` gets the true and the active ones as bits."""
 
     @njit(error_model="numpy")
     def vote(got: Any, mask: Any, predicate: Any, active: Any, threads: int, blocks: int) -> None:
@@ -179,7 +180,7 @@ def _decide_equal(true: Any, part: Any) -> Any:
 
 @_compiled
 def activemask(got: Any, active: Any, threads: int, blocks: int) -> None:
-    """A bit for each thread of the warp that runs."""
+    """Sets each thread's result to the bit mask of its warp's active threads."""
     for block in range(0, threads * blocks, threads):
         for first in range(block, block + threads, WARP_SIZE):
             end = min(first + WARP_SIZE, block + threads)
@@ -190,7 +191,7 @@ def activemask(got: Any, active: Any, threads: int, blocks: int) -> None:
 
 @_compiled
 def _matching(mask: Any, value: Any, active: Any, thread: int, first: int, end: int) -> Any:
-    """A bit for each thread that this one names and that has the same value, and one for each that it names."""
+    """Returns the bit masks of the active threads in this thread's mask that have its value, and of all in its mask."""
     same, named = np.uint32(0), np.uint32(0)
     for other in range(first, end):
         bit = np.uint32(1) << np.uint32(other - first)
@@ -203,7 +204,7 @@ def _matching(mask: Any, value: Any, active: Any, thread: int, first: int, end: 
 
 @_compiled
 def match_any(got: Any, mask: Any, value: Any, active: Any, threads: int, blocks: int) -> None:
-    """A bit for each thread that has the same value."""
+    """Sets each thread's result to the bit mask of the threads with its value."""
     for block in range(0, threads * blocks, threads):
         for first in range(block, block + threads, WARP_SIZE):
             end = min(first + WARP_SIZE, block + threads)
@@ -214,7 +215,7 @@ def match_any(got: Any, mask: Any, value: Any, active: Any, threads: int, blocks
 
 @_compiled
 def match_all(got: Any, agreed: Any, mask: Any, value: Any, active: Any, threads: int, blocks: int) -> None:
-    """The mask and True if all threads have the same value, else 0 and False."""
+    """Sets each thread's results to its mask and True if all threads in the mask have one value, else to 0 and False."""
     for block in range(0, threads * blocks, threads):
         for first in range(block, block + threads, WARP_SIZE):
             end = min(first + WARP_SIZE, block + threads)
@@ -229,7 +230,7 @@ def match_all(got: Any, agreed: Any, mask: Any, value: Any, active: Any, threads
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _peek(_context: Any, array: types.Type, index: types.Type) -> Any:
-    """The element of an array at an index that may lie in the margins of a padded array."""
+    """Returns an element of an array at an index that may lie in the margins of a padded array."""
     if not isinstance(array, types.Array) or not isinstance(index, types.Integer):
         return None
 
@@ -241,12 +242,12 @@ def _peek(_context: Any, array: types.Type, index: types.Type) -> Any:
 
 
 def _whole_warps(take: Any, source: Any) -> Any:
-    """A shuffle by the same operand in all threads, where all take part.
+    """Returns a shuffle for a block whose threads are all active and have the same operand.
 
     Args:
-        take: the value for a lane of a whole warp, from the padded values, the warp's first thread, the lane and the operand.
-            It reads neighbours at fixed distances and chooses among them, as that is what vectorizes.
-        source: the lane that a lane of the last, incomplete warp reads.
+        take: returns the value for a lane of a full warp, from the padded values, the warp's first thread, the lane and the
+            operand. It reads neighbours at fixed distances and selects among them, which vectorizes.
+        source: returns the lane that a lane of the last, incomplete warp reads.
     """
 
     @njit(error_model="numpy")
@@ -289,7 +290,7 @@ def _take_xor(value: Any, first: int, lane: int, distance: int) -> Any:
 
 
 def _shuffle(source: Any) -> Any:
-    """Each thread gets the value of the thread `source(lane, operand)` of its warp."""
+    """Returns a shuffle in which each thread gets the value of lane `source(lane, operand)` of its warp."""
 
     @njit(error_model="numpy")
     def shuffle(got: Any, _mask: Any, value: Any, operand: Any, active: Any, threads: int, blocks: int) -> None:

@@ -1,6 +1,6 @@
-"""What the generated code needs and Python cannot say: arrays on the stack, facts for the optimiser, loop bounds.
+"""Intrinsics of the generated code: stack arrays, assumptions for the optimiser, loop bounds.
 
-All are intrinsics rather than njit functions: they cost nothing to compile, and LLVM sees through them at once.
+They are intrinsics rather than njit functions: they add no compile time, and LLVM sees their code in place.
 """
 
 from typing import Any
@@ -11,15 +11,15 @@ from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-# One cache line; also the width of the widest vector registers (AVX-512), so that vector accesses never split.
+# One cache line, and the width of the widest vector registers (AVX-512), so that no vector access crosses a line.
 STACK_ALIGNMENT = 64
 
-# Stands for infinity among loop bounds. Far from both ends of int64, so that adding an index cannot overflow.
+# Infinity for loop bounds: far from both ends of int64, so that adding an index cannot overflow.
 FAR = 1 << 62
 
 
 def check_number(name: str, *values: types.Type) -> None:
-    """Refuses values that are no numbers: Numba would convert an array to its first element, which CUDA does not."""
+    """Rejects values that are not numbers: Numba would convert an array to its first element, which CUDA does not."""
     for value in values:
         if not isinstance(types.unliteral(value), (types.Number, types.Boolean)):
             raise errors.NumbaTypeError(f"{name} needs a number, not {value}")
@@ -34,7 +34,7 @@ def _literal_shape(shape: types.Type) -> list[int] | None:
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
-    """An uninitialised C-ordered array in the stack frame of the caller: no heap, no reference count, no aliases."""
+    """Returns an uninitialised C-ordered array in the caller's stack frame: no heap, no reference count, no aliases."""
     dims, element = _literal_shape(shape), parse_dtype(dtype)
     if dims is None or element is None:
         return None
@@ -61,14 +61,14 @@ def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
             itemsize=context.get_constant(types.intp, itemsize),
             meminfo=None,
         )
-        return array._getvalue()  # noqa: SLF001  # Numba's own spelling of "the struct as a value"
+        return array._getvalue()  # noqa: SLF001  # Numba's way to get the struct as a value
 
     return array_type(shape, dtype), codegen
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def exactly(_context: Any, parts: types.Type, count: types.Type) -> Any:
-    """The tuple, which must have so many parts."""
+    """Returns the tuple; typing fails unless it has `count` elements."""
     if not isinstance(parts, types.BaseTuple) or not isinstance(count, types.IntegerLiteral):
         raise errors.NumbaTypeError(f"* needs a tuple, not {parts}")
     if len(parts) != count.literal_value:
@@ -83,7 +83,7 @@ def _emit_assume(builder: Any, condition: Any) -> None:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def nonneg(_context: Any, value: types.Type) -> Any:
-    """The value, known not to be negative.
+    """Returns the value, and lets LLVM assume that it is not negative.
 
     Without this, every `a[i]` carries Python's wraparound (`i < 0 ? i + n : i`), and a vector load becomes a gather.
     """
@@ -99,7 +99,7 @@ def nonneg(_context: Any, value: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def assume(_context: Any, condition: types.Type) -> Any:
-    """Tells the optimiser that the condition holds here."""
+    """Lets LLVM assume that the condition holds here."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _emit_assume(builder, context.cast(builder, args[0], signature.args[0], types.boolean))
@@ -109,7 +109,7 @@ def assume(_context: Any, condition: types.Type) -> Any:
 
 
 def _rounded_bound(rounding: str, value: types.Type) -> Any:
-    """The code of `ceil_bound` and `floor_bound`."""
+    """Returns the signature and code of `ceil_bound` or `floor_bound`."""
     value = types.unliteral(value)
     if not isinstance(value, (types.Integer, types.Float, types.Boolean)):
         return None
@@ -143,21 +143,21 @@ def _rounded_bound(rounding: str, value: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def ceil_bound(_context: Any, value: types.Type, if_nan: types.Type) -> Any:
-    """The smallest integer not below the value, kept within ±2**62; NaN gives an end of that range by `if_nan`'s sign."""
+    """Returns the smallest integer not below the value, clamped to ±2**62; NaN gives +2**62 if `if_nan >= 0`, else -2**62."""
     del if_nan
     return _rounded_bound("ceil", value)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def floor_bound(_context: Any, value: types.Type, if_nan: types.Type) -> Any:
-    """The largest integer not above the value, kept within ±2**62; NaN gives an end of that range by `if_nan`'s sign."""
+    """Returns the largest integer not above the value, clamped to ±2**62; NaN gives +2**62 if `if_nan >= 0`, else -2**62."""
     del if_nan
     return _rounded_bound("floor", value)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def zero_like_element(_context: Any, array: types.Type) -> Any:
-    """Zero, of the type of the array's elements: where the sum of atomic additions to one of them begins."""
+    """Returns a zero of the array's element type: the initial value of a sum of atomic additions to one element."""
     if not isinstance(array, types.Array) or not isinstance(array.dtype, (types.Integer, types.Float)):
         raise errors.NumbaTypeError(f"cuda.atomic.add and sub need an array of integers or floats, not {array}")
 
@@ -169,7 +169,7 @@ def zero_like_element(_context: Any, array: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def sum_any_order(_context: Any, total: types.Type, value: types.Type) -> Any:
-    """`total + value` where the order of a sum's terms is free, as it is for atomics; so the loop around vectorizes."""
+    """Returns `total + value` with reassociation allowed, as the order of atomics is free; the loop around it vectorizes."""
     total = types.unliteral(total)
     if not isinstance(total, (types.Integer, types.Float)):
         return None

@@ -1,7 +1,7 @@
-"""`cuda.libdevice`: NVIDIA's mathematical library for kernels, by the C library and by LLVM.
+"""`cuda.libdevice`, NVIDIA's mathematical library for kernels, implemented by the C library and LLVM.
 
-The signatures are those of Numba's declarations (`numba.cuda.libdevicefuncs`). Functions called `fast_…` run exactly: on a GPU
-they are approximations, whose errors no one relies on.
+The signatures are those of Numba's declarations (`numba.cuda.libdevicefuncs`). The `fast_…` functions are computed like the
+accurate ones: on a GPU they are approximations, and no program relies on their errors.
 """
 
 import math
@@ -14,17 +14,17 @@ from synknumba.simt._library.libdevice_rounding import ROUNDED
 from synknumba.simt._library.libdevice_special import SPECIAL
 from synknumba.simt._library.typed import Code, c_function, like, llvm, typed
 
-# What Numba gives kernels on both targets, under CUDA's name.
+# Functions that Numba supports on both targets, under CUDA's names.
 _ANGLES: Final = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan", "tanh")
 _POWERS: Final = ("erf", "erfc", "exp", "expm1", "fabs", "lgamma", "log", "log10", "log1p", "log2", "sqrt")
 _UNARY_MATH: Final = {name: getattr(math, name) for name in (*_ANGLES, *_POWERS)}
 _BINARY_MATH: Final = {name: getattr(math, name) for name in ("atan2", "copysign", "hypot", "pow")}
 
-# Of the C library. Its float32 functions end in f, as CUDA's do.
+# Functions of the C library. Its float32 names end in f, like CUDA's.
 _UNARY_C: Final = ("cbrt", "exp2", "j0", "j1", "tgamma", "y0", "y1")
 _BINARY_C: Final = ("fmod", "nextafter", "remainder")
 
-# LLVM's name for rounding to an integer.
+# CUDA's name -> LLVM's name of the functions that round to an integer.
 _WHOLE: Final = {
     "ceil": "ceil",
     "floor": "floor",
@@ -34,12 +34,12 @@ _WHOLE: Final = {
     "trunc": "trunc",
 }
 
-# Approximations on a GPU; all of float32.
+# Approximations on a GPU; all in float32.
 _FAST: Final = ("cosf", "exp10f", "expf", "log10f", "log2f", "logf", "powf", "sincosf", "sinf", "tanf")
 
 
 def _entries() -> dict[str, tuple[str, Code]]:
-    """Every function: its signature and what emits its code."""
+    """Returns the signature and code emitter of every function, by name."""
     table: dict[str, tuple[str, Code]] = {**BITS, **ROUNDED, **SPECIAL}
     for kind, suffix in (("d", ""), ("f", "f")):
         one, two = f"{kind}({kind})", f"{kind}({kind},{kind})"
@@ -59,7 +59,7 @@ def _entries() -> dict[str, tuple[str, Code]]:
 
 
 class _Library(Mapping[str, Any]):
-    """Path below `numba.cuda` -> function; each is made when it is first asked for, as 300 would take long to make."""
+    """Maps a path below `numba.cuda` to its function. Made on first use: making all 300 takes long."""
 
     def __init__(self) -> None:
         self._entries = {f"libdevice.{name}": entry for name, entry in _entries().items()}

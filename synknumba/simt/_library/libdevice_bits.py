@@ -1,7 +1,7 @@
-"""The part of `cuda.libdevice` that works on integers and on the bits of floats.
+"""Functions of `cuda.libdevice` on integers and on the bits of floats.
 
-Unsigned numbers travel in signed types, as in Numba's signatures of libdevice: their bits are right. The Python bodies compute
-in int64, and what they return is cut to the width of the result.
+Unsigned numbers are passed in signed types, bit for bit, as in Numba's signatures of libdevice. The Python bodies compute in
+int64; their results are truncated to the width of the result type.
 """
 
 from typing import Any, Final
@@ -60,7 +60,7 @@ def _usad(x: int, y: int, z: int) -> int:
 
 
 def _high_half(*, signed: bool) -> Code:
-    """The upper half of a product that is twice as wide as its factors."""
+    """Returns code for the upper half of the double-width product of two integers."""
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         width = args[0].type.width
@@ -72,7 +72,7 @@ def _high_half(*, signed: bool) -> Code:
 
 
 def _choose(sign: str, *, signed: bool) -> Code:
-    """The first argument where the comparison holds, else the second."""
+    """Returns code that selects the first argument if the comparison holds, else the second."""
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         compare = builder.icmp_signed if signed else builder.icmp_unsigned
@@ -82,7 +82,7 @@ def _choose(sign: str, *, signed: bool) -> Code:
 
 
 def _lowest_bit(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    """The place of the lowest set bit, counted from 1; 0 if there is none."""
+    """Emits the position of the lowest set bit, counted from 1; 0 if no bit is set."""
     kind = args[0].type
     place = builder.add(builder.cttz(args[0], ir.Constant(ir.IntType(1), 0)), ir.Constant(kind, 1))
     place = builder.select(builder.icmp_unsigned("==", args[0], ir.Constant(kind, 0)), ir.Constant(kind, 0), place)
@@ -94,7 +94,7 @@ def _reinterpret(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 
 def _word(shift: int) -> Code:
-    """32 of the 64 bits of a double, from a place on."""
+    """Returns code that extracts 32 bits of a float64, starting at bit `shift`."""
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         bits = builder.bitcast(args[0], ir.IntType(64))
@@ -110,12 +110,12 @@ def _join(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
 
 
 def float_bits(builder: Any, value: Any) -> Any:
-    """The bits of a float as an integer."""
+    """Emits a bitcast of a float32 or float64 to an integer of the same width."""
     return builder.bitcast(value, ir.IntType(64 if value.type == ir.DoubleType() else 32))
 
 
 def _class(sign: str) -> Code:
-    """Whether the magnitude of a float compares so with infinity. On the bits, which fast-math leaves alone."""
+    """Returns code that compares a float's magnitude with infinity, on its bits, which fast-math does not affect."""
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         bits = float_bits(builder, args[0])
@@ -133,9 +133,9 @@ def _signbit(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
 
 
 def _to_integer(rounding: str, *, signed: bool) -> Code:
-    """A float, rounded, as an integer; what lies outside becomes the nearest there is.
+    """Returns code that rounds a float to an integer; values out of range saturate.
 
-    NaN becomes 0 where both are of 32 bits, else the integer with only its highest bit set (PTX ISA, instruction `cvt`).
+    NaN becomes 0 if both types have 32 bits, else the integer with only its highest bit set (PTX ISA, instruction `cvt`).
     """
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -154,10 +154,10 @@ def _to_integer(rounding: str, *, signed: bool) -> Code:
     return code
 
 
-# How CUDA's suffixes round, in LLVM's words: down, to nearest even, up, to zero.
+# CUDA's suffix -> LLVM's rounding function: down, to nearest even, up, to zero.
 ROUNDINGS: Final = {"rd": "floor", "rn": "rint", "ru": "ceil", "rz": "trunc"}
 
-# Name -> signature and code.
+# Name -> signature, code.
 BITS: Final[dict[str, tuple[str, Code]]] = {
     "abs": ("i(i)", body(_absolute)),
     "llabs": ("l(l)", body(_absolute)),

@@ -1,9 +1,9 @@
-"""Arithmetic of `cuda.libdevice` with a direction of rounding: `_rn` to nearest, `_rd` down, `_ru` up, `_rz` to zero.
+"""Directed rounding of `cuda.libdevice`: `_rn` to nearest, `_rd` down, `_ru` up, `_rz` to zero.
 
-A result is computed to nearest, and the sign of what was lost tells whether to step to the next number in the direction asked
-for. Each `_lost_*` gives that sign exactly: in float64, on mantissas scaled into [0.5, 1), so that nothing under- or overflows.
-With Sterbenz' and Dekker's results (Muller et al., Handbook of Floating-Point Arithmetic, 2nd ed. 2018, sections 4.2 and 4.4)
-the differences below are exact or at least of the right sign.
+A result is rounded to nearest first. The sign of the rounding error then decides whether to step to the adjacent float in the
+requested direction. Each `_lost_*` returns a number of exactly that sign: it computes in float64, on mantissas scaled into
+[0.5, 1), so that nothing under- or overflows. By Sterbenz' and Dekker's results (Muller et al., Handbook of Floating-Point
+Arithmetic, 2nd ed. 2018, sections 4.2 and 4.4) the differences are exact or at least have the right sign.
 """
 
 import math
@@ -19,14 +19,14 @@ from synknumba.simt._library.bits import fma
 from synknumba.simt._library.libdevice_bits import float_bits
 from synknumba.simt._library.typed import Code, body, strict
 
-# A term this many times (as a power of two) smaller than another changes no result but where the other is exact.
+# Differences of binary exponents from which on the smaller term affects the result only if the larger one is exact.
 _FAR_BELOW = 200
 _FAR_ABOVE = 120
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _step_up(_context: Any, value: types.Type) -> Any:
-    """The next larger float."""
+    """Returns the next larger float."""
     if not isinstance(value, types.Float):
         return None
 
@@ -41,12 +41,12 @@ def _step_up(_context: Any, value: types.Type) -> Any:
     return value(value), codegen
 
 
-# ---- the sign of what rounding to nearest lost: exact result minus rounded one
+# ---- sign of the rounding error: exact result minus result rounded to nearest
 
 
 @strict
 def _lost_if_infinite(result: float, all_finite: bool) -> float:
-    """What an infinite result has lost: it is an overflow where the arguments are finite."""
+    """Returns the error sign of an infinite result: an overflow if the arguments are finite, else exact."""
     return -result if all_finite else 0.0
 
 
@@ -96,7 +96,7 @@ def _lost_sqrt(x: float, result: float) -> float:
 
 @strict
 def _two_sum(x: float, y: float) -> tuple[float, float]:
-    """The sum, and what it lost (Knuth)."""
+    """Returns the rounded sum and its rounding error (Knuth)."""
     total = x + y
     y_part = total - x
     return total, (x - (total - y_part)) + (y - y_part)
@@ -119,8 +119,8 @@ def _lost_fma(x: float, y: float, z: float, result: float) -> float:
     if distance < -_FAR_BELOW:
         lost = fma(x, y, -math.ldexp(result, -exponent))
         return lost if lost != 0.0 else z
-    # Exactly x * y + z - result as a sum of four terms that do not overlap (Shewchuk 1997, "Grow-Expansion"); the sign is that
-    # of the largest.
+    # x * y + z - result, exactly, as a sum of four nonoverlapping terms (Shewchuk 1997, "Grow-Expansion"); the largest nonzero
+    # term has its sign.
     product = x * y
     terms = fma(x, y, -product), product
     total, term0 = _two_sum(math.ldexp(z, -exponent), terms[0])
@@ -135,7 +135,7 @@ def _lost_fma(x: float, y: float, z: float, result: float) -> float:
     return term1 if term1 != 0.0 else term0
 
 
-# ---- the step in a direction
+# ---- step to the adjacent float
 
 
 @strict
@@ -157,7 +157,7 @@ def _to_zero(result: float, lost: float) -> float:
 
 _DIRECTIONS: Final[dict[str, Any]] = {"rd": _down, "ru": _up, "rz": _to_zero}
 
-# ---- the operations to nearest
+# ---- operations rounded to nearest
 
 
 def _add(x: float, y: float) -> float:
@@ -189,11 +189,11 @@ def _fma(x: float, y: float, z: float) -> float:
 
 
 def _rsqrt(x: float) -> float:
-    # Through float64: for no float32 do the two roundings differ from one, as a test shows for all mantissas near a tie.
+    # In float64: for every float32, rounding twice equals rounding once; a test checks all mantissas near a tie.
     return 1.0 / math.sqrt(np.float64(x))
 
 
-# ---- the operations in a direction
+# ---- operations with directed rounding
 
 
 @strict
@@ -284,7 +284,7 @@ def _directed_narrow(step: Any) -> Callable[..., Any]:
 
 
 def _from_integer(bits: int, real: Any, *, signed: bool, step: Any = None) -> Callable[..., Any]:
-    """An integer of that many bits as a float."""
+    """Returns a conversion from an integer of `bits` bits to a float; rounds to nearest if `step` is None."""
     integer = np.dtype(f"{'i' if signed else 'u'}{bits // 8}").type
     limit = 2.0 ** (bits - signed)
 
@@ -294,7 +294,7 @@ def _from_integer(bits: int, real: Any, *, signed: bool, step: Any = None) -> Ca
     def rounded(x: int) -> Any:
         number = integer(x)
         result = real(number)
-        if result >= limit:  # rounded up to what no such integer is
+        if result >= limit:  # rounded up, out of the range of the integer type
             return step(result, -1.0)
         back = integer(result)
         return step(result, np.float64(number > back) - np.float64(number < back))
@@ -341,5 +341,5 @@ def _conversions() -> dict[str, tuple[str, Code]]:
     return table
 
 
-# Name -> signature and code.
+# Name -> signature, code.
 ROUNDED: Final[dict[str, tuple[str, Code]]] = {**_arithmetic(), **_conversions()}

@@ -1,4 +1,4 @@
-"""The functions of `cuda.libdevice` that neither Python nor the C library has."""
+"""Functions of `cuda.libdevice` that neither Python nor the C library provides."""
 
 import math
 from typing import Any, Final
@@ -10,13 +10,13 @@ from synknumba.simt._library.typed import Code, body, c_function, strict, typed
 
 _PI = math.pi
 _SQRT_HALF = math.sqrt(0.5)
-_SQRT_HALF_REST = -4.833646656726457e-17  # what rounding sqrt(0.5) to float64 lost
+_SQRT_HALF_REST = -4.833646656726457e-17  # exact sqrt(0.5) minus its float64 value
 _LOG_2 = math.log(2.0)
-_HALVING_IS_EXACT = 1e-300  # and this far from the smallest float64
+_HALVING_IS_EXACT = 1e-300  # halving is exact from here on: far above the smallest normal float64, 2.2e-308
 _SQRT_PI = math.sqrt(math.pi)
 
 
-# ---- sines and cosines of multiples of pi: the argument is reduced exactly, so they are right for any x
+# ---- sines and cosines of multiples of pi: the argument reduction is exact, so they are accurate for any x
 
 
 @strict
@@ -34,7 +34,7 @@ def _sincospi(x: float) -> tuple[float, float]:
         sine, cosine = -sine, -cosine
     elif place == 3:
         sine, cosine = -cosine, sine
-    # Zeros have the sign of x, as IEEE 754 has it; cosine never is -0.
+    # A zero sine has the sign of x (IEEE 754); the cosine is never -0.
     return math.copysign(0.0, x) if sine == 0.0 else sine, cosine + 0.0
 
 
@@ -55,7 +55,7 @@ def _cospi(x: float) -> Any:
 
 @strict
 def _normcdf_double(x: float) -> float:
-    """Phi(x) = erfc(-x / sqrt(2)) / 2. Far below 0 erfc magnifies the rounding of its argument, so that is put right."""
+    """Phi(x) = erfc(-x / sqrt(2)) / 2. Far below 0, erfc magnifies its argument's rounding error, which `low` corrects."""
     high = -x * _SQRT_HALF
     low = fma(-x, _SQRT_HALF, -high) - x * _SQRT_HALF_REST
     value = math.erfc(high)
@@ -66,7 +66,7 @@ def _normcdf_double(x: float) -> float:
 
 @strict
 def _normal_tail(r: float) -> float:
-    """The quantile at the tail probability exp(-r * r), as a positive number (Wichura 1988, algorithm AS 241, PPND16)."""
+    """Absolute quantile at the tail probability exp(-r * r) (Wichura 1988, algorithm AS 241, PPND16)."""
     if r <= 5.0:
         r -= 1.6
         top = (
@@ -140,7 +140,7 @@ def _normal_tail(r: float) -> float:
 
 @strict
 def _normal_centre(q: float) -> float:
-    """The quantile at the probability 0.5 + q, for abs(q) <= 0.425 (Wichura 1988, algorithm AS 241, PPND16)."""
+    """Quantile at the probability 0.5 + q, for abs(q) <= 0.425 (Wichura 1988, algorithm AS 241, PPND16)."""
     r = 0.180625 - q * q
     top = (
         (
@@ -179,7 +179,7 @@ def _normal_centre(q: float) -> float:
 
 @strict
 def _quantile(q: float, tail: float) -> float:
-    """The quantile at the probability 0.5 + q; `tail` is the smaller of that probability and one minus it."""
+    """Quantile at the probability p = 0.5 + q; `tail` is min(p, 1 - p)."""
     if abs(q) <= 0.425:
         return _normal_centre(q)  # type: ignore[no-any-return]
     if not 0.0 < tail <= 0.5:
@@ -215,7 +215,7 @@ _c_remquof = typed("libdevice.remquof", "fi(f,f)", c_function("remquof"))
 
 
 def _erfcx(x: float) -> Any:
-    """exp(x * x) * erfc(x); beyond 26 by its asymptotic series (Abramowitz and Stegun, 7.1.23)."""
+    """exp(x * x) * erfc(x); from 26 on by the asymptotic series (Abramowitz and Stegun, 7.1.23)."""
     x = np.float64(x)
     if x < 26.0:
         square = x * x
@@ -249,7 +249,7 @@ def _powi(x: float, n: int) -> Any:
 def _saturate(x: float) -> Any:
     if x >= np.float32(1.0):
         return np.float32(1.0)
-    return x if x > np.float32(0.0) else np.float32(0.0)  # NaN too becomes 0
+    return x if x > np.float32(0.0) else np.float32(0.0)  # NaN becomes 0 too
 
 
 def _fdim(x: float, y: float) -> Any:
@@ -259,7 +259,7 @@ def _fdim(x: float, y: float) -> Any:
 def _fmax(x: float, y: float) -> float:
     if x == y:
         return y if math.copysign(1.0, x) < 0.0 else x
-    return x if x > y or y != y else y  # noqa: PLR0124  # true of NaN alone
+    return x if x > y or y != y else y  # noqa: PLR0124  # true only for NaN
 
 
 def _fmin(x: float, y: float) -> float:
@@ -273,7 +273,7 @@ def _sincos(x: float) -> tuple[float, float]:
 
 
 def _remquo(x: float, y: float) -> tuple[float, int]:
-    """The remainder, and the low 3 bits of the quotient with its sign, as a GPU has them; a C library may give more."""
+    """Remainder, and the low 3 bits of the quotient with its sign, as on a GPU; a C library may return more bits."""
     rest, quotient = _c_remquo(x, y)
     low = abs(quotient) & 7
     return rest, -low if quotient < 0 else low
@@ -298,7 +298,7 @@ def _logb(x: float) -> Any:
 
 
 def _half_to_float(x: int) -> Any:
-    """Half precision from its bits: 1 of the sign, 5 of the exponent, 10 of the fraction."""
+    """Converts the bits of a half-precision number (1 sign, 5 exponent, 10 fraction) to its value."""
     exponent, fraction = (x >> 10) & 31, x & 1023
     if exponent == 31:
         value = math.inf if fraction == 0 else math.nan
@@ -310,7 +310,7 @@ def _half_to_float(x: int) -> Any:
 
 
 def _float_to_half(x: float) -> int:
-    """The bits of the nearest number of half precision, to even in a tie."""
+    """Returns the bits of the nearest half-precision number, ties to even."""
     sign = 0x8000 if math.copysign(1.0, x) < 0.0 else 0
     if x != x:  # noqa: PLR0124
         return 0x7FFF
@@ -319,17 +319,17 @@ def _float_to_half(x: float) -> int:
         return sign | 0x7C00
     if magnitude == 0.0:
         return sign
-    # In units of the last place: 2**-24 below the normal numbers. A carry runs over into the exponent, which is right.
+    # In units in the last place, 2**-24 for subnormals. A carry out of the fraction correctly increments the exponent.
     exponent = max(math.frexp(magnitude)[1], -13)
     return sign | (int(np.rint(math.ldexp(magnitude, 11 - exponent))) + ((exponent + 13) << 10))
 
 
 def _both(name: str, signature: str, function: Any) -> dict[str, tuple[str, Code]]:
-    """The float64 and the float32 function; `d` in the signature is either."""
+    """Returns the entries of the float64 and the float32 function; `d` in the signature is `f` in the latter."""
     return {name: (signature, body(function)), name + "f": (signature.replace("d", "f"), body(function))}
 
 
-# Name -> signature and code.
+# Name -> signature, code.
 SPECIAL: Final[dict[str, tuple[str, Code]]] = {
     **_both("sincospi", "dd(d)", _sincospi_tuple),
     **_both("sinpi", "d(d)", _sinpi),

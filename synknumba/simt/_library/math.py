@@ -1,10 +1,11 @@
-"""The functions of `math` that Numba types otherwise for CUDA than for the CPU.
+"""Functions of `math` that Numba types differently for CUDA and for the CPU.
 
-For CUDA `ceil`, `floor` and `trunc` of a float stay floats (of float32 a float32), and that matters: `x - math.floor(x)` in
-float32 stays there, and what is too large for an int64 is not cut. `fmod`, `modf` and `remainder` Numba lacks on the CPU. All
-others have the same types on both (found by comparing the two typing contexts for all functions and number types).
+On CUDA, `ceil`, `floor` and `trunc` of a float return a float of the same type. The difference is visible: `x - math.floor(x)`
+in float32 stays in float32, and values too large for an int64 are not cut. Numba lacks `fmod`, `modf` and `remainder` on the
+CPU. All other functions have the same types on both targets (checked by comparing the two typing contexts for all functions and
+number types).
 
-`round(x, n)` rounds a float32 as the float64 that it is, and whole numbers are at most 2**63.
+`round(x, n)` converts a float32 to float64 before rounding, and clamps the scaled value to ±2**63.
 """
 
 import math
@@ -24,19 +25,19 @@ def _whole(name: str) -> Any:
 
 
 def _of_c(name: str, signature: str) -> Any:
-    """Of the C library; `d` in the signature is float32 where all arguments are."""
+    """Returns a C library function for float32 and float64; `d` in the signature is replaced by `f` for float32."""
     return chosen(f"math.{name}", {signature.replace("d", "f"): c_function(f"{name}f"), signature: c_function(name)})
 
 
-# The largest power of ten that a float64 holds exactly.
+# Exponent of the largest power of ten that is exact in float64.
 _EXACT_TENS: Final = 22
 
-# Where CUDA's conversion to int64 ends.
+# CUDA's conversion to int64 saturates here.
 _MOST: Final = 2.0**63
 
 
 def round_decimal(x: Any, ndigits: Any) -> Any:
-    """`round(x, ndigits)` of a float64, as CUDA computes it: not with CPython's exactness."""
+    """Returns `round(x, ndigits)` of a float64 as CUDA computes it: by scaling, without CPython's correct rounding."""
     if math.isinf(x) or math.isnan(x):
         return x
     power = np.power(10.0, float(min(abs(ndigits), _EXACT_TENS) if ndigits >= 0 else -ndigits))
@@ -44,13 +45,13 @@ def round_decimal(x: Any, ndigits: Any) -> Any:
     scaled = (x * more) * power if ndigits >= 0 else x / power
     if math.isinf(scaled):
         return x
-    whole = min(max(np.rint(scaled), -_MOST), _MOST) + 0.0  # an integer on a GPU: it has no negative zero
+    whole = min(max(np.rint(scaled), -_MOST), _MOST) + 0.0  # an integer on a GPU, so without negative zero
     return (whole / power) / more if ndigits >= 0 else whole * power
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def round_to(context: Any, x: types.Type, ndigits: types.Type) -> Any:
-    """`round_decimal`, in the type that Numba gives to `round(x, ndigits)`."""
+    """Returns `round_decimal(x, ndigits)`, in the type that Numba gives to `round(x, ndigits)`."""
     signature = context.resolve_function_type(round, (types.unliteral(x), types.unliteral(ndigits)), {})
     if signature is None:
         return None
@@ -66,7 +67,7 @@ def round_to(context: Any, x: types.Type, ndigits: types.Type) -> Any:
 
 _round_decimal = body(round_decimal)
 
-# What kernels call -> what is called instead.
+# Function called by kernels -> its replacement.
 MATH: Final[dict[Callable[..., Any], Any]] = {
     math.ceil: _whole("ceil"),
     math.floor: _whole("floor"),

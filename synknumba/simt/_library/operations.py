@@ -1,6 +1,6 @@
-"""What each operation of `numba.cuda` becomes on the CPU, and why the others cannot.
+"""Tables of the operations of `numba.cuda`: their implementations on the CPU, and hints for unsupported ones.
 
-Paths are those below the module `numba.cuda`. `numba.cuda` itself is imported only when a kernel is translated.
+Paths are relative to `numba.cuda`, such as "atomic.add". The module itself is imported only when a kernel is translated.
 """
 
 from collections import ChainMap
@@ -17,7 +17,8 @@ from synknumba.simt._library.vectors import VECTORS
 
 AXES: Final = "xyz"
 
-# Thread and block index, size of block and grid; and the thread's number within its block, x fastest.
+# Variables of the generated code: thread and block index, block and grid size, and the thread's number within its block, x
+# fastest.
 THREAD: Final = {axis: f"_k_t{axis}" for axis in AXES}
 BLOCK: Final = {axis: f"_k_b{axis}" for axis in AXES}
 BLOCK_SIZE: Final = {axis: f"_k_B{axis}" for axis in AXES}
@@ -46,13 +47,13 @@ _FUNCTIONS: Final[dict[str, Any]] = {
     **VECTORS,
 }
 
-# Those of libdevice are made when they are asked for.
-FUNCTIONS: Final[Mapping[str, Any]] = ChainMap(_FUNCTIONS, LIBDEVICE)  # type: ignore[arg-type]  # it is only read
+# Functions of libdevice are made on first use.
+FUNCTIONS: Final[Mapping[str, Any]] = ChainMap(_FUNCTIONS, LIBDEVICE)  # type: ignore[arg-type]  # read only
 
-# One thread runs after the other, in order: there is nothing to wait for.
+# No-ops: the threads run one after another on one core.
 FENCES: Final = frozenset({"threadfence", "threadfence_block", "threadfence_system", "nanosleep"})
 
-# Loads and stores with hints for a GPU's caches.
+# Loads and stores with cache hints, which the CPU ignores.
 CACHED_LOADS: Final = frozenset({"ldca", "ldcg", "ldcs", "ldlu", "ldcv"})
 CACHED_STORES: Final = frozenset({"stcg", "stcs", "stwb", "stwt"})
 
@@ -62,7 +63,7 @@ WARP_SIZE: Final = 32
 
 _ON_GPU: Final = "run the kernel on device='cuda'"
 
-# The longest prefix of a path counts.
+# Hints by prefix of the path; the longest prefix applies.
 _REFUSALS: Final[dict[str, str]] = {
     "": _ON_GPU,
     "shared": "of the module cuda.shared use array()",
@@ -76,10 +77,10 @@ _REFUSALS: Final[dict[str, str]] = {
     "gridDim": "use its .x, .y or .z",
 }
 
-# The modules below numba.cuda whose functions are for kernels. Those of `random` are ordinary ones.
+# Submodules of numba.cuda whose functions are for kernels. The functions of `random` are ordinary Python.
 MODULES: Final = ("libdevice", "cg", "fp16", "bf16", "random")
 
-# The members of numba.cuda that a kernel may have imported under any name. They are found again by identity.
+# Members of numba.cuda that a kernel may have imported under any name; recognised by identity.
 HEADS: Final = frozenset(
     {path.split(".")[0] for path in (*INDICES, *FUNCTIONS, *_REFUSALS, *COLLECTIVES, *BARRIER_PATHS) if path}
     | FENCES
@@ -90,7 +91,7 @@ HEADS: Final = frozenset(
 
 
 def way_out(path: str) -> str:
-    """What to do instead of an operation that the CPU cannot run."""
+    """Returns the remedy in the error for an operation that the CPU cannot run."""
     parts = path.split(".")
     for count in range(len(parts), 0, -1):
         hint = _REFUSALS.get(".".join(parts[:count]))
@@ -100,13 +101,13 @@ def way_out(path: str) -> str:
 
 
 def cuda_module() -> ModuleType:
-    """The module `numba.cuda`.
+    """Imports and returns the module `numba.cuda`.
 
     Raises:
-        DeviceError: it cannot be imported.
+        DeviceError: the module cannot be imported.
     """
     try:
-        from numba import cuda  # it costs 0.3 s, and a broken CUDA installation fails right here
+        from numba import cuda  # the import takes 0.3 s, and fails if the CUDA installation is broken
     except Exception as error:
         # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an ImportError.
         raise DeviceError(

@@ -1,4 +1,4 @@
-"""The functions that generated code calls, by the names that it calls them."""
+"""Namespace of the generated code: the helper functions it calls, by name."""
 
 from typing import Any, Final
 

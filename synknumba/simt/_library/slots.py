@@ -1,8 +1,8 @@
-"""Slot arrays in the generated code: one element for each thread, of any type that Numba knows.
+"""Slot arrays of the generated code: one element per thread, of any Numba type.
 
-Numbers are kept in ordinary arrays. A tuple, a record or a view of an array is kept as Numba holds it in a variable, behind a
-pointer; of a record that is where it lies, so that what a thread assigns to its fields is not lost. An index is a thread's
-number, so that it is neither negative nor too large.
+Numbers are stored in ordinary arrays. Tuples, records and array views are stored in Numba's value representation and accessed
+through a typed pointer; the value of a record is its address, so assignments to its fields are kept. Indices are not checked:
+they are thread numbers, neither negative nor out of range.
 """
 
 from typing import Any
@@ -15,17 +15,17 @@ from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
 from numba.np.arrayobj import load_item, make_array, populate_array, store_item
 
-# A shuffle reads at most 31 elements further.
+# A shuffle reads at most 31 elements beyond either end.
 MARGIN = 32
 
 
 def is_number(kind: types.Type | None) -> bool:
-    """Whether an array can hold values of the type."""
+    """Returns whether the type is a number or boolean, which an ordinary array can hold."""
     return isinstance(kind, (types.Number, types.Boolean))
 
 
 def itemsize(kind: types.Type) -> int:
-    """The bytes that the value of a variable takes."""
+    """Returns the size in bytes of a value of the type in Numba's value representation."""
     context = cpu_target.target_context
     return int(context.get_abi_sizeof(context.get_value_type(kind)))
 
@@ -41,7 +41,7 @@ def _value_pointer(context: Any, builder: Any, kind: types.Type, slots: Any, ind
 
 
 def _row(context: Any, builder: Any, array_type: types.Array, array: Any, index: Any) -> Any:
-    """The view of one row of an array with several dimensions. It does not keep the array alive."""
+    """Emits a view of one row of a multi-dimensional array. The view does not keep the array alive."""
     row_type = array_type.copy(ndim=array_type.ndim - 1)
     struct = make_array(array_type)(context, builder, array)
     shape = cgutils.unpack_tuple(builder, struct.shape)
@@ -55,12 +55,12 @@ def _row(context: Any, builder: Any, array_type: types.Array, array: Any, index:
         itemsize=struct.itemsize,
         meminfo=None,
     )
-    return row._getvalue()  # noqa: SLF001  # Numba's own spelling of "the struct as a value"
+    return row._getvalue()  # noqa: SLF001  # Numba's way to get the struct as a value
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def slot_get(_context: Any, slots: types.Type, index: types.Type) -> Any:
-    """The value of a thread; of a slot array with several dimensions, the thread's own array."""
+    """Returns a thread's value, or a view of its row if the slot array has several dimensions."""
     if not isinstance(index, types.Integer):
         return None
     if isinstance(slots, types.CPointer):
@@ -90,7 +90,7 @@ def slot_get(_context: Any, slots: types.Type, index: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def slot_set(_context: Any, slots: types.Type, index: types.Type, value: types.Type) -> Any:
-    """Keeps the value of a thread."""
+    """Stores a thread's value."""
     del value
     if not isinstance(index, types.Integer):
         return None
@@ -114,7 +114,7 @@ def slot_set(_context: Any, slots: types.Type, index: types.Type, value: types.T
 
 
 def slots_of(kind: types.Type) -> Any:
-    """A function for the generated code that takes bytes as slots of a type."""
+    """Returns an intrinsic that reinterprets a byte array as a pointer to slots of the type."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def slots(_context: Any, memory: types.Type) -> Any:
@@ -131,7 +131,7 @@ def slots_of(kind: types.Type) -> Any:
 
 
 def no_value_of(kind: types.Type) -> Any:
-    """A function for the generated code that stands for a variable of a type before anything is assigned to it."""
+    """Returns an intrinsic whose value is a null of the type: the initial value of a variable."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def no_value(_context: Any) -> Any:
@@ -145,7 +145,7 @@ def no_value_of(kind: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def inner(_context: Any, padded: types.Type) -> Any:
-    """An array without the `MARGIN` elements at either end of it, from which shuffles may read what they then do not take."""
+    """Returns a view of a padded array without the `MARGIN` elements at either end, which shuffles read and discard."""
     if not isinstance(padded, types.Array) or padded.ndim != 1:
         return None
 
@@ -168,7 +168,7 @@ def inner(_context: Any, padded: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def borrowed(_context: Any, array: types.Type) -> Any:
-    """The same array without a reference count, which costs an atomic operation a use. `keep` must come behind the uses."""
+    """Returns the array without reference counting, which costs an atomic operation per use; `keep` must follow the last."""
     if not isinstance(array, types.Array):
         return None
 
@@ -182,7 +182,7 @@ def borrowed(_context: Any, array: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def keep(_context: Any, array: types.Type) -> Any:
-    """Does nothing, so that the array lives until here."""
+    """Does nothing; a reference that keeps the array alive up to this point."""
 
     def codegen(context: Any, _builder: Any, _signature: Any, _args: Any) -> Any:
         return context.get_dummy_value()
@@ -192,7 +192,7 @@ def keep(_context: Any, array: types.Type) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def shared_view(_context: Any, memory: types.Type, dtype: types.Type) -> Any:
-    """The bytes of dynamic shared memory as an array of a dtype."""
+    """Returns a view of the bytes of dynamic shared memory as an array of a dtype."""
     element = parse_dtype(dtype)
     if not isinstance(memory, types.Array) or element is None:
         return None

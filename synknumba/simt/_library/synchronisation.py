@@ -1,4 +1,4 @@
-"""Barriers and collectives of `numba.cuda`: which there are, and their names in the plain code of one thread."""
+"""Tables of the barriers and collectives of `numba.cuda`, and their names in the code of one thread."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -10,18 +10,18 @@ COLLECTIVE_PREFIX: Final = "_k_collective_"
 
 BARRIER_KINDS: Final[tuple[BarrierKind, ...]] = ("block", "warp", "grid")
 
-# The operations of `numba.cuda` that stand for a barrier.
+# Barriers of `numba.cuda` by path.
 BARRIER_PATHS: Final[dict[str, BarrierKind]] = {"syncthreads": "block", "syncwarp": "warp"}
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A collective operation as CUDA spells it.
+    """Description of a collective of `numba.cuda`.
 
     Attributes:
-        params: the names of its parameters.
-        exchanged: the parameter that is read from other threads; empty if there is none.
-        results: how many values it gives.
+        params: names of its parameters.
+        exchanged: parameter whose values other threads read; empty if there is none.
+        results: number of values returned.
         is_vote: whether all threads of the block take part and get the same value.
     """
 
@@ -50,10 +50,10 @@ COLLECTIVES: Final[dict[str, Operation]] = {
 
 
 def collective_name(path: str) -> str:
-    """The name that a collective has in the plain code."""
+    """Returns the name of a collective in the code of one thread."""
     return COLLECTIVE_PREFIX + path
 
 
 def barrier_name(kind: BarrierKind) -> str:
-    """The name that a barrier has in the plain code."""
+    """Returns the name of a barrier in the code of one thread."""
     return BARRIER_PREFIX + kind

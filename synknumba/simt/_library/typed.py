@@ -1,7 +1,7 @@
-"""Functions with one fixed signature, as those of CUDA's C library are: arguments are converted, not dispatched on.
+"""Intrinsics with fixed signatures, as in CUDA's C library: arguments are converted, not dispatched on.
 
-A signature is a string in the manner of Numba's short names, such as `d(d,i)`: float64 from a float64 and an int32. Several
-results make a tuple: `fi(f)`.
+A signature is a string in the style of Numba's short names: `d(d,i)` returns a float64 and takes a float64 and an int32.
+Several results form a tuple: `fi(f)`.
 """
 
 import functools
@@ -31,7 +31,7 @@ Code = Callable[[Any, Any, Any, Any], Any]
 
 
 def parse_signature(text: str) -> Any:
-    """The Numba signature that a string such as `d(d,i)` stands for."""
+    """Parses a string such as `d(d,i)` into a Numba signature."""
     match = re.fullmatch(r"(\w+)\((\w(?:,\w)*)\)", text)
     if match is None:
         raise ValueError(f"not a signature: {text!r}")
@@ -41,31 +41,31 @@ def parse_signature(text: str) -> Any:
 
 
 def typed(name: str, signature: str, code: Code) -> Any:
-    """The intrinsic `name` of that signature.
+    """Returns an intrinsic with one signature.
 
     Args:
-        name: what errors call it.
+        name: name in error messages.
         signature: such as `d(d,i)`.
-        code: emits it.
+        code: emits the function's code.
     """
     return chosen(name, {signature: code})
 
 
 def chosen(name: str, cases: Mapping[str, Code]) -> Any:
-    """The intrinsic `name` of several signatures: the one that fits the arguments as they are, else the last."""
+    """Returns an intrinsic with several signatures: the one that matches the argument types exactly, else the last."""
     signatures = [(parse_signature(text), code) for text, code in cases.items()]
 
     def resolve(given: tuple[types.Type, ...]) -> Any:
         given = tuple(types.unliteral(kind) for kind in given)
         check_number(name, *given)
-        if any(isinstance(kind, types.Complex) for kind in given):  # CUDA would not convert it either
+        if any(isinstance(kind, types.Complex) for kind in given):  # CUDA does not convert complex numbers either
             return None
         for signature, code in signatures:
             if signature.args == given:
                 return signature, code
         return signatures[-1]
 
-    # Numba reads the number of arguments off the function.
+    # Numba takes the number of arguments from the signature of the Python function.
     def one(_context: Any, x: types.Type) -> Any:
         return resolve((x,))
 
@@ -81,7 +81,7 @@ def chosen(name: str, cases: Mapping[str, Code]) -> Any:
 
 
 def like(function: Any) -> Code:
-    """What Numba makes of a function of `math` or an operator, so that loops over it vectorize as ever."""
+    """Returns code that calls Numba's implementation of a `math` function or operator; loops over it vectorize as usual."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _call(context, builder, function, signature, args)
@@ -90,7 +90,7 @@ def like(function: Any) -> Code:
 
 
 def body(function: Callable[..., Any]) -> Code:
-    """A Python function, compiled exactly as written: without fast-math, whatever the kernel is compiled with."""
+    """Returns code that calls a Python function, compiled without fast-math whatever the kernel's options."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _call(context, builder, _strict(function), signature, args)
@@ -104,7 +104,7 @@ def _strict(function: Callable[..., Any]) -> Any:
 
 
 def strict(function: Callable[..., Any]) -> Any:
-    """An njit function without fast-math: `a * b + c` is not contracted, NaN and the sign of zero are kept."""
+    """Returns an njit function without fast-math: `a * b + c` is not contracted, NaN and the sign of zero are kept."""
     return njit(error_model="numpy", fastmath=False, forceinline=True)(function)
 
 
@@ -120,7 +120,7 @@ def _call(context: Any, builder: Any, function: Any, signature: Any, args: Any) 
 
 
 def c_function(name: str) -> Code:
-    """The function of the C library; results after the first are what it writes through pointers at the end."""
+    """Returns code that calls a C library function; results after the first are output pointers, its last parameters."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         result = signature.return_type
@@ -129,7 +129,7 @@ def c_function(name: str) -> Code:
         written = [cgutils.alloca_once(builder, value) for value in values[1:]]
         params = [arg.type for arg in (*args, *written)]
         function_type = ir.FunctionType(values[0], params)
-        if not written:  # errno is nobody's business, and without it LLVM may move and vectorize the call
+        if not written:  # ignoring errno makes the call pure: LLVM may move and vectorize it
             function = cgutils.insert_pure_function(builder.module, function_type, name)
             return builder.call(function, args)
         function = cgutils.get_or_insert_function(builder.module, function_type, name)
@@ -140,7 +140,7 @@ def c_function(name: str) -> Code:
 
 
 def llvm(name: str, *constants: bool) -> Code:
-    """LLVM's intrinsic of that name, overloaded on the type of its first argument."""
+    """Returns code that calls an LLVM intrinsic, overloaded on the type of its first argument."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         flags = [ir.Constant(ir.IntType(1), constant) for constant in constants]
@@ -156,5 +156,5 @@ def llvm(name: str, *constants: bool) -> Code:
 
 
 def intrinsic_suffix(kind: Any) -> str:
-    """How the name of an LLVM intrinsic ends for a type."""
+    """Returns the suffix of an LLVM intrinsic's name for a type, such as `f64`."""
     return str(kind.intrinsic_name)

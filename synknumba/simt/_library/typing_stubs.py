@@ -1,4 +1,4 @@
-"""What stands for barriers and collectives while Numba infers the types of one thread's code, which never runs.
+"""Stubs of barriers and collectives, with which Numba infers the types of one thread's code; they never run.
 
 The types are those of `numba.cuda`: a ballot is an int32, an active mask a uint32.
 """
@@ -15,7 +15,7 @@ _PREDICATE = (types.Number, types.Boolean)
 
 
 def _typed(path: str, result: Callable[..., types.Type]) -> Any:
-    """An intrinsic without code, with the type that `result` makes of the types of the arguments."""
+    """Returns an intrinsic that yields zero; `result` maps the argument types to the result type."""
     count = len(COLLECTIVES[path].params)
 
     def null(context: Any, _builder: Any, signature: Any, _args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""CUDA's vector types, `cuda.float32x4` and the like: on the CPU named tuples with the fields x, y, z and w."""
+"""CUDA's vector types, such as `cuda.float32x4`: named tuples with the fields x, y, z and w."""
 
 from collections import namedtuple
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any, Final
 from numba.core import cgutils, errors, types
 from numba.extending import intrinsic, overload
 
-# CUDA C's name of each base type, beside Numba's.
+# Names of the base types in CUDA C, by Numba's name.
 _ALIASES: Final = {
     "int8": ("char",),
     "int16": ("short",),
@@ -24,13 +24,13 @@ FIELDS: Final = ("x", "y", "z", "w")
 
 
 def _make(base: types.Type, count: int) -> Callable[..., Any]:
-    """The constructor of the type: from numbers and from shorter vectors of the same base type, `count` elements in all."""
+    """Returns the constructor of a vector type, which takes numbers and shorter vectors of the same base type."""
     name = f"{base}x{count}"
-    fields = namedtuple(name, FIELDS[:count])  # type: ignore[misc]  # a type is made for each base and length
+    fields = namedtuple(name, FIELDS[:count])  # type: ignore[misc]  # one type per base and length
     result = types.NamedUniTuple(base, count, fields)
 
     def elements(parts: tuple[types.Type, ...]) -> int:
-        """How many elements the arguments make."""
+        """Returns the total number of elements in the arguments."""
         made = 0
         for part in parts:
             if isinstance(part, types.NamedUniTuple) and part.dtype == base:
@@ -64,7 +64,7 @@ def _make(base: types.Type, count: int) -> Callable[..., Any]:
     construct.__name__ = construct.__qualname__ = name
 
     @overload(construct, jit_options={"forceinline": True})
-    def _construct(*parts):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN202  # Numba compares it with the lambda
+    def _construct(*parts):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN202  # must match the lambda
         del parts
         return lambda *parts: build(parts)
 
