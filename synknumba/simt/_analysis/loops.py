@@ -191,7 +191,7 @@ def _as_for(loop: ast.While, behind: list[ast.stmt], known: Analysis) -> ast.For
 
 
 def return_early(body: list[ast.stmt], analysis: Analysis, guards: Guards) -> list[ast.stmt]:
-    """Rewrites a final `if i < n: …` as `if not i < n: return` and its body, so that the body is at the top level.
+    """Rewrites a final `if i < n: …` as `if not i < n: return` and its body; control flow in the body is then uniform.
 
     Args:
         body: the statements of the kernel; not changed.
