@@ -144,7 +144,7 @@ class Kernel:
         self._texts: dict[Signature, str] = {}
 
     def __repr__(self) -> str:
-        """The kernel and where it is defined."""
+        """Returns the kernel's name, file and line."""
         code = self.py_func.__code__
         return f"<simt kernel {self.py_func.__qualname__} ({code.co_filename}:{code.co_firstlineno})>"
 

@@ -197,7 +197,7 @@ class KernelProgram:
         return kinds
 
     def refuse_several_types(self, argtypes: TypeMap) -> None:
-        """Explains a typing error of the launch function in terms of the user's code, as Numba's names generated variables.
+        """Explains a typing error in terms of the user's code, since Numba's message refers to generated variables.
 
         Raises:
             KernelError: a uniform variable has several types and lives across a barrier.
