@@ -1,4 +1,4 @@
-"""The decorator: what stands for `numba.cuda.jit` on a CPU."""
+"""The decorator `jit`, the counterpart of `numba.cuda.jit` on a CPU."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,16 +21,20 @@ def jit(function: Any = None, /, **options: Any) -> Callable[[Callable[..., Any]
 
 
 def jit(function: Any = None, /, **options: Any) -> Any:
-    """Makes a kernel that runs natively on one CPU core.
+    """Compiles a CUDA kernel to run natively on one CPU core.
 
-    Takes what `numba.cuda.jit` takes: a function, or options and perhaps signatures, in which case it returns a decorator.
+    Accepts the arguments of `numba.cuda.jit`. The kernel is compiled when it is first needed, for example by its first launch.
 
     Args:
-        function: a plain function, one decorated by `numba.cuda.jit`, or a signature or list of signatures.
-        options: `fastmath` as `numba.njit` takes it; `thread_order="reverse"` runs the threads from the last to the first,
-            which changes nothing unless a barrier is missing; `cache=False` keeps nothing on disk. With `debug=True` an index
-            out of bounds raises an IndexError and a division by zero a ZeroDivisionError, and an error that a kernel raises
-            says where and in which thread. The other options of `numba.cuda.jit` mean nothing here.
+        function: plain function, function decorated by `numba.cuda.jit`, signature, or list of signatures.
+        options: `fastmath` is as in `numba.njit`. `thread_order="reverse"` runs the threads from the last to the first, which
+            changes results only if a barrier is missing. `cache=False` disables the cache on disk. With `debug=True`, an index
+            out of bounds raises IndexError, a division by zero raises ZeroDivisionError, and an error raised in a kernel names
+            the source line and the thread. The other options of `numba.cuda.jit` are ignored, except `extensions` and
+            `device`.
+
+    Returns:
+        The kernel; a decorator if `function` is not a function.
     """
     if isinstance(function, Kernel):
         return function if not options else jit(function.py_func, **options)

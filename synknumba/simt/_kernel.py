@@ -1,7 +1,4 @@
-"""The object that a user launches: `kernel[grid, block](*args)`.
-
-The grid, the block and the bytes of dynamic shared memory that a kernel is launched with.
-"""
+"""`Kernel`, launched as `kernel[grid, block](*args)`, and the checks of its launch configuration."""
 
 import ast
 import copy
@@ -28,15 +25,15 @@ from synknumba.simt._machine.codegen import Compiled, compile_launch
 
 Dim3 = tuple[int, int, int]
 
-# CUDA's limits on a block, for each axis.
+# Threads per block along each axis, CUDA's limits.
 MAX_BLOCK_AXES: Dim3 = (1024, 1024, 64)
 
 
 def three_axes(size: Any, name: str) -> Dim3:
-    """A grid or block size with all three axes.
+    """Returns a grid or block size as a triple, padded with ones.
 
     Raises:
-        LaunchError: it is neither an integer nor a tuple of one to three.
+        LaunchError: the size is neither an integer nor a tuple of one to three integers.
     """
     parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
@@ -45,10 +42,10 @@ def three_axes(size: Any, name: str) -> Dim3:
 
 
 def dynamic_bytes(size: Any) -> int:
-    """The bytes of dynamic shared memory of a launch.
+    """Returns the bytes of dynamic shared memory of a launch as an int.
 
     Raises:
-        LaunchError: it is no integer, or negative.
+        LaunchError: the size is not an integer, or negative.
     """
     if not isinstance(size, (int, np.integer)) or size < 0:
         raise LaunchError(f"the bytes of dynamic shared memory must be an integer not below 0, got {size!r}")
@@ -56,10 +53,10 @@ def dynamic_bytes(size: Any) -> int:
 
 
 def check_sizes(grid: Dim3, block: Dim3) -> None:
-    """Refuses a grid or a block that CUDA does not accept.
+    """Checks a grid and a block against CUDA's limits.
 
     Raises:
-        LaunchError: a size is below one, or the block is too large.
+        LaunchError: a size is below 1, or the block is too large.
     """
     if min(grid) < 1 or min(block) < 1:
         raise LaunchError(f"grid and block must be at least 1 along each axis, got grid={grid} and block={block}")
@@ -69,36 +66,36 @@ def check_sizes(grid: Dim3, block: Dim3) -> None:
         )
 
 
-# A kernel that is launched with more different blocks than these gets code for any block.
+# Block sizes for which a signature gets specialised code; launches with further sizes share code for any block.
 MAX_BLOCKS = 4
 
-# As many threads as numba-cuda gives `forall` on most GPUs.
+# Threads per block; what numba-cuda's `forall` chooses on most GPUs.
 FORALL_BLOCK = 256
 
-# Types of which the class alone determines the Numba type.
+# Classes that determine the Numba type of an argument; for int see `_has_one_type`.
 _PLAIN_SCALARS = frozenset({bool, int, float, complex, *(np.dtype(char).type for char in "?bhilqBHILQfdFD")})
 
 
 class _Entry(Protocol):
-    """A compiled launch function: the sizes of grid and block, the bytes of dynamic shared memory, the kernel's arguments."""
+    """A compiled launch function: takes grid size, block size, bytes of dynamic shared memory, and the kernel's arguments."""
 
     def __call__(self, *args: Any) -> None: ...
 
 
 class Launcher:
-    """A kernel with a grid and a block."""
+    """A kernel with a launch configuration: grid, block, and bytes of dynamic shared memory."""
 
     def __init__(self, kernel: "Kernel", grid: Dim3, block: Dim3, smem: int = 0) -> None:
         self._kernel, self._block, self._sizes = kernel, block, (*grid, *block, smem)
 
     @property
     def griddim(self) -> Dim3:
-        """The number of blocks, for each axis."""
+        """Number of blocks along each axis."""
         return self._sizes[:3]
 
     @property
     def blockdim(self) -> Dim3:
-        """The number of threads of a block, for each axis."""
+        """Number of threads per block along each axis."""
         return self._block
 
     def __call__(self, *args: Any) -> None:
@@ -110,15 +107,15 @@ class Launcher:
 class Kernel:
     """A Numba CUDA kernel that runs natively on one CPU core.
 
-    The kernel is translated when it is first needed, so that decorating a function never fails; `check()` forces it.
+    The function is translated when first needed, so decorating it does not fail; `check()` forces translation.
 
     Args:
-        function: the plain Python function.
-        options: how Numba compiles it.
-        signatures: the argument types given to the decorator; Python scalars are converted to those of the one that fits best.
+        function: plain Python function.
+        options: compilation options.
+        signatures: argument types given to the decorator; Python scalars are converted to the types of the best match.
         extensions: objects whose `prepare_args(type, value, stream=, retr=)` may replace each argument, as in numba-cuda.
-        cache: whether to keep the compiled kernel on disk.
-        device: whether it is a device function, which kernels call and nobody launches.
+        cache: whether to cache compiled code on disk.
+        device: whether this is a device function, which kernels call and which cannot be launched.
     """
 
     __simt_kernel__ = True
@@ -147,15 +144,14 @@ class Kernel:
         self._texts: dict[Signature, str] = {}
 
     def __repr__(self) -> str:
-        """The kernel and where it is defined."""
+        """Returns the kernel's name, file and line."""
         code = self.py_func.__code__
         return f"<simt kernel {self.py_func.__qualname__} ({code.co_filename}:{code.co_firstlineno})>"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Pickles as the plain function and the options; the other side compiles again.
+        """Pickles the plain function and the options; the receiver compiles again.
 
-        A function decorated at the top of a module cannot be found by its name any more, as the name is the kernel's. But then
-        the kernel itself can.
+        A kernel that a module holds under its name pickles by reference: the name now finds the kernel, not the plain function.
         """
         name, module = self.py_func.__qualname__, self.py_func.__module__
         if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
@@ -164,11 +160,11 @@ class Kernel:
         return reduce_object(Kernel, parts)
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
-        """Refuses: a kernel needs a grid and a block."""
+        """Raises LaunchError: a kernel needs a grid and a block."""
         raise LaunchError(f"{self.py_func.__qualname__} is a kernel: launch it as {self.py_func.__name__}[grid, block](...)")
 
     def __getitem__(self, config: tuple[Any, ...]) -> Launcher:
-        """`kernel[grid, block]`, with CUDA's optional stream, which means nothing here, and bytes of dynamic shared memory."""
+        """Returns the launcher of `kernel[grid, block, stream, smem]`; the optional stream is ignored, `smem` is in bytes."""
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             raise LaunchError(f"{self.py_func.__qualname__}: launch as kernel[grid, block](...), got [{config!r}]")
         self._must_be_a_kernel()
@@ -178,10 +174,10 @@ class Kernel:
         return Launcher(self, grid, block, smem)
 
     def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launcher:
-        """A launcher with at least n threads; `tpb` threads a block if given."""
+        """Returns a launcher with at least `n` threads, in blocks of `tpb` threads (256 by default)."""
         del stream
         if n < 0:
-            message = f"Can't create ForAll with negative task count: {n}"  # in numba-cuda's words
+            message = f"Can't create ForAll with negative task count: {n}"  # numba-cuda's message
             raise LaunchError(message)
         self._must_be_a_kernel()
         block = tpb or FORALL_BLOCK
@@ -201,44 +197,44 @@ class Kernel:
 
     @property
     def cache_info(self) -> CacheInfo:
-        """Whether the machine code was loaded or compiled, and if it is not kept on disk, why."""
+        """Cache hits and misses, and why the code is not cached on disk if it is not."""
         return self._cache.info
 
     def check(self) -> None:
-        """Translates the kernel as far as its arguments do not matter.
+        """Translates the kernel, without compiling it for argument types.
 
         Raises:
-            KernelError: it uses something that the CPU cannot run.
+            KernelError: the kernel uses a construct that the CPU cannot run.
         """
         self._program  # noqa: B018  # reading it translates
 
     @property
     def source(self) -> str:
-        """The generated function: that of the types compiled last, or a general one if there are none yet."""
+        """Source of the launch function compiled last; a version without types if none is compiled yet."""
         if not self._texts:
             return self._program.text(self._program.launch_body({}))
         return next(reversed(self._texts.values()))
 
     def prepare(self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0) -> Callable[[], None]:
-        """Compiles for these arguments if need be, and returns a function that launches with exactly these objects.
+        """Returns a function without parameters that launches with these argument objects; compiles if necessary.
 
         Args:
-            grid: the number of blocks, for each axis.
-            block: the number of threads of a block, for each axis.
-            args: the kernel's arguments. Their contents may change between launches, their types and places may not.
-            smem: bytes of dynamic shared memory for each block.
+            grid: number of blocks along each axis.
+            block: number of threads per block along each axis.
+            args: the kernel's arguments. Array contents may change between launches; types and addresses may not.
+            smem: bytes of dynamic shared memory per block.
         """
         check_sizes(grid, block)
         args = self.coerce(args)
         return functools.partial(self.entry(args, block), *grid, *block, smem, *args)
 
     def bind(self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0) -> Callable[..., None]:
-        """As `prepare`, but the returned function takes the arguments: any of the same types as `args`."""
+        """Returns a launch function as `prepare` does, but one that takes the arguments, of the same types as `args`."""
         check_sizes(grid, block)
         return functools.partial(self.entry(self.coerce(args), block), *grid, *block, smem)
 
     def coerce(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments as the kernel gets them: hints taken off, scalars converted to the types of a declared signature."""
+        """Applies extensions, unwraps `cuda.In` and the like, adds defaults, and converts scalars to a declared signature."""
         if self.extensions or not _AS_THEY_ARE.issuperset(map(type, args)):
             args = tuple(self._prepared(arg) for arg in args)
         missing = self.py_func.__code__.co_argcount - len(args)
@@ -253,7 +249,7 @@ class Kernel:
             _, arg = extension.prepare_args(typeof(arg), arg, stream=0, retr=[])
         if type(arg).__module__ != "numba.cuda.args":
             return arg
-        # cuda.In, cuda.Out and cuda.InOut; what a kernel writes to the first does not come back from a GPU.
+        # cuda.In, cuda.Out and cuda.InOut. An In argument is copied, as a GPU does not copy writes to it back.
         return copy.copy(arg.value) if type(arg).__name__ == "In" else arg.value
 
     def _declared_for(self, args: tuple[Any, ...]) -> Signature:
@@ -266,12 +262,12 @@ class Kernel:
 
     @property
     def signatures(self) -> list[Signature]:
-        """The argument types that the kernel is declared for; those it has been compiled for if it is declared for none."""
+        """Declared argument types; those compiled so far if none are declared."""
         return list(self.declared or dict.fromkeys(kinds for kinds, _ in self._entries))
 
     @property
     def overloads(self) -> dict[Signature, Overload]:
-        """What the kernel has been compiled for, by argument types; declared signatures are compiled now if need be."""
+        """Overloads by argument types; reading it compiles declared signatures that are not compiled yet."""
         return {kinds: self.compile(kinds) for kinds in self.signatures}
 
     def compile(self, signature: Any) -> Overload:
@@ -281,28 +277,28 @@ class Kernel:
         return Overload(kinds, self._program.names_grid)
 
     def inspect_types(self, file: TextIO | None = None) -> None:
-        """Prints the function that was generated for each list of argument types, to the standard output or a file."""
+        """Prints the launch function generated for each signature, to standard output or to `file`."""
         self.overloads  # noqa: B018  # reading it compiles the declared signatures
         for kinds, text in self._texts.items():
             print(f"{self.py_func.__name__} {kinds}", "-" * 80, text, "=" * 80, sep="\n", file=file)
 
     def type_of(self, name: str, *kinds: types.Type) -> types.Type | None:
-        """The type that a local variable has where the arguments are of these types; nothing is compiled.
+        """Infers the type of a local variable for arguments of these types; compiles nothing.
 
         Returns:
-            None if it is not used, `types.unknown` if it has several types that have nothing in common.
+            The type; None if the variable is unused, `types.unknown` if its types do not unify.
         """
         return self._program.type_of(name, dict(zip(self._program.params, kinds, strict=True)))
 
     @property
     def specialized(self) -> bool:
-        """Whether the kernel is declared for exactly one list of argument types."""
+        """Whether the kernel is declared for exactly one signature."""
         return len(self.declared) == 1
 
     def specialize(self, *args: Any) -> "Kernel":
-        """The kernel, compiled for these arguments or types of arguments and declared for no other."""
+        """Returns a kernel compiled and declared only for these arguments, given as values or Numba types."""
         if self.specialized:
-            message = "Dispatcher already specialized"  # in numba-cuda's words, which programs look for
+            message = "Dispatcher already specialized"  # numba-cuda's message, which programs match
             raise RuntimeError(message)
         kinds = tuple(arg if isinstance(arg, types.Type) else typeof(arg) for arg in args)
         if kinds not in self.specializations:
@@ -316,10 +312,10 @@ class Kernel:
         return splits_block(self.py_func)
 
     def entry(self, args: tuple[Any, ...], block: Dim3) -> _Entry:
-        """The compiled launch function for arguments of these types.
+        """Returns the compiled launch function for the types of these arguments.
 
-        A kernel that is cut into loops over threads is compiled for each block: where LLVM knows how long these loops are,
-        it makes code that is up to three times as fast. Others are run in loops of any length.
+        A kernel that is cut into loops over threads is compiled for each block size: with constant trip counts, LLVM's code is
+        up to three times as fast. Code of other kernels serves any block size.
         """
         key = tuple([(a.dtype, a.ndim, a.flags.num) if type(a) is np.ndarray else type(a) for a in args])
         if self._splits_block:
@@ -347,7 +343,7 @@ class Kernel:
             entry = located(compiled.entry) if self._options.debug else compiled.entry
             self._entries[kinds, block] = entry
             self._texts.pop(kinds, None)
-            self._texts[kinds] = compiled.text  # the last one
+            self._texts[kinds] = compiled.text  # last in order, for `source`
         return self._entries[kinds, block]
 
     def _type_of(self, name: str, arg: Any) -> types.Type:
@@ -366,18 +362,18 @@ class Kernel:
             where = (WHERE_TYPE,) if self._options.debug else ()
             return compile_launch(dispatcher, text, (*[types.int64] * 7, *kinds, *where), key)
         except errors.TypingError as error:
-            if "Cannot modify readonly array" in str(error):  # and not any message that names the type of an input
+            if "Cannot modify readonly array" in str(error):  # other messages may name a readonly type, too
                 raise self._readonly(argtypes) from error
             self._program.refuse_several_types(argtypes)
             raise
         except NotImplementedError as error:
-            if str(error) != "float16":  # all that Numba says of a type that its CPU target does not compute with
+            if str(error) != "float16":  # Numba's entire message for a type that its CPU target does not support
                 raise
             source = self._program.code.source
             raise source.refusal(source.tree, "float16", "compute in float32 on the CPU") from error
 
     def _readonly(self, argtypes: Mapping[str, types.Type]) -> ArgumentError:
-        """The error for a write to an array that must not change, naming the parameter if the source shows it."""
+        """Returns the error for a write to a read-only array, naming the parameter if the source shows it."""
         fixed = {name for name, kind in argtypes.items() if isinstance(kind, types.Array) and not kind.mutable}
         source = self._program.code.source
         for node in ast.walk(ast.Module(self._program.body, [])):
@@ -389,17 +385,17 @@ class Kernel:
         return ArgumentError(f"{where} writes to an input; its inputs are {', '.join(sorted(fixed))}: pass it in inout=(...)")
 
 
-# Classes of arguments that need no look before a launch.
+# Classes of arguments that `coerce` need not unwrap.
 _AS_THEY_ARE = _PLAIN_SCALARS | {np.ndarray, np.void}
 
 
 def _has_one_type(arg: Any) -> bool:
-    """Whether any argument of the same class has the same Numba type. Only a very large int is a uint64."""
+    """Returns whether all arguments of this class share a Numba type. An int of 2**63 or more is a uint64, others are int64."""
     return type(arg) in _PLAIN_SCALARS and not (type(arg) is int and arg >= 1 << 63)
 
 
 def _written_arrays(node: ast.AST) -> set[str]:
-    """The variables whose elements the node changes."""
+    """Returns the variables whose elements the node assigns or updates atomically."""
     match node:
         case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
             return {name}

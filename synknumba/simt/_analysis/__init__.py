@@ -1,1 +1,1 @@
-"""What is known of a kernel's code before it runs: uniformity, bounds, types, loops."""
+"""Static analyses of a kernel's code: uniformity, bounds, types, loops."""

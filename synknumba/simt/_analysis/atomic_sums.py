@@ -1,8 +1,8 @@
-"""`cuda.atomic.add` to one element by many threads: one sum in a register, added once.
+"""Atomic sums: many threads' `cuda.atomic.add` to one element become a sum in a register, added once.
 
-The order in which threads add is not defined, so their terms may be summed in any order; a plain sum in a register is what LLVM
-vectorizes. A sum is kept apart only where no thread can tell: the old value is not used, the element is the same for all
-threads, the array is not named otherwise near it, and nothing is read from memory behind it.
+The order in which threads add is undefined, so the terms may be summed in any order, and LLVM vectorizes a plain sum in a
+register. The transformation applies only where no thread can observe it: the old value is unused, the element is the same for
+all threads, the loop body names the array nowhere else, and nothing is read from memory after the atomic.
 """
 
 import ast
@@ -22,8 +22,8 @@ class AtomicSums:
     """The sums of one loop over threads.
 
     Attributes:
-        before: statements in front of the loop.
-        after: statements behind it.
+        before: statements before the loop, which set the sums to zero.
+        after: statements after the loop, which add the sums to memory.
     """
 
     before: list[ast.stmt] = field(default_factory=list)
@@ -31,7 +31,7 @@ class AtomicSums:
 
 
 class _Finder:
-    """Replaces the atomics of one thread's turn, last statement first."""
+    """Replaces the atomics in one iteration of a loop over threads, last statement first."""
 
     def __init__(self, analysis: Analysis, body: list[ast.stmt]) -> None:
         self.analysis = analysis
@@ -40,7 +40,11 @@ class _Finder:
         self.found: list[tuple[str, ast.Call]] = []
 
     def replace(self, body: list[ast.stmt]) -> bool:
-        """Replaces in these statements; whether none of them reads memory, apart from the values that are summed."""
+        """Replaces atomics from the last statement upwards, up to the first that reads memory.
+
+        Returns:
+            Whether no statement reads memory.
+        """
         for place_in_body in range(len(body) - 1, -1, -1):
             statement = body[place_in_body]
             added = self._summed(statement)
@@ -91,12 +95,12 @@ class _Finder:
 
 
 def keep_sums_apart(analysis: Analysis, body: list[ast.stmt], block_value: Any) -> AtomicSums:
-    """Replaces the atomic sums in one thread's turn, which is changed in place.
+    """Replaces atomic sums in the body of a loop over threads by sums in registers.
 
     Args:
-        analysis: of the kernel.
-        body: the statements of the turn.
-        block_value: turns a uniform expression of a thread into one of the block.
+        analysis: analysis of the kernel.
+        body: the statements of one iteration; changed in place.
+        block_value: rewrites a thread's uniform expression for the block level.
     """
     finder = _Finder(analysis, body)
     finder.replace(body)

@@ -1,7 +1,7 @@
 """Conditions on a thread index as bounds of the loop over threads.
 
-`if i < n: …`, where `i` grows with the thread index and `n` is uniform, needs no test in each thread: the loop over the
-threads simply ends earlier. The code inside is then free of branches, which is what lets LLVM vectorize it.
+`if i < n: …`, where `i` is a thread index plus a uniform offset and `n` is uniform, needs no test in each thread: the loop over
+the threads ends earlier instead. The loop body is then free of branches, so LLVM can vectorize it.
 """
 
 import ast
@@ -24,11 +24,11 @@ _NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.GtE, ast.LtE: as
 
 @dataclass(slots=True)
 class Bounds:
-    """The threads that a loop visits, and what is known inside it.
+    """The threads that a loop visits, and the conditions that hold in it.
 
     Attributes:
-        low: for each axis, expressions that the thread index is not below.
-        high: for each axis, expressions that the thread index is below.
+        low: inclusive lower bounds of the thread index, as expressions, for each axis.
+        high: exclusive upper bounds of the thread index, as expressions, for each axis.
         facts: conditions that hold in each thread visited.
     """
 
@@ -37,19 +37,19 @@ class Bounds:
     facts: list[ast.expr] = field(default_factory=list)
 
     def range_text(self, axis: str) -> str:
-        """The arguments of `range` for an axis."""
+        """Returns the arguments of `range` for an axis."""
         return f"{self.low_text(axis)}, {self.high_text(axis)}" if self.low[axis] else self.high_text(axis)
 
     def low_text(self, axis: str) -> str:
-        """The first thread index."""
+        """Returns the expression of the first thread index."""
         return _nested("max", ["0", *self.low[axis]])
 
     def high_text(self, axis: str) -> str:
-        """The end of the thread indices."""
+        """Returns the expression of the end (exclusive) of the thread indices."""
         return _nested("min", self.high[axis])
 
     def copy(self) -> "Bounds":
-        """Bounds to which more can be added."""
+        """Returns an independent copy, to which bounds can be added."""
         return Bounds(
             {axis: list(terms) for axis, terms in self.low.items()},
             {axis: list(terms) for axis, terms in self.high.items()},
@@ -65,11 +65,11 @@ def _nested(function: str, terms: list[str]) -> str:
 
 
 class Guards:
-    """Reads conditions of one kernel.
+    """Recognises conditions on thread indices in one kernel.
 
     Args:
-        analysis: of the kernel.
-        block_text: the text of a uniform expression as the code of a block writes it.
+        analysis: analysis of the kernel.
+        block_text: returns the text of a uniform expression at the block level.
     """
 
     def __init__(self, analysis: Analysis, block_text: Callable[[ast.expr], str]) -> None:
@@ -77,7 +77,7 @@ class Guards:
         self._block_text = block_text
 
     def offset(self, node: ast.expr, axis: str) -> str | None:
-        """The uniform integer `u` of an expression `u + <thread index>`; None for any other expression."""
+        """Returns the uniform integer `u` of an expression `u + <thread index>`; None for any other expression."""
         known = self._analysis
         if call_name(node) == NONNEG and isinstance(node, ast.Call):
             return self.offset(node.args[0], axis)
@@ -103,12 +103,12 @@ class Guards:
 
         Args:
             test: the condition.
-            bounds: gets the bounds.
-            writes: the variables that the code under the bounds assigns; a bound must not read them.
-            negate: the code runs where the condition does not hold.
+            bounds: receives the bounds.
+            writes: variables that the code within the bounds assigns; a bound must not read them.
+            negate: whether the code runs where the condition does not hold.
 
         Returns:
-            what is left of the condition; None if nothing is. The test itself if nothing could be moved.
+            The remaining condition; None if nothing remains, `test` itself if nothing could be moved.
         """
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             rest = self.absorb(test.operand, bounds, writes, negate=not negate)
@@ -144,7 +144,7 @@ class Guards:
         return False
 
     def _absorb_chain(self, pairs: list[tuple[ast.expr, ast.cmpop, ast.expr]], bounds: Bounds, writes: set[str]) -> bool:
-        """`0 < i < n`, all parts of it or none."""
+        """Moves a chained comparison such as `0 < i < n` into the bounds, as a whole or not at all."""
         trial = bounds.copy()
         for left, operator, right in pairs:
             part = ast.copy_location(ast.Compare(left, [operator], [right]), left)
@@ -164,7 +164,10 @@ class Guards:
         *,
         nan_runs: bool,
     ) -> bool:
-        """Adds `moving <sign> limit`, if `moving` is a thread index plus something uniform and `limit` is uniform."""
+        """Adds `moving <sign> limit` if `moving` is a thread index plus a uniform integer and `limit` is uniform.
+
+        A comparison with NaN is false: if `limit` is NaN, no thread runs, or with `nan_runs` (negated conditions) every thread.
+        """
         known = self._analysis
         if not known.is_uniform(limit) or (read_names(limit) | read_names(moving)) & writes:
             return False
@@ -192,18 +195,18 @@ class Guards:
             exact = self._rounded("ceil", limit, text, nan_low)
             low.append(f"{exact}{minus}")
             high.append(f"{exact} + 1{minus}")
-        if integral:  # with a float limit the fact would be wrong for NaN
+        if integral:  # with a float limit, the fact would be wrong for NaN
             bounds.facts.append(ast.copy_location(ast.Compare(moving, [sign()], [limit]), limit))
         return True
 
     def _rounded(self, rounding: str, limit: ast.expr, text: str, if_nan: str) -> str:
-        """The limit as an integer that is far from the ends of int64."""
+        """Returns the limit as an integer far from the ends of int64, so that adding an index cannot overflow."""
         if self._is_moderate(limit):
             return text
         return f"_k_{rounding}_bound({text}, {if_nan})"
 
     def _is_moderate(self, node: ast.expr) -> bool:
-        """Whether the expression is an integer made of array sizes, indices and small constants only."""
+        """Returns whether the expression is an integer made of array sizes, indices and small constants only."""
         if not self._analysis.is_integral(node):
             return False
         for part in ast.walk(node):
@@ -228,7 +231,7 @@ class Guards:
 
 
 def inner_axis(analysis: Analysis) -> str:
-    """The axis whose neighbouring threads touch neighbouring elements most often: the innermost loop."""
+    """Returns the axis for the innermost loop: neighbouring threads along it access neighbouring elements most often."""
     guards = Guards(analysis, ast.unparse)
     votes = dict.fromkeys(AXES, 0)
     for node in walk(analysis.body):
@@ -240,11 +243,11 @@ def inner_axis(analysis: Analysis) -> str:
 
 
 def with_signs(body: list[ast.stmt], facts: list[ast.expr]) -> list[ast.stmt]:
-    """The statements, where an index `a - b` is said not to be negative if `a >= b` is known.
+    """Marks an index `a - b` as non-negative where `a >= b` is known.
 
     Args:
         body: the statements; changed in place.
-        facts: conditions that hold in all of them.
+        facts: conditions that hold in all statements.
     """
     known = {f"{larger} - {smaller}" for fact in facts for larger, smaller in _ordered(fact)}
     if not known:
@@ -254,7 +257,7 @@ def with_signs(body: list[ast.stmt], facts: list[ast.expr]) -> list[ast.stmt]:
 
 
 def _ordered(fact: ast.expr) -> list[tuple[str, str]]:
-    """The larger and the smaller side of a comparison."""
+    """Returns the larger and the smaller side of a comparison; an empty list for any other condition."""
     match fact:
         case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[right]):
             return [(_operand(left), _operand(right))]

@@ -1,22 +1,22 @@
-"""Shared arrays that get all their elements anew from the old ones: two arrays that change places.
+"""Double buffering of shared arrays: an update of all elements writes to a second array, and the two are swapped.
 
-    v = s[t] + s[t - 1]         each thread reads what it likes
+    v = s[t] + s[t - 1]         each thread reads any elements
     cuda.syncthreads()
-    s[t] = v                    and then writes its own element
+    s[t] = v                    and then writes its own
 
-Between the barriers `v` would be kept for each thread, and copied. If the new elements go to a second array, nothing is kept:
+Stored across the barrier, `v` would need a slot for each thread, and a copy. Writing to a second array needs no slot:
 
     for t in ...:
         v = s[t] + s[t - 1]
         s__o[t] = v
     s, s__o = s__o, s
 
-Both parts then run as one region, so that a thread may write before another reads. That changes nothing if
+Both parts then run as one region, so a thread may write before another reads. The result is the same if
 
 - the first part writes no memory;
-- the second part writes to elements of shared arrays only, and of these touches the thread's own alone;
-- every element belongs to a thread of the block, all of which run, so that nothing of the second array is left from before;
-- the array has no other name in the kernel, not even as an argument, by which the old elements would be found.
+- the second part writes only to elements of shared arrays, and accesses only the thread's own element of these arrays;
+- every element belongs to a thread of the block, and all threads run, so no stale element remains in the second array;
+- the array has no alias in the kernel, not even as an argument, through which the old elements would be read.
 """
 
 import ast
@@ -33,18 +33,18 @@ from synknumba.simt._frontend.syntax import assigned_names, count_names, place, 
 from synknumba.simt._library.operations import AXES
 from synknumba.simt._library.slots import is_number
 
-# The statements that a thread may run before or after another one's: they wait for nobody, and leave nothing.
+# Statements that threads may run in any order: they neither wait for other threads nor exit.
 _PLAIN = (ast.Assign, ast.AugAssign, ast.If, ast.For, ast.While, ast.Pass)
 
 
 @dataclass(frozen=True, slots=True)
 class SwapUpdate:
-    """The two parts as one region.
+    """An update of shared arrays around a barrier, as one region.
 
     Attributes:
         body: the statements of a thread.
-        arrays: the shared arrays that get new elements.
-        count: how many of the statements behind the barrier are among them.
+        arrays: the shared arrays updated.
+        count: number of statements taken from after the barrier.
     """
 
     body: list[ast.stmt]
@@ -52,22 +52,22 @@ class SwapUpdate:
     count: int
 
     def swap(self, at: ast.AST) -> list[ast.stmt]:
-        """The statements behind the region."""
+        """Returns the statements that swap the arrays after the region."""
         return [line for name in self.arrays for line in statements(f"{name}, {other(name)} = {other(name)}, {name}", at)]
 
 
 def other(name: str) -> str:
-    """The second array."""
+    """Returns the name of the second array."""
     return f"{name}__o"
 
 
 class SwapFinder:
-    """Finds such updates in a kernel.
+    """Finds updates of shared arrays that can be double-buffered.
 
     Args:
-        analysis: of the kernel.
-        shared: its shared arrays.
-        block: the only block that it will be launched with; None if it may be any.
+        analysis: analysis of the kernel.
+        shared: the kernel's shared arrays.
+        block: the only block size that the code will be launched with; None for any.
     """
 
     def __init__(self, analysis: Analysis, shared: Mapping[str, SharedArray], block: Sequence[int] | None) -> None:
@@ -81,7 +81,7 @@ class SwapFinder:
         }
 
     def find(self, before: Sequence[ast.stmt], behind: Sequence[ast.stmt]) -> SwapUpdate | None:
-        """The update made by statements before a barrier, and by those behind it, up to where something else begins."""
+        """Returns the update made by the statements before a barrier and a prefix of those after it; None if there is none."""
         if not self._shapes or not before or not self._only_computes(before):
             return None
         if any(isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store) for node in walk(before)):
@@ -102,7 +102,7 @@ class SwapFinder:
     # ---- what the parts do
 
     def _only_computes(self, body: Iterable[ast.stmt]) -> bool:
-        """Whether the statements assign variables and elements, and do nothing else."""
+        """Returns whether the statements only assign variables and elements."""
         return all(
             (not isinstance(node, ast.stmt) or isinstance(node, _PLAIN))
             and (not isinstance(node, ast.Call) or self._known.is_pure_function(node.func))
@@ -110,21 +110,21 @@ class SwapFinder:
         )
 
     def _writes_own(self, statement: ast.stmt) -> bool:
-        """Whether the statement writes to a thread's own variables and its own elements of shared arrays only."""
+        """Returns whether the statement writes only the thread's own variables and its own elements of shared arrays."""
         if isinstance(statement, (ast.For, ast.While)) or not self._only_computes([statement]):
             return False
-        if not assigned_names(statement) <= self._known.varying:  # the block's own variables have code of their own
+        if not assigned_names(statement) <= self._known.varying:  # uniform variables are assigned at the block level
             return False
         stores = [node for node in ast.walk(statement) if isinstance(getattr(node, "ctx", None), ast.Store)]
         return all(isinstance(node, (ast.Name, ast.Tuple)) or self._is_own(node) for node in stores)
 
     def _touches_own(self, name: str, body: list[ast.stmt]) -> bool:
-        """Whether all that is read and written of the array are the thread's own elements."""
+        """Returns whether the statements access only the thread's own element of the array."""
         own = sum(self._is_own(node) and node.value.id == name for node in walk(body))  # type: ignore[attr-defined]
         return own == count_names(body, name)
 
     def _is_own(self, node: ast.AST) -> bool:
-        """Whether the node is an element `s[t]` of a shared array that has one element for each thread."""
+        """Returns whether the node is an element `s[t]` of a shared array with one element per thread."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             return False
         shape = self._shapes.get(node.value.id)
@@ -137,12 +137,12 @@ class SwapFinder:
         )
 
     def _holds_numbers(self, name: str) -> bool:
-        """Whether an element, once read, is a value: a record that is read still lies in the array."""
+        """Returns whether reading an element copies it; a record that is read still refers to the array."""
         kind = self._known.types.params.get(name)
         return isinstance(kind, types.Array) and is_number(kind.dtype)
 
     def _has_one_name(self, name: str, ndim: int) -> bool:
-        """Whether the array is used element by element only, so that no variable stands for it or a part of it."""
+        """Returns whether the kernel uses only elements and sizes of the array, so that no variable is an alias or a view."""
         nodes = [*self._known.body, *self._known.recomputed.values()]
         used = sum(self._is_element(node, name, ndim) or _is_size(node, name) for node in walk(nodes))
         return used == count_names(nodes, name)
@@ -154,7 +154,7 @@ class SwapFinder:
         return len(index) == ndim and all(map(self._is_integer, index))
 
     def _is_integer(self, node: ast.expr) -> bool:
-        """Whether the expression is an integer of any kind, so that indexing with it gives an element."""
+        """Returns whether the expression is an integer, so that indexing with it gives an element."""
         match node:
             case ast.BinOp(left=left, op=op, right=right) if not isinstance(op, (ast.Div, ast.Pow, ast.MatMult)):
                 return self._is_integer(left) and self._is_integer(right)
@@ -174,7 +174,7 @@ def _is_size(node: ast.AST, name: str) -> bool:
 
 
 def _written(body: Iterable[ast.stmt]) -> set[str]:
-    """The arrays of which elements are written."""
+    """Returns the arrays whose elements are written."""
     return {
         node.value.id
         for node in walk(body)
@@ -183,7 +183,7 @@ def _written(body: Iterable[ast.stmt]) -> set[str]:
 
 
 def _first_index(name: str, body: Iterable[ast.stmt]) -> str:
-    """The index of an element of the array, as text."""
+    """Returns the text of the first index of the array."""
     return next(
         ast.unparse(node.slice)
         for node in walk(body)
@@ -192,7 +192,7 @@ def _first_index(name: str, body: Iterable[ast.stmt]) -> str:
 
 
 def _joined(first: list[ast.stmt], second: list[ast.stmt]) -> list[ast.stmt]:
-    """Both parts. An `if` that ends the first and one of the same condition that begins the second become one."""
+    """Joins both parts, merging an `if` at the end of the first with one of the same condition at the start of the second."""
     match first[-1], second[0]:
         case ast.If(orelse=[]) as one, ast.If(orelse=[]) as two if ast.dump(one.test) == ast.dump(two.test):
             if not read_names(one.test) & assigned_names(one.body):
@@ -201,13 +201,13 @@ def _joined(first: list[ast.stmt], second: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _with_old(name: str, body: list[ast.stmt], index: str, at: ast.AST) -> list[ast.stmt]:
-    """The statements, with the old element taken over on every way on which no new one is written, or it is read before.
+    """Copies the old element to the second array on every path that does not write a new one, or reads it before.
 
     Args:
         name: the array.
         body: the statements, which write to the second array; changed in place.
-        index: the thread's own.
-        at: where they stand.
+        index: the index of the thread's own element.
+        at: node that gives new statements their line.
     """
     new = other(name)
     position = next((position for position, statement in enumerate(body) if count_names(statement, new)), len(body))

@@ -1,7 +1,7 @@
-"""Kernels that know their threads only by their place in the grid.
+"""Flattening of the grid for kernels that use only the global thread index.
 
-Where the thread and block index of an axis occur in no other way than `blockIdx * blockDim + threadIdx`, the cut into blocks
-means nothing, and the whole axis can be run as one block. The loop is then as long as one written by hand, whatever the block.
+Where the thread and block indices of an axis occur only as `blockIdx * blockDim + threadIdx`, the division into blocks has no
+effect, and the whole axis runs as one block. The loop is then as long as a handwritten one, whatever the block size.
 """
 
 import ast
@@ -13,10 +13,13 @@ from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, LINEAR, 
 
 
 def flatten(body: list[ast.stmt]) -> tuple[list[ast.stmt], frozenset[str]]:
-    """The body with `_k_tx` in place of `_k_bx * _k_Bx + _k_tx`, and the axes for which that says everything.
+    """Replaces `_k_bx * _k_Bx + _k_tx` by `_k_tx`, for each axis whose indices occur in no other way.
 
     Args:
         body: the statements of one thread; not changed.
+
+    Returns:
+        The new statements; the flattened axes.
     """
     body = _without_aliases(copy.deepcopy(body))
     if any(isinstance(node, ast.Name) and node.id == LINEAR for node in walk(body)):
@@ -33,7 +36,7 @@ def flatten(body: list[ast.stmt]) -> tuple[list[ast.stmt], frozenset[str]]:
 
 
 class _Folder(ast.NodeTransformer):
-    """Replaces the place in the grid by the thread index, and counts."""
+    """Replaces the global thread index of an axis by the thread index, and counts the replacements."""
 
     def __init__(self, axis: str) -> None:
         self.count = 0
@@ -50,7 +53,7 @@ class _Folder(ast.NodeTransformer):
 
 
 def _without_aliases(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Puts the index itself where a variable only stands for it, as after `tx = cuda.threadIdx.x`."""
+    """Replaces variables that only alias an index, as after `tx = cuda.threadIdx.x`, by the index."""
     stores = Counter(node.id for node in walk(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     aliases: dict[str, str] = {}
     kept: list[ast.stmt] = []

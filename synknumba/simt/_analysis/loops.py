@@ -1,7 +1,7 @@
-"""Loops of one thread that can be turned inside out: the loop outside, the threads of the block inside.
+"""Loop transformations: interchange of a thread's loop with the loop over threads, and normalisation of loops and returns.
 
-Neighbouring threads touch neighbouring elements, so the inner loop is the one that vectorizes. PoCL does the same for OpenCL
-under the name of implicit loop barriers.
+After the interchange (`LoopInversion`) the thread's loop is outside and the loop over the block's threads inside. Neighbouring
+threads access neighbouring elements, so the inner loop vectorizes. PoCL does the same for OpenCL as "implicit loop barriers".
 """
 
 import ast
@@ -30,8 +30,8 @@ from synknumba.simt._frontend.syntax import (
 )
 from synknumba.simt._library.operations import AXES, THREAD
 
-# LLVM unrolls a constant loop this short and then vectorizes over the threads by itself; turning it inside out as well cost
-# a factor of 2.5 on a 16 × 16 matrix tile.
+# Iterations. LLVM unrolls a constant loop this short and then vectorizes over the threads by itself; interchanging it as well
+# cost a factor of 2.5 on a 16 × 16 matrix tile.
 SHORT_LOOP = 64
 
 
@@ -42,10 +42,10 @@ class StridedLoop:
     Attributes:
         loop: the statement.
         axis: the axis of the thread index.
-        offset: `u`, as the code of a block writes it.
-        nonneg: whether the start cannot be negative.
+        offset: text of `u` at the block level.
+        nonneg: whether the start is known to be non-negative.
         stop: the uniform end.
-        step: the uniform step, above zero.
+        step: the uniform, positive step.
     """
 
     loop: ast.For
@@ -57,12 +57,13 @@ class StridedLoop:
 
 
 class LoopInversion:
-    """Decides which loops of a kernel can be turned inside out.
+    """Decides which loops of a kernel to interchange with the loop over threads.
 
     Args:
-        analysis: of the kernel.
-        guards: of the kernel.
-        local_arrays: the variables made by `cuda.local.array`; one thread's array must not be used in turns.
+        analysis: analysis of the kernel.
+        guards: the kernel's conditions on thread indices.
+        local_arrays: variables created by `cuda.local.array`. A loop that uses one is not interchanged: the threads would take
+            turns on one array.
     """
 
     def __init__(self, analysis: Analysis, guards: Guards, local_arrays: set[str]) -> None:
@@ -71,7 +72,7 @@ class LoopInversion:
         self._local_arrays = local_arrays
 
     def strided(self, statement: ast.stmt) -> StridedLoop | None:
-        """The parts of a grid-stride loop; None if the statement is not one that can be turned."""
+        """Returns the parts of a grid-stride loop; None if the statement is not an interchangeable one."""
         args = range_arguments(statement)
         if args is None or not isinstance(statement, ast.For) or not self._is_turnable(statement):
             return None
@@ -88,7 +89,7 @@ class LoopInversion:
         return None
 
     def is_uniform_loop(self, statement: ast.stmt) -> bool:
-        """Whether it is a loop that all threads run equally often, and worth turning."""
+        """Returns whether all threads run the loop the same number of times and interchanging it pays."""
         args = range_arguments(statement)
         if args is None or not isinstance(statement, ast.For) or not self._is_turnable(statement):
             return False
@@ -109,7 +110,7 @@ class LoopInversion:
         return not (names & self._local_arrays) and self._is_own(loop)
 
     def _is_own(self, loop: ast.For) -> bool:
-        """Whether the loop's variable is used nowhere but in loops over that variable."""
+        """Returns whether the loop's variable is used only in loops over that variable."""
         target = loop_variable(loop)
         inside = sum(count_names(node, target) for node in _outermost_loops(self._analysis.body, target))
         return inside == count_names(self._analysis.body, target)
@@ -126,7 +127,7 @@ class LoopInversion:
         return len(range(*values)) if values[2] else 0
 
     def _suits_threads(self, index: ast.expr) -> bool:
-        """Whether neighbouring threads then touch neighbouring elements, or the same one."""
+        """Returns whether neighbouring threads access neighbouring elements, or the same one, or a gathered one."""
         parts = index.elts if isinstance(index, ast.Tuple) else [index]
         thread = THREAD["x"]
         if any(self._analysis.depends_on(part, thread) for part in parts[:-1]):
@@ -138,7 +139,7 @@ class LoopInversion:
 
 
 def _outermost_loops(body: list[ast.stmt], target: str) -> list[ast.For]:
-    """The loops over a variable that stand in no other loop over it."""
+    """Returns the loops over a variable that are not nested in another loop over it."""
     found: list[ast.For] = []
     for statement in body:
         if isinstance(statement, ast.For) and isinstance(statement.target, ast.Name) and statement.target.id == target:
@@ -149,14 +150,14 @@ def _outermost_loops(body: list[ast.stmt], target: str) -> list[ast.For]:
 
 
 def count_up(body: list[ast.stmt], analysis: Analysis) -> list[ast.stmt]:
-    """Writes `while i < stop: …; i += step` at the top of a kernel as a `for` loop, where that is the same.
+    """Rewrites a top-level `while i < stop: …; i += step` as a `for` loop where the two are equivalent.
 
-    `stop` and `step` are uniform integers that the loop does not change, `step` is above zero, and `i` is assigned only at the
-    end of the loop and not used behind it.
+    They are if `stop` and `step` are uniform integers that the loop does not change, `step` is positive, and `i` is assigned
+    only at the end of the loop and not used after it.
 
     Args:
         body: the statements of the kernel; not changed.
-        analysis: of the same statements.
+        analysis: analysis of the same statements.
     """
     done: list[ast.stmt] = []
     for position, statement in enumerate(body):
@@ -190,12 +191,12 @@ def _as_for(loop: ast.While, behind: list[ast.stmt], known: Analysis) -> ast.For
 
 
 def return_early(body: list[ast.stmt], analysis: Analysis, guards: Guards) -> list[ast.stmt]:
-    """Writes a last `if i < n: …` as `if not i < n: return`, behind which what the other threads do is uniform again.
+    """Rewrites a final `if i < n: …` as `if not i < n: return` and its body; control flow in the body is then uniform.
 
     Args:
         body: the statements of the kernel; not changed.
-        analysis: of the same statements.
-        guards: of the kernel.
+        analysis: analysis of the same statements.
+        guards: the kernel's conditions on thread indices.
     """
     last = body[-1] if body else None
     if not isinstance(last, ast.If) or last.orelse or analysis.is_uniform(last.test):
@@ -207,11 +208,11 @@ def return_early(body: list[ast.stmt], analysis: Analysis, guards: Guards) -> li
 
 
 def count_apart(body: list[ast.stmt], analysis: Analysis) -> list[ast.stmt]:
-    """Writes `for v in range(…)` around a barrier, where threads count differently, as `while` with a counter for each thread.
+    """Rewrites `for v in range(…)` around a barrier as `while` with a counter per thread, where the range varies by thread.
 
     Args:
         body: the statements; changed in place.
-        analysis: of the same statements.
+        analysis: analysis of the same statements.
     """
     done: list[ast.stmt] = []
     for statement in body:

@@ -1,4 +1,4 @@
-"""What the names in the code of one thread stand for: functions, constants, arguments."""
+"""Resolution of names in one thread's code: functions, module constants, array arguments."""
 
 import ast
 import builtins
@@ -20,13 +20,13 @@ ARRAY_ATTRIBUTES = frozenset({"shape", "size", "ndim", "itemsize", "nbytes"})
 
 
 class Meanings:
-    """What is known about names before anything is known about values.
+    """Resolves names to functions, constants and argument types; knows nothing about values.
 
     Args:
-        body: the statements.
-        params: the variables that are never assigned: arguments, shared arrays.
-        namespace: what global names stand for.
-        variable_types: the types of variables.
+        body: the statements of one thread.
+        params: variables that are never assigned: arguments, shared arrays.
+        namespace: global names and their objects.
+        variable_types: types of the variables.
 
     Attributes:
         assigned: every variable that the body assigns.
@@ -43,7 +43,7 @@ class Meanings:
     # ---- functions and constants
 
     def function_of(self, node: ast.expr) -> Any:
-        """What a called expression stands for, if that is known: a builtin, a math function, a type."""
+        """Returns the object that a called expression names, such as a builtin, a math function or a type; else None."""
         if isinstance(node, ast.Name):
             if node.id in self.namespace:
                 return self.namespace[node.id]
@@ -55,7 +55,7 @@ class Meanings:
         return None
 
     def is_pure_function(self, node: ast.expr) -> bool:
-        """Whether the function only computes: the builtins of that kind, math functions, number types."""
+        """Returns whether a call has no side effects: pure builtins, `math` functions, ufuncs, number types."""
         if isinstance(node, ast.Name) and node.id == NONNEG:
             return True
         function = self.function_of(node)
@@ -66,7 +66,7 @@ class Meanings:
         return getattr(function, "__module__", None) == "builtins" and getattr(function, "__name__", "") in PURE_BUILTINS
 
     def is_module_constant(self, node: ast.Attribute) -> bool:
-        """Whether the attribute is a number in a module, such as `math.pi`."""
+        """Returns whether the attribute is a numeric constant of a module, such as `math.pi`."""
         if not isinstance(node.value, ast.Name):
             return False
         module = self.namespace.get(node.value.id)
@@ -76,13 +76,13 @@ class Meanings:
 
     @property
     def arrays(self) -> frozenset[str]:
-        """The parameters that are arrays, or all of them if their types are not known."""
+        """Names of the array parameters; all parameters if their types are unknown."""
         if not self.types.params:
             return self.params
         return frozenset(name for name in self.params if isinstance(self.types.params.get(name), types.Array))
 
     def is_array_number(self, node: ast.expr) -> bool:
-        """Whether the expression is `a.shape[k]`, `a.size` or `a.ndim` of an array argument."""
+        """Returns whether the expression is `a.shape[k]`, `a.size` or `a.ndim` of an array argument."""
         if isinstance(node, ast.Subscript):
             return isinstance(node.value, ast.Attribute) and node.value.attr == "shape" and self._is_array(node.value.value)
         return isinstance(node, ast.Attribute) and node.attr in {"size", "ndim"} and self._is_array(node.value)
@@ -91,23 +91,23 @@ class Meanings:
         return isinstance(node, ast.Name) and node.id in self.arrays
 
     def is_value_tuple(self, node: ast.expr) -> bool:
-        """Whether the expression is a tuple of values: an array's shape, or a tuple argument."""
+        """Returns whether the expression is an array's shape or a tuple argument."""
         if isinstance(node, ast.Attribute) and node.attr == "shape":
             return True
         return isinstance(self.param_type(node), types.BaseTuple)
 
     def param_type(self, node: ast.expr) -> types.Type | None:
-        """The type of an argument; None if it is not known, and for any other expression."""
+        """Returns the type of an argument; None if it is unknown or the expression is not an argument."""
         return self.types.params.get(node.id) if isinstance(node, ast.Name) and node.id in self.params else None
 
 
 def is_one_of(function: Any, *candidates: Any) -> bool:
-    """By identity: a global may be an array, which cannot be hashed and compares by element."""
+    """Compares by identity, because a global may be an array, which is unhashable and compares elementwise."""
     return any(function is candidate for candidate in candidates)
 
 
 def is_number_type(function: Any) -> bool:
-    """Whether a called object converts to a number."""
+    """Returns whether calling the object converts to a number."""
     if isinstance(function, types.Type):
         return isinstance(function, (types.Number, types.Boolean))
     return isinstance(function, type) and issubclass(function, (np.number, np.bool_, bool, int, float))

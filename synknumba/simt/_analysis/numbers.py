@@ -1,4 +1,4 @@
-"""What is known about numbers before the kernel runs: their signs, and whether they are integers."""
+"""Static analysis of numbers: sign, integrality, and invariance over the kernel."""
 
 import ast
 from collections.abc import Iterable, Mapping
@@ -15,16 +15,16 @@ from synknumba.simt._library.operations import LINEAR, SIZES, STATE
 
 
 class Numbers(Meanings):
-    """What is known about the numbers in the code of one thread.
+    """Determines sign and integrality of expressions in one thread's code.
 
     Args:
-        body: the statements.
-        params: the variables that are never assigned: arguments, shared arrays.
-        namespace: what global names stand for.
-        variable_types: the types of variables.
+        body: the statements of one thread.
+        params: variables that are never assigned: arguments, shared arrays.
+        namespace: global names and their objects.
+        variable_types: types of the variables.
 
     Attributes:
-        recomputed: the variables that are computed again wherever they are read, and their assignments.
+        recomputed: variables recomputed wherever they are read, and their assignments.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class Numbers(Meanings):
         super().__init__(body, params, namespace, variable_types)
         self.recomputed: dict[str, ast.Assign] = {}
         self._definitions = definitions(body)
-        # Variables of the block level that the emitter makes, and whether they cannot be negative.
+        # Block-level variables introduced by the emitter, and whether they are non-negative.
         self._block_indices: dict[str, bool] = {}
 
     def is_nonneg(self, node: ast.expr) -> bool:
-        """Whether the expression is an integer that cannot be negative."""
+        """Returns whether the expression is a non-negative integer."""
         match node:
             case ast.Constant():
                 return type(node.value) is int and node.value >= 0
@@ -64,7 +64,7 @@ class Numbers(Meanings):
         return False
 
     def is_positive(self, node: ast.expr) -> bool:
-        """Whether the expression is an integer above zero."""
+        """Returns whether the expression is a positive integer."""
         match node:
             case ast.Constant():
                 return type(node.value) is int and node.value > 0
@@ -82,17 +82,17 @@ class Numbers(Meanings):
         return False
 
     def definition(self, name: str) -> ast.expr | None:
-        """What the variable stands for all the time, if it is assigned once, at the top, from values of that kind."""
+        """Returns the value of a variable that never changes: recomputed, or assigned once (see `definitions`); else None."""
         if name in self.recomputed:
             return self.recomputed[name].value
         return self._definitions.get(name)
 
     def is_settled(self, node: ast.expr) -> bool:
-        """Whether the expression has the same value wherever in the kernel it is evaluated."""
+        """Returns whether the expression has the same value wherever in the kernel it is evaluated."""
         return all(name not in self.assigned or self.definition(name) is not None for name in read_names(node))
 
     def is_integral(self, node: ast.expr) -> bool:
-        """Whether the expression is an integer, computed in int64."""
+        """Returns whether the expression is an integer computed in int64."""
         match node:
             case ast.Constant():
                 return type(node.value) is int
@@ -118,7 +118,7 @@ class Numbers(Meanings):
         return False
 
     def _is_integral_field(self, node: ast.expr) -> bool:
-        """Whether it is an integer of a named tuple, as `span.start` of an index range."""
+        """Returns whether the expression is an integer field of a named tuple, such as `span.start` of an index range."""
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=field) if name not in self.namespace:
                 kind = self.types.of(name)
@@ -127,7 +127,7 @@ class Numbers(Meanings):
         return False
 
     def is_known_number(self, node: ast.expr) -> bool:
-        """Whether the expression is surely a real number: only such limits may become loop bounds."""
+        """Returns whether the expression is known to be a real number; only such limits may become loop bounds."""
         if self.is_integral(node):
             return True
         match node:

@@ -1,7 +1,7 @@
-"""Where a region is better run as several loops, because each of them then vectorizes.
+"""Loop fission and index-set splitting: where to cut a region into several loops so that each one vectorizes.
 
-Threads between two barriers do not depend on each other, so a region may be cut between any two of its statements, or between
-any two of its threads.
+Threads are independent between two barriers, so a region may be cut between any two of its statements, or between any two of
+its threads.
 """
 
 import ast
@@ -16,19 +16,19 @@ from synknumba.simt._analysis.variables import single_target
 from synknumba.simt._frontend.syntax import assigned_names, call_name, place, read_names, walk
 from synknumba.simt._library.operations import AXES
 
-# Nodes of syntax in a region that may be written several times.
+# Syntax nodes; a larger region is not duplicated.
 SMALL = 150
 
 
 @dataclass(frozen=True, slots=True)
 class GuardCut:
-    """An `if` on a thread index among other statements.
+    """A condition on a thread index, at which to split a region's threads.
 
     Attributes:
-        position: of the statement in the region.
+        position: index of the statement in the region.
         guard: the statement as an `if`.
-        axis: of the thread index.
-        bounds: the threads for which it holds.
+        axis: axis of the thread index.
+        bounds: the threads for which the condition holds.
     """
 
     position: int
@@ -38,7 +38,7 @@ class GuardCut:
 
 
 def _opened(statement: ast.stmt) -> ast.If | None:
-    """An `if`, or `v = a if c else b` written as one; None for any other statement."""
+    """Returns an `if`, or `v = a if c else b` rewritten as one; None for any other statement."""
     match statement:
         case ast.If():
             return statement
@@ -49,7 +49,7 @@ def _opened(statement: ast.stmt) -> ast.If | None:
 
 
 def guard_cut(body: Sequence[ast.stmt], guards: Guards, slots: set[str], known: Analysis) -> GuardCut | None:
-    """The first condition by which the threads of a region can be parted into those before, inside and behind a range."""
+    """Returns the first condition that splits the threads into those before, inside and after a range; None if none does."""
     writes = assigned_names(body)
     if (writes & slots) - known.varying or sum(1 for _ in walk(body)) > SMALL:
         return None
@@ -67,7 +67,7 @@ def guard_cut(body: Sequence[ast.stmt], guards: Guards, slots: set[str], known: 
 
 
 def free_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
-    """Where to part a condition on thread indices from the statements beside it, if nothing need be stored for that; else 0."""
+    """Returns a position that separates an `if` on thread indices from its neighbours without storing a variable; else 0."""
     tracked = known.assigned - set(known.recomputed)
     for position, statement in enumerate(body):
         if not isinstance(statement, ast.If) or statement.orelse or len(body) == 1:
@@ -82,7 +82,7 @@ def free_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
 
 
 def scatter_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
-    """Where to part what can be vectorized, and is worth it, from writes to elements anywhere; 0 if nowhere."""
+    """Returns the position that separates costly vectorizable statements from scattered writes; 0 if there is none."""
     count = 0
     for statement in body:
         if single_target(statement) is None or not _only_computes(statement, known):
@@ -99,7 +99,7 @@ def _only_computes(statement: ast.stmt, known: Analysis) -> bool:
 
 
 def is_silent(statement: ast.stmt, known: Analysis) -> bool:
-    """Whether the statement does nothing but assign local variables."""
+    """Returns whether the statement only assigns local variables and cannot raise."""
     match statement:
         case ast.Pass():
             return True
@@ -110,14 +110,14 @@ def is_silent(statement: ast.stmt, known: Analysis) -> bool:
 
 
 def _is_costly(node: ast.AST, known: Analysis) -> bool:
-    """Whether the node takes several times as long as an addition, less in a vector: a division, a function of `math`."""
+    """Returns whether the node costs several additions, and less when vectorized: a division, power or `math` function."""
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, (ast.Div, ast.Pow))
     return isinstance(node, ast.Call) and getattr(known.function_of(node.func), "__module__", None) == math.__name__
 
 
 def _scatters(node: ast.AST, known: Analysis, guards: Guards) -> bool:
-    """Whether the node writes to an element that is not the thread's own."""
+    """Returns whether the node writes at varying indices other than a thread index plus a uniform offset."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
         return not known.is_uniform(node.slice) and all(guards.offset(node.slice, axis) is None for axis in AXES)
     return (

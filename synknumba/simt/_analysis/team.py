@@ -1,4 +1,4 @@
-"""The threads that go from barrier to barrier together: those of a block, or of a grid that the kernel synchronises."""
+"""Team: the threads that advance from barrier to barrier together, either a block or a cooperative grid."""
 
 import ast
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZ
 
 LINEAR_TEXT = f"{THREAD['x']} + {BLOCK_SIZE['x']} * ({THREAD['y']} + {BLOCK_SIZE['y']} * {THREAD['z']})"
 
-# The number of a block within the grid, of a thread within the grid, of threads in a block, and of blocks in the grid.
+# Linear index of the block in the grid, linear index of the thread in the grid, threads per block, blocks per grid.
 BLOCK_NUMBER = "_k_block"
 GRID_NUMBER = "_k_number"
 THREADS = "_k_threads"
@@ -21,30 +21,30 @@ _BLOCK_TEXT = f"{BLOCK['x']} + {GRID_SIZE['x']} * ({BLOCK['y']} + {GRID_SIZE['y'
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """The threads that run in step.
+    """Threads that run in step: those of a block, or of the whole grid.
 
     Attributes:
-        grid: whether they are those of the whole grid.
+        grid: whether the team is the whole grid, as in a kernel that synchronises it.
     """
 
     grid: bool = False
 
     @property
     def index(self) -> str:
-        """The variable that numbers the team's threads, and so the elements of slot arrays."""
+        """Variable with the thread's linear index in the team, which also indexes slot arrays."""
         return GRID_NUMBER if self.grid else LINEAR
 
     @property
     def size(self) -> str:
-        """The number of the team's threads."""
+        """Expression for the number of threads in the team."""
         return f"{THREADS} * {BLOCKS}" if self.grid else THREADS
 
     def sizes(self, at: ast.AST) -> list[ast.stmt]:
-        """Assigns the sizes, at the top of a launch."""
+        """Returns the assignments of threads per block and blocks per grid, for the top of a launch."""
         return statements(f"{THREADS} = {_THREADS_TEXT}\n{BLOCKS} = {_BLOCKS_TEXT}", at)
 
     def numbers(self, needed: set[str], at: ast.AST) -> list[ast.stmt]:
-        """Assigns those of a thread's numbers that are needed."""
+        """Returns the assignments of the linear indices among `needed`."""
         lines = []
         if needed & {LINEAR, GRID_NUMBER}:
             lines.append(f"{LINEAR} = _k_nonneg({LINEAR_TEXT})")

@@ -1,6 +1,7 @@
-"""What is known about the types of a kernel's variables.
+"""Numba types of a kernel's variables.
 
-The analyses ask for few types, and most answers follow from the arguments; Numba's type inference runs only when one does not.
+The analyses query few types, and most are parameter types. Numba's type inference therefore runs lazily, on the first query for
+a local variable.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,8 +19,9 @@ TypeMap = Mapping[str, types.Type]
 class VariableTypes:
     """The Numba types of parameters and local variables.
 
-    Attributes:
-        params: the parameters' types; empty when the code is generated only to be read.
+    Args:
+        params: types of the parameters; empty when the code is generated only for display.
+        infer: runs type inference and returns the types of all versions of all local variables.
     """
 
     def __init__(self, params: TypeMap, infer: Callable[[], TypeMap] | None = None) -> None:
@@ -28,7 +30,7 @@ class VariableTypes:
         self._locals: TypeMap | None = None
 
     def of(self, name: str) -> types.Type | None:
-        """The type of a variable over its whole life; None if it is not known."""
+        """Returns the type that holds all values of a variable; None if unknown."""
         if name in self.params:
             return types.unliteral(self.params[name])
         if self._locals is None:
@@ -37,16 +39,17 @@ class VariableTypes:
 
 
 def unified_type(typemap: TypeMap, name: str) -> types.Type | None:
-    """The one type that holds all versions of a variable (Numba calls them `v`, `v.1`, `v.2`, …).
+    """Returns the common type of all versions of a variable, which Numba names `v`, `v.1`, `v.2`, ….
 
-    None if Numba has found the variable unused, `types.unknown` if its versions have nothing in common.
+    Returns:
+        The type; None if Numba has found the variable unused, `types.unknown` if the versions do not unify.
     """
     versions = {types.unliteral(kind) for version, kind in typemap.items() if _is_version(version, name)}
     if not versions:
         return None
     if len(versions) == 1:
         return versions.pop()
-    # In a fixed order, since a set has none.
+    # Sorted, because the result of unification may depend on the order and a set has none.
     unified = cpu_target.typing_context.unify_types(*sorted(versions, key=str))
     return types.unknown if unified is None else unified
 
@@ -56,7 +59,7 @@ def _is_version(version: str, name: str) -> bool:
     return version == name or (base == name and number.isdigit())
 
 
-class _TypesKnown(Exception):  # noqa: N818  # not an error: it ends the compilation after type inference
+class _TypesKnown(Exception):  # noqa: N818  # not an error: ends the compilation after type inference
     def __init__(self, typemap: TypeMap) -> None:
         self.typemap = typemap
 
@@ -73,7 +76,7 @@ class _StopAfterTypes(FunctionPass):  # type: ignore[misc]
 
 
 class _TypesOnly(compiler.CompilerBase):  # type: ignore[misc]
-    """Numba's pipeline as far as the types are known; it generates no code."""
+    """Numba's compiler pipeline up to and including type inference; generates no code."""
 
     def define_pipelines(self) -> list[PassManager]:
         manager = PassManager("synknumba_types_only")
@@ -85,7 +88,7 @@ class _TypesOnly(compiler.CompilerBase):  # type: ignore[misc]
 
 
 def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) -> TypeMap:
-    """The types of all variables of a function, by Numba's inference."""
+    """Runs Numba's type inference on a function and returns the types of all its variables."""
     dispatcher = njit(pipeline_class=_TypesOnly, error_model="numpy")(function)
     try:
         dispatcher.compile(argtypes)
@@ -95,5 +98,5 @@ def infer_types(function: Callable[..., Any], argtypes: tuple[types.Type, ...]) 
 
 
 def is_integer_type(kind: types.Type | None) -> bool:
-    """Whether arithmetic on the type stays within int64. uint64 does not: with an int64 it gives a float64."""
+    """Returns whether arithmetic on the type stays within int64. uint64 does not: mixed with int64 it gives float64."""
     return isinstance(kind, types.Integer) and (kind.signed or kind.bitwidth < 64)

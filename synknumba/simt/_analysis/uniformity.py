@@ -1,10 +1,12 @@
-"""What can be said about a kernel's variables and expressions before it runs.
+"""Static analysis of a kernel's variables and expressions.
 
 - *uniform*: all threads of a block hold the same value.
-- *recomputable*: cheap to compute again from thread indices and arguments, so it is never stored.
-- *non-negative*, *positive*, *integral*: what loop bounds and index arithmetic need; that is in `_numbers`.
+- *varying*: the opposite of uniform.
+- *recomputable*: cheap to compute again from thread indices and arguments, so never stored.
+- *non-negative*, *positive*, *integral*: properties that loop bounds and index arithmetic need; see `_analysis.numbers`.
 
-Operands of collectives: what a variable's own slot holds need not be copied for others to read.
+A collective's operand that only copies a variable with a slot is replaced by the variable (`without_copies`): the other threads
+read its slot.
 """
 
 import ast
@@ -27,11 +29,11 @@ from synknumba.simt._library.operations import BLOCK, LINEAR, STATE, VARYING_STA
 
 
 def without_copies(body: list[ast.stmt], has_slot: Callable[[str], bool]) -> list[ast.stmt]:
-    """Has collectives take a variable's own slot instead of a copy: for `given = v`, `got = shfl(m, given, d)`.
+    """Passes a variable's own slot to collectives instead of a copy: `given = v; got = shfl(m, given, d)`.
 
     Args:
         body: the statements; changed in place.
-        has_slot: whether a variable is kept for each thread.
+        has_slot: returns whether a variable is stored for each thread.
     """
     done: list[ast.stmt] = []
     for statement in body:
@@ -49,7 +51,7 @@ def without_copies(body: list[ast.stmt], has_slot: Callable[[str], bool]) -> lis
 
 
 def _operands_at_the_end(body: list[ast.stmt]) -> list[ast.Assign]:
-    """The assignments of operands that come last."""
+    """Returns the trailing assignments of operands."""
     found: list[ast.Assign] = []
     for statement in reversed(body):
         if not isinstance(statement, ast.Assign) or not is_operand(single_target(statement) or ""):
@@ -59,21 +61,21 @@ def _operands_at_the_end(body: list[ast.stmt]) -> list[ast.Assign]:
 
 
 class Analysis(Numbers):
-    """What is known about the code of one thread.
+    """Static analysis of one thread's code.
 
     Args:
-        body: the statements.
-        params: the variables that are never assigned: arguments, shared arrays.
-        namespace: what global names stand for.
-        variable_types: the types of variables.
-        grid: whether the threads of all blocks run together, so that uniform means the same in all of them.
-        checked: whether a division by zero or an index out of range is an error, so that neither may be evaluated elsewhere.
+        body: the statements of one thread.
+        params: variables that are never assigned: arguments, shared arrays.
+        namespace: global names and their objects.
+        variable_types: types of the variables.
+        grid: whether the threads of the whole grid run in step; uniform then means equal in all blocks.
+        checked: whether divisions by zero and indices out of range raise, so that such expressions must not be moved.
 
     Attributes:
-        body: the statements, those of recomputable variables taken out.
+        body: the statements without the assignments of recomputable variables.
         assigned: every variable that the body assigns.
-        varying: the variables that may differ between the threads of a block.
-        recomputed: the recomputable variables and their assignments, in order.
+        varying: variables that may differ between the threads of a block.
+        recomputed: recomputable variables and their assignments, in order.
     """
 
     def __init__(
@@ -96,7 +98,13 @@ class Analysis(Numbers):
 
     @contextmanager
     def thread_index(self, statement: ast.Assign, first: str, *, nonneg: bool) -> Iterator[None]:
-        """Inside, the variable that the statement assigns is `first` plus a thread index, and is recomputed."""
+        """Declares, within the context, that the assigned variable is `first` plus a thread index and is recomputed.
+
+        Args:
+            statement: assignment of `first` plus a thread index to the variable.
+            first: block-level variable.
+            nonneg: whether `first` is non-negative.
+        """
         name = cast(ast.Name, statement.targets[0]).id
         self._block_indices[first] = nonneg
         self.recomputed[name] = self._with_sign(statement)
@@ -137,7 +145,7 @@ class Analysis(Numbers):
                     self._spread(statement.orelse, under_varying=varies)
                 case ast.For() | ast.While():
                     control = statement.iter if isinstance(statement, ast.For) else statement.test
-                    # Where a barrier splits the loop, a thread that returns is one less, and those left are in step.
+                    # Where a barrier splits the loop, a thread that returns drops out and the remaining threads stay in step.
                     early = self._leaves_early(statement.body, returns=not synchronises(statement))
                     varies = under_varying or not self.is_uniform(control) or early
                     if isinstance(statement, ast.For):
@@ -149,7 +157,7 @@ class Analysis(Numbers):
             self.varying |= assigned_names(target)
 
     def _leaves_early(self, body: list[ast.stmt], *, returns: bool, under_varying: bool = False) -> bool:
-        """Whether some threads may leave a loop, or its iteration, before others."""
+        """Returns whether some threads may leave a loop, or its iteration, before others."""
         for statement in body:
             if isinstance(statement, ast.Return) and returns:
                 return True
@@ -165,7 +173,7 @@ class Analysis(Numbers):
         return False
 
     def leaves_in_step(self, body: Iterable[ast.stmt]) -> bool:
-        """Whether all threads leave a loop, and its iterations, at the same time: its own exits stand under uniform tests."""
+        """Returns whether all threads leave a loop and its iterations together: all its exits are under uniform tests."""
         for statement in body:
             if isinstance(statement, ast.If) and any(own_exits([statement])):
                 if not self.is_uniform(statement.test):
@@ -175,7 +183,7 @@ class Analysis(Numbers):
         return True
 
     def is_uniform(self, node: ast.expr) -> bool:
-        """Whether the expression has the same value in all threads of a block, reads no memory, and may be evaluated early."""
+        """Returns whether all threads of a block agree on the value, and evaluating it early is safe and reads no memory."""
         if self.may_raise(node):
             return False
         match node:
@@ -194,7 +202,7 @@ class Analysis(Numbers):
         return False
 
     def may_raise(self, node: ast.expr) -> bool:
-        """Whether evaluating the expression may be an error; its parts are not looked at."""
+        """Returns whether evaluating the expression may raise; does not consider its subexpressions."""
         match node:
             case ast.BinOp(op=ast.Div() | ast.FloorDiv() | ast.Mod() | ast.Pow(), right=divisor):
                 return self._checked and not (isinstance(divisor, ast.Constant) and bool(divisor.value))
@@ -261,7 +269,7 @@ class Analysis(Numbers):
     # ---- threads
 
     def depends_on(self, node: ast.AST, thread_index: str) -> bool:
-        """Whether the value may change with this thread index (or is a varying variable, of which nothing is known)."""
+        """Returns whether the value may depend on this thread index; any varying variable that is not recomputed may."""
         for name in read_names(node):
             if name in (thread_index, LINEAR):
                 return True

@@ -1,8 +1,7 @@
-"""Where the variables of a kernel get their values, and where they are needed.
+"""Definitions, live variables and renaming of a kernel's variables.
 
-One name for each life of a variable: `v = x[i]`, and behind a barrier `v = 3`, are two variables that share a name.
-
-What is kept from region to region has one type, so that two lives of different types would be kept as the type that holds both.
+`v = x[i]` before a barrier and `v = 3` after it are two variables that share a name. A variable that lives across a barrier is
+stored with one type; `with_own_names` renames the second, so that the two are not stored as a type that holds both.
 """
 
 import ast
@@ -13,14 +12,14 @@ from synknumba.simt._frontend.syntax import assigned_names, read_names, walk
 
 
 def single_target(statement: ast.AST) -> str | None:
-    """The variable of a plain assignment `name = value`."""
+    """Returns the variable of a plain assignment `name = value`; None for any other statement."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.targets[0], ast.Name):
         return statement.targets[0].id
     return None
 
 
 def definitions(body: list[ast.stmt]) -> dict[str, ast.expr]:
-    """The variables assigned once, at the top, from constants, arguments and other such variables, and their values."""
+    """Returns, with their values, the variables assigned once, at the top level, from constants, arguments and each other."""
     stores = Counter(node.id for node in walk(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     found: dict[str, ast.expr] = {}
     for statement in body:
@@ -33,7 +32,16 @@ def definitions(body: list[ast.stmt]) -> dict[str, ast.expr]:
 
 
 def exposed(body: Iterable[ast.stmt], tracked: set[str], defined: set[str] | None = None) -> tuple[set[str], set[str]]:
-    """The variables read before they are surely assigned, and those surely assigned, by statements run in order."""
+    """Finds variables that may be read before assignment (live on entry), and variables assigned on every path.
+
+    Args:
+        body: statements that run in order.
+        tracked: the variables of interest.
+        defined: the variables assigned on every path before the statements.
+
+    Returns:
+        The live variables; the variables assigned on every path, `defined` included.
+    """
     live: set[str] = set()
     sure = set(defined or ())
 
@@ -64,13 +72,13 @@ def exposed(body: Iterable[ast.stmt], tracked: set[str], defined: set[str] | Non
 
 
 def with_own_names(body: list[ast.stmt], kept: Collection[str]) -> list[ast.stmt]:
-    """The statements of a kernel, where a variable assigned anew at the top has a new name from there on.
+    """Renames a variable from each top-level reassignment on.
 
-    A statement at the top runs before all that follow it, so nothing behind it reads what was assigned before.
+    A top-level statement runs before all statements after it, so none of these reads the variable's earlier value.
 
     Args:
-        body: the statements; changed in place.
-        kept: the variables that keep their names.
+        body: statements of a kernel; changed in place.
+        kept: variables that keep their names.
     """
     begins = Counter(name for statement in body if (name := single_target(statement)) is not None and name not in kept)
     taken = {node.id for node in walk(body) if isinstance(node, ast.Name)}
@@ -88,7 +96,7 @@ def with_own_names(body: list[ast.stmt], kept: Collection[str]) -> list[ast.stmt
 
 
 def _was_seen(name: str, body: list[ast.stmt], until: ast.stmt) -> bool:
-    """Whether the variable is named before a statement."""
+    """Returns whether the variable is named before a statement."""
     return any(isinstance(node, ast.Name) and node.id == name for node in walk(body[: body.index(until)]))
 
 

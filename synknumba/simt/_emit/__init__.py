@@ -1,1 +1,1 @@
-"""From one thread's code to the code of one core: regions, masks, storage, and the build."""
+"""Code generation: turns one thread's code into code for one core (regions, masks, storage) and builds the launch function."""

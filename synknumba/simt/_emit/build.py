@@ -1,4 +1,4 @@
-"""The last layer of the compiler: from a kernel's code to a function that Numba has compiled for given argument types."""
+"""Build of the launch function: assembles the loops over the grid and their storage, and hands them to Numba."""
 
 import ast
 import copy
@@ -39,10 +39,18 @@ TypeMap = Mapping[str, types.Type]
 
 
 class KernelProgram:
-    """A kernel in plain names: what does not depend on the argument types.
+    """A translated kernel, before specialisation to argument types.
+
+    Attributes:
+        options: compilation options.
+        code: the kernel's code for one thread.
+        params: parameters of the kernel in the launch function, named `v__arg` where the kernel assigns to `v`.
+        body: statements of one thread, with variables renamed by `with_own_names`.
+        is_cooperative: whether the kernel synchronises the whole grid.
+        names_grid: whether the kernel asks for the group of the whole grid.
 
     Raises:
-        KernelError: the kernel uses something that the CPU cannot run.
+        KernelError: the kernel uses a construct that the CPU cannot run.
     """
 
     def __init__(self, function: FunctionType, options: Options) -> None:
@@ -62,7 +70,7 @@ class KernelProgram:
 
     @property
     def namespace(self) -> dict[str, Any]:
-        """What the global names of the generated code stand for."""
+        """Globals of the generated code; reading it the first time creates the dispatchers of device functions."""
         if self._namespace is None:
             self._namespace = {**with_devices(self.code, self.options), **HELPERS}
         return self._namespace
@@ -70,7 +78,16 @@ class KernelProgram:
     # ---- the loops over the grid
 
     def emit(self, argtypes: TypeMap, block: Block | None = None, *, split: bool = True) -> tuple[BlockCode, VariableTypes]:
-        """The loops over the grid, and the types of the variables in them."""
+        """Generates the loops over the grid.
+
+        Args:
+            argtypes: types of the parameters; empty if the code is generated only for display.
+            block: the only block size that the code will be launched with; None for any.
+            split: whether a thread's loops may be interchanged with the loop over threads.
+
+        Returns:
+            The loops; the types of the variables in them.
+        """
         known = {**argtypes, **self._shared_types()} if argtypes else {}
         body = copy.deepcopy(self.body)
         variable_types = VariableTypes(known, lambda: self._infer(argtypes, body))
@@ -81,7 +98,7 @@ class KernelProgram:
             if flat:
                 style = Style(flat, split, self.options.reverse)
                 code = emit_blocks(self._analyse(flat_body, variable_types), self.code.local_arrays, divergence, style)
-                if not code.varying_slots:  # a slot array is as long as a block at most
+                if not code.varying_slots:  # a slot array holds one block at most, not a flattened axis
                     return code, variable_types
         analysis = self._analyse(copy.deepcopy(body), variable_types)
         style = Style(split=split, cuts=self.code.needs_block, reverse=self.options.reverse)
@@ -104,7 +121,7 @@ class KernelProgram:
         return analysis
 
     def _counted(self, body: list[ast.stmt], known: TypeMap, variable_types: VariableTypes) -> list[ast.stmt]:
-        """The body with its loops written as the analyses know them."""
+        """Normalises shapes, returns and loops to the forms that the analyses recognise."""
         body[:] = split_shapes(body, known)
         if body and isinstance(body[-1], ast.If):
             analysis = self._analyse(copy.deepcopy(body), variable_types)
@@ -127,7 +144,7 @@ class KernelProgram:
         return found
 
     def _infer(self, argtypes: TypeMap, body: list[ast.stmt]) -> TypeMap:
-        """The types of all variables, from the code of one thread."""
+        """Infers the types of all variables from the code of one thread."""
         storage = LaunchStorage(Team(), {}, self.code.source.tree)
         storage.shared(self.code.shared_arrays)
         names = [*STATE, LINEAR, SMEM, *self.params]
@@ -138,17 +155,17 @@ class KernelProgram:
         return infer_types(function, kinds)
 
     def type_of(self, name: str, argtypes: TypeMap) -> types.Type | None:
-        """The type of a local variable; None if it is not used, `types.unknown` if it has several."""
+        """Returns the type of a local variable; None if it is unused, `types.unknown` if its types do not unify."""
         return unified_type(self._infer(argtypes, self.body), name)
 
     # ---- the launch
 
     def launch_body(self, argtypes: TypeMap, block: Block | None = None) -> list[ast.stmt]:
-        """The whole body of the function that runs a launch, with this block only if one is given."""
+        """Returns the body of the launch function, specialised to a block size if one is given."""
         code, variable_types = self.emit(argtypes, block)
         kinds = self._slot_types(code, variable_types) if argtypes else dict.fromkeys(code.varying_slots)
         if not self.code.needs_block and not all(kind is None or is_number(kind) for kind in kinds.values()):
-            # A view or a tuple would have to be kept for each thread. Not cutting the kernel is simpler than storing it.
+            # A view or a tuple would need a slot for each thread. A kernel without barriers need not be cut at all.
             code, _ = self.emit(argtypes, block, split=False)
             kinds = dict.fromkeys(code.varying_slots)
         tree = self.code.source.tree
@@ -180,7 +197,7 @@ class KernelProgram:
         return kinds
 
     def refuse_several_types(self, argtypes: TypeMap) -> None:
-        """Looks for the reason why Numba cannot type the launch function, which it names in words of the generated code.
+        """Explains a typing error in terms of the user's code, since Numba's message refers to generated variables.
 
         Raises:
             KernelError: a uniform variable has several types and lives across a barrier.
@@ -202,7 +219,7 @@ class KernelProgram:
         return self.code.source.tree
 
     def _undefined(self, code: BlockCode, variable_types: VariableTypes) -> list[ast.stmt]:
-        """Values for the uniform variables that may be read before they are assigned."""
+        """Returns initial values for the uniform variables that may be read before assignment."""
         made: list[ast.stmt] = []
         for name in code.undefined:
             kind = variable_types.of(name)
@@ -219,17 +236,20 @@ class KernelProgram:
     def define(
         self, name: str, params: Iterable[str], body: list[ast.stmt], namespace: Mapping[str, Any] | None = None
     ) -> FunctionType:
-        """A Python function made of the statements."""
+        """Makes a Python function of statements, with the kernel's globals by default."""
         source = self.code.source
         scope = self.namespace if namespace is None else namespace
         return define_function(name, params, body, scope, source.filename, source.tree, source.function.__module__)
 
     def compile(self, argtypes: TypeMap, block: Block | None = None) -> tuple[Any, str]:
-        """The dispatcher of the launch function, to be compiled for these types, and its source.
+        """Generates the launch function.
 
         Args:
-            argtypes: the types of the parameters.
-            block: the only block that it will be launched with; any block if it is not given.
+            argtypes: types of the parameters.
+            block: the only block size that the function will be launched with; None for any.
+
+        Returns:
+            Numba's dispatcher, not compiled yet; the source text.
         """
         body = self.launch_body(argtypes, block)
         if self.options.debug:
@@ -246,14 +266,14 @@ class KernelProgram:
         return [*SIZES, SMEM, *self.params, *([WHERE] if self.options.debug else [])]
 
     def text(self, body: list[ast.stmt]) -> str:
-        """The launch function as Python source."""
+        """Returns the launch function as Python source."""
         params = ", ".join(self._launch_params)
         lines = unparse(body).splitlines() or ["pass"]
         return f"def {self.code.source.tree.name}({params}):\n" + "".join(f"    {line}\n" for line in lines)
 
 
 def split_shapes(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:
-    """Writes `h, w = a.shape` at the top of a kernel as two assignments, of which the analyses know what they are."""
+    """Rewrites `h, w = a.shape` at the top of a kernel as two assignments, which the analyses recognise."""
     done: list[ast.stmt] = []
     for statement in body:
         match statement:
@@ -270,7 +290,7 @@ def split_shapes(body: list[ast.stmt], argtypes: TypeMap) -> list[ast.stmt]:
 
 
 def _has_ndim(argtypes: TypeMap, array: str, ndim: int) -> bool:
-    """Whether the parameter is an array of that many dimensions; taken to be so where types are not known."""
+    """Returns whether the parameter is an array of `ndim` dimensions; True if types are unknown."""
     kind = argtypes.get(array)
     return not argtypes or (isinstance(kind, types.Array) and kind.ndim == ndim)
 

@@ -1,4 +1,4 @@
-"""Compiled device functions, and how generated code becomes a Python function."""
+"""Compilation options, compiled device functions, and Python functions made from generated code."""
 
 import ast
 import sys
@@ -20,12 +20,12 @@ from synknumba.simt._library.runtime import HELPERS
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How Numba compiles a kernel.
+    """Compilation options of a kernel.
 
     Attributes:
-        fastmath: as `numba.njit` takes it. GPUs contract `a * b + c` by default, so that is the default here.
-        reverse: whether threads run from the last to the first, which shows a missing barrier.
-        debug: whether indices and divisions are checked, and errors say which thread raised them.
+        fastmath: as in `numba.njit`. GPUs contract `a * b + c` to a fused multiply-add by default, hence the default here.
+        reverse: whether threads run from the last to the first, which exposes a missing barrier.
+        debug: whether indices and divisions are checked and errors name the thread that raised.
     """
 
     fastmath: bool | frozenset[str] = frozenset({"contract"})
@@ -33,23 +33,23 @@ class Options:
     debug: bool = False
 
     def njit(self, function: Callable[..., Any], **more: Any) -> Any:
-        """The function, to be compiled by Numba."""
+        """Returns Numba's dispatcher of the function; nothing is compiled yet."""
         fastmath = set(self.fastmath) if isinstance(self.fastmath, frozenset) else self.fastmath
-        # A possible ZeroDivisionError would be an exit from the loop, which then does not vectorize.
+        # A possible ZeroDivisionError is an exit from the loop, which keeps the loop from vectorizing.
         checks_divisions = self.debug and fastmath is not True  # as in numba-cuda
         error_model, boundscheck = "python" if checks_divisions else "numpy", True if self.debug else None
         return njit(error_model=error_model, boundscheck=boundscheck, fastmath=fastmath, **more)(function)
 
 
 def with_devices(code: ThreadCode, options: Options) -> dict[str, Any]:
-    """The namespace of a function, its device functions compiled."""
+    """Returns the namespace of a function, with its device functions replaced by Numba dispatchers."""
     return {
         name: _compile_device(value, options) if isinstance(value, DeviceFunction) else value
         for name, value in code.namespace.items()
     }
 
 
-# Device functions are often shared by many kernels, and compiling one costs 0.05 to 0.2 s.
+# Many kernels may share a device function, and compiling one takes 0.05 to 0.2 s.
 _compiled_devices: WeakKeyDictionary[FunctionType, dict[Any, Any]] = WeakKeyDictionary()
 
 
@@ -57,7 +57,7 @@ def _compile_device(device: DeviceFunction, options: Options) -> Any:
     compiled = _compiled_devices.setdefault(device.function, {})
     key = options, device.variant
     if key not in compiled:
-        code = cast(ThreadCode, device.code)  # set by now: the whole kernel has been translated
+        code = cast(ThreadCode, device.code)  # set: the whole kernel has been translated by now
         source = code.source
         body = code.body
         if LINEAR in read_names(body):
@@ -66,7 +66,7 @@ def _compile_device(device: DeviceFunction, options: Options) -> Any:
         module = source.function.__module__
         function = define_function(device.name, params, body, HELPERS, source.filename, source.tree, module)
         compiled[key] = options.njit(function, forceinline=not device.is_recursive)
-        function.__globals__.update(with_devices(code, options))  # where it may find itself
+        function.__globals__.update(with_devices(code, options))  # last, as a recursive function finds itself
     return compiled[key]
 
 
@@ -79,13 +79,23 @@ def define_function(
     at: ast.AST,
     module: str,
 ) -> FunctionType:
-    """A Python function made of statements; its lines are those of the user's file."""
+    """Makes a Python function from statements that keep the line numbers of the user's file.
+
+    Args:
+        name: its name.
+        params: names of its parameters.
+        body: its statements.
+        namespace: its globals.
+        filename: the user's file, shown in tracebacks.
+        at: node that gives new statements their line.
+        module: name of the user's module.
+    """
     arguments = ast.arguments([], [ast.arg(param) for param in params], None, [], [], None, [])
     tree = ast.FunctionDef(name, arguments, body or [ast.Pass()], [], None)
     if sys.version_info >= (3, 12):
         tree.type_params = []
     place(tree, at)
-    # Numba names a function of a module that is nowhere otherwise where it calls itself.
+    # If a function's module is not in sys.modules, Numba names the function differently where it calls itself.
     scope: dict[str, Any] = {**namespace, "__name__": module if module in sys.modules else "builtins"}
     exec(compile(ast.Module([tree], []), filename, "exec"), scope)  # noqa: S102  # the generated function
     function: FunctionType = scope[name]

@@ -1,8 +1,9 @@
-"""From one thread's code to the code of one CPU core: loops over the blocks of the grid and over the threads of a block.
+"""Emitter: turns one thread's code into loops over the blocks of the grid and the threads of a block.
 
 The statements of a kernel are cut into *regions* at its barriers. A region becomes one loop over the threads of the block, so
-that all threads reach the barrier before one of them goes on. What stands between regions runs once for the block: assignments
-of uniform values, conditions and loops around barriers, and the loops that `_loops` turns inside out.
+that all threads reach the barrier before any thread continues. Statements at the *block level*, between regions, run once per
+block: assignments of uniform values, conditions and loops around barriers, interchanged loops (`_analysis.loops`), and
+collectives, each a single call for all threads on the slot arrays of its operands and results.
 
     for _k_bx in range(_k_Gx):                       the block level
         n__u = x.shape[0]
@@ -10,10 +11,6 @@ of uniform values, conditions and loops around barriers, and the loops that `_lo
             ...
 
 Stratton, Stone and Hwu (LCPC 2008) describe this for CUDA C under the name MCUDA, where a slot is called selective replication.
-
-What the emitter is told, and what it makes.
-
-Collectives at the block level: one call for all threads, on the slot arrays of what they give and get.
 """
 
 import ast
@@ -50,12 +47,16 @@ from synknumba.simt._frontend.syntax import (
 )
 from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
 
-# One element for each thread: whether it takes part in the collective.
+# Boolean array, one element per thread: whether it takes part in the collective.
 ACTIVE = "_k_active"
 
 
 def collect(collective: CollectiveStatement, regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], bool]:
-    """The code of a collective, and whether it needs the array of the threads that take part."""
+    """Emits a collective.
+
+    Returns:
+        The code; whether it uses the array of participating threads, `_k_active`.
+    """
     code, part = _take_part(regions, active, at)
     arguments = [_argument(node, regions) for node in collective.operands.values()]
     sizes = [load(THREADS), load(BLOCKS) if regions.team.grid else ast.Constant(1)]
@@ -76,7 +77,7 @@ def collect(collective: CollectiveStatement, regions: Regions, active: Active, a
 
 
 def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -> str:
-    """Whether it is a shuffle at one distance, by all threads; its values then need margins."""
+    """Returns "_padded" for a shuffle by all threads at a uniform distance, which reads a slot array with margins; else ""."""
     *_, value, distance = [None, None, *collective.operands.values()]
     plain = isinstance(part, ast.Constant) and not regions.team.grid
     if not plain or not collective.path.startswith("shfl_") or not isinstance(value, ast.Name) or distance is None:
@@ -88,7 +89,7 @@ def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -
 
 
 def _argument(node: ast.expr, regions: Regions) -> ast.expr:
-    """An operand: the slot array of a varying variable, or a uniform value."""
+    """Returns an operand: the slot array of a varying variable, or a uniform value."""
     names = read_names(node)
     if isinstance(node, ast.Name) and names & regions.known.varying:
         regions.slots.add(node.id)
@@ -97,7 +98,7 @@ def _argument(node: ast.expr, regions: Regions) -> ast.expr:
 
 
 def _take_part(regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], ast.expr]:
-    """Code that finds out which threads take part, and the array; None if all do."""
+    """Returns code that marks the threads that take part, and the array of marks, or the constant None if all take part."""
     team = regions.team
     whole = all(len(active.bounds.high[axis]) == 1 and not active.bounds.low[axis] for axis in active.bounds.high)
     untouched = whole and not any("_k_high" in text for texts in active.bounds.high.values() for text in texts)
@@ -113,15 +114,16 @@ Block = tuple[int, ...]  # the sizes along x, y and z
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How the code of a kernel is made.
+    """Options of code generation.
 
     Attributes:
-        flat: the axes that are run as one block.
-        split: whether loops may be turned inside out. Without it a kernel that has no barriers is a single region.
+        flat: axes flattened to a single block.
+        split: whether a thread's loops may be interchanged with the loop over threads. If not, a kernel without barriers is a
+            single region.
         cuts: whether the statements between two barriers may be run as several loops.
-        reverse: whether threads run in the reverse order.
-        shared: the kernel's shared arrays.
-        block: the only block that the kernel will be launched with; None if it may be any.
+        reverse: whether threads run in reverse order.
+        shared: the shared arrays that may be double-buffered.
+        block: the only block size that the kernel will be launched with; None for any.
     """
 
     flat: frozenset[str] = frozenset()
@@ -134,17 +136,17 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class BlockCode:
-    """The loops over the grid.
+    """The loops over the grid, and the storage that they need.
 
     Attributes:
         body: the statements.
-        varying_slots: the variables that need an array with one element for each thread.
-        padded: those of them that need margins.
-        swapped: the shared arrays that change places with a second one.
-        undefined: the uniform variables that may be read before they are assigned, as after an `if` that sets them. Python and
-            Numba want a value there, though none that matters.
-        uses_mask: whether there is an array of masks.
-        uses_active: whether there is an array of the threads that take part in a collective.
+        varying_slots: variables that need a slot array, with one element per thread.
+        padded: the varying slots that need margins.
+        swapped: the double-buffered shared arrays.
+        undefined: uniform variables that may be read before assignment, as after an `if` that sets them. Python and Numba need
+            a value there; which one does not matter.
+        uses_mask: whether the code uses the array of masks.
+        uses_active: whether the code uses the array of threads that take part in a collective.
         team: the threads that run in step.
     """
 
@@ -159,16 +161,16 @@ class BlockCode:
 
 
 def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergence, style: Style) -> BlockCode:
-    """The code of a whole launch but for its slot arrays.
+    """Generates the code of a whole launch except its storage.
 
     Args:
-        analysis: of the kernel; not changed.
-        local_arrays: the variables made by `cuda.local.array`.
-        divergence: makes the errors for barriers that some threads do not reach.
-        style: how the code is made.
+        analysis: analysis of the kernel; not changed.
+        local_arrays: variables created by `cuda.local.array`.
+        divergence: makes the runtime checks for barriers that some threads do not reach.
+        style: options of code generation.
     """
     slots = escaping(analysis, local_arrays) if style.cuts or synchronises(analysis.body) else set()
-    while True:  # a slot found late makes an earlier region store it
+    while True:  # to a fixed point: a slot found in a late region must be stored by an earlier one
         emitter = _Emitter(analysis, local_arrays, set(slots), divergence, style)
         body = emitter.grid()
         regions = emitter.regions
@@ -181,7 +183,7 @@ def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergen
 
 
 class _Emitter:
-    """One pass over a kernel, with the slots that earlier passes have found."""
+    """One pass over a kernel, given the slots found by earlier passes."""
 
     def __init__(
         self, analysis: Analysis, local_arrays: set[str], slots: set[str], divergence: Divergence, style: Style
@@ -197,14 +199,14 @@ class _Emitter:
         )
         self.guards = self.regions.guards
         self.loops = LoopInversion(analysis, self.guards, local_arrays)
-        self.planned = LoopInversion(analysis, Guards(analysis, ast.unparse), local_arrays)  # to ask without making slots
+        self.planned = LoopInversion(analysis, Guards(analysis, ast.unparse), local_arrays)  # queries only: creates no slots
         self.updates = SwapFinder(analysis, style.shared, style.block)
         self.swapped: set[str] = set()
         self._synchronised = synchronises(analysis.body)
         self._count = 0
 
     def grid(self) -> list[ast.stmt]:
-        """The loops over the grid."""
+        """Emits the loops over the grid."""
         at = self.known.body[0] if self.known.body else ast.Pass()
         flat = self.style.flat
         whole = {axis: f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}" if axis in flat else BLOCK_SIZE[axis] for axis in AXES}
@@ -222,7 +224,13 @@ class _Emitter:
     # ---- statements that follow each other
 
     def statements(self, body: list[ast.stmt], active: Active, *, top: bool = False) -> list[ast.stmt]:
-        """The code of statements that follow each other; `top` if they run once for the block, and nothing behind them."""
+        """Emits consecutive statements.
+
+        Args:
+            body: the statements.
+            active: the threads that run them.
+            top: whether the statements run once per block, and nothing after them.
+        """
         out: list[ast.stmt] = []
         pending: list[ast.stmt] = []
         done = 0
@@ -244,7 +252,7 @@ class _Emitter:
             gone = has_exit(pending)
             splits = self._synchronised and not top
             if (gone and (splits or synchronises(behind))) or (splits and self.regions.must_wait(statement, pending)):
-                # Where some threads may have left, what follows is a region of those that have not.
+                # Where some threads may have exited, the next statements form a region of their own for the remaining threads.
                 out += self.regions.region(pending, active)
                 pending, gone = [], False
             if top and not gone:
@@ -260,7 +268,7 @@ class _Emitter:
         return out + self.regions.region(pending, active, last=top)
 
     def _stands_alone(self, statement: ast.stmt, active: Active) -> bool:
-        """Whether the statement is one of the block level: it holds a barrier, or all threads leave by it."""
+        """Returns whether the statement is a block-level one: it contains a barrier, or all threads exit by it."""
         if synchronises(statement):
             return True
         if not self._synchronised:
@@ -275,7 +283,7 @@ class _Emitter:
         return leaves_loop or (active.depth == 0 and _ends_in_return(statement))
 
     def _update(self, statement: ast.stmt, before: list[ast.stmt], behind: list[ast.stmt], active: Active) -> SwapUpdate | None:
-        """The update of shared arrays around a barrier to which all threads of the block come."""
+        """Returns the double-buffered update around a barrier that all threads of the block reach; None if there is none."""
         if barrier_kind(statement) != "block" or active.masked or active.loop is not None or self.regions.left:
             return None
         if self.regions.team.grid or active.bounds.low != Bounds().low or active.bounds.high != self._whole:
@@ -305,17 +313,17 @@ class _Emitter:
         raise self.divergence.refusal(statement, "a barrier in this place")
 
     def _leave(self, at: ast.AST) -> ast.stmt:
-        """All threads of the block return: the next block."""
+        """Returns the statement by which all threads of the block return: to the next block, or from the launch."""
         one = len(self.style.flat) == len(AXES) or self.regions.team.grid
         return place(ast.Return() if one else ast.Continue(), at)
 
     def _nested(self, body: list[ast.stmt], active: Active, *, target: str = "") -> list[ast.stmt]:
-        """The code of statements that may not run: what they assign is not sure to be assigned behind them.
+        """Emits statements that may not run, so their assignments do not count as made for the statements after them.
 
         Args:
             body: the statements.
             active: the threads that run them.
-            target: the variable of the loop around, which is assigned in front of them.
+            target: variable of the enclosing loop, assigned before the statements.
         """
         before = set(self.regions.assigned_before)
         self.regions.assigned_before |= {target} if target else set()
@@ -327,7 +335,7 @@ class _Emitter:
 
     def _if(self, statement: ast.If, active: Active, *, trailing: bool) -> list[ast.stmt]:
         if self.known.is_uniform(statement.test):
-            # A return of all threads is possible while no loop stands around; conditions do not matter for that.
+            # All threads may return together as long as no loop is around; a condition does not count as depth for that.
             inner = active if _ends_in_return(statement) else active.inside()
             test = self.regions.block_value(statement.test)
             body, orelse = self._nested(statement.body, inner), self._nested(statement.orelse, inner)
@@ -340,7 +348,7 @@ class _Emitter:
         return masked_if(statement, self.regions, active, checks, self._nested)
 
     def _bounded_if(self, statement: ast.If, active: Active, *, trailing: bool) -> list[ast.stmt] | None:
-        """An `if` whose condition says which thread indices run: no masks are needed."""
+        """Emits an `if` whose condition bounds the thread indices, so that no masks are needed; None for any other `if`."""
         bounds = Bounds()
         if self.guards.absorb(statement.test, bounds, set()) is not None:
             return None
@@ -360,7 +368,7 @@ class _Emitter:
 
     def _for(self, loop: ast.For, active: Active) -> list[ast.stmt]:
         if not isinstance(loop.target, ast.Name) or read_names(loop.iter) & self.known.varying:
-            # Over a range of which threads differ, `count_apart` has made a `while` of it.
+            # A loop over a range that varies between threads is a `while` by now: `count_apart` has rewritten it.
             raise self.divergence.refusal(loop, "a barrier in a for over something that may differ between threads")
         target = loop_variable(loop)
         if not self.known.leaves_in_step(loop.body):
@@ -384,10 +392,10 @@ class _Emitter:
         stop = statements("if _k_running == 0:\n    break", loop)
         return [*statements("_k_running = 0", loop), *count, *stop, *body]
 
-    # ---- loops turned inside out
+    # ---- interchanged loops
 
     def _turned(self, statement: ast.stmt, pending: list[ast.stmt], active: Active) -> list[ast.stmt] | None:
-        """The code of a loop that is turned inside out, behind the region of the statements before it."""
+        """Emits an interchanged loop, after the region of the pending statements; None if the statement is not one."""
         if self.planned.strided(statement):
             before = self.regions.region(pending, active)
             return before + self._strided(cast(StridedLoop, self.loops.strided(statement)), active)
@@ -396,7 +404,7 @@ class _Emitter:
         return None
 
     def _strided(self, strided: StridedLoop, active: Active) -> list[ast.stmt]:
-        """A grid-stride loop: over the first index of the block's threads outside, over the threads inside."""
+        """Emits a grid-stride loop: the loop over the first index of the block outside, the loop over threads inside."""
         loop, axis = strided.loop, strided.axis
         name = loop_variable(loop)
         first = f"_k_first_{name}"
@@ -410,7 +418,7 @@ class _Emitter:
         return [place(ast.For(store(first), span, body, []), loop)] if body else []
 
     def _uniform_loop(self, loop: ast.For, active: Active) -> list[ast.stmt]:
-        """A loop that all threads run equally often: the loop outside, the threads inside."""
+        """Emits a loop that all threads run the same number of times: the loop outside, the loop over threads inside."""
         name = loop_variable(loop)
         self.regions.slots.add(name)
         body = self._nested(loop.body, active.inside(), target=name)
@@ -422,13 +430,17 @@ class _Emitter:
     def _prefix(
         self, statement: ast.stmt, pending: list[ast.stmt], behind: list[ast.stmt], active: Active
     ) -> list[ast.stmt] | None:
-        """The code from `if i >= n: return`, or a last `if i < n: …`, on: the block has fewer threads from here on."""
+        """Emits `if i >= n: return` and all statements after it, or a final `if i < n: …`, as loops over fewer threads.
+
+        Returns:
+            The code, pending statements included; None if the statement is not such an `if`.
+        """
         if not isinstance(statement, ast.If) or statement.orelse:
             return None
         leaves = is_leave(statement.body)
         if not leaves and any(not _does_nothing(other) for other in behind):
             return None
-        # What threads compute before they leave is of no use to anyone, and can be left to those that stay.
+        # Local results of threads that return are unused, so only the remaining threads need to compute theirs.
         hoisted, kept = self.regions.hoist(pending)
         silent = all(is_silent(other, self.known) for other in kept)
         rest_of_block = behind if leaves else statement.body
@@ -451,7 +463,11 @@ class _Emitter:
         return before + code + self.statements((kept if silent else []) + rest, replace(active, bounds=inner), top=True)
 
     def _shrunk(self, bounds: Bounds, active: Active, at: ast.stmt, suffix: str) -> tuple[list[ast.stmt], Bounds, list[str]]:
-        """Code that computes tighter bounds, these bounds, and the conditions under which no thread is left."""
+        """Tightens the bounds of the active threads.
+
+        Returns:
+            Code that computes the new bounds; the bounds; for each axis, the condition under which no thread remains.
+        """
         code: list[ast.stmt] = []
         inner, empty = active.bounds.copy(), []
         for axis in AXES:
@@ -485,7 +501,7 @@ def _does_nothing(statement: ast.stmt) -> bool:
 
 
 def _ends_in_return(statement: ast.If) -> bool:
-    """Whether one branch ends in a `return`, and nothing else in the statement returns."""
+    """Returns whether a branch ends in a `return`, and nothing else in the statement returns."""
     branches = (statement.body, statement.orelse)
     found = [bool(branch) and isinstance(branch[-1], ast.Return) and not has_return(branch[:-1]) for branch in branches]
     return any(found) and all(ok or not has_return(branch) for ok, branch in zip(found, branches, strict=True))

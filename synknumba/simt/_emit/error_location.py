@@ -1,7 +1,7 @@
-"""Where a kernel raised: `simt.jit(debug=True)`.
+"""Location of errors raised in a kernel compiled with `simt.jit(debug=True)`.
 
-Each loop over threads or blocks notes in `_k_where` where it stands. What the code of a block raises that is the same for all
-of its threads, thread 0 raises.
+Each loop over threads or blocks records its current index in `_k_where`. An error in block-level code, which runs once for all
+threads of the block, is reported for thread 0.
 """
 
 import ast
@@ -14,7 +14,7 @@ from numba.core import types
 from synknumba.simt._frontend.syntax import statements
 from synknumba.simt._library.operations import BLOCK, THREAD
 
-# The last argument of the launch function, and its type.
+# Last parameter of the launch function, and its type: shape (6,), the thread index and the block index.
 WHERE: Final = "_k_where"
 WHERE_TYPE: Final = types.Array(types.int64, 1, "C")
 
@@ -22,7 +22,7 @@ _PLACES: Final = {name: place for place, name in enumerate((*THREAD.values(), *B
 
 
 def note_places(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The body of a launch function, which now notes which thread runs."""
+    """Returns the body of a launch function, instrumented to record the running thread and block in `_k_where`."""
     noted = _Noter().visit(ast.Module(body, []))
     return cast(ast.Module, noted).body
 
@@ -38,7 +38,7 @@ class _Noter(ast.NodeTransformer):
 
 
 def located(entry: Callable[..., None]) -> Callable[..., None]:
-    """The launch function, whose errors begin with the place, in the words of numba-cuda."""
+    """Wraps a launch function so that its error messages begin with the location, in numba-cuda's format."""
 
     def launch(*args: Any) -> None:
         where = np.zeros(len(_PLACES), np.int64)
@@ -54,7 +54,7 @@ def located(entry: Callable[..., None]) -> Callable[..., None]:
 
 
 def _line(error: BaseException) -> str:
-    """The function, file and line of the statement that raised, as far as Numba tells them."""
+    """Returns the function, file and line of the statement that raised; "" if Numba's traceback lacks them."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,7 @@
-"""`return`, `break` and `continue` inside a loop over threads: they end the turn of one thread, not the launch."""
+"""Lowering of `return`, `break` and `continue` in a loop over threads, where they end one thread's iteration.
+
+A *turn* is one thread's iteration of such a loop.
+"""
 
 import ast
 from collections.abc import Iterable
@@ -8,26 +11,26 @@ from synknumba.simt._frontend.syntax import has_return, is_leave, own_exits, pla
 LEFT = "_k_left"
 EXIT = "_k_exit"
 
-# The mask of a thread that runs; also above every level.
+# Mask of a running thread (the largest int8); greater than every level.
 RUNNING = 127
 
 
 def has_exit(body: Iterable[ast.stmt]) -> bool:
-    """Whether a thread may leave these statements: for good, or the loop that stands directly around them."""
+    """Returns whether the statements contain a `return`, or a `break` or `continue` of the loop directly around them."""
     body = list(body)
     return has_return(body) or next(own_exits(body), None) is not None
 
 
 def with_conditions(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements of one thread's last turn, with `if c: return` written as `if not c: …` around what follows.
+    """Rewrites `if c: return` in a thread's last turn as `if not c: …` around the statements after it.
 
-    A condition can become bounds of the loop over threads, which a `return` cannot.
+    A condition can become bounds of the loop over threads; a `return` cannot.
 
     Args:
         body: the statements; not changed.
 
     Returns:
-        the same statements if one of them returns otherwise.
+        The new statements; `body` itself if the statements after the `if` may exit in another way.
     """
     for position, statement in enumerate(body):
         if not isinstance(statement, ast.If) or statement.orelse or not is_leave(statement.body):
@@ -42,14 +45,14 @@ def with_conditions(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def lower_returns(body: list[ast.stmt], *, inside: bool = False) -> list[ast.stmt]:
-    """The statements of one thread's last turn, with each `return` replaced by what goes on with the next thread.
+    """Replaces each `return` in a thread's last turn by code that continues with the next thread.
 
-    Outside the kernel's own loops that is `continue`. Inside one, a flag is set, the loops are left, and the flag is looked at
-    behind each of them.
+    Outside the kernel's own loops that is `continue`. Inside one, it sets a flag and breaks; the flag is tested after each
+    enclosing loop.
 
     Args:
         body: the statements; changed in place.
-        inside: whether they stand inside a loop of the kernel.
+        inside: whether the statements are inside a loop of the kernel.
     """
     done: list[ast.stmt] = []
     for statement in body:
@@ -74,7 +77,7 @@ def _lower(statement: ast.stmt, *, inside: bool) -> list[ast.stmt]:
             leave = ast.copy_location(ast.Break(), statement) if inside else _continue(statement)
             test = ast.copy_location(ast.Name(LEFT, ast.Load()), statement)
             behind = ast.copy_location(ast.If(test, [leave], []), statement)
-            # In a loop inside a loop the flag is still what the outer loop set it to.
+            # Only the outermost loop clears the flag: a set flag ends all loops, so an inner loop always finds it cleared.
             before = [] if inside else statements(f"{LEFT} = False", statement)
             return [*before, statement, behind]
     return [statement]
@@ -85,14 +88,14 @@ def _continue(at: ast.stmt) -> ast.stmt:
 
 
 def lower_exits(body: list[ast.stmt], loop: tuple[int, int] | None, *, inside: bool = False) -> list[ast.stmt]:
-    """The statements of one thread's turn that is followed by other turns: each exit notes which level the thread leaves.
+    """Replaces the exits in a thread's turn that is not its last: each exit records the mask that the thread gets.
 
-    What follows an exit runs only if the thread has not left: `if _k_exit == 127: …`.
+    Statements after an exit run only if the thread has not exited: `if _k_exit == 127: …`.
 
     Args:
         body: the statements; changed in place.
-        loop: the levels of the loop around the turn: of those that have left it, and of those that have ended this iteration.
-        inside: whether the statements stand inside a loop of one thread, to which `break` and `continue` then belong.
+        loop: the masks of threads that have left the loop around the turn, and of threads that have ended its iteration.
+        inside: whether the statements are inside a loop of one thread, to which `break` and `continue` then belong.
     """
     done: list[ast.stmt] = []
     for position, statement in enumerate(body):

@@ -1,8 +1,12 @@
-"""Conditions and loops around barriers that not all threads of a block take.
+"""Divergent conditions and loops around barriers, which only some threads of a block take.
 
-Each thread has a mask, a number: it runs at a level below its mask. 127 means that it runs everywhere. A thread that skips an
-`if` at level L gets the mask L + 1, that of the statements inside, until the end of the `if`. A loop at level L has two: L + 1
-for the threads that have left the loop, L + 2 for those that have ended the iteration. A thread that has returned keeps 0.
+Each thread has a mask, an int8, and runs the statements whose level is below its mask:
+
+    127      runs everywhere
+    L + 1    skips the body of an `if` at level L, which has level L + 1, until the end of the `if`
+    L + 1    has left a loop at level L, until the end of the loop
+    L + 2    has ended the iteration of a loop at level L, until the next iteration
+    0        has returned
 """
 
 import ast
@@ -20,28 +24,28 @@ from synknumba.simt._library.operations import AXES
 BEFORE = "_k_before"
 INSIDE = "_k_inside"
 
-# Emits statements that may not run, for some threads.
+# Emits nested statements for the active threads.
 Nested = Callable[[list[ast.stmt], Active], list[ast.stmt]]
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Finds barriers that some threads of a block reach and others do not, for which a GPU waits forever.
+    """Generates runtime checks for divergent barriers, which only some threads of a block reach; a GPU waits there forever.
 
     Attributes:
-        source: the kernel.
-        grid: whether the kernel synchronises the whole grid; then only barriers of the grid are looked at.
+        source: source of the kernel.
+        grid: whether the kernel synchronises the whole grid; only barriers of the grid are then checked.
     """
 
     source: Source
     grid: bool = False
 
     def of_counts(self, statement: ast.stmt, what: str) -> list[ast.stmt]:
-        """A check of `_k_inside` threads inside the statement, of `_k_before`."""
+        """Returns a check that none or all of the `_k_before` threads are among the `_k_inside` threads in the statement."""
         return self._check(statement, what, f"0 < {INSIDE} < {BEFORE}")
 
     def of_bounds(self, statement: ast.stmt, outer: Bounds, inner: Bounds) -> list[ast.stmt]:
-        """A check of the thread indices inside an `if`."""
+        """Returns a check that an `if` with narrower bounds runs for none or all of the threads."""
         changed = [axis for axis in AXES if outer.high[axis] != inner.high[axis] or outer.low[axis] != inner.low[axis]]
         spans = {axis: f"{inner.high_text(axis)} - {inner.low_text(axis)}" for axis in changed}
         fewer = " or ".join(f"{spans[axis]} < {outer.high_text(axis)} - {outer.low_text(axis)}" for axis in changed)
@@ -49,7 +53,7 @@ class Divergence:
         return self._check(statement, "an if", f"({some}) and ({fewer})")
 
     def of_exits(self, statement: ast.stmt, regions: Regions, active: Active) -> list[ast.stmt]:
-        """A check of the threads at a barrier, and of those that have left the loop around it or ended the iteration."""
+        """Returns a check that no thread has left the loop around a barrier, or ended the iteration, while others reach it."""
         check = self.of_counts(statement, "a break or continue")
         if active.loop is None or not check:
             return []
@@ -66,7 +70,7 @@ elif {mask} == {left} or {mask} == {ended}:
         return [*start, *regions.masked_loops(count, active, statement), *check]
 
     def refusal(self, statement: ast.stmt, construct: str) -> Exception:
-        """The error for a place where no barrier can be."""
+        """Returns the error for a construct in which a barrier is not supported."""
         return self.source.refusal(statement, construct, "put it into an if, a while, or a for over a range")
 
     def _check(self, statement: ast.stmt, what: str, condition: str) -> list[ast.stmt]:
@@ -83,7 +87,15 @@ elif {mask} == {left} or {mask} == {ended}:
 def masked_if(
     statement: ast.If, regions: Regions, active: Active, divergence: Divergence | None, nested: Nested
 ) -> list[ast.stmt]:
-    """The code of an `if` that some threads enter."""
+    """Returns the code of an `if` that some threads enter.
+
+    Args:
+        statement: the `if`.
+        regions: emits the regions.
+        active: the threads that reach the `if`.
+        divergence: makes the runtime checks; None for no check.
+        nested: emits the branches.
+    """
     level = active.level + 1
     inner = replace(active.inside(), level=level, masked=True)
     index = regions.team.index
@@ -112,14 +124,14 @@ def masked_loop(
     divergence: Divergence,
     nested: Nested,
 ) -> list[ast.stmt]:
-    """The code of a loop that some threads leave before others.
+    """Returns the code of a loop that some threads leave before others.
 
     Args:
         loop: the loop.
-        test: its condition, of a `while`.
-        regions: makes the regions.
+        test: the condition of a `while`; None for a `for`.
+        regions: emits the regions.
         active: the threads that reach the loop.
-        divergence: makes the errors.
+        divergence: makes the runtime checks.
         nested: emits the body.
     """
     left, ended = active.level + 1, active.level + 2
@@ -141,7 +153,7 @@ def masked_loop(
 
 
 def _entered(at: ast.stmt, test: ast.expr, regions: Regions, active: Active, level: int) -> list[ast.stmt]:
-    """Counts the threads that come to a condition, and those for which it holds; the others get the mask."""
+    """Returns code that counts the threads that reach a condition and those for which it holds, and masks off the others."""
     text = f"{BEFORE} += 1\nif _k_test:\n    {INSIDE} += 1\nelse:\n    {MASK}[{regions.team.index}] = {level}"
     counted = statements(text, at)
     counted[1].test = test  # type: ignore[attr-defined]
@@ -150,7 +162,7 @@ def _entered(at: ast.stmt, test: ast.expr, regions: Regions, active: Active, lev
 
 
 def _if_any(body: list[ast.stmt], at: ast.stmt) -> list[ast.stmt]:
-    """The statements, if any thread is inside."""
+    """Returns the statements under the condition that any thread is inside."""
     if not body:
         return []
     guard = statements(f"if {INSIDE} > 0:\n    pass", at)
@@ -159,6 +171,6 @@ def _if_any(body: list[ast.stmt], at: ast.stmt) -> list[ast.stmt]:
 
 
 def _restore(level: int, regions: Regions, active: Active, at: ast.stmt) -> list[ast.stmt]:
-    """The threads with this mask run again."""
+    """Returns code after which the threads with this mask run again."""
     mask = f"{MASK}[{regions.team.index}]"
     return regions.masked_loops(f"if {mask} == {level}:\n    {mask} = {RUNNING}", active, at)

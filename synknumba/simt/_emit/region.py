@@ -1,7 +1,8 @@
-"""Regions: statements without a barrier, as one loop over the threads of a block.
+"""Regions: statements without a barrier, run as a loop over the threads of a block.
 
-A variable that lives from one region to the next is kept in a *slot*: `v__u` if it is uniform, else an element of the array
-`v__s`, one for each thread. A variable that is cheap to compute is computed again instead.
+A variable that lives across regions is stored in a *slot*: the variable `v__u` if it is uniform, else an element of the array
+`v__s`, one per thread. A variable that is cheap to compute is recomputed instead. A *turn* is one thread's iteration of the
+loop.
 """
 
 import ast
@@ -29,24 +30,24 @@ from synknumba.simt._frontend.syntax import (
 )
 from synknumba.simt._library.operations import AXES, BLOCK, GRID_SIZE, THREAD
 
-# A cut at a condition makes up to three loops of one.
+# Cuts at a condition per region; each makes up to three loops of one.
 MAX_CUTS = 1
 
-# One element for each thread: the thread runs where its level is lower.
+# Array of int8, one element per thread: a thread runs statements at levels below its mask.
 MASK = "_k_mask"
 
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """Which threads run some statements, and where these stand.
+    """The threads that run some statements, and the nesting of these.
 
     Attributes:
-        bounds: the thread indices.
-        level: the threads that run have a mask above it.
-        masked: whether some may have a mask that is not.
-        loop: the levels that `break` and `continue` of the loop around leave to; None if all threads do so in step, or there
-            is no loop.
-        depth: how many loops and conditions of the block stand around.
+        bounds: bounds of the thread indices.
+        level: level of the statements; threads with a mask above it run.
+        masked: whether some threads within the bounds may not run.
+        loop: masks that `break` and `continue` of the enclosing loop set; None if all threads take them in step, or there is no
+            loop.
+        depth: number of enclosing block-level loops and conditions.
     """
 
     bounds: Bounds
@@ -56,28 +57,28 @@ class Active:
     depth: int = 0
 
     def inside(self) -> "Active":
-        """The same threads, inside a loop or a condition of the block."""
+        """Returns the same threads, one block-level loop or condition deeper."""
         return replace(self, depth=self.depth + 1)
 
 
 class Regions:
-    """Makes the regions of one kernel.
+    """Emits the regions of one kernel.
 
     Args:
-        analysis: of the kernel.
+        analysis: analysis of the kernel.
         team: the threads that run in step.
-        order: the axes of the loops over threads, outermost first.
-        local_arrays: the variables made by `cuda.local.array`.
-        slots: the slots found so far; more are added.
+        order: axes of the loops over threads, outermost first.
+        local_arrays: variables created by `cuda.local.array`.
+        slots: variables with slots found so far; more are added.
         reverse: whether the loops run from the last thread to the first.
-        cuts: whether regions may be run as several loops.
+        cuts: whether a region may be run as several loops.
 
     Attributes:
-        undefined: the uniform variables that may be read before they are assigned.
-        assigned_before: the uniform variables that are surely assigned.
+        undefined: uniform variables that may be read before assignment.
+        assigned_before: uniform variables assigned on every path so far.
         left: whether some threads may have returned.
-        uses_mask: whether masks are needed.
-        padded: the slots that need margins.
+        uses_mask: whether the code needs the array of masks.
+        padded: variables whose slot arrays need margins.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Regions:
     # ---- the block level
 
     def block_value(self, node: ast.expr) -> ast.expr:
-        """A uniform expression as the code of a block writes it."""
+        """Rewrites a uniform expression for the block level, where the variable `v` is `v__u`."""
         node = copy.deepcopy(node)
         for part in ast.walk(node):
             if isinstance(part, ast.Name) and part.id in self.known.assigned and part.id not in self.known.recomputed:
@@ -118,18 +119,22 @@ class Regions:
         return node
 
     def need_uniform(self, name: str) -> None:
-        """The uniform variable is read at the block level."""
+        """Registers a read of a uniform variable at the block level."""
         self.slots.add(name)
         if name not in self.assigned_before:
             self.undefined.add(name)
 
     def block_text(self, node: ast.expr) -> str:
-        """As `block_value`, but text."""
+        """Returns the text of `block_value`."""
         text = ast.unparse(self.block_value(node))
         return text if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
 
     def hoist(self, body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
-        """The assignments of uniform values, to run once for the block, and the statements left."""
+        """Hoists assignments of uniform values to the block level, where they run once per block.
+
+        Returns:
+            The hoisted assignments; the remaining statements.
+        """
         hoisted: list[ast.stmt] = []
         kept: list[ast.stmt] = []
         for statement in body:
@@ -149,7 +154,7 @@ class Regions:
         return hoisted, kept
 
     def _uniform_target(self, statement: ast.stmt) -> str | None:
-        """The uniform variable that the statement assigns a uniform value to."""
+        """Returns the uniform variable to which the statement assigns a uniform value; None for any other statement."""
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AugAssign(target=ast.Name(id=name), value=value):
                 uniform = name in self.known.assigned and name not in self.known.varying and self.known.is_uniform(value)
@@ -157,20 +162,20 @@ class Regions:
         return None
 
     def must_wait(self, statement: ast.stmt, pending: list[ast.stmt]) -> bool:
-        """Whether the statement assigns a block's variable that pending statements read, and so comes behind their region."""
+        """Returns whether the statement assigns a uniform variable and cannot be hoisted over the pending statements."""
         name = self._uniform_target(statement)
         return name is not None and name in self.slots and bool(pending) and not _can_pass(statement, name, pending)
 
     # ---- a region
 
     def region(self, body: list[ast.stmt], active: Active, *, last: bool = False, depth: int = 0) -> list[ast.stmt]:
-        """The code of statements that every thread runs before the next thread does.
+        """Emits statements that each thread runs to the end before the next thread starts.
 
         Args:
             body: the statements.
-            active: the threads.
-            last: whether nothing runs behind them, and they run once.
-            depth: how often the region has been parted already.
+            active: the threads that run them.
+            last: whether the statements run once per block, and nothing after them.
+            depth: how many times the region has been split at a condition.
         """
         hoisted, body = self.hoist(body)
         body = [statement for statement in self._without_kept_arrays(body) if not isinstance(statement, ast.Pass)]
@@ -189,7 +194,7 @@ class Regions:
         return hoisted + self._one_loop(body, active, last=last)
 
     def _parted(self, body: list[ast.stmt], cut: GuardCut, active: Active, *, last: bool, depth: int) -> list[ast.stmt]:
-        """The region as a loop over the threads for which a condition holds, and loops over those before and behind them."""
+        """Emits a loop over the threads for which a condition holds, and loops over the threads before and after these."""
         axis, outer = cut.axis, active.bounds
         guard = cut.guard
         inside = [*body[: cut.position], *guard.body, *body[cut.position + 1 :]]
@@ -231,7 +236,7 @@ class Regions:
         sums = keep_sums_apart(self.known, body, self.block_value)
         body = self._with_exits(body, sorted(stored), active, last=last)
         turn = self._turn([*(line for name in sorted(loaded) for line in self._load(name, at)), *facts, *body], active, at)
-        # Every thread begins with the old value of a uniform variable; the new one takes its place when all have run.
+        # Every thread starts with the old value of a uniform variable, `v__u`; the new one, `v__n`, replaces it after the loop.
         uniform = sorted(stored - self.known.varying)
         self.undefined |= {name for name in uniform if name not in sure_before}
         before = [line for name in uniform for line in statements(f"{name}__n = {name}__u", at)]
@@ -239,7 +244,7 @@ class Regions:
         return sums.before + before + self.thread_loops(turn, bounds, at) + after + sums.after
 
     def _without_kept_arrays(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """The statements, but for those that make a local array which lives across a barrier: each thread has had it made."""
+        """Drops the creation of local arrays that live across a barrier: these are reserved at the top of the launch."""
         kept = self._local_arrays & self.slots
         if not assigned_names(body) & kept:
             return body
@@ -247,7 +252,7 @@ class Regions:
         return [dropper.visit(copy.deepcopy(statement)) for statement in body]
 
     def _absorb_guard(self, body: list[ast.stmt], bounds: Bounds) -> list[ast.stmt]:
-        """A region that is a single `if` without else has bounds instead."""
+        """Moves the condition of a region that is a single `if` without `else` into the bounds."""
         guard = body[0]
         if len(body) != 1 or not isinstance(guard, ast.If) or guard.orelse:
             return body
@@ -257,11 +262,11 @@ class Regions:
         return guard.body if test is None else [ast.copy_location(ast.If(test, guard.body, []), guard)]
 
     def _is_only_in(self, name: str, body: list[ast.stmt], *, last: bool) -> bool:
-        """Whether the variable is named in these statements only, which run once in a block."""
+        """Returns whether the statements run once per block and the kernel names the variable nowhere else."""
         return last and count_names(body, name) == count_names(self.known.body, name)
 
     def _with_exits(self, body: list[ast.stmt], stored: list[str], active: Active, *, last: bool) -> list[ast.stmt]:
-        """The statements with their exits, and what is stored behind them."""
+        """Lowers the exits of the statements and appends the stores to slots."""
         at = body[0]
         if last or not has_exit(body):
             return lower_returns(body) + self._stores(stored, at)
@@ -269,13 +274,13 @@ class Regions:
         self.left |= has_return(body)
         before = statements(f"{EXIT} = {RUNNING}", at)
         after = statements(f"if {EXIT} != {RUNNING}:\n    {MASK}[{self.team.index}] = {EXIT}", at)
-        # A thread that leaves may not have come to where the others assign a uniform variable.
+        # A thread that exits may not have reached the assignment of a uniform variable, so only the others store it.
         after[0].orelse = self._stores([name for name in stored if name not in self.known.varying], at)  # type: ignore[attr-defined]
         stores = self._stores([name for name in stored if name in self.known.varying], at)
         return [*before, *lower_exits(body, active.loop), *stores, *after]
 
     def _turn(self, turn: list[ast.stmt], active: Active, at: ast.stmt) -> list[ast.stmt]:
-        """One thread's turn in a region."""
+        """Completes a thread's turn: test of the mask, recomputed variables, linear indices."""
         needed = read_names(turn)
         recomputed: list[ast.stmt] = []
         for name, statement in reversed(self.known.recomputed.items()):
@@ -307,7 +312,7 @@ class Regions:
     # ---- loops over threads
 
     def thread_loops(self, turn: list[ast.stmt], bounds: Bounds, at: ast.stmt) -> list[ast.stmt]:
-        """The statements of one thread, for each thread within the bounds."""
+        """Wraps a thread's turn in the loops over the threads within the bounds, and over the blocks of a cooperative grid."""
         for axis in reversed(self._order):
             turn = _loop(THREAD[axis], self._range(bounds, axis), turn, at)
         if self.team.grid:
@@ -322,14 +327,14 @@ class Regions:
         return f"range({bounds.high_text(axis)} - 1, {low} - 1, -1)"
 
     def masked_loops(self, text: str, active: Active, at: ast.stmt) -> list[ast.stmt]:
-        """Statements on masks, for each thread within the bounds, whether it runs or not."""
+        """Emits statements on masks for each thread within the bounds, masked off or not."""
         self.uses_mask = True
         turn = statements(text, at)
         return self.thread_loops(self.team.numbers(read_names(turn), at) + turn, active.bounds, at)
 
 
 class _Dropper(ast.NodeTransformer):
-    """Replaces the assignments of variables by `pass`."""
+    """Replaces assignments to the given variables by `pass`."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
@@ -345,7 +350,7 @@ def _loop(variable: str, span: str, body: list[ast.stmt], at: ast.stmt) -> list[
 
 
 def _can_pass(statement: ast.stmt, name: str, others: Iterable[ast.stmt]) -> bool:
-    """Whether the statement may run before the others."""
+    """Returns whether an assignment to `name` may be moved before the other statements."""
     others = list(others)
     written = assigned_names(others)
     return name not in read_names(others) | written and not read_names(statement) & written

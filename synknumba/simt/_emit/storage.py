@@ -1,7 +1,7 @@
-"""Where a launch keeps what lives between regions: slot arrays, masks, local and shared arrays.
+"""Storage of a launch: slot arrays, masks, local and shared arrays.
 
-For the threads of a block that is the stack: no allocation, and LLVM knows that nothing else points there. For the threads of a
-whole grid, of which there may be any number, it is the heap.
+For the threads of a block it is on the stack: no allocation, and LLVM knows that nothing aliases it. For the threads of a whole
+grid, whose number is unbounded, it is on the heap.
 """
 
 import ast
@@ -20,27 +20,27 @@ from synknumba.simt._frontend.arrays import SharedArray
 from synknumba.simt._frontend.syntax import expression, place, statements, store, walk
 from synknumba.simt._library.slots import MARGIN, is_number, itemsize, slots_of
 
-# CUDA's limit; a slot array on the stack has this many elements.
+# Threads per block, CUDA's limit; a slot array on the stack has this many elements.
 MAX_BLOCK = 1024
 
-# A stack has 8 MiB, and other functions need some of it.
+# Beyond this, arrays go to the heap: a stack has 8 MiB, and other functions need some of it.
 STACK_BYTES = 1 << 20
 
-SMEM = "_k_smem"  # the bytes of dynamic shared memory, an argument of the launch
+SMEM = "_k_smem"  # parameter of the launch function: bytes of dynamic shared memory per block
 _DYNAMIC = "_k_dynamic"
 
 
 @dataclass(slots=True)
 class LaunchStorage:
-    """Makes the statements that reserve memory.
+    """Emits the statements that allocate a launch's memory.
 
     Attributes:
         team: the threads that run in step.
-        namespace: the generated function's globals; dtypes and such are added.
-        at: where errors about the statements point.
-        reserve: the statements, for the top of a launch.
-        release: those for its end.
-        recompute: for the grid, each block's own shared arrays: assignments at the beginning of a thread's turn.
+        namespace: globals of the generated function; receives dtypes and slot accessors.
+        at: node that gives the statements their line.
+        reserve: allocations, for the top of a launch.
+        release: statements for the end of a launch, which keep heap arrays alive until there.
+        recompute: for a grid, assignments of the block's shared arrays at the start of a thread's turn, by name.
     """
 
     team: Team
@@ -52,7 +52,13 @@ class LaunchStorage:
     _stack: int = 0
 
     def slots(self, name: str, kind: types.Type | None, *, padded: bool = False) -> None:
-        """`name__s`, one element of a type for each thread of the team; with margins if it is padded."""
+        """Reserves the slot array `name__s`, with one element for each thread of the team.
+
+        Args:
+            name: the variable.
+            kind: its type; None if Numba has found it unused.
+            padded: whether to add `MARGIN` elements at either end, for shuffles.
+        """
         if kind is None or is_number(kind):
             dtype = slot_dtype(kind)
             if padded:
@@ -67,18 +73,18 @@ class LaunchStorage:
         self.reserve += statements(f"{name}__s = _k_slots_{name}({name}__b)", self.at)
 
     def local_array(self, name: str, made: ast.Call) -> None:
-        """`name__s`, a local array for each thread of the team, made as by the given call of `_k_stack_array`."""
+        """Reserves `name__s`, one local array per thread of the team, with the shape and dtype of a `_k_stack_array` call."""
         shape, dtype = made.args
         dims = shape.elts if isinstance(shape, ast.Tuple) else [shape]
         sizes = tuple(dim.value for dim in dims if isinstance(dim, ast.Constant) and isinstance(dim.value, int))
         self._array(f"{name}__s", sizes, ast.unparse(dtype), 16 * int(np.prod(sizes)))
 
     def plain(self, name: str, dtype: str) -> None:
-        """An array of small numbers that is not a variable's."""
+        """Reserves an array of single bytes for the threads of the team, such as masks."""
         self._array(name, (), dtype, 1)
 
     def shared(self, arrays: dict[str, SharedArray]) -> None:
-        """The shared arrays of the block, or of each block of the grid."""
+        """Reserves the shared arrays of the block, or of every block of the grid."""
         if any(array.is_dynamic for array in arrays.values()):
             dims = f"({BLOCKS}, {SMEM})" if self.team.grid else SMEM
             self._heap(_DYNAMIC, dims, "_k_uint8")
@@ -100,7 +106,7 @@ class LaunchStorage:
         self.recompute[name] = place(ast.Assign([store(name)], expression(text, self.at)), self.at)
 
     def _array(self, name: str, dims: tuple[int, ...], dtype: str, element_bytes: int) -> None:
-        """An array for the threads of the team, each with these dimensions."""
+        """Reserves an array of shape `(threads, *dims)`: on the stack, or on the heap for a grid or a full stack."""
         rest = "".join(f", {dim}" for dim in dims)
         self._stack += MAX_BLOCK * element_bytes
         if self.team.grid:
@@ -123,14 +129,14 @@ class LaunchStorage:
 
 
 def slot_dtype(kind: types.Type | None) -> np.dtype[Any]:
-    """The dtype that keeps a number of the type; any will do for a variable without a type, which Numba has found unused."""
+    """Returns the dtype that stores a number of the type; an arbitrary one for None, a variable that Numba found unused."""
     if kind is None or not is_number(kind):
         return np.dtype(np.int8)
     return np.dtype(np.bool_) if isinstance(kind, types.Boolean) else np.dtype(as_dtype(kind))
 
 
 def local_array_calls(body: list[ast.stmt], names: set[str]) -> dict[str, ast.Call]:
-    """The calls that make local arrays, by variable."""
+    """Returns copies of the calls that create local arrays, by variable."""
     return {
         node.targets[0].id: copy.deepcopy(node.value)
         for statement in body
@@ -143,7 +149,7 @@ def local_array_calls(body: list[ast.stmt], names: set[str]) -> dict[str, ast.Ca
 
 
 def escaping(analysis: Analysis, local_arrays: set[str]) -> set[str]:
-    """The local arrays that other variables may stand for, in whole or in part, and which might live longer than their own."""
+    """Returns the local arrays that may have aliases or views, which might outlive the array's own variable."""
     made = local_array_calls(analysis.body, local_arrays)
     inside = {
         id(node.value)
@@ -159,7 +165,7 @@ def escaping(analysis: Analysis, local_arrays: set[str]) -> set[str]:
 
 
 def _is_element(node: ast.Subscript, made: dict[str, ast.Call], analysis: Analysis) -> bool:
-    """Whether it is a number in a local array, not a row of it or a record."""
+    """Returns whether the subscript is a number in a local array, as opposed to a view or a record."""
     if not isinstance(node.value, ast.Name) or node.value.id not in made:
         return False
     shape, dtype = made[node.value.id].args
