@@ -1,14 +1,14 @@
-"""The expectation value of exp(−β·x²) over many rows: serial with NumPy, then on one rank, then on all of them.
+"""Expectation value of exp(−β·x²) over many rows: with serial NumPy, on one rank, and on all ranks.
 
-    python examples/energy.py                      ten million random rows, a rank per GPU or else per CPU core
+    python examples/energy.py                      ten million random rows, one rank per GPU or else per CPU core
     python examples/energy.py --rows 50000000 --ranks 4
     python examples/energy.py samples.npy          your own numbers, read from the file straight into shared memory
 
-The script stays serial. `energy` is an ordinary Numba CUDA kernel. `energy(x, beta)` hands every rank its rows of `x`, launches
-the kernel on all of them at once, and adds up what they find. The same kernel runs on GPUs and, compiled, on CPU cores.
+The script stays serial. `energy` is an ordinary Numba CUDA kernel. `energy(x, beta)` gives every rank its rows of `x`, launches
+the kernel on all ranks at once, and sums their results. The same kernel runs on GPUs and, compiled, on CPU cores.
 
-It prints the result of each way and its wall time: the median of several calls, after one that is not counted because it
-compiles the kernel and touches the memory for the first time.
+For each method the script prints the result and the median wall time of several calls. A first call, which compiles the kernel
+and touches the memory for the first time, is not timed.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from numba import cuda
 import synknumba as synk
 
 
-# 1024 blocks walk over the rows in strides, whatever their number: one atomic addition a thread, not one a row.
+# 1024 blocks stride over any number of rows: one atomic addition per thread, not per row.
 @synk.parallel(grid=1024, outputs={"total": synk.output("sum", shape=(), dtype="float64")})
 @cuda.jit
 def energy(x, beta, total):
-    """Adds up exp(−beta·x²) over this rank's rows of x: float, shape (n,)."""
+    """Sums exp(−beta·x²) over this rank's rows of x: float, shape (n,)."""
     acc = 0.0
     for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
         acc += math.exp(-beta * x[i] * x[i])
@@ -36,20 +36,20 @@ def energy(x, beta, total):
 
 
 def serial(x: np.ndarray, beta: float) -> float:
-    """The same with NumPy, in this process."""
+    """Returns the mean computed with NumPy in this process."""
     return float(np.exp(-np.float64(beta) * x * x).mean())
 
 
 def load(path: Path | None, rows: int) -> tuple[synk.Data, str]:
-    """The rows in shared memory, and where they are from."""
+    """Returns the rows in shared memory and a description of their origin."""
     if path is None:
         return synk.data(np.random.default_rng(0).random(rows)), "random numbers in [0, 1)"
-    mapped = np.load(path, mmap_mode="r")  # nothing is read yet: the copy into shared memory is the only one
+    mapped = np.load(path, mmap_mode="r")  # maps without reading: the only copy is into shared memory
     return synk.data(mapped.reshape(-1)), str(path)
 
 
 def timed(compute: Callable[[], float], repeats: int) -> tuple[float, float]:
-    """What it computes, and the median of its wall times in seconds."""
+    """Returns the computed value and the median wall time in seconds."""
     value = compute()
     times = []
     for _ in range(repeats):
@@ -60,7 +60,7 @@ def timed(compute: Callable[[], float], repeats: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Runs the three ways and compares them."""
+    """Runs all three methods and compares their results."""
     parser = argparse.ArgumentParser(description="An expectation value, serial and on all ranks.")
     parser.add_argument("file", nargs="?", type=Path, help="a .npy file of numbers; default: random rows")
     parser.add_argument("--rows", type=int, default=10_000_000, help="random rows (default: 10,000,000)")
@@ -85,11 +85,11 @@ def main() -> None:
     for ranks in (1, args.ranks):
         with synk.fork(ranks, device=args.device) as world:
             if world.world_size == 1 and one_seconds is not None:
-                continue  # there is one device only
+                continue  # only one device
             value, seconds = timed(lambda: energy(x, beta) / len(x), args.repeats)
             plural = "" if world.world_size == 1 else "s"
             name = f"{world.world_size} {world.device} rank{plural}"
-            np.testing.assert_allclose(value, expected, rtol=1e-10)  # float64 sums in another order
+            np.testing.assert_allclose(value, expected, rtol=1e-10)  # float64 sums in a different order
             note = f"{numpy_seconds / seconds:.2f} x NumPy"
             if one_seconds is None:
                 one_seconds = seconds

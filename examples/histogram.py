@@ -1,11 +1,11 @@
-"""A histogram and the moments of many numbers, beside NumPy's and beside the distribution that the numbers are from.
+"""Histogram and moments of random numbers, compared with NumPy and with their exact distribution.
 
     python examples/histogram.py
     python examples/histogram.py --rows 50000000 --bins 400 --picture histogram.png
 
-Every rank counts its own rows in its GPU's shared memory, or on its core, and the counts are added up. The numbers are energies
-of particles in a gas: half the square of a speed with three normal components, in units of the temperature. The part of them
-below E is F(E) = erf(√E) − 2 √(E/π) exp(−E) (J. Maxwell, 1860), with mean 3/2, variance 3/2, skewness √(8/3) and excess
+Every rank counts its own rows, in its GPU's shared memory or on its CPU core, and the counts are summed. The numbers are
+energies of gas particles in units of the temperature: half the square of a speed with three normal components. The fraction of
+them below E is F(E) = erf(√E) − 2 √(E/π) exp(−E) (J. Maxwell, 1860), with mean 3/2, variance 3/2, skewness √(8/3) and excess
 kurtosis 4.
 
 The picture needs matplotlib: pip install 'synknumba[examples]'.
@@ -22,23 +22,23 @@ import numpy as np
 import synknumba as synk
 from synknumba.kernels import statistics
 
-END = 10.0  # of the histogram; one energy in 6,000 lies beyond
+END = 10.0  # upper edge of the histogram; one energy in 6,000 lies beyond
 
 
 def below(energy: float) -> float:
-    """The part of the particles with less than this energy."""
+    """Returns the fraction of particles below this energy."""
     return math.erf(math.sqrt(energy)) - 2.0 * math.sqrt(energy / math.pi) * math.exp(-energy)
 
 
 def timed(compute: Callable[[], Any]) -> tuple[Any, float]:
-    """What it computes, and its wall time in seconds."""
+    """Returns the computed value and the wall time in seconds."""
     start = time.perf_counter()
     value = compute()
     return value, time.perf_counter() - start
 
 
 def draw(edges: np.ndarray, counts: np.ndarray, expected: np.ndarray, file: str) -> None:
-    """The picture: counted and expected."""
+    """Plots counted and expected numbers per bin."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -54,7 +54,7 @@ def draw(edges: np.ndarray, counts: np.ndarray, expected: np.ndarray, file: str)
 
 
 def main() -> None:
-    """Counts, and compares."""
+    """Computes histogram and moments, and checks them."""
     parser = argparse.ArgumentParser(description="A histogram and moments.")
     parser.add_argument("--rows", type=int, default=5_000_000, help="default: 5,000,000")
     parser.add_argument("--bins", type=int, default=100, help="default: 100")
@@ -82,7 +82,7 @@ def main() -> None:
     print("every count is NumPy's")
 
     expected = args.rows * np.diff([below(edge) for edge in edges])
-    enough = expected >= 10.0  # else a count is not nearly normal
+    enough = expected >= 10.0  # below that, a count is far from normally distributed
     deviations = (counts - expected)[enough] / np.sqrt(expected[enough])
     chi_square, freedom = float((deviations**2).sum()), int(enough.sum())
     print(f"chi-square {chi_square:.1f} for {freedom} bins")

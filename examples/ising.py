@@ -1,14 +1,14 @@
-"""The Ising model: magnetisation against temperature, beside Onsager's exact curve.
+"""Ising model: magnetisation against temperature, compared with Onsager's exact curve.
 
     python examples/ising.py
     python examples/ising.py --side 128 --lattices 64 --picture ising.png
 
-Some independent lattices for each temperature are spread over the ranks, all of them simulated by one call: the temperature is
-an argument with a row for each lattice. Lattices are compared with each other, so the error bars need no thought about how fast
-a lattice forgets its past. The spins are the same for every number of ranks.
+One call simulates several independent lattices per temperature, sharded over the ranks: the temperature argument has one row
+per lattice. Standard errors come from the spread between lattices, so they need no estimate of the autocorrelation time. The
+spins are the same for any number of ranks.
 
-Close to the critical temperature a finite lattice differs from an infinite one, and takes long to forget; there the results are
-shown and not compared. The picture needs matplotlib: pip install 'synknumba[examples]'.
+Near the critical temperature a finite lattice differs from an infinite one and decorrelates slowly, so results there are shown
+but not compared. The picture needs matplotlib: pip install 'synknumba[examples]'.
 """
 
 import argparse
@@ -20,11 +20,11 @@ import numpy as np
 import synknumba as synk
 from synknumba.kernels import ising
 
-CRITICAL = 0.25  # so close to the critical temperature no comparison
+CRITICAL = 0.25  # no comparison within this distance of the critical temperature
 
 
 def simulate(temperatures: np.ndarray, args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
-    """The mean |m| at each temperature, and its standard error."""
+    """Returns the mean |m| at each temperature and its standard error."""
     lattices = np.repeat(temperatures, args.lattices)
     magnetisation, _ = ising.simulate(lattices, args.side, args.seed, args.warm_up, args.measurements)
     each = magnetisation.reshape(len(temperatures), args.lattices)
@@ -32,7 +32,7 @@ def simulate(temperatures: np.ndarray, args: argparse.Namespace) -> tuple[np.nda
 
 
 def check_spins(seed: int) -> None:
-    """Makes the same sweeps over small lattices with NumPy."""
+    """Checks sweeps over small lattices against the NumPy reference."""
     betas = np.linspace(0.3, 0.6, 5)
     spins = np.ones((5, 8, 8), np.int8)
     expected = spins.copy()
@@ -42,7 +42,7 @@ def check_spins(seed: int) -> None:
 
 
 def draw(temperatures: np.ndarray, mean: np.ndarray, error: np.ndarray, side: int, file: str) -> None:
-    """The picture: points with error bars, and the exact curve."""
+    """Plots the simulated points with error bars and the exact curve."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -59,7 +59,7 @@ def draw(temperatures: np.ndarray, mean: np.ndarray, error: np.ndarray, side: in
 
 
 def main() -> None:
-    """Simulates, and compares."""
+    """Simulates and compares with the exact curve."""
     parser = argparse.ArgumentParser(description="The Ising model's magnetisation.")
     parser.add_argument("--side", type=int, default=48, help="spins along an edge, even (default: 48)")
     parser.add_argument("--lattices", type=int, default=16, help="lattices for each temperature, at least 8 (default: 16)")
@@ -89,7 +89,7 @@ def main() -> None:
         exact = ising.onsager_magnetisation(t)
         compared = t < ising.CRITICAL_TEMPERATURE - CRITICAL
         print(f"{t:11.3f}  {m:9.5f} ± {e:.5f}  {exact:8.5f}" + (f"   {(m - exact) / e:+.2f} errors off" if compared else ""))
-        # Of 1/L order above the critical temperature, with a constant that grows towards it.
+        # Above the critical temperature, mean |m| is of order 1/L, with a constant that grows towards the transition.
         assert not compared or abs(m - exact) < 5 * e, f"at {t} the magnetisation is more than five standard errors off"
     assert (np.diff(mean) < 5 * np.hypot(error[1:], error[:-1])).all(), "the magnetisation grows with the temperature"
     print(f"\ncritical temperature {ising.CRITICAL_TEMPERATURE:.5f}; well below it, the results are Onsager's")

@@ -1,14 +1,15 @@
-"""Prices of options by simulation: value ± standard error, beside the closed form.
+"""Option prices by Monte Carlo: estimate ± standard error, compared with closed forms.
 
     python examples/option_pricing.py
     python examples/option_pricing.py --paths 100000000 --picture convergence.png
 
-A European call has a price in closed form (Black and Scholes), to which the simulated one must converge with an error that
-falls as 1/√n. An Asian call, which pays by the mean of twelve monthly prices, has none: it is simulated plainly, and with the
-help of its relative whose price is known (see kernels/montecarlo.py), which makes the error a few dozen times smaller.
+The price of a European call has a closed form (Black and Scholes), to which the estimate must converge with an error that falls
+as 1/√n. An Asian call, which pays on the mean of twelve monthly prices, has none. It is simulated twice: without variance
+reduction, and with the geometric-mean call as a control variate (see kernels/montecarlo.py), which reduces the error a few
+dozen times.
 
-Path i is made of the random numbers of (seed, i), so the same paths are simulated on any number of ranks, on GPUs and cores.
-The picture, of value and error against the number of paths, needs matplotlib: pip install 'synknumba[examples]'.
+Path i uses the random numbers of (seed, i), so the same paths are simulated on any number of ranks, on GPUs and CPU cores.
+The picture, of price and error against the number of paths, needs matplotlib: pip install 'synknumba[examples]'.
 """
 
 import argparse
@@ -22,20 +23,20 @@ from synknumba.kernels import montecarlo
 
 SPOT, STRIKE, RATE, VOLATILITY, YEARS = OPTION = 100.0, 105.0, 0.03, 0.25, 1.0
 MONTHS = 12
-CHECKED = 100_003  # paths that NumPy simulates too
+CHECKED = 100_003  # paths also simulated with NumPy
 
 
 def converge(paths: int, seed: int) -> np.ndarray:
-    """Prices from ever more paths: paths, price and standard error, shape (k, 3).
+    """Returns estimates for increasing numbers of paths: rows (paths, price, standard error), shape (k, 3).
 
-    Each has a seed of its own, so that they are independent of each other.
+    Each estimate has its own seed, so they are independent.
     """
     counts = np.unique(np.geomspace(min(1000, paths), paths, 13).astype(int))
     return np.array([(n, *montecarlo.european_call(int(n), seed + 1 + k, *OPTION)) for k, n in enumerate(counts)])
 
 
 def draw(runs: np.ndarray, exact: float, file: str) -> None:
-    """The picture: what was found, above how far it is off."""
+    """Plots the prices, and below them their errors."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -57,7 +58,7 @@ def draw(runs: np.ndarray, exact: float, file: str) -> None:
 
 
 def main() -> None:
-    """Prices the options, and compares."""
+    """Prices the options and compares with the closed forms."""
     parser = argparse.ArgumentParser(description="Option prices by simulation.")
     parser.add_argument("--paths", type=int, default=4_000_000, help="default: 4,000,000")
     parser.add_argument("--seed", type=int, default=0)
@@ -84,7 +85,7 @@ def main() -> None:
             f"  European call   {price:.5f} ± {error:.5f}   closed form {exact:.5f}, {(price - exact) / error:+.2f} errors off"
         )
 
-        months = max(1000, n // MONTHS)  # as many random numbers as before
+        months = max(1000, n // MONTHS)  # keeps the number of random draws
         a, g, aa, _, _ = montecarlo.asian_payoffs(synk.arange(months), seed, *OPTION, MONTHS) / months
         plain = math.sqrt(max(aa - a * a, 0.0) / months)
         asian, asian_error = montecarlo.asian_call(months, seed, *OPTION, MONTHS)

@@ -1,11 +1,11 @@
-"""π from random points: the part of the unit square that lies within the unit circle is π/4.
+"""π from random points: the fraction of the unit square inside the unit circle is π/4.
 
     python examples/pi.py
     python examples/pi.py --points 1000000000 --seed 7
 
-No array is passed: `synk.arange(n)` gives every rank its part of the indices 0 … n − 1, and takes no memory. The point i is
-made of the numbers 2i and 2i + 1 of the SplitMix64 sequence, which can be entered anywhere. So every number of ranks, on GPUs
-or CPU cores, draws the same points and counts exactly the same.
+No array is passed: `synk.arange(n)` gives every rank its part of the indices 0 … n − 1 and uses no memory. Point i consists of
+numbers 2i and 2i + 1 of the SplitMix64 sequence, which supports random access. Any number of ranks, on GPUs or CPU cores, thus
+draws the same points and gets exactly the same count.
 
 SplitMix64: Steele, Lea and Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
 """
@@ -26,12 +26,12 @@ SHIFT_1, SHIFT_2, SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 TO_53_BITS = np.uint64(11)
 UNIT = 2.0**-53
 
-POINTS_CHECKED = 1_000_000  # as many as NumPy draws in a blink
+POINTS_CHECKED = 1_000_000  # quick to draw with NumPy
 
 
 @cuda.jit(device=True)
 def uniform(seed, k):
-    """Number k of the sequence, in [0, 1)."""
+    """Returns number k of the sequence, in [0, 1)."""
     z = seed + (k + np.uint64(1)) * GOLDEN
     z = (z ^ (z >> SHIFT_1)) * MIX_1
     z = (z ^ (z >> SHIFT_2)) * MIX_2
@@ -42,7 +42,7 @@ def uniform(seed, k):
 @synk.parallel(grid=1024, outputs={"inside": synk.output("sum", shape=(), dtype="int64")})
 @cuda.jit
 def count_inside(span, seed, inside):
-    """Counts the points with an index in span that lie within the circle."""
+    """Counts the points inside the circle, for indices in `span`."""
     hits = 0
     for i in range(span.start + cuda.grid(1), span.stop, cuda.gridsize(1)):
         k = np.uint64(2) * np.uint64(i)
@@ -54,7 +54,7 @@ def count_inside(span, seed, inside):
 
 
 def count_with_numpy(n: int, seed: np.uint64) -> int:
-    """The same for the first n points."""
+    """Returns the count for the first n points, computed with NumPy."""
     z = seed + np.arange(1, 2 * n + 1, dtype=np.uint64) * GOLDEN
     z = (z ^ (z >> SHIFT_1)) * MIX_1
     z = (z ^ (z >> SHIFT_2)) * MIX_2
@@ -64,7 +64,7 @@ def count_with_numpy(n: int, seed: np.uint64) -> int:
 
 
 def main() -> None:
-    """Estimates π and compares."""
+    """Estimates π and compares with the exact value."""
     parser = argparse.ArgumentParser(description="π from random points.")
     parser.add_argument("--points", type=int, default=100_000_000, help="default: 100,000,000")
     parser.add_argument("--seed", type=int, default=0)
@@ -82,7 +82,7 @@ def main() -> None:
         estimate = 4.0 * count_inside(synk.arange(n), seed) / n
         seconds = time.perf_counter() - start
 
-        sigma = math.sqrt(math.pi * (4.0 - math.pi) / n)  # of 4 × a binomial proportion with p = π/4
+        sigma = math.sqrt(math.pi * (4.0 - math.pi) / n)  # standard deviation of 4 × a binomial proportion, p = π/4
         deviation = (estimate - math.pi) / sigma
         plural = "" if world.world_size == 1 else "s"
         print(f"{n:,} points on {world.world_size} {world.device} rank{plural} in {seconds:.3f} s")

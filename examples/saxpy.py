@@ -1,9 +1,9 @@
-"""a·x + y, element by element, in two ways: gathered into a new array, and written into y in place.
+"""Elementwise a·x + y in two ways: gathered into a new array, and written into y in place.
 
     python examples/saxpy.py --rows 20000000
 
-Every rank gets its rows of x and y. An output with the op "gather" comes back as one array, in the order of the rows. A
-parameter named in `inout=` is written by the ranks where it lies, and nothing comes back.
+Every rank gets its rows of x and y. An output with the op "gather" is returned as one array, in row order. The ranks write an
+argument named in `inout=` in place, and nothing is returned.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import synknumba as synk
 @synk.parallel(outputs={"out": synk.output("gather", like="x")})
 @cuda.jit
 def saxpy(a, x, y, out):
-    """Puts a·x + y into out; x, y: float, shape (n,)."""
+    """Writes a·x + y to out; x, y: float, shape (n,)."""
     i = cuda.grid(1)
     if i < x.shape[0]:
         out[i] = a * x[i] + y[i]
@@ -34,7 +34,7 @@ def saxpy_in_place(a, x, y):
 
 
 def main() -> None:
-    """Runs both ways and compares them with NumPy."""
+    """Runs both versions and compares them with NumPy."""
     parser = argparse.ArgumentParser(description="a·x + y, gathered and in place.")
     parser.add_argument("--rows", type=int, default=5_000_000, help="default: 5,000,000")
     parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)")
@@ -57,7 +57,7 @@ def main() -> None:
         start = time.perf_counter()
         out = saxpy(a, shared_x, shared_y)
         print(f"{where}, gathered:   {(time.perf_counter() - start) * 1e3:8.2f} ms")
-        # One rounding less where the device fuses the multiplication with the addition.
+        # A fused multiply-add rounds once, NumPy twice.
         np.testing.assert_allclose(out, expected, rtol=1e-6)
 
         saxpy_in_place(a, shared_x, shared_y)
@@ -68,7 +68,7 @@ def main() -> None:
         print(f"{where}, in place:   {(time.perf_counter() - start) * 1e3:8.2f} ms")
         np.testing.assert_allclose(shared_y, expected, rtol=1e-6)
 
-        saxpy_in_place(a, x, y)  # plain NumPy arrays work too; they are copied there and back
+        saxpy_in_place(a, x, y)  # plain NumPy arrays work too: copied to shared memory and back
         np.testing.assert_allclose(y, expected, rtol=1e-6)
     print("all results equal NumPy's")
 

@@ -1,6 +1,6 @@
-"""The kernel library: Numba CUDA kernels, one family a file, each beside its reference in NumPy.
+"""Kernel library: Numba CUDA kernels with NumPy references, one family per file.
 
-A file holds the formulas and their sources, the kernels, how they are launched, and for each kernel what it computes in NumPy:
-`name_reference` beside `name`. Functions that make a result of what kernels return, such as `montecarlo.european_call`, follow.
+Each file has the formulas with their sources, the kernels with their launch rules, and a NumPy reference `name_reference` for
+each kernel `name`. Functions that combine kernel outputs into a result, such as `montecarlo.european_call`, follow at the end.
 The kernels are ordinary Numba CUDA kernels: copy one into your script and change it.
 """

@@ -1,20 +1,19 @@
-"""Functions of one row at a time: a·x + y, option prices in closed form, softmax.
+"""Row-wise functions: a·x + y, closed-form option prices, softmax.
 
-A row is computed by the rank that has it, and nobody waits for another; the results come back in the order of the rows, or are
-written where the rows lie (`inout=`).
+Each rank computes its own rows, without communication. Results are gathered in row order, or written in place (`inout=`).
 
-Black and Scholes. The price of the right to buy (call) or to sell (put) a share, now at S, at the price K in T years, where
-interest is r and the share's volatility σ a year:
+Black and Scholes. The price of the right to buy (call) or to sell (put) a share at strike price K in T years, for spot price S,
+interest rate r and volatility σ per year:
 
     call = S N(d₁) − K exp(−rT) N(d₂),    put = K exp(−rT) N(−d₂) − S N(−d₁)
     d₁ = (ln(S/K) + (r + σ²/2) T) / σ√T,  d₂ = d₁ − σ√T,  N the normal distribution function
 
 Source: F. Black and M. Scholes, "The pricing of options and corporate liabilities", Journal of Political Economy 81 (1973),
-equation 13; the put follows from the call's by call − put = S − K exp(−rT).
+equation 13; the put price follows from put-call parity, call − put = S − K exp(−rT).
 
-Softmax. exp(x_j − m) / Σ_k exp(x_k − m) with the row's maximum m, which does not change the quotient and keeps exp from
-overflowing. Source: N. Higham, P. Blanchard and D. Higham, "Accurately computing the log-sum-exp and softmax functions", IMA
-Journal of Numerical Analysis 41 (2021).
+Softmax. exp(x_j − m) / Σ_k exp(x_k − m), where m is the maximum of the row. Subtracting m leaves the quotient unchanged and
+keeps exp from overflowing. Source: N. Higham, P. Blanchard and D. Higham, "Accurately computing the log-sum-exp and softmax
+functions", IMA Journal of Numerical Analysis 41 (2021).
 """
 
 import math
@@ -28,13 +27,13 @@ import synknumba as synk
 @synk.parallel(outputs={"out": synk.output("gather", like="x")})
 @cuda.jit
 def axpy(a, x, y, out):
-    """a·x + y.
+    """Computes a·x + y.
 
     Args:
         a: number.
         x: float32 or float64, shape (n,); sharded.
-        y: of the same shape and dtype; sharded.
-        out: of the same shape and dtype; gathered.
+        y: shape and dtype of x; sharded.
+        out: shape and dtype of x; gathered.
     """
     i = cuda.grid(1)
     if i < x.shape[0]:
@@ -42,7 +41,7 @@ def axpy(a, x, y, out):
 
 
 def axpy_reference(a, x, y):
-    """The same with NumPy."""
+    """NumPy reference."""
     return a * x + y
 
 
@@ -54,7 +53,7 @@ def axpy_in_place(a, x, y):
     Args:
         a: number.
         x: float32 or float64, shape (n,); sharded.
-        y: of the same shape and dtype; sharded, written.
+        y: shape and dtype of x; sharded, written.
     """
     i = cuda.grid(1)
     if i < x.shape[0]:
@@ -62,13 +61,13 @@ def axpy_in_place(a, x, y):
 
 
 def axpy_in_place_reference(a, x, y):
-    """The same with NumPy."""
+    """NumPy reference."""
     y += a * x
 
 
 @cuda.jit(device=True)
 def _normal_cdf(x):
-    """N(x), by erfc, which keeps its digits far below zero, where 1 + erf loses them."""
+    """Returns N(x) from erfc, which stays accurate far below zero, where 1 + erf cancels."""
     return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
 
@@ -80,16 +79,16 @@ def _normal_cdf(x):
 )
 @cuda.jit
 def black_scholes(spot, strike, years, rate, volatility, call, put):
-    """The prices of European options.
+    """Computes the prices of European options.
 
     Args:
-        spot: float, shape (n,), money, above 0; S, sharded.
-        strike: float, shape (n,), money, above 0; K, sharded.
-        years: float, shape (n,), above 0; T, sharded.
-        rate: float, per year; r.
-        volatility: float, per square root of a year, above 0; σ.
-        call: float64, shape (n,), money; gathered.
-        put: float64, shape (n,), money; gathered.
+        spot: spot price S > 0; float, shape (n,), money; sharded.
+        strike: strike price K > 0; float, shape (n,), money; sharded.
+        years: time to expiry T > 0; float, shape (n,); sharded.
+        rate: interest rate r; float, per year.
+        volatility: σ > 0; float, per square root of a year.
+        call: call prices; float64, shape (n,), money; gathered.
+        put: put prices; float64, shape (n,), money; gathered.
     """
     i = cuda.grid(1)
     if i < spot.shape[0]:
@@ -102,7 +101,7 @@ def black_scholes(spot, strike, years, rate, volatility, call, put):
 
 
 def black_scholes_reference(spot, strike, years, rate, volatility):
-    """The same with NumPy: call and put."""
+    """NumPy reference; returns (call, put)."""
     cdf = np.vectorize(lambda x: 0.5 * math.erfc(-x / math.sqrt(2.0)), otypes=["float64"])
     spread = volatility * np.sqrt(years)
     d1 = (np.log(spot / strike) + (rate + 0.5 * volatility**2) * years) / spread
@@ -114,11 +113,11 @@ def black_scholes_reference(spot, strike, years, rate, volatility):
 @synk.parallel(outputs={"out": synk.output("gather", like="x")})
 @cuda.jit
 def softmax(x, out):
-    """exp(x_j) / Σ_k exp(x_k) of each row.
+    """Computes exp(x_j) / Σ_k exp(x_k) for each row.
 
     Args:
         x: float32 or float64, shape (n, d) with d ≥ 1, C-contiguous; sharded.
-        out: of the same shape and dtype, each row with the sum 1; gathered.
+        out: shape and dtype of x, each row with sum 1; gathered.
     """
     i = cuda.grid(1)
     if i < x.shape[0]:
@@ -134,6 +133,6 @@ def softmax(x, out):
 
 
 def softmax_reference(x):
-    """The same with NumPy."""
+    """NumPy reference."""
     e = np.exp(x - x.max(axis=1, keepdims=True))
     return e / e.sum(axis=1, keepdims=True)

@@ -1,18 +1,18 @@
-"""The Ising model on a square lattice: Metropolis steps on the two colours of a checkerboard.
+"""Ising model on a square lattice: Metropolis updates on the two colours of a checkerboard.
 
-Spins s = ±1 on an L × L lattice whose ends are joined, each coupled to its four neighbours with the strength J = 1:
+Spins s = ±1 on an L × L lattice with periodic boundaries, each coupled to its four neighbours with strength J = 1:
 
     E = −Σ_<ij> s_i s_j
 
-A step turns a spin over with the probability min(1, exp(−β ΔE)), ΔE = 2 s_i Σ_j s_j over its neighbours (N. Metropolis et al.,
-Journal of Chemical Physics 21 (1953)). Spins of one colour of a checkerboard are no neighbours of each other, so all of them
-step at once; a sweep is a step of all black ones and then of all white ones (T. Preis, P. Virnau, W. Paul and J. Schneider,
+An update flips a spin with probability min(1, exp(−β ΔE)), ΔE = 2 s_i Σ_j s_j over its neighbours (N. Metropolis et al.,
+Journal of Chemical Physics 21 (1953)). Spins of one colour of a checkerboard are not neighbours of each other, so all of them
+are updated at once; a sweep updates all black spins and then all white spins (T. Preis, P. Virnau, W. Paul and J. Schneider,
 "GPU accelerated Monte Carlo simulation of the 2D and 3D Ising model", Journal of Computational Physics 228 (2009)).
 
-Independent lattices are sharded, each with its own temperature: one block of threads to a lattice. The random numbers belong to
-(seed, lattice, sweep, site), so that every number of ranks sees the same spins.
+Independent lattices are sharded, each with its own temperature: one thread block per lattice. Random numbers are keyed by
+(seed, lattice, sweep, site), so the spins are the same for any number of ranks.
 
-Below the critical temperature T_c = 2/ln(1 + √2) ≈ 2.269 an infinite lattice has the magnetisation a site
+Below the critical temperature T_c = 2/ln(1 + √2) ≈ 2.269, the magnetisation per site of an infinite lattice is
 
     m = (1 − sinh(2β)^−4)^(1/8)
 
@@ -30,22 +30,22 @@ CRITICAL_TEMPERATURE = 2.0 / math.log(1.0 + math.sqrt(2.0))
 
 
 def _grid(rows):
-    """A block for each lattice; beyond 65,536, blocks walk over the lattices in strides."""
+    """Returns one block per lattice, at most 65,536; beyond that, blocks stride over the lattices."""
     return max(1, min(65_536, rows))
 
 
 @synk.parallel(block=(32, 8), grid=_grid, inout=("spins",))
 @cuda.jit
 def sweep(spins, betas, first, seed, start, sweeps):
-    """Makes some sweeps over each lattice.
+    """Performs Metropolis sweeps over each lattice.
 
     Args:
-        spins: int8, shape (n, L, L) with an even L of at least 2, values ±1, C-contiguous; sharded, written.
-        betas: float64, shape (n,), 1/energy; β = 1/T of each lattice, sharded.
-        first: `synk.OFFSET`.
-        seed: int; which random numbers.
-        start: int; how many sweeps these lattices have made already with this seed.
-        sweeps: int; how many to make.
+        spins: int8, shape (n, L, L) with even L ≥ 2, values ±1, C-contiguous; sharded, written.
+        betas: β = 1/T of each lattice; float64, shape (n,), 1/energy; sharded.
+        first: `synk.OFFSET`, the global index of the first lattice.
+        seed: int; the random stream.
+        start: int; the number of sweeps already performed with this seed.
+        sweeps: int; the number of sweeps to perform.
     """
     side = spins.shape[1]
     sites = side * side
@@ -69,7 +69,7 @@ def sweep(spins, betas, first, seed, start, sweeps):
 
 
 def sweep_reference(spins, betas, seed, start, sweeps):
-    """The same with NumPy, in place."""
+    """NumPy reference; updates `spins` in place."""
     n, side, _ = spins.shape
     i, j = np.indices((side, side))
     for made in range(sweeps):
@@ -91,7 +91,7 @@ def sweep_reference(spins, betas, seed, start, sweeps):
 )
 @cuda.jit
 def observe(spins, magnetisation, energy):
-    """Magnetisation and energy of each lattice, a site.
+    """Computes the magnetisation and energy per site of each lattice.
 
     Args:
         spins: int8, shape (n, L, L), values ±1, C-contiguous; sharded.
@@ -124,35 +124,35 @@ def observe(spins, magnetisation, energy):
 
 
 def observe_reference(spins):
-    """The same with NumPy: magnetisation and energy."""
+    """NumPy reference; returns (magnetisation, energy)."""
     wide = spins.astype(np.int64)
     bonds = wide * (np.roll(wide, -1, axis=1) + np.roll(wide, -1, axis=2))
     return wide.mean(axis=(1, 2)), -bonds.mean(axis=(1, 2))
 
 
 def onsager_magnetisation(temperature):
-    """|m| of an infinite lattice: a float, 0 from the critical temperature on."""
+    """Returns |m| per site of an infinite lattice, a float; 0 at and above the critical temperature."""
     if temperature >= CRITICAL_TEMPERATURE:
         return 0.0
     return (1.0 - math.sinh(2.0 / temperature) ** -4) ** 0.125
 
 
 def simulate(temperatures, side, seed, warm_up, measurements, sweeps_between=2):
-    """The mean |magnetisation| and energy of lattices that begin with all spins up.
+    """Simulates lattices from an all-up start and returns their mean |magnetisation| and energy.
 
     Args:
-        temperatures: array, shape (n,), above 0; a lattice for each.
-        side: L, even.
-        seed: int.
-        warm_up: sweeps before the first measurement.
-        measurements: how many.
-        sweeps_between: sweeps before each measurement.
+        temperatures: array, shape (n,), above 0; one lattice each.
+        side: lattice side L, even.
+        seed: int; the random stream.
+        warm_up: number of sweeps before the first measurement.
+        measurements: number of measurements.
+        sweeps_between: number of sweeps before each measurement.
 
     Returns:
-        Two arrays of shape (n,): means over the measurements of |m| and of E, a site.
+        Two arrays of shape (n,): |m| and E per site, averaged over the measurements.
 
     Raises:
-        ValueError: `side` is odd, or less than 2: then neighbours have the same colour.
+        ValueError: `side` is odd or less than 2, so that some neighbours have the same colour.
     """
     if side % 2 or side < 2:
         raise ValueError(f"side must be even and at least 2, got {side}: on an odd lattice, neighbours have the same colour")

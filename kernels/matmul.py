@@ -1,12 +1,12 @@
-"""The product of two matrices, in tiles of 16 × 16 in shared memory.
+"""Matrix product with 16 × 16 tiles in shared memory.
 
     C_ij = Σ_k A_ik B_kj
 
-The rows of A are sharded, B goes to every rank whole, and each rank computes its rows of C, which are gathered: no rank needs
-another one's result. A block loads a tile of A and one of B, where each element is used 16 times instead of once, adds their
-product to its tile of C, and goes on along k. Source: CUDA C++ Programming Guide, "Shared memory": matrix multiplication.
+The rows of A are sharded, B is broadcast, and each rank computes its rows of C, which are gathered; ranks do not communicate.
+A block loads one tile of A and one of B, so that each loaded element is used 16 times, adds their product to its tile of C, and
+advances along k. Source: CUDA C++ Programming Guide, "Shared memory": matrix multiplication.
 
-It shows how tiles are used; for large matrices on a GPU, a `synk.function` that returns `a @ b` calls cuBLAS and is faster.
+The kernel demonstrates tiling. For large matrices on a GPU, a `synk.function` that returns `a @ b` calls cuBLAS and is faster.
 """
 
 import numpy as np
@@ -15,11 +15,11 @@ from numba import cuda
 import synknumba as synk
 
 _TILE = 16
-_COLUMN_BLOCKS = 64  # blocks side by side; where C has more than 64 · 16 columns, each goes on to the next ones
+_COLUMN_BLOCKS = 64  # blocks along the columns of C; beyond 64 · 16 columns they stride
 
 
 def _grid(rows):
-    """A row of blocks for each 16 rows of A. They are counted along x, where a grid may be longest."""
+    """Returns the grid: one row of blocks per 16 rows of A, counted along x, the axis with the largest grid limit."""
     return max(1, -(-rows // _TILE)), _COLUMN_BLOCKS
 
 
@@ -31,17 +31,17 @@ def _grid(rows):
 )
 @cuda.jit
 def matmul(a, b, c):
-    """A B, added up in the dtype of A.
+    """Computes A B, accumulated in the dtype of A.
 
     Args:
         a: float32 or float64, shape (n, k), C-contiguous; sharded.
-        b: of the same dtype, shape (k, m), C-contiguous; broadcast.
-        c: of the same dtype, shape (n, m); gathered.
+        b: same dtype, shape (k, m), C-contiguous; broadcast.
+        c: same dtype, shape (n, m); gathered.
     """
     a_tile = cuda.shared.array((_TILE, _TILE), a.dtype)
     b_tile = cuda.shared.array((_TILE, _TILE), a.dtype)
-    zero = a.dtype.type(0)  # of no wider dtype, in which sums would be slower
-    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y  # neighbours in x take neighbouring columns, which lie side by side
+    zero = a.dtype.type(0)  # of this dtype, since a wider accumulator would be slower
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y  # neighbours in x take adjacent columns: coalesced access
     i = cuda.blockIdx.x * _TILE + ty
     for first in range(cuda.blockIdx.y * _TILE, b.shape[1], _COLUMN_BLOCKS * _TILE):
         j = first + tx
@@ -58,5 +58,5 @@ def matmul(a, b, c):
 
 
 def matmul_reference(a, b):
-    """The same with NumPy."""
+    """NumPy reference."""
     return np.matmul(a, b)

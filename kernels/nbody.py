@@ -1,14 +1,14 @@
-"""Gravitation between n bodies, each with each.
+"""Gravity between n bodies, by direct summation over all pairs.
 
     a_i = G Σ_j m_j (x_j − x_i) / (|x_j − x_i|² + ε²)^(3/2)
 
-with a softening length ε above 0, which keeps bodies that meet from being thrown out, and makes the term j = i zero without a
-condition. Source: S. Aarseth, "Gravitational N-Body Simulations" (Cambridge, 2003), section 1.4; the tiles are those of L.
-Nyland, M. Harris and J. Prins, "Fast N-body simulation with CUDA", GPU Gems 3 (2007), chapter 31: a block loads 256 bodies into
-shared memory, where each of its 256 threads uses them for the body that is its own.
+The softening length ε > 0 bounds the force in close encounters and makes the term j = i zero without a branch. Source:
+S. Aarseth, "Gravitational N-Body Simulations" (Cambridge, 2003), section 1.4. Tiling follows L. Nyland, M. Harris and J. Prins,
+"Fast N-body simulation with CUDA", GPU Gems 3 (2007), chapter 31: a block loads 256 bodies into shared memory, and each of its
+256 threads sums their pull on its own body.
 
-The bodies that are pulled (targets) are sharded, those that pull (sources) go to every rank whole. Usually they are the same
-array, passed twice.
+Targets, the bodies that feel the force, are sharded; sources, the bodies that exert it, are broadcast. Usually both are the
+same array, passed twice.
 """
 
 import math
@@ -29,19 +29,19 @@ _BLOCK = 256
 )
 @cuda.jit
 def accelerations(targets, sources, masses, softening, out):
-    """The acceleration of each target, for G = 1.
+    """Computes the acceleration of each target, for G = 1.
 
     Args:
         targets: float, shape (n, 3), length; sharded.
         sources: float, shape (s, 3), length; broadcast.
         masses: float, shape (s,), mass, of the sources; broadcast.
-        softening: float, length, above 0; ε.
-        out: float64, shape (n, 3), mass/length²; times G, accelerations. Gathered.
+        softening: ε > 0; float, length.
+        out: float64, shape (n, 3), mass/length², to be multiplied by G; gathered.
     """
     tile = cuda.shared.array((_BLOCK, 4), float64)
     t = cuda.threadIdx.x
     i = cuda.grid(1)
-    own = min(i, targets.shape[0] - 1)  # a thread without a body helps to load the tiles
+    own = min(i, targets.shape[0] - 1)  # a thread without a body still loads tiles
     x, y, z = float64(targets[own, 0]), float64(targets[own, 1]), float64(targets[own, 2])
     ax = 0.0
     ay = 0.0
@@ -71,7 +71,7 @@ def accelerations(targets, sources, masses, softening, out):
 
 
 def accelerations_reference(targets, sources, masses, softening):
-    """The same with NumPy."""
+    """NumPy reference."""
     d = sources[None, :, :].astype(np.float64) - targets[:, None, :]
     square = (d * d).sum(axis=2) + softening**2
     return (masses[None, :, None] * d / square[:, :, None] ** 1.5).sum(axis=1)
@@ -84,13 +84,13 @@ def accelerations_reference(targets, sources, masses, softening):
 )
 @cuda.jit
 def potentials(targets, sources, masses, softening, out):
-    """−Σ_j m_j / √(|x_j − x_i|² + ε²) at each target, for G = 1; a body's own term, −m_i/ε, is among them.
+    """Computes −Σ_j m_j / √(|x_j − x_i|² + ε²) at each target, for G = 1, including a body's own term −m_i/ε.
 
     Args:
         targets: float, shape (n, 3), length; sharded.
         sources: float, shape (s, 3), length; broadcast.
         masses: float, shape (s,), mass, of the sources; broadcast.
-        softening: float, length, above 0; ε.
+        softening: ε > 0; float, length.
         out: float64, shape (n,), mass/length; gathered.
     """
     i = cuda.grid(1)
@@ -105,31 +105,31 @@ def potentials(targets, sources, masses, softening, out):
 
 
 def potentials_reference(targets, sources, masses, softening):
-    """The same with NumPy."""
+    """NumPy reference."""
     d = sources[None, :, :].astype(np.float64) - targets[:, None, :]
     return -(masses / np.sqrt((d * d).sum(axis=2) + softening**2)).sum(axis=1)
 
 
 class Bodies(NamedTuple):
-    """Arrays of shape (n, 3), float64."""
+    """Positions and velocities: float64 arrays of shape (n, 3)."""
 
     positions: np.ndarray
     velocities: np.ndarray
 
 
 def leapfrog(positions, velocities, masses, softening, step, steps):
-    """Moves bodies for `steps` steps of time, for G = 1.
+    """Integrates the motion of bodies over `steps` time steps, for G = 1.
 
-    Half a kick, a drift, half a kick: a symplectic rule of second order, which keeps the energy to an error that does not grow.
+    Kick-drift-kick leapfrog: symplectic and of second order, with an energy error that does not grow.
     Source: L. Verlet, Physical Review 159 (1967); in this form, W. Swope et al., Journal of Chemical Physics 76 (1982).
 
     Args:
-        positions: array, shape (n, 3); not changed.
-        velocities: array, shape (n, 3); not changed.
+        positions: array, shape (n, 3), length; not modified.
+        velocities: array, shape (n, 3), length/time; not modified.
         masses: array, shape (n,).
-        softening: ε.
-        step: time of a step.
-        steps: number of steps.
+        softening: ε > 0, length.
+        step: length of a time step.
+        steps: number of time steps.
     """
     x, v = np.array(positions, np.float64), np.array(velocities, np.float64)
     pull = accelerations(x, x, masses, softening)
@@ -142,7 +142,7 @@ def leapfrog(positions, velocities, masses, softening, step, steps):
 
 
 def energy(positions, velocities, masses, softening):
-    """Kinetic and potential energy together, for G = 1: a float; every pair counts once, and no body with itself."""
+    """Returns kinetic plus potential energy, a float, for G = 1; each pair counts once, and self-interaction is excluded."""
     kinetic = 0.5 * (masses * (velocities * velocities).sum(axis=1)).sum()
     own = masses / softening
     return float(kinetic + 0.5 * (masses * (potentials(positions, positions, masses, softening) + own)).sum())

@@ -1,15 +1,15 @@
-"""Sums, inner products and extremes by the classic tree in a block's shared memory.
+"""Sums, inner products and extremes by tree reduction in shared memory.
 
-A thread adds up its rows, in strides over the grid. The threads of a block then put their values together in log2(256) steps:
+Each thread accumulates its rows in a grid-stride loop. The threads of a block then combine their values in log2(256) steps:
 
     v[t] ← v[t] + v[t + s],  t < s,  s = 128, 64, … 1
 
-Source: M. Harris, "Optimizing parallel reduction in CUDA" (NVIDIA, 2007), with sequential addressing and a first addition at
-the load. Each block writes its result to a place of its own, and the few hundred places are put together at the end. No atomic
-operation means one order of addition: in one world, a sum has the same bits every time. It also means that NaN is kept: an
-extreme of rows with a NaN among them is NaN, as in NumPy.
+Source: M. Harris, "Optimizing parallel reduction in CUDA" (NVIDIA, 2007), with sequential addressing and the first addition
+during load. Each block writes its partial result to its own slot, and the at most 512 slots are combined at the end. Without
+atomics the order of addition is fixed, so a sum is bitwise reproducible within one world. NaN also propagates: the extremes of
+rows that contain NaN are NaN, as in NumPy.
 
-float32 is summed in float64. Rows that are integers are converted, exactly up to 2^53.
+float32 is summed in float64. Integers are converted to float64, exactly up to 2^53.
 """
 
 import numpy as np
@@ -18,17 +18,17 @@ from numba import cuda, float64
 import synknumba as synk
 
 _BLOCK = 256
-_PARTS = 512  # blocks at most, each with a result of its own
+_PARTS = 512  # at most; one partial result per block
 
 
 def _grid(rows):
-    """At least a row for each thread; beyond 512 blocks, threads walk over the rows in strides."""
+    """Returns the number of 256-thread blocks: one thread per row, up to 512 blocks; beyond that, threads stride over rows."""
     return max(1, min(_PARTS, -(-rows // _BLOCK)))
 
 
 @cuda.jit(device=True)
 def _add_up(shared, t):
-    """Leaves the sum of the block's values in shared[0]."""
+    """Reduces the block's values to their sum in shared[0]."""
     cuda.syncthreads()
     s = _BLOCK // 2
     while s > 0:
@@ -40,24 +40,24 @@ def _add_up(shared, t):
 
 @cuda.jit(device=True)
 def _least(a, b):
-    """The smaller one; NaN where one is NaN."""
+    """Returns the smaller value; NaN if either is NaN."""
     return a if a < b or a != a else b  # noqa: PLR0124  # only NaN differs from itself
 
 
 @cuda.jit(device=True)
 def _greatest(a, b):
-    """The larger one; NaN where one is NaN."""
+    """Returns the larger value; NaN if either is NaN."""
     return a if a > b or a != a else b  # noqa: PLR0124  # only NaN differs from itself
 
 
 @synk.parallel(block=_BLOCK, grid=_grid, outputs={"sums": synk.output("sum", shape=_PARTS, dtype="float64")})
 @cuda.jit
 def block_sums(x, sums):
-    """Σ x, in parts, one a block.
+    """Computes partial sums of x, one per block.
 
     Args:
         x: real, shape (n,), any unit; sharded.
-        sums: float64, shape (512,), in the unit of x; their sum is the result.
+        sums: partial sums, float64, shape (512,), in the unit of x; Σ x is their sum.
     """
     shared = cuda.shared.array(_BLOCK, float64)
     t = cuda.threadIdx.x
@@ -71,19 +71,19 @@ def block_sums(x, sums):
 
 
 def block_sums_reference(x):
-    """Their sum, with NumPy."""
+    """NumPy reference for the sum of the partial results."""
     return x.sum(dtype=np.float64)
 
 
 @synk.parallel(block=_BLOCK, grid=_grid, outputs={"sums": synk.output("sum", shape=_PARTS, dtype="float64")})
 @cuda.jit
 def block_products(x, y, sums):
-    """Σ x y, in parts, one a block.
+    """Computes partial sums of x y, one per block.
 
     Args:
         x: real, shape (n,); sharded.
         y: real, shape (n,); sharded.
-        sums: float64, shape (512,), in the unit of x y; their sum is the result.
+        sums: partial sums, float64, shape (512,), in the unit of x y; Σ x y is their sum.
     """
     shared = cuda.shared.array(_BLOCK, float64)
     t = cuda.threadIdx.x
@@ -97,7 +97,7 @@ def block_products(x, y, sums):
 
 
 def block_products_reference(x, y):
-    """Their sum, with NumPy."""
+    """NumPy reference for the sum of the partial results."""
     return np.dot(x.astype(np.float64), y.astype(np.float64))
 
 
@@ -111,12 +111,12 @@ def block_products_reference(x, y):
 )
 @cuda.jit
 def block_extremes(x, low, high):
-    """The least and the greatest x, in parts, one a block.
+    """Computes the minimum and maximum of x per block.
 
     Args:
         x: real, shape (n,); sharded.
-        low: float64, shape (512,), in the unit of x; their minimum is the result, ∞ where there are no rows.
-        high: float64, shape (512,); their maximum is the result, −∞ where there are no rows.
+        low: block minima, float64, shape (512,), in the unit of x; ∞ without rows.
+        high: block maxima, float64, shape (512,), in the unit of x; −∞ without rows.
     """
     lows = cuda.shared.array(_BLOCK, float64)
     highs = cuda.shared.array(_BLOCK, float64)
@@ -143,7 +143,7 @@ def block_extremes(x, low, high):
 
 
 def block_extremes_reference(x):
-    """Their extremes, with NumPy."""
+    """NumPy reference; returns (minimum, maximum) over all blocks."""
     return float(x.min()), float(x.max())
 
 
@@ -154,9 +154,9 @@ def block_extremes_reference(x):
 )
 @cuda.jit
 def column_sums(x, sums):
-    """Σ over the rows of a matrix, for each column.
+    """Computes the column sums of a matrix.
 
-    Neighbouring threads take neighbouring columns, so that they read neighbouring elements.
+    Adjacent threads take adjacent columns, so that reads coalesce.
 
     Args:
         x: real, shape (n, d), C-contiguous; sharded.
@@ -171,21 +171,21 @@ def column_sums(x, sums):
 
 
 def column_sums_reference(x):
-    """The same with NumPy."""
+    """NumPy reference."""
     return x.sum(axis=0, dtype=np.float64)
 
 
 def total(x):
-    """Σ x, a float; x: array or `Data` of shape (n,)."""
+    """Returns Σ x, a float, for an array or `Data` of shape (n,)."""
     return float(block_sums(x).sum())
 
 
 def dot(x, y):
-    """Σ x y, a float; x, y: arrays or `Data` of shape (n,)."""
+    """Returns Σ x y, a float, for arrays or `Data` of shape (n,)."""
     return float(block_products(x, y).sum())
 
 
 def extremes(x):
-    """The least and the greatest x, floats; x: array or `Data` of shape (n,) with n ≥ 1."""
+    """Returns the minimum and maximum, floats, of an array or `Data` of shape (n,) with n ≥ 1."""
     result = block_extremes(x)
     return float(result.low.min()), float(result.high.max())

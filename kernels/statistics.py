@@ -1,15 +1,15 @@
-"""Moments, histograms and covariances of rows that are spread over ranks.
+"""Moments, histograms and covariances of sharded rows.
 
-Moments and covariances are computed in two passes: the mean first, then sums of powers of what deviates from it,
+Moments and covariances take two passes: the mean first, then sums of powers of the deviations from it,
 
-    M_k = Σ (x − c)^k,  c the mean found first
+    M_k = Σ (x − c)^k,  c the mean of the first pass
 
-A single pass with Σx² loses all digits where the mean is large and the deviations are small. The mean that was found is
-rounded, so M_1 is not quite zero, and the second moment is mended by M_2 − M_1²/n. Source: T. Chan, G. Golub and R. LeVeque,
+A single pass with Σx² loses all digits where the mean is large and the deviations are small. The computed mean is rounded, so
+M_1 is not exactly zero, and the second moment is corrected to M_2 − M_1²/n. Source: T. Chan, G. Golub and R. LeVeque,
 "Algorithms for computing the sample variance", The American Statistician 37 (1983), equation 1.7. Skewness and kurtosis are the
-plain ones, g1 = m_3/m_2^(3/2) and g2 = m_4/m_2² − 3 with m_k = M_k/n.
+population estimators without bias correction, g1 = m_3/m_2^(3/2) and g2 = m_4/m_2² − 3 with m_k = M_k/n.
 
-Histograms are counted in a block's shared memory, where atomic additions are fast, and added to the result once a block.
+Histograms are counted in shared memory, where atomic additions are fast, and added to the result once per block.
 Source: V. Podlozhnyuk, "Histogram calculation in CUDA" (NVIDIA, 2007).
 """
 
@@ -21,14 +21,14 @@ from numba import cuda, float64, int32
 import synknumba as synk
 from synknumba.kernels.reduce import column_sums
 
-_BINS = 2048  # counted in 8 KiB of shared memory; more of them are counted in the result itself
+_BINS = 2048  # at most, in 8 KiB of shared memory; with more bins, atomics go to global memory
 _TILE = 16
 
 
 def _grid(rows):
-    """Blocks of 256 threads, a row for each; beyond 1024 blocks, threads walk over the rows in strides.
+    """Returns the number of 256-thread blocks: one thread per row, up to 1024 blocks; beyond that, threads stride over rows.
 
-    So a thread, not a row, costs an atomic addition.
+    The cost is then one atomic addition per thread, not per row.
     """
     return max(1, min(1024, -(-rows // 256)))
 
@@ -36,12 +36,12 @@ def _grid(rows):
 @synk.parallel(grid=_grid, outputs={"sums": synk.output("sum", shape=4, dtype="float64")})
 @cuda.jit
 def power_sums(x, center, sums):
-    """Σ (x − c)^k for k = 1 … 4.
+    """Computes Σ (x − c)^k for k = 1 … 4.
 
     Args:
         x: real, shape (n,); sharded.
-        center: float; c, in the unit of x.
-        sums: float64, shape (4,).
+        center: c; float, in the unit of x.
+        sums: float64, shape (4,), element k − 1 for power k.
     """
     s1 = 0.0
     s2 = 0.0
@@ -60,7 +60,7 @@ def power_sums(x, center, sums):
 
 
 def power_sums_reference(x, center):
-    """The same with NumPy."""
+    """NumPy reference."""
     d = x.astype(np.float64) - center
     return np.array([(d**k).sum() for k in (1, 2, 3, 4)])
 
@@ -72,17 +72,17 @@ def power_sums_reference(x, center):
 )
 @cuda.jit
 def histogram(x, edges, counts):
-    """Counts the x in each bin: edges[k] ≤ x < edges[k + 1], and in the last bin also x = edges[-1].
+    """Counts the values in each bin: edges[k] ≤ x < edges[k + 1], and in the last bin also x = edges[-1].
 
-    Bins of one width are found by a division, and the neighbours are looked at because of rounding. So the counts are right for
-    all edges that increase, and found fast for those that are evenly spaced. What lies outside, and NaN, is not counted.
+    The bin is guessed as if all bins had equal width, then corrected by a search through neighbouring bins. Counts are right
+    for any increasing edges, and fast for evenly spaced ones. Values outside the edges and NaN are not counted.
 
     Args:
         x: real, shape (n,); sharded.
         edges: float64, shape (bins + 1,), increasing, in the unit of x; broadcast.
         counts: int64, shape (bins,).
     """
-    own = cuda.shared.array(_BINS, int32)  # a block has fewer than 2^31 rows: 2^40 rows would fit no memory
+    own = cuda.shared.array(_BINS, int32)  # a block has fewer than 2^31 rows: no memory holds 2^40 rows
     bins = counts.shape[0]
     low = edges[0]
     high = edges[bins]
@@ -113,7 +113,7 @@ def histogram(x, edges, counts):
 
 
 def histogram_reference(x, edges):
-    """The same with NumPy."""
+    """NumPy reference."""
     return np.histogram(x.astype(np.float64), edges)[0]
 
 
@@ -128,13 +128,13 @@ def histogram_reference(x, edges):
 )
 @cuda.jit
 def centered_products(x, center, sums, products):
-    """Σ (x_j − c_j), and Σ (x_j − c_j)(x_k − c_k) for all pairs of columns j, k.
+    """Computes Σ (x_j − c_j), and Σ (x_j − c_j)(x_k − c_k) for all pairs of columns j, k.
 
-    A block takes 16 rows and 16 + 16 columns at a time into shared memory, where each element is used 16 times.
+    A block loads tiles of 16 rows and 16 + 16 columns into shared memory, where each element is used 16 times.
 
     Args:
         x: real, shape (n, d), C-contiguous; sharded.
-        center: float64, shape (d,); c, broadcast.
+        center: c; float64, shape (d,); broadcast.
         sums: float64, shape (d,).
         products: float64, shape (d, d), symmetric.
     """
@@ -143,7 +143,7 @@ def centered_products(x, center, sums, products):
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     n, d = x.shape
     for j0 in range(0, d, _TILE):
-        for k0 in range(0, j0 + 1, _TILE):  # the rest is symmetric
+        for k0 in range(0, j0 + 1, _TILE):  # the upper triangle follows by symmetry
             total = 0.0
             acc = 0.0
             for i0 in range(cuda.blockIdx.x * _TILE, n, cuda.gridDim.x * _TILE):
@@ -166,13 +166,13 @@ def centered_products(x, center, sums, products):
 
 
 def centered_products_reference(x, center):
-    """The same with NumPy: sums and products."""
+    """NumPy reference; returns (sums, products)."""
     d = x.astype(np.float64) - center
     return d.sum(axis=0), d.T @ d
 
 
 class Moments(NamedTuple):
-    """What `moments` returns: floats; the variance is unbiased, NaN for one row."""
+    """Result of `moments`. The variance is unbiased, and NaN for a single row; the kurtosis is excess kurtosis."""
 
     rows: int
     mean: float
@@ -182,15 +182,15 @@ class Moments(NamedTuple):
 
 
 def moments(x):
-    """Mean, unbiased variance, skewness and excess kurtosis; x: array or `Data` of shape (n,) with n ≥ 1.
+    """Returns mean, unbiased variance, skewness and excess kurtosis of an array or `Data` of shape (n,) with n ≥ 1.
 
-    Skewness and kurtosis are NaN where all x are equal.
+    Skewness and kurtosis are NaN if all x are equal.
     """
     n = len(x)
-    first = float(x[0])  # any row is near the others, compared with zero
+    first = float(x[0])  # a rough centre: any row is closer to the rest than zero is
     mean = first + power_sums(x, first)[0] / n
     s1, s2, s3, s4 = power_sums(x, mean) / n
-    # The moments about the true mean, which is s1 away from the rounded one.
+    # Moments about the true mean, which differs from the rounded one by s1.
     m2 = s2 - s1**2
     m3 = s3 - 3.0 * s1 * s2 + 2.0 * s1**3
     m4 = s4 - 4.0 * s1 * s3 + 6.0 * s1**2 * s2 - 3.0 * s1**4
@@ -205,7 +205,7 @@ def moments(x):
 
 
 def covariance(x):
-    """The unbiased covariance of columns, shape (d, d); x: array or `Data` of shape (n, d) with n ≥ 2."""
+    """Returns the unbiased covariance of the columns, shape (d, d), for an array or `Data` of shape (n, d) with n ≥ 2."""
     n = len(x)
     sums, products = centered_products(x, column_sums(x) / n)
     return (products - np.outer(sums, sums) / n) / (n - 1)

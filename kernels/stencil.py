@@ -1,20 +1,20 @@
-"""Stencils: each element of a grid becomes a function of itself and its neighbours. Diffusion of heat, and the game of life.
+"""Stencils on a 2-D grid: heat diffusion and the game of life.
 
-The rows of the new grid are sharded. A rank needs the rows next to its own too, so the old grid is broadcast: on cores every
-rank reads it where it lies, without a copy; a GPU is sent all of it. `synk.OFFSET` says which row of the old grid the first row
-of the new one is:
+The rows of the new grid are sharded. A rank also needs the rows next to its own, so the old grid is broadcast: CPU ranks read
+it in shared memory without a copy; each GPU receives all of it. `synk.OFFSET` gives the row of the old grid at which a rank's
+part of the new grid starts:
 
     heat_step(old, new, synk.OFFSET, ratio);  old, new = new, old
 
-Heat. ∂u/∂t = κ (∂²u/∂x² + ∂²u/∂y²) by differences, explicit in time, on squares of side h, with μ = κ Δt/h²:
+Heat. ∂u/∂t = κ (∂²u/∂x² + ∂²u/∂y²) by explicit finite differences on squares of side h, with μ = κ Δt/h²:
 
     u'_ij = u_ij + μ (u_{i−1,j} + u_{i+1,j} + u_{i,j−1} + u_{i,j+1} − 4 u_ij)
 
-The rim keeps its values. Stable for μ ≤ 1/4; with μ = 1/4 it is Jacobi's iteration for Laplace's equation. Source: R. Courant,
-K. Friedrichs and H. Lewy, Mathematische Annalen 100 (1928); K. Morton and D. Mayers, "Numerical Solution of Partial
+Boundary values stay fixed. Stable for μ ≤ 1/4; with μ = 1/4 it is Jacobi's iteration for Laplace's equation. Source:
+R. Courant, K. Friedrichs and H. Lewy, Mathematische Annalen 100 (1928); K. Morton and D. Mayers, "Numerical Solution of Partial
 Differential Equations" (Cambridge, 2005), chapter 3.
 
-Life. A cell lives on with two or three living neighbours of eight, and is born with three. The grid's ends are joined. Source:
+Life. A cell survives with two or three living neighbours of eight, and is born with three. Boundaries are periodic. Source:
 M. Gardner, "Mathematical games", Scientific American, October 1970.
 """
 
@@ -25,20 +25,20 @@ import synknumba as synk
 
 
 def _grid(rows):
-    """A block for each row; beyond 65,536 rows, blocks walk over the rows in strides."""
+    """Returns one block per row, at most 65,536; beyond that, blocks stride over the rows."""
     return max(1, min(65_536, rows))
 
 
 @synk.parallel(block=128, grid=_grid, broadcast=("old",), inout=("new",))
 @cuda.jit
 def heat_step(old, new, first, ratio):
-    """One step of time.
+    """Advances the temperature by one time step.
 
     Args:
         old: float, shape (n, m), temperature, C-contiguous; broadcast.
-        new: of the same shape and dtype; sharded, written. Not the same array as `old`.
-        first: `synk.OFFSET`.
-        ratio: float, without a unit, in (0, 1/4]; μ.
+        new: shape and dtype of `old`; sharded, written. Must not be the same array as `old`.
+        first: `synk.OFFSET`, the row of `old` that corresponds to `new[0]`.
+        ratio: μ; float, dimensionless, in (0, 1/4].
     """
     last, right = old.shape[0] - 1, old.shape[1] - 1
     for row in range(cuda.blockIdx.x, new.shape[0], cuda.gridDim.x):
@@ -51,7 +51,7 @@ def heat_step(old, new, first, ratio):
 
 
 def heat_step_reference(old, ratio):
-    """The new grid, with NumPy."""
+    """NumPy reference; returns the new grid."""
     new = old.copy()
     inner = old[1:-1, 1:-1]
     new[1:-1, 1:-1] += ratio * (old[:-2, 1:-1] + old[2:, 1:-1] + old[1:-1, :-2] + old[1:-1, 2:] - 4 * inner)
@@ -61,12 +61,12 @@ def heat_step_reference(old, ratio):
 @synk.parallel(block=128, grid=_grid, broadcast=("old",), inout=("new",))
 @cuda.jit
 def life_step(old, new, first):
-    """One generation.
+    """Advances the cells by one generation.
 
     Args:
         old: integer, shape (n, m), 1 where a cell lives and 0 elsewhere, C-contiguous; broadcast.
-        new: of the same shape and dtype; sharded, written. Not the same array as `old`.
-        first: `synk.OFFSET`.
+        new: shape and dtype of `old`; sharded, written. Must not be the same array as `old`.
+        first: `synk.OFFSET`, the row of `old` that corresponds to `new[0]`.
     """
     n, m = old.shape
     for row in range(cuda.blockIdx.x, new.shape[0], cuda.gridDim.x):
@@ -82,7 +82,7 @@ def life_step(old, new, first):
 
 
 def life_step_reference(old):
-    """The next generation, with NumPy."""
+    """NumPy reference; returns the new grid."""
     shifts = [(i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0)]
     living = sum(np.roll(old, shift, axis=(0, 1)) for shift in shifts)
     return ((living == 3) | ((living == 2) & (old == 1))).astype(old.dtype)

@@ -1,8 +1,8 @@
-"""Every error that synknumba raises on purpose.
+"""Exceptions that synknumba raises.
 
-Each is a `SynkError` and also the built-in it is, so that both `except synk.SynkError` and `except ValueError` work.
-A message gives the argument, what was required, what was got and what to do. All of them pickle, since some are raised on
-a rank and re-raised in the coordinator.
+Each derives from `SynkError` and from the matching built-in exception, so both `except synk.SynkError` and `except ValueError`
+work. A message names the argument, the requirement, the value received and the fix. All of them pickle: some are raised on a
+rank and re-raised in the coordinator.
 """
 
 import linecache
@@ -11,61 +11,61 @@ from dataclasses import dataclass
 
 
 class SynkError(Exception):
-    """The base of all errors of synknumba."""
+    """Base class of all exceptions of synknumba."""
 
 
 class ArgumentError(SynkError, TypeError):
-    """A call's arguments do not fit the function: one is missing, given twice, unknown, or of a type that cannot be passed."""
+    """The arguments of a call do not match the function: missing, given twice, unknown, or of an unsupported type."""
 
 
 class PartitionError(SynkError, ValueError):
-    """The rows cannot be divided as asked: lengths that disagree, or a number of slices or ranks that makes no sense."""
+    """The rows cannot be partitioned: lengths disagree, or the number of slices or ranks is invalid."""
 
 
 class BatchError(SynkError, IndexError):
-    """A `batch` selects rows that do not exist, or none at all, or is not a selection of rows."""
+    """A `batch` selects nonexistent rows or no rows, or is not a row selection."""
 
 
 class DataError(SynkError, ValueError):
-    """A value does not fit a `Data`: its dtype, its number of dimensions or its size."""
+    """A value does not match a `Data` in dtype, number of dimensions or size."""
 
 
 class ReductionError(SynkError, ValueError):
-    """An output's op is unknown, does not suit the dtype, or has nothing to work on."""
+    """The op of an output is unknown, does not support the dtype, or has no values to reduce."""
 
 
 class LaunchError(SynkError, ValueError):
-    """A grid, block or dynamic smem size that CUDA does not accept, or a grid that cannot be derived."""
+    """A grid, block or dynamic shared memory size is invalid in CUDA, or the grid cannot be derived."""
 
 
 class KernelError(SynkError, NotImplementedError):
-    """A kernel uses what this device cannot run; the message names the kernel, the file, the line and the way out."""
+    """A kernel uses a feature that this device does not support; the message gives kernel, file, line and workaround."""
 
 
 class DeviceError(SynkError, RuntimeError):
-    """The device asked for cannot be used: no GPU, a broken CUDA installation, or CUDA initialised before the fork."""
+    """The requested device is unavailable: no GPU, a broken CUDA installation, or CUDA initialised before the fork."""
 
 
 class SharedMemoryError(SynkError, MemoryError):
-    """POSIX shared memory of the size asked for cannot be had."""
+    """POSIX shared memory of the requested size cannot be allocated."""
 
 
 class WorldError(SynkError, RuntimeError):
-    """The call does not fit the state of the world: there is none, there is one already, it is busy, or this is a rank."""
+    """The call is invalid in the world's present state: no world, a second world, a busy world, or a call made on a rank."""
 
 
-class RankDied(WorldError):  # noqa: N818  # the name says what happened; "Error" would add nothing
-    """A rank's process ended while the world was open. All ranks have been ended; every `Data` keeps its contents.
+class RankDied(WorldError):  # noqa: N818  # the name states the event; "Error" would add nothing
+    """A rank's process ended while the world was open. All ranks have been terminated; every `Data` keeps its contents.
 
     Attributes:
-        rank: that died first; None if that is not known, as are the others then.
-        pid: of its process.
-        exitcode: as `subprocess` gives it: the exit code, or minus the number of a signal; None where the process had not ended
-            by itself, as when its GPU was lost.
-        function: the name of the function called.
-        arguments: what was passed, one short text an argument (name, dtype and shape).
-        stack: where the rank was, the innermost frame first, if it crashed and could still tell.
-        stderr: the last lines that the rank wrote there.
+        rank: the rank that died first; None if unknown, as `pid` and `exitcode` are then.
+        pid: the process id of that rank.
+        exitcode: the exit code, or the negated signal number, as in `subprocess`; None if the process did not end by itself, as
+            when its GPU was lost.
+        function: the name of the called function.
+        arguments: a short text per argument (name, dtype and shape).
+        stack: the rank's stack at the crash, innermost frame first; empty if it did not crash or could not report it.
+        stderr: the last lines that the rank wrote to stderr.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class RankDied(WorldError):  # noqa: N818  # the name says what happened; "Error
         self.stderr = stderr
 
 
-class CallTimeout(WorldError, TimeoutError):  # noqa: N818  # as the built-in it is, plus which call
-    """A call took longer than the `timeout` given to `fork()`. All ranks have been ended; every `Data` keeps its contents.
+class CallTimeout(WorldError, TimeoutError):  # noqa: N818  # named as the built-in TimeoutError, plus what timed out
+    """A call exceeded the `timeout` of `fork()`. All ranks have been terminated; every `Data` keeps its contents.
 
     Attributes:
-        stacks: where each rank was that had not answered, by rank: the frames of its code, the innermost first.
+        stacks: for each rank that had not answered, the stack of its code, innermost frame first.
     """
 
     def __init__(self, message: str, *, stacks: Mapping[int, str] | None = None) -> None:
@@ -104,7 +104,7 @@ class CallTimeout(WorldError, TimeoutError):  # noqa: N818  # as the built-in it
 
 @dataclass(frozen=True, slots=True)
 class RankFailure:
-    """One rank's exception, as text that survives pickling whatever the exception was.
+    """One rank's exception as text, which pickles even if the exception does not.
 
     Attributes:
         rank: the rank that raised.
@@ -120,14 +120,14 @@ class RankFailure:
 
 
 class RankError(SynkError, RuntimeError):
-    """A Python exception on one or more ranks. The world stays usable.
+    """A Python exception on one or more ranks. The world remains usable.
 
-    The first rank's original exception is the `__cause__` where it could be pickled.
+    `__cause__` is the first rank's original exception if that could be pickled.
 
     Attributes:
-        failures: every rank that raised, in rank order.
-        function: the name of the function called.
-        arguments: what was passed, one short text an argument (name, dtype and shape).
+        failures: the failure of each rank that raised, in rank order.
+        function: the name of the called function.
+        arguments: a short text per argument (name, dtype and shape).
     """
 
     def __init__(self, function: str, arguments: tuple[str, ...], failures: tuple[RankFailure, ...]) -> None:
@@ -137,7 +137,7 @@ class RankError(SynkError, RuntimeError):
         super().__init__(function, arguments, failures)
 
     def __str__(self) -> str:
-        """Lists the call and every rank's traceback."""
+        """Returns the call and the traceback of every rank."""
         ranks = ", ".join(str(failure.rank) for failure in self.failures)
         first = self.failures[0]
         lines = [f"{self.function}({', '.join(self.arguments)}) raised on rank {ranks}: {first.type_name}: {first.message}"]
@@ -151,14 +151,14 @@ class RankError(SynkError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What one thread of a kernel did, and where.
+    """An access or a wait by one kernel thread, with its source location.
 
     Attributes:
         what: "read", "write", "atomic", "waits" or "ended".
-        thread: the thread's index in its block, x first.
-        block: the block's index in the grid, x first.
+        thread: `threadIdx` as (x, y, z).
+        block: `blockIdx` as (x, y, z).
         function: the name of the kernel or device function.
-        filename: the file it is defined in.
+        filename: the file that defines the function.
         line: the line in that file; 0 for a thread that has ended.
     """
 
@@ -170,7 +170,7 @@ class Access:
     line: int
 
     def __str__(self) -> str:
-        """The access in one line, and the source line below it."""
+        """Returns the access on one line and the source line below it."""
         place = f"threadIdx={self.thread} blockIdx={self.block}"
         if not self.line:
             return f"{self.what:<6} {place}"
@@ -180,16 +180,16 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One mistake that was seen while a kernel ran.
+    """An error detected while a kernel ran.
 
     Attributes:
-        error: the class of the error that reports it when it stands alone.
-        summary: what is wrong.
-        accesses: the threads that took part; the one that ran first comes first.
-        advice: what to do.
-        array: the name of the array; empty if there is none.
+        error: the exception class for this kind of finding.
+        summary: the description of the error.
+        accesses: the accesses involved, in execution order.
+        advice: the suggested fix.
+        array: the name of the array; empty if no array is involved.
         index: the element's index in that array.
-        times: how often it was seen, at other elements and in other threads too.
+        times: the number of occurrences, including other elements and threads.
     """
 
     error: type["KernelCheckError"]
@@ -201,17 +201,17 @@ class Finding:
     times: int = 1
 
     def __str__(self) -> str:
-        """All of it, over several lines."""
+        """Returns the finding as several lines of text."""
         more = f" ({self.times} times)" if self.times > 1 else ""
         return "\n".join([self.summary + more, *(f"    {access}" for access in self.accesses), f"    {self.advice}"])
 
 
 class KernelCheckError(SynkError, RuntimeError):
-    """`simt.debug` or `simt.check` has found mistakes in a kernel; the class is that of the first.
+    """`simt.debug` or `simt.check` found errors in a kernel. The subclass raised is that of the first finding.
 
     Attributes:
         kernel: the kernel's name.
-        findings: every mistake, in the order in which they were first seen.
+        findings: all findings, in order of first occurrence.
     """
 
     def __init__(self, kernel: str, findings: tuple[Finding, ...]) -> None:
@@ -220,7 +220,7 @@ class KernelCheckError(SynkError, RuntimeError):
         super().__init__(kernel, findings)
 
     def __str__(self) -> str:
-        """Lists the findings."""
+        """Returns the findings as a numbered list."""
         if len(self.findings) == 1:
             return f"{self.kernel}: {self.findings[0]}"
         numbered = (f"{number}. {finding}" for number, finding in enumerate(self.findings, 1))
@@ -228,16 +228,16 @@ class KernelCheckError(SynkError, RuntimeError):
 
 
 class BoundsError(KernelCheckError, IndexError):
-    """A thread of a kernel used an index outside of an array."""
+    """A kernel thread used an out-of-bounds index."""
 
 
 class RaceError(KernelCheckError):
-    """Two threads of a kernel used the same element, one of them wrote it, and nothing orders the two."""
+    """Two kernel threads accessed the same element without synchronisation, and at least one of them wrote it."""
 
 
 class DivergenceError(KernelCheckError):
-    """Threads of a kernel that must meet at one barrier, or in one warp operation, did not."""
+    """Kernel threads did not all reach the same barrier or warp operation."""
 
 
 class UninitializedError(KernelCheckError):
-    """A thread of a kernel read an element of a shared or local array that nothing had been written to."""
+    """A kernel thread read an element of a shared or local array before any write to it."""

@@ -1,4 +1,4 @@
-"""The words shared by all layers: small values without behaviour."""
+"""Type aliases and small value types shared by all layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Block: TypeAlias = int | tuple[int, ...]
 
 
 class Span(NamedTuple):
-    """The part of an index range that one launch gets: the indices start, start + 1, …, stop − 1."""
+    """One launch's part of an index range: the indices start, start + 1, …, stop − 1."""
 
     start: int
     stop: int
@@ -31,12 +31,12 @@ class Span(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class UserOp:
-    """An op that is a function of the user's.
+    """A user-defined reduction op.
 
     Attributes:
-        function: of two numbers, associative; a plain function, which kernels can call.
-        identity: what changes nothing; None where nothing starts from it.
-        number: of no other op; ranks know it by this.
+        function: an associative plain function of two numbers, callable from kernels.
+        identity: the identity element; None if no reduction starts from one.
+        number: unique id, by which ranks recognise the op.
     """
 
     function: Callable[[Any, Any], Any]
@@ -44,11 +44,11 @@ class UserOp:
     number: int
 
     def __repr__(self) -> str:
-        """The function's name."""
+        """Returns the function's name."""
         return self.function.__name__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Sent twice, it is one op there as well, whose kernel is compiled once."""
+        """Unpickles to the same object each time, so that a rank compiles the op's kernel once."""
         return _known_op, (self.function, self.identity, self.number)
 
 
@@ -66,14 +66,14 @@ Op: TypeAlias = NamedOp | UserOp | None
 
 
 class Extremum(NamedTuple):
-    """The best value, and the row that has it: its index in the data. Arrays of one shape where a row has several values."""
+    """The best value and the index of its row in the data; two arrays of equal shape if a row has several values."""
 
     value: Any
     row: Any
 
 
 class RankConstant(Enum):
-    """A value that differs between ranks or slices and is filled in there."""
+    """Placeholder for a value that each rank fills in for itself or for a slice."""
 
     RANK = "rank"
     WORLD_SIZE = "world_size"
@@ -81,7 +81,7 @@ class RankConstant(Enum):
     SLICE = "slice"
 
     def __repr__(self) -> str:
-        """Reads as the user writes it."""
+        """Returns the user's spelling."""
         return f"synk.{self.name}"
 
 

@@ -1,4 +1,4 @@
-"""Random numbers that depend on nothing but (seed, index, draw): the same on 1 and on 8 ranks, on cores and on GPUs.
+"""Counter-based random numbers, pure functions of (seed, index, draw): equal for any number of ranks, on CPUs and GPUs.
 
     @synk.parallel(outputs={"inside": synk.output("sum", shape=(), dtype="int64")})
     @cuda.jit
@@ -11,19 +11,19 @@
                 n += 1
         cuda.atomic.add(inside, 0, n)
 
-There is no state to set up, keep or pass on. Each call encrypts a counter made of its arguments, by Philox-4x32-10 of
-J. Salmon, M. Moraes, R. Dror and D. Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC11), with the seed as the key:
+The generators are stateless. Each call encrypts a counter made of its arguments, with the seed as the key, using Philox-4x32-10
+of J. Salmon, M. Moraes, R. Dror and D. Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC11):
 
     key        seed, low half | seed, high half
     counter    index, low | index, high | draw, low | draw, bits 32 to 55, below the purpose's 8 bits
 
-`index` is the global row (not the row of a shard or slice), `draw` counts the numbers that a row uses. Every function has a
-purpose of its own, so two calls give unrelated numbers if they differ in anything: in function, seed, index or draw. Seed and
-index are taken modulo 2^64, draw modulo 2^56. A purpose never changes: it is part of what a seed means.
+`index` is the global row (not the row within a shard or slice), `draw` counts the numbers that a row uses. Each function has
+its own purpose number, so two calls return unrelated numbers if they differ in function, seed, index or draw. Seed and index
+are taken modulo 2^64, draw modulo 2^56. Purpose numbers never change: the stream of a seed depends on them.
 
-The functions work in kernels for both devices, in njit functions, and in plain Python, there also on NumPy arrays, which are
-broadcast. Integers and uniform numbers are the same everywhere, to the last bit. Numbers that go through a logarithm or a
-cosine may differ in the last digits, as those functions do from one processor to another.
+The functions work in kernels for both devices, in njit functions, and in plain Python, where they also accept NumPy arrays and
+broadcast them. Integers and uniform numbers are bitwise identical everywhere. Numbers computed with a logarithm or cosine may
+differ in the last digits, as these functions do between processors.
 """
 
 import functools
@@ -41,24 +41,24 @@ R = TypeVar("R")
 
 Integers = Any  # an int, a NumPy integer, or an array of integers
 
-# Numba makes float64 of an int64 and a uint64, so every constant that meets a word is a uint64 too.
+# Numba promotes int64 with uint64 to float64, so every constant combined with a word is a uint64.
 _HALF: Final = np.uint64(32)
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _DRAW_HIGH: Final = np.uint64(0xFFFFFF)
 
-# The multipliers and the steps of the key, of the paper's table 2 and its reference implementation.
+# Multipliers and key increments, from the paper's table 2 and its reference implementation.
 _MULTIPLY_0: Final = np.uint64(0xD2511F53)
 _MULTIPLY_2: Final = np.uint64(0xCD9E8D57)
 _STEP_0: Final = np.uint64(0x9E3779B9)  # the golden ratio
 _STEP_1: Final = np.uint64(0xBB67AE85)  # sqrt(3) - 1
 _PHILOX_ROUNDS: Final = 10
 
-_PARITY: Final = np.uint64(0x1BD11BDAA9FC1A22)  # Threefish's, so that no key is all zeros
+_PARITY: Final = np.uint64(0x1BD11BDAA9FC1A22)  # key-schedule parity of Threefish, which prevents an all-zero key
 _ONE, _TWO, _THREE, _FOUR, _FIVE = (np.uint64(n) for n in range(1, 6))
 _WORD: Final = np.uint64(64)
 
-_FRACTION: Final = np.uint64(11)  # 64 bits less the 53 of a float64
-_FRACTION32: Final = np.uint64(8)  # 32 bits less the 24 of a float32
+_FRACTION: Final = np.uint64(11)  # 64 bits minus the 53 of a float64 significand
+_FRACTION32: Final = np.uint64(8)  # 32 bits minus the 24 of a float32 significand
 _ULP: Final = 2.0**-53
 _ULP32: Final = np.float32(2.0**-24)
 _STEP32: Final = np.float32(2.0**-32)
@@ -67,17 +67,17 @@ _TURN: Final = 2.0 * np.pi
 _TURN32: Final = np.float32(_TURN)
 _MINUS_TWO32: Final = np.float32(-2.0)
 
-# The 8 high bits of the counter. `bits4` is plain Philox with a 64-bit draw below 2^56, so it has none.
+# Purpose numbers, the counter's 8 high bits. `bits4` has 0: it is plain Philox with a 64-bit draw below 2^56.
 _BITS4, _UNIFORM, _UNIFORM32, _UNIFORM2, _UNIFORM4, _NORMAL, _NORMAL32, _NORMAL2, _NORMAL4, _EXPONENTIAL, _RANDINT = (
     np.uint64(purpose << 24) for purpose in range(11)
 )
 
 
 def _for_kernels(body: Callable[P, R]) -> Callable[P, R]:
-    """Makes a function of integers callable in compiled code for any device, and in Python.
+    """Makes a function of integers callable from compiled code for any device and from Python.
 
-    An overload for Numba's target "generic" is what numba.njit, numba.cuda and numba-cuda all look up, and making it imports
-    nothing of CUDA. The body is written for Numba and for NumPy alike.
+    numba.njit, numba.cuda and numba-cuda all look up overloads for Numba's target "generic", and registering one imports
+    nothing of CUDA. The body must be valid in both Numba and NumPy.
     """
 
     @functools.wraps(body)
@@ -85,13 +85,13 @@ def _for_kernels(body: Callable[P, R]) -> Callable[P, R]:
         with np.errstate(over="ignore"):  # 64-bit words wrap around
             return body(*args, **kwargs)
 
-    # Inlined, a loop over rows becomes vector code; LLVM by itself finds ten rounds too long.
+    # Inlining lets LLVM vectorise a loop over rows; by default it considers ten rounds too long to inline.
     overload(function, jit_options={"forceinline": True}, strict=False)(lambda *args, **kwargs: body)
     return function
 
 
 def _word64(value: Integers) -> Any:
-    """An integer modulo 2^64, as unsigned numbers."""
+    """Returns an integer or integer array modulo 2^64, as uint64."""
     if isinstance(value, int) and not isinstance(value, bool):
         return np.uint64(value & 0xFFFFFFFFFFFFFFFF)
     array = np.asarray(value)
@@ -104,11 +104,11 @@ def _word64(value: Integers) -> Any:
 def _compiled_word64(value: Any) -> Any:
     if not isinstance(value, types.Integer):
         raise NumbaTypeError(f"seed, index, draw and bounds must be integers, but one is {value}. Convert it with int()")
-    return lambda value: np.uint64(value)  # noqa: PLW0108  # Numba wants a function of Python's
+    return lambda value: np.uint64(value)  # noqa: PLW0108  # an overload must return a Python function
 
 
 def _elementwise(of_arrays: Callable[[Any], Any], of_numbers: Callable[[float], float]) -> Callable[[Any], Any]:
-    """A function that is NumPy's in Python and math's in kernels, where not all of NumPy's are known."""
+    """Returns a function that is NumPy's in Python and `math`'s in kernels, which support only part of NumPy."""
 
     def function(x: Any) -> Any:
         return of_arrays(x)
@@ -128,7 +128,7 @@ _sin = _elementwise(np.sin, math.sin)
 
 @_for_kernels
 def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """The ten rounds. All words are uint64 with a zero upper half: products of 32-bit words need the room."""
+    """Applies the ten rounds. Words are uint64 with a zero upper half, so products of 32-bit words do not overflow."""
     for _ in range(_PHILOX_ROUNDS):
         p0 = _MULTIPLY_0 * c0
         p2 = _MULTIPLY_2 * c2
@@ -142,15 +142,15 @@ def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 def philox4x32(
     counter0: Integers, counter1: Integers, counter2: Integers, counter3: Integers, key0: Integers, key1: Integers
 ) -> Any:
-    """One block of Philox-4x32-10, as Random123 defines it, for streams that are laid out in another way.
+    """Returns one block of Philox-4x32-10, as defined by Random123, for streams with a custom counter layout.
 
     Args:
-        counter0: the lowest of the counter's four words, modulo 2^32.
-        counter1: the next one.
-        counter2: the next one.
-        counter3: the highest one.
-        key0: the lower of the key's two words, modulo 2^32.
-        key1: the higher one.
+        counter0: word 0 of the counter, the lowest, modulo 2^32.
+        counter1: word 1 of the counter.
+        counter2: word 2 of the counter.
+        counter3: word 3 of the counter, the highest.
+        key0: low word of the key, modulo 2^32.
+        key1: high word of the key.
 
     Returns:
         Four uint32.
@@ -177,20 +177,20 @@ def _four_rounds(x0: Any, x1: Any, by0: Any, by1: Any, by2: Any, by3: Any) -> An
     return x0, x1
 
 
-# How far Threefry-2x64 rotates, in rounds 0 to 3 and 4 to 7, and so on in turns; the paper's table 4.
+# Rotation distances of Threefry-2x64 in rounds 0 to 3 and 4 to 7, then alternating; the paper's table 4.
 _EVEN_0, _EVEN_1, _EVEN_2, _EVEN_3 = (np.uint64(bits) for bits in (16, 42, 12, 31))
 _ODD_0, _ODD_1, _ODD_2, _ODD_3 = (np.uint64(bits) for bits in (16, 32, 24, 21))
 
 
 @_for_kernels
 def threefry2x64(counter0: Integers, counter1: Integers, key0: Integers, key1: Integers) -> Any:
-    """One block of Threefry-2x64-20, as Random123 defines it: additions and rotations, where Philox multiplies.
+    """Returns one block of Threefry-2x64-20, as defined by Random123: additions and rotations in place of multiplications.
 
     Args:
-        counter0: the lower of the counter's two words, modulo 2^64.
-        counter1: the higher one.
-        key0: the lower of the key's two words, modulo 2^64.
-        key1: the higher one.
+        counter0: low word of the counter, modulo 2^64.
+        counter1: high word of the counter.
+        key0: low word of the key, modulo 2^64.
+        key1: high word of the key.
 
     Returns:
         Two uint64.
@@ -211,7 +211,7 @@ def threefry2x64(counter0: Integers, counter1: Integers, key0: Integers, key1: I
 
 @_for_kernels
 def _block(seed: Integers, index: Integers, draw: Integers, purpose: Any) -> Any:
-    """The four words of a call; see the module's picture of key and counter."""
+    """Returns the four random words of a call; the module docstring shows the layout of key and counter."""
     s, i, d = _word64(seed), _word64(index), _word64(draw)
     last = ((d >> _HALF) & _DRAW_HIGH) | purpose
     return _philox(i & _LOW, i >> _HALF, d & _LOW, last, s & _LOW, s >> _HALF)
@@ -219,7 +219,7 @@ def _block(seed: Integers, index: Integers, draw: Integers, purpose: Any) -> Any
 
 @_for_kernels
 def bits4(seed: Integers, index: Integers, draw: Integers) -> Any:
-    """Four uint32 of 32 random bits: Philox of the plain counter (index, draw)."""
+    """Returns four random uint32: Philox of the plain counter (index, draw)."""
     w0, w1, w2, w3 = _block(seed, index, draw, _BITS4)
     return np.uint32(w0), np.uint32(w1), np.uint32(w2), np.uint32(w3)
 
@@ -229,24 +229,24 @@ def bits4(seed: Integers, index: Integers, draw: Integers) -> Any:
 
 @_for_kernels
 def _fraction(low: Any, high: Any) -> Any:
-    """A float64 in [0, 1), of the 53 highest of 64 bits."""
+    """Returns a float64 in [0, 1) from the 53 highest of 64 bits."""
     return np.float64(((high << _HALF) | low) >> _FRACTION) * _ULP
 
 
 @_for_kernels
 def _fraction32(word: Any) -> Any:
-    """A float32 in [0, 1), of the 24 highest of 32 bits."""
+    """Returns a float32 in [0, 1) from the 24 highest of 32 bits."""
     return np.float32(np.int32(word >> _FRACTION32)) * _ULP32
 
 
 @_for_kernels
 def uniform(seed: Integers, index: Integers, draw: Integers) -> Any:
-    """A float64 in [0, 1): one of the 2^53 multiples of 2^-53, each as likely as the others.
+    """Returns a float64 in [0, 1): one of the 2^53 multiples of 2^-53, with equal probability.
 
     Args:
-        seed: which stream; one number for a whole simulation.
+        seed: the stream; usually one seed per simulation.
         index: the global row.
-        draw: how many numbers of this function the row has used before.
+        draw: the number of previous draws of this row from this function.
 
     Example:
         >>> uniform(7, np.arange(3), 0).round(4)
@@ -258,21 +258,21 @@ def uniform(seed: Integers, index: Integers, draw: Integers) -> Any:
 
 @_for_kernels
 def uniform32(seed: Integers, index: Integers, draw: Integers) -> Any:
-    """A float32 in [0, 1): one of the 2^24 multiples of 2^-24, each as likely as the others."""
+    """Returns a float32 in [0, 1): one of the 2^24 multiples of 2^-24, with equal probability."""
     w0, _, _, _ = _block(seed, index, draw, _UNIFORM32)
     return _fraction32(w0)
 
 
 @_for_kernels
 def uniform2(seed: Integers, index: Integers, draw: Integers) -> Any:
-    """Two float64 as of `uniform`, for the price of one."""
+    """Returns two float64 distributed as in `uniform`, at the cost of one."""
     w0, w1, w2, w3 = _block(seed, index, draw, _UNIFORM2)
     return _fraction(w0, w1), _fraction(w2, w3)
 
 
 @_for_kernels
 def uniform4(seed: Integers, index: Integers, draw: Integers) -> Any:
-    """Four float32 as of `uniform32`, for the price of one."""
+    """Returns four float32 distributed as in `uniform32`, at the cost of one."""
     w0, w1, w2, w3 = _block(seed, index, draw, _UNIFORM4)
     return _fraction32(w0), _fraction32(w1), _fraction32(w2), _fraction32(w3)
 
@@ -282,10 +282,10 @@ def uniform4(seed: Integers, index: Integers, draw: Integers) -> Any:
 
 @_for_kernels
 def _normal_pair(w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
-    """Two normal float64 by the method of G. Box and M. Muller (1958).
+    """Returns two normal float64, by the Box-Muller transform (G. Box and M. Muller, 1958).
 
-    It takes two uniform numbers, which is what a block has, and all threads go the same way: loops become vector code. The
-    inverse of the distribution function has formulas for the middle and for the tails, of which a warp mostly takes both.
+    It needs two uniform numbers, which is what one block yields, and is branch-free, so loops vectorise. Inversion of the
+    distribution function has separate branches for centre and tails, and most warps would execute both.
     """
     radius = _sqrt(-2.0 * _log(1.0 - _fraction(w0, w1)))  # 1 - u is exact and in (0, 1]
     angle = _TURN * _fraction(w2, w3)
@@ -294,7 +294,7 @@ def _normal_pair(w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
 
 @_for_kernels
 def _normal_pair32(w0: Any, w1: Any) -> Any:
-    """Two normal float32. The radius takes all 32 bits: with 24 of them it would end at 5.8, with 32 at 6.8."""
+    """Returns two normal float32. The radius uses all 32 bits: its maximum is 6.8, against 5.8 with 24 bits."""
     radius = _sqrt(_MINUS_TWO32 * _log(np.float32(w0) * _STEP32 + _HALF_STEP32))
     angle = _TURN32 * _fraction32(w1)
     return radius * _cos(angle), radius * _sin(angle)
@@ -302,28 +302,28 @@ def _normal_pair32(w0: Any, w1: Any) -> Any:
 
 @_for_kernels
 def normal(seed: Integers, index: Integers, draw: Integers) -> Any:
-    """A float64 of the standard normal distribution, at most 8.6 from zero (beyond that lies one number in 10^17)."""
+    """Returns a standard normal float64 with magnitude at most 8.6 (exact tail probability 10^-17)."""
     w0, w1, w2, w3 = _block(seed, index, draw, _NORMAL)
     return _normal_pair(w0, w1, w2, w3)[0]
 
 
 @_for_kernels
 def normal32(seed: Integers, index: Integers, draw: Integers) -> Any:
-    """A float32 of the standard normal distribution, at most 6.8 from zero (beyond that lies one number in 10^11)."""
+    """Returns a standard normal float32 with magnitude at most 6.8 (exact tail probability 10^-11)."""
     w0, w1, _, _ = _block(seed, index, draw, _NORMAL32)
     return _normal_pair32(w0, w1)[0]
 
 
 @_for_kernels
 def normal2(seed: Integers, index: Integers, draw: Integers) -> Any:
-    """Two float64 as of `normal`, for little more than the price of one."""
+    """Returns two float64 distributed as in `normal`, at little more than the cost of one."""
     w0, w1, w2, w3 = _block(seed, index, draw, _NORMAL2)
     return _normal_pair(w0, w1, w2, w3)
 
 
 @_for_kernels
 def normal4(seed: Integers, index: Integers, draw: Integers) -> Any:
-    """Four float32 as of `normal32`, for little more than the price of two."""
+    """Returns four float32 distributed as in `normal32`, at little more than the cost of two."""
     w0, w1, w2, w3 = _block(seed, index, draw, _NORMAL4)
     z0, z1 = _normal_pair32(w0, w1)
     z2, z3 = _normal_pair32(w2, w3)
@@ -332,16 +332,16 @@ def normal4(seed: Integers, index: Integers, draw: Integers) -> Any:
 
 @_for_kernels
 def exponential(seed: Integers, index: Integers, draw: Integers) -> Any:
-    """A float64 of the exponential distribution with mean 1, from 0 to 36.8."""
+    """Returns a float64 from the exponential distribution with mean 1, in [0, 36.8]."""
     w0, w1, _, _ = _block(seed, index, draw, _EXPONENTIAL)
-    return 0.0 - _log(1.0 - _fraction(w0, w1))  # 0 - x, for -x of 0 is -0
+    return 0.0 - _log(1.0 - _fraction(w0, w1))  # 0 - x, as -x of 0 is -0
 
 
 @_for_kernels
 def _carried(product: Any, other: Any, carry: Any) -> Any:
-    """What a column of a long multiplication hands on: two products of 32-bit digits and what came from the column before.
+    """Returns the carry out of a column of a long multiplication: two products of 32-bit digits plus the carry in.
 
-    No sum overflows: a product is at most (2^32 - 1)^2, which leaves room for one more digit.
+    No sum overflows: a product is at most (2^32 - 1)^2, which leaves room for another 32-bit digit.
     """
     one = product + (carry & _LOW)
     both = other + (one & _LOW)
@@ -350,7 +350,7 @@ def _carried(product: Any, other: Any, carry: Any) -> Any:
 
 @_for_kernels
 def _scaled(count: Any, w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
-    """The integer part of count w / 2^128, for the 128-bit number w of these words. Wider products would not be vector code."""
+    """Returns floor(count w / 2^128) for the 128-bit number w of these words. Wider products would not vectorise."""
     n0, n1 = count & _LOW, count >> _HALF
     carry = n0 * w0 >> _HALF
     carry = _carried(n1 * w0, n0 * w1, carry)
@@ -360,7 +360,7 @@ def _scaled(count: Any, w0: Any, w1: Any, w2: Any, w3: Any) -> Any:
 
 
 def _check_bounds(low: Integers, high: Integers) -> None:
-    """Only in Python: kernels do not raise."""
+    """Checks low < high in Python; does nothing in kernels, which do not raise."""
     if np.any(np.asarray(low) >= np.asarray(high)):
         raise ValueError(f"high must be larger than low, but low is {low} and high is {high}")
 
@@ -372,19 +372,19 @@ def _compiled_check_bounds(low: Any, high: Any) -> Any:
 
 @_for_kernels
 def randint(seed: Integers, index: Integers, draw: Integers, low: Integers, high: Integers) -> Any:
-    """An int64 in [low, high), any range of int64.
+    """Returns an int64 in [low, high), for any range of int64.
 
-    It is low + floor((high - low) b / 2^128) with 128 random bits b: all values are equally likely, to 1 part in 2^64.
+    The result is low + floor((high - low) b / 2^128) with 128 random bits b: values are equally likely to 1 part in 2^64.
 
     Args:
-        seed: as of `uniform`.
-        index: as of `uniform`.
-        draw: as of `uniform`.
+        seed: the stream, as in `uniform`.
+        index: the global row.
+        draw: the number of previous draws of this row from this function.
         low: the smallest value.
-        high: one more than the largest value. In a kernel, where `high` is not larger than `low`, the result is `low`.
+        high: one more than the largest value. If `high` ≤ `low`, a kernel returns `low`.
 
     Raises:
-        ValueError: in Python, where `high` is not larger than `low`.
+        ValueError: `high` ≤ `low`, in Python.
     """
     _check_bounds(low, high)
     start, count = _word64(low), (_word64(high) - _word64(low)) * np.uint64(low < high)

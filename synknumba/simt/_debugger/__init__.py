@@ -1,1 +1,1 @@
-"""Kernels run in Python, thread by thread: `debug` and `check`."""
+"""Kernel debugger: runs kernels in Python, thread by thread, for `debug` and `check`."""

@@ -1,8 +1,8 @@
-"""Arithmetic of a kernel that runs in Python, with the types that Numba gives it.
+"""Arithmetic with Numba's type promotion, for kernels that run in Python.
 
-Python and NumPy promote otherwise than Numba: `uint8 + uint8` wraps around in NumPy and is a uint64 in a kernel,
-`float32 * 2.0` stays float32 in NumPy and is a float64 in a kernel, and Python's integers never wrap around. So every operator
-of the user's code goes through `binary` or `unary`, which ask Numba's own typing for the types of operands and result.
+Python and NumPy promote differently from Numba: `uint8 + uint8` wraps around in NumPy and is a uint64 in a kernel,
+`float32 * 2.0` stays float32 in NumPy and is a float64 in a kernel, and Python integers never wrap around. Every operator in
+user code is therefore routed through `binary` or `unary`, which look up operand and result types in Numba's typing context.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ _ALL_BITS: Final = (1 << 64) - 1
 
 
 def scalar_type(value: object) -> type[np.generic] | None:
-    """The NumPy scalar type that a number has in a kernel; None for what is no number."""
+    """Returns the NumPy scalar type that a number has in a kernel; None for anything else."""
     kind = type(value)
     if kind in _PLAIN:
         return np.uint64 if kind is int and value >= _INT64_END else _PLAIN[kind]  # type: ignore[operator]
@@ -45,7 +45,7 @@ def scalar_type(value: object) -> type[np.generic] | None:
 
 @functools.cache
 def _result_type(operation: Operation, *operands: type[np.generic]) -> type[np.generic] | None:
-    """The type of the result, which is also that to which Numba converts the operands; None if it knows no such operation."""
+    """Returns the result type, to which Numba also converts the operands; None if Numba does not define the operation."""
     context = cpu_target.typing_context
     context.refresh()
     try:
@@ -59,7 +59,7 @@ def _result_type(operation: Operation, *operands: type[np.generic]) -> type[np.g
 
 
 def convert(value: Any, kind: type[np.generic]) -> Any:
-    """A number as a NumPy scalar of a type; integers wrap around, as in C."""
+    """Returns a number as a NumPy scalar of type `kind`; integers wrap around, as in C."""
     if type(value) is kind:
         return value
     if issubclass(kind, np.floating) and not isinstance(value, (complex, np.complexfloating)):
@@ -72,10 +72,10 @@ def convert(value: Any, kind: type[np.generic]) -> Any:
 
 
 def binary(operation: Operation, left: Any, right: Any) -> Any:
-    """`left <operation> right` in Numba's types.
+    """Returns `left <operation> right`, computed in Numba's types.
 
     Raises:
-        ZeroDivisionError: an integer is divided by zero, which on a GPU gives any number.
+        ZeroDivisionError: integer division by zero, whose result on a GPU is undefined.
     """
     if type(left) is int and type(right) is int and operation in _PYTHON_EXACT:
         result = operation(left, right)
@@ -91,7 +91,7 @@ def binary(operation: Operation, left: Any, right: Any) -> Any:
 
 
 def unary(operation: Operation, value: Any) -> Any:
-    """`<operation> value` in Numba's types."""
+    """Returns `<operation> value`, computed in Numba's types."""
     if type(value) is int or type(value) is float:
         return operation(value)
     kind = scalar_type(value)
@@ -100,24 +100,24 @@ def unary(operation: Operation, value: Any) -> Any:
         return operation(value)
     if kind is np.bool_ and result is not np.bool_:
         value = np.int8(value)
-    return convert(operation(value), result)  # Numba too negates first, and widens then
+    return convert(operation(value), result)  # Numba also applies the operation before widening
 
 
 def update_element(array: Any, index: Any, operation: Operation, value: Any) -> None:
-    """`array[index] <operation>= value`."""
+    """Executes `array[index] <operation>= value`."""
     array[index] = binary(operation, array[index], value)
 
 
 def update_attribute(record: Any, name: str, operation: Operation, value: Any) -> None:
-    """`record.name <operation>= value`."""
+    """Executes `record.name <operation>= value`."""
     setattr(record, name, binary(operation, getattr(record, name), value))
 
 
-# ---- functions that a kernel calls by their Python names
+# ---- Python built-ins and functions of `math`
 
 
 def _unified(values: tuple[Any, ...], chosen: Any) -> Any:
-    """The chosen one of several numbers, in the type that holds all of them."""
+    """Returns `chosen`, one of `values`, in the type to which Numba unifies them."""
     kinds = [scalar_type(value) for value in values]
     if None in kinds or len(set(kinds)) == 1:
         return chosen
@@ -149,12 +149,12 @@ def _pow(base: Any, exponent: Any) -> Any:
     return binary(operator.pow, base, exponent)
 
 
-# What NumPy calls the functions of `math` that fail at a pole or overflow, where CUDA's return inf or NaN.
+# NumPy's names of `math` functions that raise at a pole or on overflow, where CUDA returns inf or NaN.
 _NUMPY_NAMES: Final = {"acos": "arccos", "asin": "arcsin", "acosh": "arccosh", "atanh": "arctanh", "pow": "power"}
 
 
 def math_function(name: str) -> Callable[..., Any]:
-    """A function of `math` as CUDA has it: float32 stays float32, and no argument is an error."""
+    """Returns a `math` function with CUDA's behaviour: float32 in, float32 out, and no argument raises."""
     exact: Callable[..., Any] = getattr(math, name)
     numpy = getattr(np, _NUMPY_NAMES.get(name, name), None)
 
@@ -174,7 +174,7 @@ def math_function(name: str) -> Callable[..., Any]:
     return function
 
 
-# By identity: the functions of a kernel that stand for others here.
+# Replacements for functions that a kernel calls, keyed by the id of the original.
 CALLS: Final[dict[int, Callable[..., Any]]] = {
     id(max): _max,
     id(min): _min,
@@ -194,46 +194,46 @@ for _kind, _c in ((np.float32, ctypes.c_float), (np.float64, ctypes.c_double)):
 
 
 def fma(a: Any, b: Any, c: Any) -> Any:
-    """`a * b + c`, rounded once."""
+    """Returns `a * b + c`, rounded once."""
     kind = np.float32 if all(type(value) is np.float32 for value in (a, b, c)) else np.float64
     return kind(_FMA[kind](float(a), float(b), float(c)))
 
 
 def cbrt(value: Any) -> Any:
-    """The cube root."""
+    """Returns the cube root."""
     return np.cbrt(value if type(value) is np.float32 else np.float64(value))
 
 
 def _bits(value: Any) -> tuple[int, int]:
-    """An integer's bits as a number that is not negative, and how many they are."""
+    """Returns an integer's bits as a non-negative number, and its width in bits."""
     width = 8 * np.dtype(scalar_type(value) or np.int64).itemsize
     return int(value) & ((1 << width) - 1), width
 
 
 def popc(value: Any) -> int:
-    """The number of set bits."""
+    """Returns the number of set bits."""
     return _bits(value)[0].bit_count()
 
 
 def brev(value: Any) -> Any:
-    """The bits in reverse order: of a uint64 all 64, of any other integer the low 32, which is what CUDA makes of an int64."""
+    """Reverses the bits: all 64 of a uint64, the low 32 of any other integer, as CUDA does for an int64."""
     kind, width = (np.uint64, 64) if scalar_type(value) is np.uint64 else (np.uint32, 32)
     bits = int(value) & ((1 << width) - 1)
     return kind(int(f"{bits:0{width}b}"[::-1], 2))
 
 
 def clz(value: Any) -> int:
-    """The number of zero bits above the highest set bit."""
+    """Returns the number of leading zero bits."""
     bits, width = _bits(value)
     return width - bits.bit_length()
 
 
 def ffs(value: Any) -> int:
-    """The place of the lowest set bit, counted from 1; 0 if there is none."""
+    """Returns the position of the lowest set bit, counted from 1; 0 if there is none."""
     bits, _ = _bits(value)
     return (bits & -bits).bit_length()
 
 
 def selp(condition: Any, a: Any, b: Any) -> Any:
-    """`a` where the condition holds, else `b`."""
+    """Returns `a` if the condition holds, else `b`, in the type to which Numba unifies them."""
     return _unified((a, b), a if condition else b)

@@ -1,8 +1,8 @@
-"""The arrays that a kernel running in Python sees.
+"""Tracked arrays for kernels that run in Python.
 
-An `Array` is an ordinary `ndarray` on the same memory, so that `p x` in a debugger, `.shape`, `.T` and slices are NumPy's own.
-It only tells a `Watch` of each access to elements, and of an index outside of the array. What a view shows is found by its
-address, so views and slices need no bookkeeping.
+An `Array` is an ordinary `ndarray` on the same memory, so `p x` in a debugger, `.shape`, `.T` and slices are NumPy's own. It
+notifies a `Watch` of each element access and of each out-of-bounds index. Elements are identified by address, so views and
+slices need no bookkeeping.
 """
 
 from abc import ABC, abstractmethod
@@ -14,54 +14,54 @@ import numpy as np
 
 from synknumba.simt._debugger.arithmetic import convert
 
-# Fills new shared and local memory, as it holds anything at all on a GPU: NaN in floats, and this byte elsewhere.
+# Fill byte of new shared and local memory, which is undefined on a GPU; floats are filled with NaN.
 POISON: Final = 0xCD
 
 
 class Watch(ABC):
-    """What is told of the accesses to arrays."""
+    """Observer of array accesses."""
 
     @abstractmethod
     def outside(self, array: "Array", index: Any, what: str) -> None:
-        """An index is outside of the array; `what` is "read" or "write". It raises, or the access is left out."""
+        """Handles an out-of-bounds "read", "write" or "atomic": raises, or returns to have the access skipped."""
 
     def read(self, array: "Array", index: Any) -> None:
-        """An element, or a part of the array, is read."""
+        """Handles a read of an element or a part of the array."""
 
     def write(self, array: "Array", index: Any, value: Any) -> None:
-        """An element, or a part of the array, is about to be written; the index is within the array."""
+        """Handles a write to an element or a part of the array, before it happens; the index is in bounds."""
 
     def atomic(self, array: "Array", index: Any) -> None:
-        """An element is about to be changed by an atomic operation."""
+        """Handles an atomic operation on an element, before it happens."""
 
 
 class TrackedMemory:
-    """One piece of memory: an argument's, a shared array's or a local array's.
+    """The memory of an argument, constant, shared array or local array.
 
     Attributes:
-        name: what the user calls it.
+        name: the array's name in user code.
         space: "global", "shared", "local" or "constant".
         array: the whole array.
-        watch: what is told of accesses.
+        watch: the observer of accesses.
         owner: the block of a shared array, the thread of a local one.
-        written: the addresses of a local array that have been written to, if someone watches.
-        leaf_size: how many bytes an access to one of its numbers touches.
-        low: the address of its first byte.
-        high: the address behind its last byte.
+        written: the written addresses of a local array, if the watch records them.
+        leaf_size: bytes marked as written by an access to one number.
+        low: the address of the first byte.
+        high: the address after the last byte.
     """
 
     def __init__(self, name: str, space: str, array: np.ndarray[Any, Any], watch: Watch, owner: Any = None) -> None:
         self.name, self.space, self.array, self.watch, self.owner = name, space, array, watch, owner
         self.written: set[int] = set()
-        # Of an array of records the parts may be of any size; their first bytes are enough.
+        # Record fields vary in size; tracking each field's first byte suffices.
         self.leaf_size = 1 if array.dtype.names else array.dtype.itemsize
         self.low, self.high = np.lib.array_utils.byte_bounds(array)
 
     def index_of(self, address: int) -> tuple[int, ...]:
-        """The index of the element at an address."""
+        """Returns the index of the element at an address."""
         offset = address - self.array.__array_interface__["data"][0]
         index = [0] * self.array.ndim
-        # From the axis of the largest step down; a negative step counts from the axis' other end.
+        # In order of decreasing stride; an axis with a negative stride is counted from its other end.
         steps = self.array.strides
         offset -= sum(step * (size - 1) for step, size in zip(steps, self.array.shape, strict=True) if step < 0)
         for axis in sorted(range(self.array.ndim), key=lambda axis: -abs(steps[axis])):
@@ -73,7 +73,7 @@ class TrackedMemory:
 
 
 class Array(np.ndarray):
-    """An array, or a view of one, in a kernel that runs in Python."""
+    """A tracked array or view in a kernel that runs in Python."""
 
     memory: TrackedMemory
     _address: int | None
@@ -85,13 +85,13 @@ class Array(np.ndarray):
 
     @property
     def address(self) -> int:
-        """The address of the first element."""
+        """Address of the first element."""
         if self._address is None:
             self._address = self.__array_interface__["data"][0]
         return self._address  # type: ignore[return-value]
 
     def __iter__(self) -> Iterator[Any]:
-        # Python's own asks for ever higher indices until one is an error.
+        # The default iterator calls __getitem__ until an index is out of bounds, which a watch would report.
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: Any) -> Any:
@@ -119,7 +119,7 @@ class Array(np.ndarray):
 
 
 class Record:
-    """One element of an array of records, its fields as attributes and as items."""
+    """An element of a record array, with its fields as attributes and items."""
 
     __slots__ = ("_cell",)
     _cell: Array
@@ -151,13 +151,13 @@ class Record:
         return repr(np.asarray(self._cell)[()])
 
     def value(self) -> Any:
-        """A copy of the record."""
+        """Returns a copy of the record."""
         self._cell.memory.watch.read(self._cell, ())
         return np.asarray(self._cell).copy()[()]
 
 
 def plain(value: Any, dtype: np.dtype[Any]) -> Any:
-    """A value as it is stored into an array of a dtype; integers wrap around, as in C."""
+    """Returns the value to store into an array of this dtype; integers wrap around, as in C."""
     if isinstance(value, Record):
         return value.value()
     if isinstance(value, Array):
@@ -168,7 +168,7 @@ def plain(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def is_outside(array: np.ndarray[Any, Any], index: Any) -> bool:
-    """Whether an integer of the index is outside of its axis. Indices from -n to -1 count from the end, as Numba has it."""
+    """Returns whether an integer index is out of bounds. Indices from -n to -1 count from the end, as in Numba."""
     parts = index if isinstance(index, tuple) else (index,)
     axis = 0
     for place, part in enumerate(parts):
@@ -182,17 +182,17 @@ def is_outside(array: np.ndarray[Any, Any], index: Any) -> bool:
 
 
 def nothing(dtype: np.dtype[Any]) -> Any:
-    """What an access outside of an array reads, if the run goes on."""
+    """Returns a zero, the result of an out-of-bounds read if the run continues."""
     return np.zeros(1, dtype)[0]
 
 
 def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:
-    """An argument, or a constant, as the kernel sees it."""
-    value = getattr(value, "_ary", value)  # an array of Numba's CUDA simulator
+    """Returns an argument or constant with its arrays and records tracked."""
+    value = getattr(value, "_ary", value)  # unwraps an array of Numba's CUDA simulator
     if isinstance(value, np.ndarray):
         return _on_memory(value, TrackedMemory(name, space, np.asarray(value), watch))
     if isinstance(value, np.void):
-        # The same memory, which the kernel may write to, whatever NumPy says of scalars.
+        # Shares the scalar's memory; kernels may write to it, although NumPy marks scalars read-only.
         interface = value.__array_interface__
         interface["data"] = (interface["data"][0], False)
         cell = np.asarray(SimpleNamespace(__array_interface__=interface, owner=value))
@@ -208,7 +208,7 @@ def wrap(value: Any, name: str, space: str, watch: Watch) -> Any:
 
 
 def allocate(name: str, space: str, shape: Any, dtype: np.dtype[Any], watch: Watch, owner: Any) -> Array:
-    """A new shared or local array."""
+    """Allocates a shared or local array, filled with NaN or `POISON`."""
     array: np.ndarray[Any, Any] = np.empty(shape, dtype)
     if dtype.kind in "fc":
         array.fill(np.nan)
@@ -218,7 +218,7 @@ def allocate(name: str, space: str, shape: Any, dtype: np.dtype[Any], watch: Wat
 
 
 def carve(buffer: np.ndarray[Any, Any], name: str, dtype: np.dtype[Any], watch: Watch, owner: Any) -> Array:
-    """The dynamic shared memory of a block, as an array of a dtype."""
+    """Returns a block's dynamic shared memory as an array of a dtype."""
     array = buffer[: buffer.size // dtype.itemsize * dtype.itemsize].view(dtype)
     return _on_memory(array, TrackedMemory(name, "shared", array, watch, owner))
 

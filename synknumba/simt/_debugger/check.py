@@ -1,4 +1,4 @@
-"""`check`: what NVIDIA's compute-sanitizer finds, without a GPU."""
+"""`simt.check`: detects races, out-of-bounds accesses and divergence, as compute-sanitizer does, without a GPU."""
 
 import functools
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from synknumba.simt._debugger.run import DebugLaunch, LaunchWatch
 from synknumba.simt._debugger.shadow import Cell, Past, Shadow, present
 from synknumba.simt._debugger.warp import WARP_SIZE
 
-# Findings beyond these are most often consequences of the first ones.
+# Later findings are mostly consequences of earlier ones.
 MOST_FINDINGS: Final = 20
 
 _UNWRITTEN: Final = "write to every element before any thread reads it, with a barrier between; new memory holds anything"
@@ -23,7 +23,7 @@ _UNWRITTEN: Final = "write to every element before any thread reads it, with a b
 
 @final
 class _CheckWatch(LaunchWatch):
-    """Collects what is wrong."""
+    """Collects findings and raises them when the launch ends."""
 
     def __init__(self, launch: DebugLaunch, *, races: bool, uninitialized: bool, early_returns: bool) -> None:
         super().__init__(launch)
@@ -34,7 +34,7 @@ class _CheckWatch(LaunchWatch):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What has been found, in that order."""
+        """Findings so far, in order of first occurrence."""
         return tuple(self._found.values())
 
     def finish(self) -> None:
@@ -50,7 +50,7 @@ class _CheckWatch(LaunchWatch):
         self._add(outside_finding(self.launch.current, array, index, what))
 
     def _add(self, finding: Finding) -> None:
-        """Adds a finding, or counts it if the same lines have been found already."""
+        """Adds a finding, or increments the count of an earlier one on the same lines and array."""
         lines = sorted((access.what, access.filename, access.line) for access in finding.accesses)
         key = (finding.error, finding.array, *lines)
         if key in self._found:
@@ -101,7 +101,7 @@ class _CheckWatch(LaunchWatch):
 
     def _now_written(self, memory: TrackedMemory, addresses: Iterable[int]) -> None:
         if memory.space != "global":
-            # Byte by byte: the same memory may be read as another type, as dynamic shared memory often is.
+            # Per byte: the memory may be read as another type, as is common for dynamic shared memory.
             size = memory.leaf_size
             for address in addresses:
                 self._written(memory).update(range(address, address + size))
@@ -133,7 +133,7 @@ def _advice(before: Past, now: Past) -> str:
 
 
 def _addresses(array: Array, index: Any) -> list[int]:
-    """The addresses of the elements that an index selects; those of the fields if they are records."""
+    """Returns the addresses of the selected elements; for records, the addresses of their fields."""
     if array.dtype.names is None:
         if type(index) is int and array.ndim == 1:
             return _inside(array, [array.address + (index % array.shape[0]) * array.strides[0]])
@@ -152,14 +152,14 @@ def _addresses(array: Array, index: Any) -> list[int]:
 
 
 def _inside(array: Array, addresses: list[int]) -> list[int]:
-    """The addresses, unless the array is the result of an array expression, which is nobody else's."""
+    """Returns the addresses; none if the array is a temporary of an array expression, which no other thread sees."""
     memory = array.memory
     return addresses if addresses and memory.low <= addresses[0] < memory.high else []
 
 
 @functools.cache
 def _leaves(dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """The offsets of the numbers in an element."""
+    """Returns the byte offsets of the numbers in an element."""
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return tuple(k * base.itemsize + leaf for k in range(int(np.prod(shape))) for leaf in _leaves(base))
@@ -169,42 +169,44 @@ def _leaves(dtype: np.dtype[Any]) -> tuple[int, ...]:
 
 
 def _holds(array: Array, index: Any, value: Any) -> bool:
-    """Whether the elements hold the value already."""
+    """Returns whether the elements already equal the value; NaN equals NaN."""
     old = np.asarray(np.ndarray.__getitem__(array, index))
     new = np.asarray(value).astype(array.dtype)
     if array.dtype.kind in "fc":
-        return bool(np.all((old == new) | ((old != old) & (new != new))))  # noqa: PLR0124  # NaN is not equal to itself
+        return bool(np.all((old == new) | ((old != old) & (new != new))))  # noqa: PLR0124  # matches NaN
     return bool(np.all(old == new))
 
 
 def check(kernel: Any, *, races: bool = True, uninitialized: bool = True, early_returns: bool = True) -> PythonKernel:
-    """Makes a kernel run in pure Python under the eyes of a checker, as NVIDIA's compute-sanitizer does on a GPU.
+    """Returns a version of a kernel that runs in pure Python with error checking, like NVIDIA's compute-sanitizer on a GPU.
 
-    `simt.check(kernel)[grid, block, stream, smem](*args)` does to the arrays what the kernel does, and raises in the end if
-    it has seen a mistake. The error lists up to 20 findings, each with array, index, lines and threads; its class is that of
-    the first.
+    `simt.check(kernel)[grid, block, stream, smem](*args)` has the kernel's effect on the arrays, and raises at the end if it
+    has detected errors. The exception lists up to 20 findings, each with array, index, lines and threads; its class is that of
+    the first finding. Detected are:
 
-    - Indices outside of an array. Such a read gives 0 and such a write is left out, and the launch goes on.
-    - Barriers that only some threads of a block reach, or different ones at the same time; warp operations that a lane named
-      in the mask does not reach.
-    - Races on shared and global memory: two threads use an element, one of them writes, and no barrier orders them. Atomic
-      operations do not race with each other, but with plain reads and writes. Writes of equal values are no race. Threads of
-      different blocks race unless there is a grid barrier between; of a kernel that calls `threadfence` that is not said.
-    - Elements of shared and local arrays that are read before anything is written to them.
+    - Out-of-bounds indices. The launch continues: such a read returns 0, and such a write is skipped.
+    - Barriers that only some threads of a block reach, or where threads wait at different barriers; warp operations that a
+      lane named in the mask does not reach.
+    - Races on shared and global memory: two threads access an element, at least one writes, and no barrier orders them. Atomic
+      operations do not race with each other, but they do with plain reads and writes. Writes of equal values do not race.
+      Threads of different blocks race unless a grid barrier lies between; this is not checked if the kernel calls
+      `threadfence`.
+    - Reads of shared and local array elements before any write to them.
 
-    It sees one execution: what the kernel does with these arguments, in this order of threads. It is slow, at 100,000 to
-    200,000 accesses to array elements a second, and keeps about 500 bytes for each element used: launch few threads.
+    The check covers one execution, with these arguments and this order of threads. Speed is 100,000 to 200,000 element accesses
+    per second, and memory about 500 bytes per accessed element: launch few threads.
 
     Args:
         kernel: a plain function, one decorated by `cuda.jit`, or a `simt` kernel.
-        races: whether to look for races.
-        uninitialized: whether to look for elements that are read before they are written.
-        early_returns: whether threads that return before a barrier of the others are a mistake. CUDA's programming guide asks
-            all threads to reach a barrier; GPUs since Volta (2017) do not wait for those that have returned.
+        races: whether to detect races.
+        uninitialized: whether to detect reads of uninitialised elements.
+        early_returns: whether to report threads that return before a barrier that others of their block reach. CUDA's
+            programming guide requires all threads to reach a barrier; GPUs since Volta (2017) do not wait for threads that
+            have returned.
 
     Raises:
-        BoundsError, DivergenceError, RaceError, UninitializedError: at the launch: what it has found.
-        KernelError: at the launch: the kernel uses what cannot be run.
+        BoundsError, DivergenceError, RaceError, UninitializedError: at launch: the findings.
+        KernelError: at launch: the kernel uses an unsupported feature.
     """
     make_watch = functools.partial(_CheckWatch, races=races, uninitialized=uninitialized, early_returns=early_returns)
     return PythonKernel(kernel, "check", make_watch)

@@ -1,12 +1,10 @@
-"""What stands for the module `numba.cuda` in a kernel that runs in Python.
+"""Python implementation of `numba.cuda` for kernels that run in Python.
 
-Everything is asked of the thread that runs now, so the names mean the right thing in a debugger too: `p cuda.threadIdx.x`, or a
-breakpoint with the condition `cuda.grid(1) == 17`.
+All names refer to the current thread, so they also work in a debugger: `p cuda.threadIdx.x`, or a breakpoint with the condition
+`cuda.grid(1) == 17`.
 
-`cuda.atomic.*` in a kernel that runs in Python.
-
-One thread runs at a time, so an atomic is a read, a change and a write. As on a GPU the value is converted to the array's dtype
-first, and the old element is returned.
+Only one thread runs at a time, so an atomic operation is a plain read, change and write. As on a GPU, the value is first
+converted to the array's dtype, and the old element is returned.
 """
 
 import math
@@ -65,7 +63,7 @@ _CHANGES: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 def _element(array: Any, index: Any, change: Callable[[Any], Any]) -> Any:
-    """Changes an element and returns what it was."""
+    """Replaces an element by `change(element)` and returns the old value."""
     if not isinstance(array, Array):
         raise TypeError(f"cuda.atomic needs an array, not a {type(array).__name__}")
     if is_outside(array, index):
@@ -93,18 +91,18 @@ def _swap(array: Any, index: Any, expected: Any, value: Any) -> Any:
 
 
 class Atomics:
-    """Stands for `cuda.atomic`."""
+    """Implements `cuda.atomic`."""
 
     def __init__(self) -> None:
         for name in _CHANGES:
             setattr(self, name, _make(name))
 
     def cas(self, ary: Any, idx: Any, old: Any, val: Any) -> Any:
-        """Stores the value where the element equals `old`."""
+        """Stores `val` if the element equals `old`; returns the previous element."""
         return _swap(ary, idx, old, val)
 
     def compare_and_swap(self, ary: Any, old: Any, val: Any) -> Any:
-        """`cas` on the array's first element."""
+        """Applies `cas` to the array's first element."""
         return _swap(ary, (0,) * ary.ndim, old, val)
 
 
@@ -112,7 +110,7 @@ ATOMIC_NAMES: Final = (*_CHANGES, "cas", "compare_and_swap")
 
 
 class Dim3(NamedTuple):
-    """Three sizes or indices."""
+    """Three sizes or indices, along x, y and z."""
 
     x: int
     y: int
@@ -120,24 +118,24 @@ class Dim3(NamedTuple):
 
 
 class CurrentIndex:
-    """Stands for `cuda.threadIdx` and `cuda.blockIdx`, under whatever name: the index of the thread that runs now."""
+    """Implements `cuda.threadIdx` and `cuda.blockIdx`, also under an alias: the current thread's index."""
 
     def __init__(self, read: Callable[[], Dim3]) -> None:
         self._read = read
 
     @property
     def x(self) -> int:
-        """Along the first axis, in which neighbours are in one warp."""
+        """Index along the first axis, the fastest within a warp."""
         return self._read().x
 
     @property
     def y(self) -> int:
-        """Along the second axis."""
+        """Index along the second axis."""
         return self._read().y
 
     @property
     def z(self) -> int:
-        """Along the third axis."""
+        """Index along the third axis."""
         return self._read().z
 
     def __repr__(self) -> str:
@@ -145,7 +143,7 @@ class CurrentIndex:
 
 
 class Where(Protocol):
-    """The place of a thread in the grid."""
+    """Position of a thread in the grid."""
 
     @property
     def index(self) -> Dim3:
@@ -153,7 +151,7 @@ class Where(Protocol):
 
     @property
     def lane(self) -> int:
-        """Its number within its warp."""
+        """Index of the thread within its warp."""
 
     @property
     def block_index(self) -> Dim3:
@@ -161,11 +159,11 @@ class Where(Protocol):
 
 
 class Host(Protocol):
-    """The running launch, as far as the words of `numba.cuda` need it.
+    """The running launch, as required by `Cuda`.
 
     Attributes:
         grid: the number of blocks.
-        block: the number of threads of a block.
+        block: the number of threads per block.
     """
 
     grid: Dim3
@@ -173,28 +171,28 @@ class Host(Protocol):
 
     @property
     def current(self) -> Where:
-        """The thread that runs now."""
+        """The current thread."""
 
     def shared_array(self, name: str, key: str, shape: Any, dtype: np.dtype[Any]) -> Array:
-        """The current block's array of one `cuda.shared.array` in the source."""
+        """Returns the current block's array for one `cuda.shared.array` call in the source."""
 
     def local_array(self, name: str, shape: Any, dtype: np.dtype[Any]) -> Array:
-        """A new array of the current thread."""
+        """Allocates a local array of the current thread."""
 
     def fence(self) -> None:
-        """The current thread calls `threadfence`."""
+        """Records a `threadfence` by the current thread."""
 
 
 class GridGroup:
-    """What `cuda.cg.this_grid()` returns; `sync()` is an operation that waits, see `_threads_source`."""
+    """Result of `cuda.cg.this_grid()`. `_debugger.source` rewrites calls of `sync()` into grid barriers."""
 
     def sync(self) -> None:
-        """Refuses: a call that waits cannot be made through a variable."""
+        """Raises KernelError: a call that waits cannot be made through a variable."""
         _waits("cg.this_grid().sync")()
 
 
 def as_numpy(dtype: Any) -> np.dtype[Any]:
-    """The NumPy dtype of what is given to `shared.array` as a dtype."""
+    """Returns the NumPy dtype of a Numba type or of anything NumPy accepts as a dtype."""
     return np.dtype(as_dtype(dtype)) if isinstance(dtype, types.Type) else np.dtype(dtype)
 
 
@@ -206,7 +204,7 @@ def _waits(path: str) -> Callable[..., Any]:
 
 
 class Cuda:
-    """Stands for `numba.cuda`."""
+    """Implements the module `numba.cuda`."""
 
     warpsize = WARP_SIZE
 
@@ -233,27 +231,27 @@ class Cuda:
 
     @property
     def laneid(self) -> int:
-        """The current thread's number within its warp."""
+        """The current thread's index within its warp."""
         return self._host.current.lane
 
     def grid(self, ndim: int) -> int | tuple[int, ...]:
-        """The current thread's index in the grid."""
+        """Returns the current thread's index in the grid."""
         current = self._host.current
         thread, block, size = current.index, current.block_index, self.blockDim
         place = tuple(b * s + t for t, b, s in zip(thread[:ndim], block, size, strict=False))
         return place[0] if ndim == 1 else place
 
     def gridsize(self, ndim: int) -> int | tuple[int, ...]:
-        """The number of threads of the grid."""
+        """Returns the number of threads in the grid."""
         sizes = tuple(blocks * threads for blocks, threads in zip(self.gridDim[:ndim], self.blockDim, strict=False))
         return sizes[0] if ndim == 1 else sizes
 
     def lanemask_lt(self) -> Any:
-        """The lanes of the warp below the current one."""
+        """Returns the mask of the lanes below the current one."""
         return np.uint32((1 << self.laneid) - 1)
 
     def nanosleep(self, ns: int) -> None:
-        """Does nothing: no other thread runs meanwhile."""
+        """Does nothing: no other thread would run meanwhile."""
 
     def _fence(self) -> None:
         self._host.fence()
@@ -274,7 +272,7 @@ _HALF_BINARY: Final = {
     "hadd": np.add, "hsub": np.subtract, "hmul": np.multiply, "hdiv": np.divide, "hmax": np.maximum, "hmin": np.minimum,
     "heq": np.equal, "hne": np.not_equal, "hge": np.greater_equal, "hgt": np.greater, "hle": np.less_equal, "hlt": np.less,
 }  # fmt: skip
-# Computed in float64, in which a product of two float16 is exact, and rounded once.
+# Computed in float64, where a product of two float16 is exact, and rounded once.
 _HALF_WIDE: Final[dict[str, Callable[..., Any]]] = {
     "hexp10": lambda x: np.power(10.0, np.float64(x)),
     "hrsqrt": lambda x: 1 / np.sqrt(np.float64(x)),
@@ -283,7 +281,7 @@ _HALF_WIDE: Final[dict[str, Callable[..., Any]]] = {
 
 
 def _half(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of `cuda.fp16`, which takes and returns float16."""
+    """Wraps a NumPy function as one of `cuda.fp16`: float16 in, float16 or bool out."""
 
     def call(*args: Any) -> Any:
         result = function(*(np.float16(arg) for arg in args))
@@ -297,7 +295,7 @@ _HALF: Final = {name: _half(function) for name, function in _HALF_ALL.items()}
 
 
 def member(base: Any, path: str) -> Any:
-    """What a dotted path leads to."""
+    """Returns the object at a dotted path below `base`."""
     for part in path.split(".") if path else ():
         base = getattr(base, part)
     return base
@@ -309,7 +307,7 @@ _FUNCTIONS: Final = {
     "clz", "ffs", "fma", "cbrt", "selp", "shared.array", "local.array", "const.array_like", "cg.this_grid", "laneid",
     "warpsize",
 }  # fmt: skip
-# Every path below numba.cuda that a kernel may use, and the prefixes of these, such as `threadIdx` for `threadIdx.x`.
+# Paths below numba.cuda implemented by `Cuda`, and their prefixes, such as `threadIdx` for `threadIdx.x`.
 KNOWN_PATHS: Final = frozenset(
     {*_INDICES, *_FUNCTIONS, *CACHED_LOADS, *CACHED_STORES, *WAITING}
     | {f"atomic.{name}" for name in ATOMIC_NAMES}

@@ -1,4 +1,4 @@
-"""`debug`: a kernel in pure Python, for a debugger."""
+"""`simt.debug`: runs a kernel as pure Python under a debugger."""
 
 from typing import Any, final
 
@@ -10,33 +10,33 @@ from synknumba.simt._debugger.run import LaunchWatch
 
 @final
 class _DebugWatch(LaunchWatch):
-    """Stops at the first mistake."""
+    """Raises at the first error."""
 
     def outside(self, array: Array, index: Any, what: str) -> None:
         raise self.fail(outside_finding(self.launch.current, array, index, what))
 
 
 def debug(kernel: Any) -> PythonKernel:
-    """Makes a kernel run in pure Python, one thread after the other, for a debugger.
+    """Returns a version of a kernel that runs in pure Python, one thread after another, for use with a debugger.
 
-    `simt.debug(kernel)[grid, block, stream, smem](*args)` does what the kernel does on a GPU, to the same arrays, but each
-    thread is ordinary Python code with the user's own lines and variable names. A `breakpoint()` in the kernel works, and so
-    does `python -m pdb script.py` with `break FILE:LINE, cuda.grid(1) == 17`: the names of `numba.cuda` answer for the thread
-    that stands there. After an error `pdb.pm()` shows the thread that raised it.
+    `simt.debug(kernel)[grid, block, stream, smem](*args)` has the kernel's effect on the arrays, but each thread is ordinary
+    Python code with the user's own lines and variable names. `breakpoint()` in the kernel works, and so does
+    `python -m pdb script.py` with `break FILE:LINE, cuda.grid(1) == 17`: names of `numba.cuda` refer to the current thread.
+    After an error, `pdb.pm()` shows the thread that raised it.
 
-    Threads run in order, x fastest; each until it ends or waits for others. Arithmetic has Numba's types: float32 stays
-    float32, integers wrap around after 64 bits. New shared and local arrays hold NaN, integers in them the bytes 0xCD.
+    Threads run in order, x fastest, each until it ends or waits for others. Arithmetic uses Numba's types: float32 stays
+    float32, and integers wrap around at 64 bits. New shared and local arrays hold NaN, or bytes 0xCD in integers.
 
-    It is slow: 300,000 to 700,000 accesses to array elements a second, with the arithmetic around them. Launch few threads.
+    Speed is 300,000 to 700,000 element accesses per second, including the arithmetic around them: launch few threads.
 
     Args:
         kernel: a plain function, one decorated by `cuda.jit`, or a `simt` kernel.
 
     Raises:
-        BoundsError: at the launch: an index is outside of an array; from -n to -1 it counts from the end, as on a GPU.
-        DivergenceError: at the launch: threads that must meet at a barrier never can.
-        KernelError: at the launch: the kernel uses what cannot be run.
+        BoundsError: at launch: an index is out of bounds; indices from -n to -1 count from the end, as on a GPU.
+        DivergenceError: at launch: threads that must meet at a barrier cannot.
+        KernelError: at launch: the kernel uses an unsupported feature.
 
-        What the kernel raises itself, such as the AssertionError of an `assert`, keeps its type; a note names line and thread.
+        An exception raised by the kernel itself, such as an AssertionError, keeps its type; a note gives line and thread.
     """
     return PythonKernel(kernel, "debug", _DebugWatch)

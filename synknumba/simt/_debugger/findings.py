@@ -1,4 +1,4 @@
-"""How findings about threads are put into words, and where in the user's code a thread is."""
+"""Texts of findings, and the location of a thread in user code."""
 
 import sys
 from types import CodeType, FrameType, TracebackType
@@ -13,21 +13,21 @@ from synknumba.simt._debugger.source import MARK
 
 
 def access(what: str, thread: Where, code: CodeType, line: int) -> Access:
-    """What a thread did on a line."""
+    """Returns the record of a thread's access on a line."""
     return Access(what, (*thread.index,), (*thread.block_index,), code.co_name, code.co_filename, line)
 
 
 def user_frame() -> FrameType:
-    """The innermost running frame of the kernel or of one of its functions."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # Python has no public name for it
+    """Returns the innermost running frame of the kernel or of one of its device functions."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # there is no public equivalent
     while frame is not None and MARK not in frame.f_globals:
         frame = frame.f_back
-    assert frame is not None  # only kernels touch these arrays
+    assert frame is not None  # only kernels access these arrays
     return frame
 
 
 def outside_finding(thread: Where, array: Array, index: Any, what: str) -> Finding:
-    """The finding for an index outside of an array."""
+    """Returns the finding for an out-of-bounds index."""
     frame = user_frame()
     parts = index if isinstance(index, tuple) else (index,)
     part_of = "" if array.shape == array.memory.array.shape else f"a part of shape {array.shape} of "
@@ -39,7 +39,7 @@ def outside_finding(thread: Where, array: Array, index: Any, what: str) -> Findi
 
 
 def described(memory: TrackedMemory) -> str:
-    """What the user calls an array, its kind, shape and dtype."""
+    """Returns a description of an array: kind, name, shape and dtype."""
     kind = "the array" if memory.space == "global" else f"the {memory.space} array"
     return f"{kind} {memory.name} (shape {memory.array.shape}, {memory.array.dtype})"
 
@@ -56,7 +56,7 @@ def _shown(index: tuple[Any, ...]) -> str:
 
 
 def user_line(traceback: TracebackType | None) -> str:
-    """The innermost line of the kernel or of one of its functions in a traceback."""
+    """Returns "file:line" of the innermost traceback entry in the kernel or its device functions; "" if there is none."""
     line = ""
     while traceback is not None:
         if MARK in traceback.tb_frame.f_globals:
@@ -66,7 +66,7 @@ def user_line(traceback: TracebackType | None) -> str:
 
 
 def of_the_user(traceback: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of this package, so that a debugger stands on the user's line."""
+    """Returns a traceback without this package's frames, so that a debugger opens at the user's line."""
     entries = []
     while traceback is not None:
         entries.append(traceback)

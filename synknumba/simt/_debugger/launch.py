@@ -1,4 +1,4 @@
-"""`kernel[grid, block, stream, smem](*args)` for kernels that run in Python."""
+"""Launch syntax `kernel[grid, block, stream, smem](*args)` for kernels that run in Python."""
 
 from collections.abc import Callable, Sequence
 from types import FunctionType
@@ -18,9 +18,9 @@ Run = Callable[..., None]
 
 
 class PythonKernel:
-    """A kernel that runs in Python, thread by thread; `debug` and `check` return one.
+    """A kernel that runs in Python, thread by thread; the result of `debug` and `check`.
 
-    The source is read again at each launch, so that global values are those of that moment.
+    The source is read again at each launch, so global variables have their values at that time.
 
     Attributes:
         py_func: the plain function.
@@ -37,16 +37,16 @@ class PythonKernel:
         self._word, self._make_watch = word, make_watch
 
     def __repr__(self) -> str:
-        """What it does with which kernel."""
+        """Returns the tool, the kernel and its location."""
         code = self.py_func.__code__
         return f"<simt.{self._word} of {self.py_func.__qualname__} ({code.co_filename}:{code.co_firstlineno})>"
 
     def __call__(self, *_args: Any, **_kwargs: Any) -> None:
-        """Refuses: a kernel needs a grid and a block."""
+        """Raises LaunchError: a kernel needs a grid and a block."""
         raise LaunchError(f"{self.py_func.__qualname__} is a kernel: launch it as simt.{self._word}(kernel)[grid, block](...)")
 
     def __getitem__(self, config: Any) -> Run:
-        """`kernel[grid, block]`, with CUDA's optional stream, which means nothing here, and bytes of dynamic shared memory."""
+        """Returns a launcher for `kernel[grid, block, stream, smem]`; the stream is ignored, smem is in bytes."""
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             raise LaunchError(
                 f"{self.py_func.__qualname__}: launch as simt.{self._word}(kernel)[grid, block](...), got [{config!r}]"
@@ -55,7 +55,7 @@ class PythonKernel:
         return self._launcher(_three(config[0], "grid"), _three(config[1], "block"), int(smem))
 
     def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Run:
-        """A launcher with at least n threads; `tpb` threads a block if given."""
+        """Returns a launcher with at least n threads, in blocks of `tpb` threads if given."""
         del stream
         block = tpb or FORALL_BLOCK
         return self._launcher(Dim3(max(1, -(-n // block)), 1, 1), Dim3(block, 1, 1), sharedmem)
@@ -78,17 +78,17 @@ class PythonKernel:
 
 
 def _refuse_containers(what: str, arg: Any) -> None:
-    """Refuses what Python could work with and a kernel cannot be passed."""
+    """Raises ArgumentError for arguments that work in Python but not in a compiled kernel."""
     if isinstance(arg, (list, dict, set)):
         raise ArgumentError(f"{what} is a {type(arg).__name__}; pass NumPy arrays, numbers, and tuples of them")
-    if isinstance(arg, np.ndarray) or hasattr(arg, "_ary"):  # the latter are the simulator's
+    if isinstance(arg, np.ndarray) or hasattr(arg, "_ary"):  # `_ary`: an array of Numba's CUDA simulator
         return
     if hasattr(arg, "__cuda_array_interface__"):
         raise ArgumentError(f"{what} is an array in a GPU's memory ({type(arg).__qualname__}); pass a copy on the host")
 
 
 def _three(size: int | Sequence[int], name: str) -> Dim3:
-    """A grid or block size with all three axes."""
+    """Returns a grid or block size with all three axes."""
     parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
         raise LaunchError(f"{name} must be an integer or a tuple of one to three integers, got {size!r}")

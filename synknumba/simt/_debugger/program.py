@@ -1,4 +1,4 @@
-"""A kernel and the functions it calls, all of them rewritten, as one Python program."""
+"""Links a kernel and its device functions, all rewritten as Python generators, into one program."""
 
 import ast
 from collections.abc import Callable, Generator
@@ -22,12 +22,11 @@ from synknumba.simt._library.operations import cuda_module
 
 
 class DebugProgram:
-    """A kernel and all functions it calls, ready to run in Python.
+    """A kernel and its device functions, rewritten to run in Python.
 
     Attributes:
-        name: the kernel's name.
-        params: its parameters.
-        fences: whether anything in it calls `cuda.threadfence`.
+        name: the kernel's qualified name.
+        fences: whether the kernel or a device function calls `cuda.threadfence` or `cuda.threadfence_system`.
     """
 
     def __init__(self, kernel: FunctionType) -> None:
@@ -42,12 +41,12 @@ class DebugProgram:
 
     @property
     def params(self) -> tuple[str, ...]:
-        """The kernel's parameters."""
+        """Names of the kernel's parameters."""
         return self._functions[self._kernel].source.params
 
     @property
     def defaults(self) -> tuple[Any, ...]:
-        """The default values of the last of the kernel's parameters."""
+        """Default values of the kernel's last parameters."""
         return self._kernel.__defaults__ or ()
 
     def _waits(self, function: FunctionType) -> bool:
@@ -80,16 +79,16 @@ class DebugProgram:
                     function.waits = changed = True
 
     def link(self, cuda: Any, constant: Callable[[str, Any], Any]) -> Callable[..., Generator[Request, Any, None]]:
-        """The kernel as a generator function.
+        """Returns the kernel as a generator function.
 
         Args:
-            cuda: stands for the module `numba.cuda`.
-            constant: makes what a global array is to the kernel, from its name and the array.
+            cuda: the implementation of `numba.cuda`.
+            constant: converts a global array or tuple to the value the kernel sees, from its name and the value.
         """
         spaces = {function: self._namespace(made, cuda, constant) for function, made in self._functions.items()}
-        new: dict[FunctionType, FunctionType] = {}  # code that the user wrote -> its new form
+        new: dict[FunctionType, FunctionType] = {}  # user function -> rewritten function
         for function, made in self._functions.items():
-            assert made.code is not None  # every function was rewritten
+            assert made.code is not None  # set by the rewriter
             exec(made.code, spaces[function])  # noqa: S102  # the user's own code
             new[function] = spaces[function][made.source.tree.name]
             new[function].__defaults__, new[function].__kwdefaults__ = function.__defaults__, function.__kwdefaults__
@@ -106,13 +105,13 @@ class DebugProgram:
     @staticmethod
     def _namespace(made: SourceFunction, cuda: Any, constant: Callable[[str, Any], Any]) -> dict[str, Any]:
         constants = {name: constant(name.removeprefix("_k_"), value) for name, value in made.constants.items()}
-        # Also where the function itself does not name the module: a breakpoint's condition may.
+        # Even if the function does not use the module: a breakpoint's condition may.
         modules = {name: cuda for name, value in made.source.scope.items() if value is cuda_module()}
         return {**made.source.scope, **modules, **constants, MARK: cuda}
 
 
 def _fitted(function: FunctionType, made: SourceFunction) -> FunctionType:
-    """The function, with numbers converted to the types that its decorator was given."""
+    """Wraps the function to convert numeric arguments and results to the types of its declared signatures."""
     params, name, defaults = made.source.params, made.source.tree.name, function.__defaults__ or ()
 
     def fit(given: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Declared, list[Any]]:
@@ -136,7 +135,7 @@ def _fitted(function: FunctionType, made: SourceFunction) -> FunctionType:
 
 
 def _type_of(value: Any) -> types.Type:
-    """Numba's type of what a device function is called with."""
+    """Returns the Numba type of an argument of a device function."""
     if isinstance(value, Array):
         return types.Array(from_dtype(value.dtype), value.ndim, "C")
     kind = scalar_type(value)

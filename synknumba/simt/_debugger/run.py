@@ -1,15 +1,15 @@
-"""Runs the threads of a grid in Python, one after the other.
+"""Scheduler that runs the threads of a grid in Python, one after another.
 
-Each CUDA thread is a generator of the user's own code. It runs until it needs the others: at a barrier or in a warp operation
-it yields a `Request`, and is sent the answer once the threads that must take part have all asked.
+Each CUDA thread is a generator made from the user's code. At a barrier or warp operation it yields a `Request`, and it is sent
+the answer once all participating threads have made the same request.
 
-    block:   thread 0 ──► waits │ thread 1 ──► waits │ … │ thread n ──► waits   every thread in order
-             ├─ warp operation: the lanes named in its mask all ask for it      ──► their answers, they go on
-             ├─ block barrier:  all threads that have not ended ask for it      ──► all go on
-             ├─ grid barrier:   all threads of all blocks ask for it            ──► all blocks go on
-             └─ anything else can never go on                                   ──► DivergenceError
+    block:   thread 0 ──► waits │ thread 1 ──► waits │ … │ thread n ──► waits   all threads in order
+             ├─ warp operation: requested by all lanes named in its mask        ──► each lane resumes with its answer
+             ├─ block barrier:  requested by all threads that have not ended    ──► the block resumes
+             ├─ grid barrier:   requested by all threads of all blocks          ──► all blocks resume
+             └─ otherwise:      deadlock                                        ──► DivergenceError
 
-One block runs after the other; only a grid barrier makes several of them be under way at once.
+Blocks run one after another; only a grid barrier keeps several of them active at once.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -34,16 +34,16 @@ class Thread:
 
     Attributes:
         index: `threadIdx`.
-        block: its block.
-        number: its number in the block, x fastest.
-        lane: its number in its warp.
-        request: what it waits for; None when it has ended, or can go on.
-        answer: what it gets when it goes on.
-        ended: whether it has ended.
-        clock: counts the `syncwarp`s it took part in.
-        seen: for each lane of its warp, up to which clock that lane's accesses come before this thread's next one.
-        fences: how often it called `threadfence`.
-        atomics: how many atomic operations it has done.
+        block: the block of the thread.
+        number: linear index in the block, x fastest.
+        lane: index in the warp.
+        request: the pending request; None if the thread has ended or is runnable.
+        answer: the value to resume with.
+        ended: whether the thread has ended.
+        clock: 1 + the number of `syncwarp`s passed.
+        seen: vector clock: for each lane of the warp, the clock up to which its accesses happen before this thread's next one.
+        fences: number of `threadfence` calls.
+        atomics: number of atomic operations.
     """
 
     __slots__ = ("answer", "atomics", "block", "clock", "code", "ended", "fences", "index", "lane", "number", "request", "seen")
@@ -64,11 +64,11 @@ class Thread:
         return self.block.index
 
     def place(self) -> tuple[tuple[CodeType, int], ...]:
-        """Where the thread waits: the instruction in each function, the kernel first."""
+        """Returns where the thread waits: (code, instruction offset) for each frame, kernel first."""
         return tuple((frame.f_code, frame.f_lasti) for frame in self._frames())
 
     def waiting(self) -> Access:
-        """Where the thread waits, or that it has ended."""
+        """Returns an `Access` that gives where the thread waits, or that it has ended."""
         frames = [frame for frame in self._frames() if MARK in frame.f_globals]
         if self.ended or not frames:
             return Access("ended", (*self.index,), (*self.block_index,), "", "", 0)
@@ -82,13 +82,13 @@ class Thread:
 
 
 class Block:
-    """One block under way.
+    """An active block.
 
     Attributes:
-        launch: the launch it belongs to.
+        launch: the launch of the block.
         index: `blockIdx`.
-        epoch: counts the block's barriers.
-        threads: all threads in order.
+        epoch: number of barriers passed by the block.
+        threads: all threads, by linear index.
     """
 
     def __init__(self, launch: "DebugLaunch", index: Dim3) -> None:
@@ -98,13 +98,13 @@ class Block:
         self.warps = [self.threads[first : first + WARP_SIZE] for first in range(0, count, WARP_SIZE)]
         self.shared: dict[str, Array] = {}
         self.dynamic: np.ndarray[Any, Any] | None = None
-        # What a watch keeps of this block's shared memory, by address: who used it, and what has been written.
+        # State of the watch for this block's shared memory: past accesses by address, and written addresses.
         self.cells: dict[int, Any] = {}
         self.written: set[int] = set()
         self._ready = self.threads
 
     def advance(self) -> bool:
-        """Runs all threads until they have ended (True) or wait for the grid (False)."""
+        """Runs all threads until all have ended (returns True) or wait at a grid barrier (False)."""
         while True:
             for thread in self._ready:
                 self.launch.resume(thread)
@@ -134,7 +134,7 @@ class Block:
         self.pass_barrier(living, answer)
 
     def pass_barrier(self, living: Iterable[Thread], answer: Any = None) -> None:
-        """Lets the threads go on."""
+        """Releases the threads from a barrier, each with this answer."""
         self.epoch += 1
         self._ready = [_answered(thread, answer) for thread in living]
 
@@ -145,7 +145,7 @@ def _answered(thread: Thread, answer: Any) -> Thread:
 
 
 def _released(warp: list[Thread], launch: "DebugLaunch") -> list[Thread]:
-    """The threads of a warp whose operation is complete, with their answers."""
+    """Releases the threads of a warp whose operation is complete, and returns them with their answers set."""
     asking: dict[tuple[str, int], list[Thread]] = {}
     for thread in warp:
         if thread.request is not None and thread.request.kind not in BLOCK_WIDE and thread.request.kind != GRID_SYNC:
@@ -163,7 +163,7 @@ def _released(warp: list[Thread], launch: "DebugLaunch") -> list[Thread]:
             released += [_answered(thread, answers[thread.lane]) for thread in group]
     if released or not asking:
         return released
-    # Lanes that reach the same `activemask` run together, as far as can be told.
+    # Lanes that wait at the same `activemask` are assumed to be converged.
     together: dict[Any, list[Thread]] = {}
     for thread in asking.get((ACTIVE_MASK, Request(ACTIVE_MASK).mask), []):
         together.setdefault(thread.place(), []).append(thread)
@@ -174,7 +174,7 @@ def _released(warp: list[Thread], launch: "DebugLaunch") -> list[Thread]:
 
 
 def _join(group: list[Thread]) -> None:
-    """After `syncwarp` each lane's accesses come behind those of all lanes before it."""
+    """Merges the vector clocks of a `syncwarp`: accesses before it happen before all accesses after it, in every lane."""
     seen = [max(clocks) for clocks in zip(*(thread.seen for thread in group), strict=True)]
     for thread in group:
         seen[thread.lane] = max(seen[thread.lane], thread.clock)
@@ -187,10 +187,10 @@ class DebugLaunch:
 
     Attributes:
         grid: the number of blocks.
-        block: the number of threads of a block.
-        current: the thread that runs now.
-        epoch: counts the grid barriers.
-        watch: what is told of accesses.
+        block: the number of threads per block.
+        current: the running thread.
+        epoch: number of grid barriers passed.
+        watch: the observer of accesses.
     """
 
     def __init__(
@@ -204,10 +204,10 @@ class DebugLaunch:
         self._args: tuple[Any, ...] = ()
 
     def run(self, args: tuple[Any, ...]) -> None:
-        """Runs every thread of the grid."""
+        """Runs all threads of the grid."""
         names = self.program.params
         self._args = tuple(wrap(arg, name, "global", self.watch) for name, arg in zip(names, args, strict=True))
-        with np.errstate(all="ignore"):  # a GPU says nothing of overflows either
+        with np.errstate(all="ignore"):  # a GPU does not report overflows either
             waiting = [block for block in self._blocks() if not block.advance()]
             while waiting:
                 self._grid_barrier(waiting)
@@ -235,7 +235,7 @@ class DebugLaunch:
     # ---- threads
 
     def new_thread(self) -> ThreadCode:
-        """The code of one more thread, not begun."""
+        """Returns the generator of a new thread, not started."""
         return self._entry(*self._args)  # type: ignore[no-any-return]
 
     def resume(self, thread: Thread) -> None:
@@ -248,42 +248,42 @@ class DebugLaunch:
             thread.ended, thread.request = True, None
         except KernelCheckError as error:
             raise error.with_traceback(of_the_user(error.__traceback__)) from None
-        except BaseException as error:  # noqa: BLE001  # it is raised again
+        except BaseException as error:  # noqa: BLE001  # re-raised
             place = f"{self.program.name} ({user_line(error.__traceback__)})"
             error.add_note(f"in {place}, threadIdx={tuple(thread.index)} blockIdx={tuple(thread.block_index)}")
             if self.watch.findings:
                 error.add_note("\n".join(["found before that:", *map(str, self.watch.findings)]))
             raise error.with_traceback(of_the_user(error.__traceback__))  # noqa: B904
 
-    # ---- what the kernel asks for
+    # ---- callbacks of `Cuda`
 
     def shared_array(self, name: str, key: str, shape: Any, dtype: np.dtype[Any]) -> Array:
-        """The current block's array of one `cuda.shared.array` in the source."""
+        """Returns the current block's array for one `cuda.shared.array` call in the source."""
         block = self.current.block
         if shape in {0, (0,)}:
             if block.dynamic is None:
                 block.dynamic = np.asarray(allocate("dynamic", "shared", self.smem, np.dtype(np.uint8), self.watch, block))
             return carve(block.dynamic, name, dtype, self.watch, block)
-        place = f"{key} {shape} {dtype}"  # with another shape or dtype a device function is another one, with its own array
+        place = f"{key} {shape} {dtype}"  # each specialisation of a device function has its own array
         if place not in block.shared:
             block.shared[place] = allocate(name, "shared", shape, dtype, self.watch, block)
         return block.shared[place]
 
     def local_array(self, name: str, shape: Any, dtype: np.dtype[Any]) -> Array:
-        """A new array of the current thread."""
+        """Allocates a local array of the current thread."""
         return allocate(name, "local", shape, dtype, self.watch, self.current)
 
     def fence(self) -> None:
-        """The current thread calls `threadfence`."""
+        """Records a `threadfence` by the current thread."""
         self.current.fences += 1
 
     def _constant(self, name: str, value: Any) -> Any:
         return wrap(value, name, "constant", self.watch)
 
-    # ---- what cannot go on
+    # ---- divergence errors
 
     def diverged(self, first: Thread, other: Thread | None) -> KernelCheckError:
-        """The error for threads that wait for each other forever; `other` None stands for whole blocks that have ended."""
+        """Returns the error for a deadlock between two threads; with `other` None, between a thread and ended blocks."""
         accesses = (first.waiting(),) if other is None else (first.waiting(), other.waiting())
         if other is None:
             summary = f"threads wait at cuda.{_called(first)}, but other blocks have ended without it"
@@ -293,14 +293,14 @@ class DebugLaunch:
         return self.watch.fail(finding)
 
     def not_in_mask(self, thread: Thread, mask: int) -> KernelCheckError:
-        """The error for a warp operation whose mask lacks the thread that calls it."""
+        """Returns the error for a warp operation whose mask lacks the calling lane."""
         summary = f"a warp operation whose mask {mask:#010x} does not name lane {thread.lane}, which calls it"
         return self.watch.fail(
             Finding(DivergenceError, summary, (thread.waiting(),), "set the bit of every lane that calls it")
         )
 
     def threads_missing(self, waiting: Thread, ended: Thread) -> None:
-        """Some threads of a block have ended before a barrier of the others."""
+        """Reports threads that ended before a barrier that others of their block wait at."""
         summary = f"threads have ended before a cuda.{_called(waiting)} that others of their block wait at"
         advice = "CUDA asks all threads to reach it: put the work under an `if` instead of returning early"
         self.watch.ended_early(Finding(DivergenceError, summary, (waiting.waiting(), ended.waiting()), advice))
@@ -310,29 +310,29 @@ _MEET: Final = "a barrier must be reached by all threads, the same one at the sa
 
 
 def _called(thread: Thread) -> str:
-    """The call that a thread waits in."""
+    """Returns the call that a thread waits in, as text."""
     kind = thread.request.kind  # type: ignore[union-attr]
     return kind if kind.endswith(")") else f"{kind}()"
 
 
 class LaunchWatch(Watch):
-    """What is told of everything that happens in a launch."""
+    """Observer of a launch: array accesses, early returns and the end."""
 
     def __init__(self, launch: DebugLaunch) -> None:
         self.launch = launch
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The mistakes seen so far."""
+        """Findings so far."""
         return ()
 
     def fail(self, finding: Finding) -> KernelCheckError:
-        """The error for a finding after which the launch cannot go on."""
+        """Returns the error for a finding after which the launch cannot continue."""
         findings = (*self.findings, finding)
         return findings[0].error(self.launch.program.name, findings)
 
     def ended_early(self, finding: Finding) -> None:
-        """Threads have ended before a barrier; GPUs since Volta do not wait for them."""
+        """Handles threads that ended before a barrier; ignored by default, as GPUs since Volta do not wait for them."""
 
     def finish(self) -> None:
-        """The launch is over."""
+        """Handles the end of the launch."""

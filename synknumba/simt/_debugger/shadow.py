@@ -1,19 +1,19 @@
-"""Which accesses to an element nothing orders: a shadow of every element that more than one thread can reach.
+"""Race detection with shadow memory: the recent accesses to each element of shared and global memory.
 
-Two accesses by different threads race if one of them writes and nothing puts the one before the other. They are in order if
+Two accesses by different threads race if at least one writes and neither happens before the other. They are ordered if
 
-- both threads are of one block and a block barrier lies between: the block's epoch has grown;
-- both are of one warp and a `syncwarp` lies between, directly or through other lanes: see `Thread.seen`;
-- a grid barrier lies between: the launch's epoch has grown;
-- the first thread called `threadfence` after its access and the second has used an atomic: so threads hand on data through a
-  lock or a counter, and which atomic belongs to which fence is not followed.
+- both threads belong to one block and a block barrier lies between: the block's epoch has increased;
+- both belong to one warp and a `syncwarp` lies between, directly or through other lanes: see `Thread.seen`;
+- a grid barrier lies between: the launch's epoch has increased;
+- the first thread called `threadfence` after its access and the second has used an atomic: threads pass data through a lock or
+  counter this way. Which atomic pairs with which fence is not tracked.
 
-The last rule is wider for threads of different blocks: if the kernel calls `threadfence` at all, blocks order themselves in
-ways that cannot be followed, and nothing is said of them. Atomic operations do not race with each other. Writes of the same
-value do not either: whichever comes last, the element holds that value.
+Between blocks the last rule is weaker still: if the kernel calls `threadfence` anywhere, blocks may synchronise in ways that
+cannot be tracked, and races between blocks are not reported. Atomic operations do not race with each other. Writes of equal
+values do not race either, as their order does not affect the result.
 
-For each element the shadow keeps the last write and the last atomic operation of two threads, and a few readers since the
-write.
+For each element the shadow keeps the last write and the last atomic operation, of two threads each, and up to 8 readers since
+the last write.
 """
 
 import sys
@@ -24,22 +24,22 @@ from typing import Any, Final, NamedTuple, Protocol
 from synknumba.simt._debugger.run import DebugLaunch, Thread
 from synknumba.simt._debugger.source import MARK
 
-# More readers than this of one element are forgotten; the first ones are enough to find a write that races with all of them.
+# Readers kept per element; the first ones suffice to find a write that races with all readers.
 MOST_READERS: Final = 8
 
 
 class Past(NamedTuple):
-    """An access that has been made.
+    """A recorded access.
 
     Attributes:
-        thread: by which thread.
+        thread: the accessing thread.
         what: "read", "write" or "atomic".
-        epoch: the block's epoch then.
-        grid_epoch: the launch's epoch then.
-        clock: the thread's clock then.
-        fences: how often the thread had called `threadfence` then.
-        code: the function it was made in.
-        line: the line.
+        epoch: the block's epoch at the access.
+        grid_epoch: the launch's epoch at the access.
+        clock: the thread's clock at the access.
+        fences: the thread's number of `threadfence` calls before the access.
+        code: the code object of the accessing function.
+        line: the source line.
     """
 
     thread: Thread
@@ -53,11 +53,11 @@ class Past(NamedTuple):
 
 
 class Cell:
-    """What is known of one element.
+    """Shadow state of one element.
 
     Attributes:
         write: the last plain write.
-        other_write: the last one by another thread than that of `write`, of the same value.
+        other_write: an unordered write of the same value by another thread before `write`, if any.
         atomic: the last atomic operation.
         other_atomic: the last atomic operation by another thread than that of `atomic`.
         reads: reads since the last write.
@@ -74,15 +74,15 @@ class Cell:
 
 
 class Report(Protocol):
-    """Is told of two accesses that race."""
+    """Callback for a pair of racing accesses."""
 
     def __call__(self, address: int, before: Past, now: Past) -> None: ...
 
 
 def present(launch: DebugLaunch, what: str) -> Past:
-    """The access that the running thread makes now."""
+    """Returns the record of an access by the running thread at its current line."""
     thread = launch.current
-    frame: Any = sys._getframe(2)  # noqa: SLF001  # Python has no public name for it
+    frame: Any = sys._getframe(2)  # noqa: SLF001  # there is no public equivalent
     while MARK not in frame.f_globals:
         frame = frame.f_back
     return Past(thread, what, thread.block.epoch, launch.epoch, thread.clock, thread.fences, frame.f_code, frame.f_lineno)
@@ -99,7 +99,7 @@ class Shadow:
         self._blocks_order_themselves = blocks_order_themselves
 
     def races(self, before: Past, now: Past) -> bool:
-        """Whether nothing orders an earlier access before the present one."""
+        """Returns whether an earlier access is unordered with the present one."""
         if before.thread is now.thread:
             return False
         first, second = before.thread, now.thread
@@ -113,7 +113,7 @@ class Shadow:
         return not (first.fences > before.fences and second.atomics)
 
     def read(self, cells: dict[int, Cell], address: int, now: Past, report: Report) -> None:
-        """The running thread reads an element."""
+        """Records a read of an element by the running thread; reports a race."""
         cell = _cell(cells, address)
         self._first(address, (cell.write, cell.other_write, cell.atomic, cell.other_atomic), now, report)
         reads = cell.reads
@@ -133,7 +133,7 @@ class Shadow:
     def write(
         self, cells: dict[int, Cell], addresses: Iterable[int], now: Past, report: Report, same: Callable[[], bool]
     ) -> None:
-        """The running thread writes elements; `same` tells whether they hold the new values already."""
+        """Records a write by the running thread; reports races. `same` returns whether the elements already hold the values."""
         for address in addresses:
             cell = _cell(cells, address)
             rival = next((past for past in (cell.write, cell.other_write) if past and self.races(past, now)), None)
@@ -146,7 +146,7 @@ class Shadow:
             cell.reads.clear()
 
     def atomic(self, cells: dict[int, Cell], address: int, now: Past, report: Report) -> None:
-        """The running thread changes an element by an atomic operation."""
+        """Records an atomic operation by the running thread; reports a race."""
         cell = _cell(cells, address)
         self._first(address, (cell.write, cell.other_write, *cell.reads), now, report)
         if cell.atomic is not None and cell.atomic.thread is not now.thread:

@@ -1,12 +1,12 @@
-"""From a kernel's source to Python generators that run it thread by thread.
+"""Rewrites kernel source into Python generators, one per thread.
 
-The user's tree is kept: names, lines and columns stay, and the code is compiled under the user's file name, so that tracebacks,
-breakpoints and local variables are the user's. Only this is changed:
+The user's syntax tree keeps its names, lines and columns, and is compiled under the user's file name, so tracebacks,
+breakpoints and local variables match the source. Only these nodes change:
 
 - a call of an operation that waits, such as `cuda.syncthreads()`, becomes `(yield request)`;
-- a call of a device function that waits becomes `(yield from function(...))`, and that function a generator too;
-- operators become calls that use Numba's types, see `_threads_arithmetic`;
-- names stand for what the CPU needs: `cuda` for a `Cuda`, device functions for their own new code, global arrays for `Array`s.
+- a call of a device function that waits becomes `(yield from function(...))`, and that function becomes a generator too;
+- operators become calls that use Numba's types, see `_debugger.arithmetic`;
+- global names are rebound: `cuda` to a `Cuda`, device functions to their rewritten code, global arrays to `Array`s.
 """
 
 import ast
@@ -41,7 +41,7 @@ from synknumba.simt._frontend.source import Source
 from synknumba.simt._frontend.syntax import place
 from synknumba.simt._library.operations import FUNCTIONS, cuda_module, way_out
 
-# In the globals of all code made here, and of no other: the stand-in for `numba.cuda`.
+# Name of the `Cuda` object in the globals of rewritten code; also marks frames as user code.
 MARK: Final = "_k_cuda"
 
 _BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -64,24 +64,24 @@ _UNARY: Final[dict[type[ast.unaryop], Callable[[Any], Any]]] = {
     ast.UAdd: operator.pos,
     ast.Invert: operator.invert,
 }
-# Scopes of their own, in which a `yield` would belong to something else than the thread.
+# Nested scopes, where a `yield` would not suspend the thread.
 _INNER: Final = (ast.FunctionDef, ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.ClassDef)
-# Plain functions of these modules are called as they are: they help to debug, or are NumPy's.
+# Plain functions of these modules are called unchanged: debuggers, built-ins and NumPy.
 _AS_THEY_ARE: Final = frozenset({"pdb", "bdb", "ipdb", "pudb", "debugpy", "IPython", "web_pdb", "builtins", "numpy"})
 
 
 @dataclass(slots=True)
 class SourceFunction:
-    """One function of the program.
+    """A kernel or device function of a program.
 
     Attributes:
-        source: what it was made from.
-        waits: whether a thread may wait in it.
-        calls: the functions it calls.
-        code: its new code.
-        bindings: what its global names stand for; a `FunctionType` for the new code of that function.
-        constants: its global arrays, and tuples that may hold some.
-        declared: the signatures that its decorator was given, if any.
+        source: the source of the function.
+        waits: whether a thread may wait in the function.
+        calls: the device functions it names.
+        code: the rewritten code.
+        bindings: values of rebound global names; a `FunctionType` stands for that function's rewritten code.
+        constants: global arrays, and tuples that may contain arrays.
+        declared: signatures declared in the decorator, if any.
     """
 
     source: Source
@@ -94,7 +94,7 @@ class SourceFunction:
 
 
 def device_code(value: Any) -> FunctionType | None:
-    """The plain function of a device function or an njit function, or of a plain one that Numba knows how to compile."""
+    """Returns the plain function of a `cuda.jit`, `simt.jit` or `njit` function; None for any other value."""
     if is_device_function(value) or is_njit_function(value):
         return getattr(value, "py_func", None) or value.fn  # `fn` in Numba's CUDA simulator
     return None
@@ -106,7 +106,7 @@ def is_waiting_call(scope: Scope, node: ast.Call) -> bool:
 
 
 def _is_sync(value: Any, node: ast.Call) -> bool:
-    """Whether the call may be that of a grid group's `sync`, which may be in any variable."""
+    """Returns whether the call may be a grid group's `sync`, since any variable may hold the group."""
     unknown = value is MISSING
     return unknown and isinstance(node.func, ast.Attribute) and node.func.attr == "sync" and not node.args and not node.keywords
 
@@ -118,7 +118,7 @@ def _sync(group: Any) -> Generator[Request, Any, Any]:
 
 
 class Rewriter(ast.NodeTransformer):
-    """Changes a function's tree in place and compiles it."""
+    """Rewrites a function's syntax tree in place and compiles it."""
 
     def __init__(self, function: SourceFunction, waits: Callable[[FunctionType], bool], *, is_kernel: bool) -> None:
         self.function, self.source, self._waits = function, function.source, waits
@@ -131,17 +131,17 @@ class Rewriter(ast.NodeTransformer):
         tree = self.source.tree
         tree.body = [self.visit(statement) for statement in tree.body]
         if self.is_kernel or self.function.waits:
-            # A `yield`, never reached, makes the function a generator. On the first line no debugger stops at it.
+            # An unreachable `yield` makes the function a generator. On the first line, debuggers do not stop at it.
             never = ast.If(ast.Constant(value=False), [ast.Expr(ast.Yield())], [])
             tree.body.insert(0, place(never, tree.body[0]))
         tree.args.defaults, tree.args.kw_defaults = [], [None] * len(tree.args.kwonlyargs)
         module = ast.fix_missing_locations(ast.Module([tree], []))
         self.function.code = compile(module, self.source.filename, "exec", dont_inherit=True)
 
-    # ---- what stands for what
+    # ---- names
 
     def _bind(self, node: ast.AST, word: str, value: Any) -> ast.expr:
-        """A new global name for the value."""
+        """Binds the value to a global name and returns the name node."""
         bindings, name, number = self.function.bindings, f"_k_{word}", 0
         while name in bindings and bindings[name] is not value:
             number += 1
@@ -150,7 +150,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def _known(self, node: ast.expr, value: Any) -> ast.expr | None:
-        """What stands for a name or attribute whose value is known before the kernel runs; None for itself."""
+        """Returns the replacement of a name or attribute with this value; None if it stays unchanged."""
         if isinstance(value, CudaPath):
             return self._cudamember(node, value)
         callee = device_code(value)
@@ -165,7 +165,7 @@ class Rewriter(ast.NodeTransformer):
         return None
 
     def _cudamember(self, node: ast.expr, value: CudaPath) -> ast.expr | None:
-        """A member of `numba.cuda`. The module keeps its name, so that the user can say it to a debugger."""
+        """Returns the replacement of a member of `numba.cuda`. The module keeps its name, for use in a debugger."""
         if value.path not in KNOWN_PATHS and value.path in FUNCTIONS:
             return self._bind(node, value.path.replace(".", "_"), _compiled(FUNCTIONS[value.path]))
         if value.path not in KNOWN_PATHS:
@@ -179,7 +179,7 @@ class Rewriter(ast.NodeTransformer):
         if isinstance(node, ast.Attribute) and isinstance(self.scope.resolve(node.value), CudaPath):
             node.value = self.visit(node.value)
             return node
-        if value.path == "laneid":  # a number: asked for each time
+        if value.path == "laneid":  # an attribute, as the value depends on the thread
             return place(ast.Attribute(ast.Name(MARK, ast.Load()), "laneid", ast.Load()), node)
         if isinstance(node, ast.Name):
             self.function.bindings[node.id] = value
@@ -269,7 +269,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.copy_location(ast.YieldFrom(node), node)
 
     def _function(self, node: ast.Call, value: Any) -> Callable[..., Any] | None:
-        """What is called in place of an ordinary function or type; None for itself."""
+        """Returns the replacement of a called function or type; None if the call stays unchanged."""
         if id(value) in arithmetic.CALLS:
             return arithmetic.CALLS[id(value)]
         if isinstance(value, (types.Number, types.Boolean)) or (isinstance(value, type) and issubclass(value, np.number)):
@@ -317,7 +317,7 @@ class Rewriter(ast.NodeTransformer):
     def _operation(self, node: ast.AST, word: str, function: Callable[..., Any], args: list[ast.expr]) -> ast.expr:
         return ast.copy_location(ast.Call(self._bind(node, word, function), args, []), node)
 
-    # ---- what would change the meaning of a `yield`
+    # ---- nested scopes and the user's own `yield`
 
     def visit(self, node: ast.AST) -> Any:
         if isinstance(node, (ast.Yield, ast.YieldFrom, ast.Await)):
@@ -332,8 +332,8 @@ class Rewriter(ast.NodeTransformer):
 
 
 def _compiled(function: Any) -> Callable[..., Any]:
-    """A function that exists only as code that Numba generates, as one that Python can call."""
-    compiled = njit(lambda *args: function(*args))  # noqa: PLW0108  # Numba compiles functions only
+    """Wraps a function that only Numba can compile, so that Python can call it."""
+    compiled = njit(lambda *args: function(*args))  # noqa: PLW0108  # Numba compiles Python functions only
 
     def call(*args: Any) -> Any:
         if any(isinstance(arg, (Array, Record)) for arg in args):
@@ -347,7 +347,7 @@ def _compiled(function: Any) -> Callable[..., Any]:
 
 
 def _as_value(index: ast.expr) -> ast.expr:
-    """An index as an expression that may stand anywhere: slices as calls of `slice`."""
+    """Returns an index as an ordinary expression, with slices as calls of `slice`."""
     if isinstance(index, ast.Slice):
         parts = [part or ast.Constant(None) for part in (index.lower, index.upper, index.step)]
         return ast.copy_location(ast.Call(ast.Name("slice", ast.Load()), parts, []), index)
@@ -357,9 +357,9 @@ def _as_value(index: ast.expr) -> ast.expr:
 
 
 def _numba_knows(function: FunctionType) -> bool:
-    """Whether Numba can call the plain function: someone has told it how, by `overload` or `register_jitable`."""
+    """Returns whether Numba can call the plain function, by `overload` or `register_jitable`."""
     try:
         cpu_target.typing_context.resolve_value_type(function)
-    except Exception:  # noqa: BLE001  # it raises many things
+    except Exception:  # noqa: BLE001  # raises many types
         return False
     return True

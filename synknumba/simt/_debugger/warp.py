@@ -1,6 +1,6 @@
-"""What the operations in which threads wait for each other compute: their answers from all threads' arguments.
+"""Results of barriers and warp operations, computed from the arguments of all participating threads.
 
-The warp operations follow the PTX instructions `shfl.sync`, `vote.sync` and `match.sync`, and the types are those of Numba.
+Warp operations follow the PTX instructions `shfl.sync`, `vote.sync` and `match.sync`; result types are Numba's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 WARP_SIZE: Final = 32
 FULL_MASK: Final = 0xFFFFFFFF
 
-# Of the operations that wait, the parameters in order, for calls with keywords.
+# Parameter names of the operations that wait, in order, for keyword arguments.
 BLOCK_WIDE: Final[dict[str, tuple[str, ...]]] = {
     "syncthreads": (),
     "syncthreads_count": ("predicate",),
@@ -39,11 +39,11 @@ WAITING: Final = {**BLOCK_WIDE, **WARP_WIDE, ACTIVE_MASK: ()}
 
 
 class Request(NamedTuple):
-    """What a thread waits for.
+    """A pending operation of a thread.
 
     Attributes:
-        kind: the operation, as it is called below `numba.cuda`.
-        args: its arguments in order.
+        kind: the operation's name below `numba.cuda`.
+        args: the positional arguments.
     """
 
     kind: str
@@ -51,12 +51,12 @@ class Request(NamedTuple):
 
     @property
     def mask(self) -> int:
-        """The lanes that a warp operation names."""
+        """Lane mask of a warp operation; all lanes by default."""
         return int(self.args[0]) & FULL_MASK if self.args else FULL_MASK
 
 
 def request(kind: str, *args: Any, **keywords: Any) -> Request:
-    """A call of an operation that waits, with its keyword arguments put in order."""
+    """Returns the request for a call, with keyword arguments put in positional order."""
     names = WAITING[kind]
     given = dict(zip(names, args, strict=False)) | keywords
     missing = [name for name in names if name not in given]
@@ -66,7 +66,7 @@ def request(kind: str, *args: Any, **keywords: Any) -> Request:
 
 
 def block_answer(kind: str, requests: Sequence[Request]) -> Any:
-    """What every thread of a block gets from a barrier."""
+    """Returns the result of a block barrier, the same for every thread."""
     if kind == "syncthreads":
         return None
     truths = [bool(request.args[0]) for request in requests]
@@ -76,7 +76,7 @@ def block_answer(kind: str, requests: Sequence[Request]) -> Any:
 
 
 def _source(lane: int, mode: int, offset: int, clamp: int) -> tuple[int, bool]:
-    """From which lane `shfl.sync` reads, and whether that is one of the segment."""
+    """Returns the source lane of `shfl.sync`, and whether it lies within the segment."""
     segment, bound, offset = clamp >> 8 & 31, clamp & 31, offset & 31
     last = (lane & segment) | (bound & ~segment)
     if mode == 1:
@@ -87,12 +87,12 @@ def _source(lane: int, mode: int, offset: int, clamp: int) -> tuple[int, bool]:
 
 
 def _shuffle(mode: int, value: int, offset: int, clamp: int | None, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-    """The answers of a shuffle; `value` and `offset` are the places of these among the arguments."""
+    """Returns (value, in segment) for each lane; `value` and `offset` are positions in the argument tuples."""
     answers = {}
     for lane, given in args.items():
         bound = given[4] if clamp is None else clamp
         source, inside = _source(lane, mode, int(given[offset]), int(bound))
-        # A lane that takes no part holds no value; CUDA leaves open what is read from it.
+        # Reading from a non-participating lane is undefined in CUDA; the lane's own value is used.
         answers[lane] = (args[source if source in args else lane][value], inside)
     return answers
 
@@ -103,7 +103,7 @@ def _vote(mode: int, truths: Mapping[int, bool]) -> tuple[Any, bool]:
     return np.uint32(ballot if mode == 3 else 0).astype(np.int32), vote
 
 
-# Mode and clamp with which Numba calls the instruction.
+# Mode and clamp that Numba passes to the instruction.
 _SHUFFLES: Final = {
     "shfl_sync": (0, 0x1F),
     "shfl_up_sync": (1, 0),
@@ -119,11 +119,11 @@ _VOTES: Final[dict[str, tuple[int, Callable[[tuple[Any, bool]], Any]]]] = {
 
 
 def warp_answers(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-    """What each lane gets from a warp operation.
+    """Returns the result of a warp operation for each participating lane.
 
     Args:
-        kind: the operation.
-        args: the arguments of each lane that takes part.
+        kind: the operation's name below `numba.cuda`.
+        args: positional arguments of each participating lane.
     """
     if kind == "syncwarp":
         return dict.fromkeys(args)

@@ -1,1 +1,1 @@
-"""From generated code to machine code: Numba, vector maths, the cache of compiled kernels."""
+"""Compilation of generated code: Numba code generation, vector math libraries, the on-disk kernel cache."""

@@ -1,10 +1,10 @@
-"""Compiled kernels, kept from one process to the next.
+"""Persistent cache of compiled kernels, shared by all processes of a user.
 
-    launch ──types──> key ──> in this process? ──> on disk? ──> lock ──> on disk by now? ──> translate, compile, keep
+    launch ──types──> key ──> in this process? ──> on disk? ──> lock ──> on disk by now? ──> translate, compile, store
 
-The key is a digest of everything that the machine code depends on (see `_fingerprint`), so nothing is ever out of date: a
-change makes another key. A kernel found under its key is loaded without being translated. Not Numba's `cache=True`, which looks
-at a file's date instead of at what the function reads, and needs the translated function to look.
+The key is a digest of everything that the machine code depends on (see `_machine.fingerprint`), so entries never go stale: any
+change yields a different key. On a hit the kernel is loaded without translation. Numba's `cache=True` is not used: it compares
+a file's modification time, not the values that the function reads, and needs the translated function for the lookup.
 """
 
 import pickle
@@ -24,18 +24,18 @@ from synknumba.simt._machine.fingerprint import Fingerprint, NotComparableError,
 from synknumba.simt._machine.store import KernelStore, directory
 from synknumba.simt._machine.vector_math import describe
 
-# By key. Loading a kernel twice would define its symbols twice.
+# Keyed by cache key. Loading a kernel twice would define its symbols twice.
 _loaded: WeakValueDictionary[str, Compiled] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """How a kernel came by its machine code.
+    """Cache statistics of a kernel.
 
     Attributes:
-        hits: loaded, for so many sets of argument types.
-        misses: compiled, for so many.
-        not_kept: why the one compiled last is not on disk; None if it is.
+        hits: number of argument-type sets whose machine code was loaded.
+        misses: number of argument-type sets that were compiled.
+        not_kept: reason why the most recently compiled code is not on disk; None if it is.
     """
 
     hits: int = 0
@@ -44,12 +44,12 @@ class CacheInfo:
 
 
 class KernelCache:
-    """The cache, as one kernel sees it.
+    """One kernel's access to the cache.
 
     Args:
         function: the plain Python function.
-        options: how it is compiled.
-        enabled: whether to use the cache at all.
+        options: the compilation options, part of the key.
+        enabled: whether to use the cache.
     """
 
     def __init__(self, function: FunctionType, options: Any, *, enabled: bool) -> None:
@@ -58,16 +58,16 @@ class KernelCache:
         self.info = CacheInfo()
 
     def translating(self) -> None:
-        """To be called before the kernel is translated: it is what it reads now from then on."""
+        """Records the digest of the values that the kernel reads; call before translation, which freezes these values."""
         if self.enabled and directory() is not None:
             self._translated = self._digest()[0]
 
     def get(self, kinds: tuple[types.Type, ...], build: Callable[[str], Compiled]) -> Compiled:
-        """The kernel compiled for these types of its arguments.
+        """Returns the kernel compiled for these argument types: loaded if cached, else built and stored.
 
         Args:
-            kinds: Numba's types.
-            build: compiles it; called with the key, or with "" if it has none, where there is nothing to load.
+            kinds: Numba types of the arguments.
+            build: compiles the kernel on a miss; called with the key, or with "" if the kernel cannot be cached.
         """
         path = directory()
         if not self.enabled or path is None:
@@ -89,7 +89,7 @@ class KernelCache:
             return self._built(compiled, _keep(store, key, compiled))
 
     def _digest(self, kinds: tuple[types.Type, ...] = ()) -> tuple[str, str | None]:
-        """Of the kernel without its argument types, and why it cannot be used as a key."""
+        """Returns the kernel's digest without argument types, and the reason why it cannot serve as a key, or None."""
         try:
             fingerprint = Fingerprint(*environment(), *describe(), self._options)
             fingerprint.function(self._function)
@@ -119,17 +119,17 @@ class KernelCache:
 
 
 def _keep(store: KernelStore, key: str, compiled: Compiled) -> str | None:
-    """Writes a compiled kernel to the disk. Returns why it could not be done."""
+    """Writes a compiled kernel to disk. Returns None on success, else the reason for the failure."""
     library = compiled.result.library
     problem = library.bound_to_process() if isinstance(library, KernelLibrary) else "it was compiled in another way"
     if problem is not None:
         return problem
     try:
-        parts = compiled.result._replace(type_annotation="")._reduce()  # noqa: SLF001  # as Numba's own cache does
+        parts = compiled.result._replace(type_annotation="")._reduce()  # noqa: SLF001  # Numba's own cache does the same
         if any(environment.consts for environment in parts[-1] if environment is not compiled.result.environment):
             return "a function that it calls keeps Python objects"
         payload = dumps((compiled.text, parts))
-    except Exception as error:  # noqa: BLE001  # whatever an object raises that is pickled: the kernel runs all the same
+    except Exception as error:  # noqa: BLE001  # pickling may raise anything; the kernel runs regardless
         return f"it cannot be pickled ({type(error).__name__}: {error})"
     return None if store.write(key, payload) else f"{store.path} cannot be written to"
 
@@ -138,6 +138,6 @@ def _unpacked(payload: bytes) -> Compiled | None:
     try:
         text, parts = pickle.loads(payload)  # noqa: S301  # the store reads files of this user only
         result = CompileResult._rebuild(cpu_target.target_context, *parts)  # noqa: SLF001
-    except Exception:  # noqa: BLE001  # made by something else than this, such as a class that is gone: compiled again
+    except Exception:  # noqa: BLE001  # incompatible entry, e.g. of a removed class: recompile
         return None
     return Compiled(result.entry_point, text, result)

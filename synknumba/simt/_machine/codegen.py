@@ -1,19 +1,18 @@
-"""From a launch function to machine code, by Numba, with what a kernel needs besides.
+"""Compiles a launch function to machine code with Numba, with three extensions for kernels.
 
-- Its symbols are its own: a kernel that is loaded from the cache lies in one process with others of the same name, and LLVM
-  would take the first of two functions with one name for both.
-- Calls such as `exp` in its loops may become calls of a vector library (see `_vector_math`).
-- Loops that draw random numbers work on several vectors in turns (see `_interleave`).
+- Unique symbols. A kernel loaded from the cache shares the process with others of the same name, and LLVM resolves two
+  functions of one name to the first.
+- Vector math. Calls such as `exp` in loops may become calls of a vector library (see `_machine.vector_math`).
+- Interleaving. Loops that draw random numbers process several vectors side by side.
 
-Loops that draw random numbers work on several vectors in turns.
+Interleaving hides the latency of Philox: its ten rounds form a dependency chain, so a core mostly waits for multiplications,
+and the next vector's rounds are too many instructions ahead for out-of-order execution to reach. LLVM does not interleave long
+loops, as it assumes that the core looks far enough ahead. Metadata on the branch that ends a loop
+(`llvm.loop.interleave.count`) makes it emit the instructions of several vectors side by side. Nanoseconds per sample with 1, 2
+and 4 vectors on a core of an AMD EPYC 9004: π by an expectation 2.2, 1.9 and 1.7, an option's price 6.1, 5.4 and 4.7; with
+256-bit registers 4.5, 3.4 and 3.5, and 11.1, 8.8 and 7.0.
 
-The ten rounds of Philox wait for each other: a processor that is about to multiply has little else to do, and the next vector's
-rounds are too many instructions away for it to look ahead. LLVM leaves long loops as they are, for it expects the processor to
-look ahead far enough. So it is told, by a note on the branch that ends a loop, to write the instructions of several vectors
-side by side. Nanoseconds a sample with 1, 2 and 4 vectors, on a core of an AMD EPYC 9004: π by an expectation 2.2, 1.9 and 1.7,
-an option's price 6.1, 5.4 and 4.7; with registers of 256 bits 4.5, 3.4 and 3.5, and 11.1, 8.8 and 7.0.
-
-Other kernels are left to LLVM. Where a loop cannot be made of vectors, or may not be reordered, the note means nothing.
+Kernels without random numbers are left to LLVM. The metadata has no effect on loops that cannot be vectorised or reordered.
 """
 
 import re
@@ -27,7 +26,7 @@ from numba.core.compiler import Compiler, CompileResult
 
 from synknumba.simt._machine.vector_math import with_vector_math
 
-# The multipliers 0xD2511F53 and 0xCD9E8D57, which nothing else has. LLVM may have written one as the other and a difference.
+# The multipliers 0xD2511F53 and 0xCD9E8D57 identify Philox. LLVM may express one as the other plus a difference.
 _PHILOX = ("3528531795", "3449720151")
 _LABEL = re.compile(r'([\w.$-]+|"[^"]+"):')
 _TARGET = re.compile(r'label %([\w.$-]+|"[^"]+")')
@@ -35,28 +34,28 @@ _METADATA = re.compile(r"^!(\d+) = ", re.MULTILINE)
 
 
 def with_interleaving(module: llvm.ModuleRef, features: str) -> llvm.ModuleRef:
-    """The module with notes on its loops if it draws random numbers; else the same module.
+    """Returns the module with interleaving metadata on its loops if it draws random numbers; else the same module.
 
     Args:
-        module: not optimized yet.
-        features: of the processor, as LLVM names them.
+        module: the module, not yet optimised.
+        features: comma-separated processor features in LLVM's notation.
     """
     text = str(module)
     if not any(multiplier in text for multiplier in _PHILOX):
         return module
-    # With 16 registers of vectors, what more than two keep would not fit by far.
+    # AVX-512 has 32 vector registers; with 16, more than two vectors' state would spill heavily.
     noted = llvm.parse_assembly(note_loops(text, 4 if "+avx512f" in features.split(",") else 2))
     noted.name = module.name
     return noted
 
 
 def note_loops(text: str, vectors: int) -> str:
-    """A module's text with a note on each branch that goes back, unless it has one."""
+    """Returns a module's text with interleaving metadata on each backward branch that has no loop metadata."""
     number = 1 + max(map(int, _METADATA.findall(text)), default=-1)
     hint = f"!{number}"
     notes = [f'{hint} = !{{!"llvm.loop.interleave.count", i32 {vectors}}}']
     lines: list[str] = []
-    above: set[str] = set()  # labels of the function
+    above: set[str] = set()  # labels seen so far in the current function
     for line in text.splitlines():
         label = _LABEL.match(line)
         if line.startswith("define "):
@@ -71,7 +70,7 @@ def note_loops(text: str, vectors: int) -> str:
     return "\n".join([*lines, *notes]) + "\n"
 
 
-# How Numba marks a call that is resolved when the process runs, such as that of a recursive function.
+# Numba's prefix for calls resolved at run time, such as recursive ones.
 _UNRESOLVED = ".numba.unresolved$"
 
 
@@ -80,9 +79,9 @@ class Compiled:
     """A compiled launch function.
 
     Attributes:
-        entry: to be called with the sizes of grid and block, then the kernel's arguments.
-        text: its Python source.
-        result: what Numba made.
+        entry: the callable; takes the sizes of grid and block, then the kernel's arguments.
+        text: the Python source.
+        result: Numba's compile result.
     """
 
     entry: Any
@@ -92,7 +91,7 @@ class Compiled:
 
 @final
 class KernelLibrary(JITCodeLibrary):
-    """The machine code of a kernel."""
+    """Code library of a kernel: private symbols, vector math and interleaving."""
 
     _final_module: llvm.ModuleRef
 
@@ -101,17 +100,17 @@ class KernelLibrary(JITCodeLibrary):
         module = with_interleaving(with_vector_math(self._final_module), features)
         for function in module.functions:
             if function.linkage is llvm.Linkage.linkonce_odr and not function.is_declaration:
-                function.linkage = llvm.Linkage.internal  # a function it calls; nothing else is linked with it
+                function.linkage = llvm.Linkage.internal  # a callee; no other module links to it
         self._final_module = module
         super()._optimize_final_module()
-        # LLVM's loader knows internal functions by name as well. Code that is loaded later would take them for its own of that
-        # name, and call them wrongly: what is internal may have lost arguments.
+        # LLVM's loader resolves internal functions by name too. Code loaded later would bind to these instead of its own
+        # functions of that name, with a wrong signature: LLVM may have removed arguments of internal functions.
         for function in self._final_module.functions:
             if function.linkage is llvm.Linkage.internal and not function.is_declaration:
                 function.name = f"{self.name}.{function.name}"
 
     def bound_to_process(self) -> str | None:
-        """Why the code means something in this process only; None if it does not."""
+        """Returns the reason why the code is valid in this process only; None if it can be stored."""
         if self.has_dynamic_globals:
             return "it holds a pointer or a large array"
         if any(variable.name.startswith(_UNRESOLVED) for variable in self._final_module.global_variables):
@@ -120,7 +119,7 @@ class KernelLibrary(JITCodeLibrary):
 
 
 class _KernelCompiler(Compiler):
-    """Numba's compiler, which puts the code into a library of ours."""
+    """Numba's compiler, emitting into a `KernelLibrary`."""
 
     def define_pipelines(self) -> Any:
         library = KernelLibrary(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
@@ -133,15 +132,15 @@ def compile_launch(dispatcher: Any, text: str, argtypes: tuple[types.Type, ...],
     """Compiles a launch function.
 
     Args:
-        dispatcher: what `njit` made of it.
-        text: its source.
-        argtypes: Numba's types of its arguments.
-        key: the kernel's in the cache, which goes into its symbols; "" if it has none.
+        dispatcher: the `njit` dispatcher of the function.
+        text: the function's source.
+        argtypes: Numba types of the arguments.
+        key: the kernel's cache key, which makes its symbols unique; "" if it has none.
     """
     if key:
         function = dispatcher.py_func
         function.__qualname__ = f"{function.__qualname__}_{key[:16]}"
-    dispatcher.targetoptions["no_cfunc_wrapper"] = True  # for calls by a C pointer, which nobody makes
+    dispatcher.targetoptions["no_cfunc_wrapper"] = True  # the C wrapper is for calls through a C pointer, which do not occur
     dispatcher._compiler.pipeline_class = _KernelCompiler  # noqa: SLF001
     dispatcher.compile(argtypes)
     result = dispatcher.overloads[argtypes]

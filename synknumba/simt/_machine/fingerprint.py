@@ -1,18 +1,18 @@
-"""What a compiled kernel depends on, as a digest: the key of the cache on disk.
+"""Digest of everything a compiled kernel depends on: the key of the on-disk cache.
 
-Two kernels with the same digest compile to the same machine code. The digest is made without translating anything:
+Two kernels with the same digest compile to the same machine code. The digest is computed without translating the kernel:
 
     kernel ── source text, code object, defaults
       ├── every global and closure variable it names ── numbers, arrays (by their bytes), dtypes, enums, tuples ...
-      ├── every attribute it reads of a module or a class ── the same
-      └── every device function and njit function it names ── each like the kernel itself
-    + Numba's types of the arguments, the options, the versions of the packages, the processor
+      ├── every module or class attribute it reads ── the same
+      └── every device function and njit function it names ── hashed recursively
+    + Numba types of the arguments, options, package versions, processor
 
-What comes with Python, NumPy and Numba counts by its name, as their versions are part of the digest. Whatever cannot be
-compared by value from one process to the next (a plain Python object, a pointer) makes the kernel one that is not kept on disk.
+Objects of Python, NumPy and Numba are hashed by name, since the versions of these packages are part of the digest. A kernel
+that reads a value with no cross-process identity (a plain Python object, a pointer) is not cached on disk.
 
-Not seen: the body of an `@overload` that somebody gives to a function of NumPy or `math`; and that an njit function was
-compiled for the processor, by a call of the script's own, before a global that it reads was changed.
+Two changes go undetected: the body of an `@overload` that a user registers for a NumPy or `math` function, and a global changed
+after the script itself had called, and so compiled for the CPU, an njit function that reads it.
 """
 
 import builtins
@@ -42,7 +42,7 @@ from synknumba.simt._frontend.scope import is_device_function, is_njit_function
 from synknumba.simt._frontend.signatures import declared_signatures
 from synknumba.simt._library.operations import cuda_module
 
-# What these define is known by name and version. Not all of synknumba: kernels and device functions count by their text.
+# Objects of these packages are hashed by name. Not all of synknumba: its kernels and device functions are hashed by source.
 NAMED_PACKAGES = (
     "builtins",
     "math",
@@ -56,10 +56,10 @@ NAMED_PACKAGES = (
     "synknumba.simt",
 )
 
-# Hashing takes about 1 s for each GB; a kernel with a larger table is compiled anew instead.
+# bytes; hashing takes about 1 s per GB, so a kernel with a larger table is not cached.
 LARGEST_ARRAY = 64 << 20
 
-# Settings of Numba that change the code it makes.
+# Numba settings that affect generated code.
 _NUMBA_SETTINGS = (
     "OPT",
     "LOOP_VECTORIZE",
@@ -83,8 +83,8 @@ _SCALAR_TYPES = (
     types.NoneType,
 )
 
-# The files of this compiler and of the functions known by name, as any of them may change what it makes; a version number would
-# not say so while it grows. Looked at when they are imported: they may be edited later.
+# Name, size and mtime of the source files of this compiler and of the functions hashed by name: during development they may
+# change the generated code while the version number stays the same. Read at import, as the files may be edited later.
 _COMPILER_FILES = tuple(
     (path.name, path.stat().st_size, path.stat().st_mtime_ns)
     for path in (*sorted(Path(__file__).parents[1].rglob("*.py")), Path(__file__).parents[2] / "random.py")
@@ -94,23 +94,23 @@ _GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASS
 _ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 
 
-# Of the functions that kernels call, as they were when they were seen first.
+# Digest of each function called by kernels, at its first appearance.
 _first_digests: WeakKeyDictionary[FunctionType, str] = WeakKeyDictionary()
 
 
 class NotComparableError(Exception):
-    """Something a kernel reads cannot be compared from one process to the next; the message says what."""
+    """A value read by a kernel has no cross-process identity; the message names it."""
 
 
 class Fingerprint:
-    """A digest of Python values.
+    """Incremental digest of Python values.
 
     Args:
-        parts: the first values that it is made of.
-        inside: the functions in which a call has been found, the kernel first.
+        parts: the first values to add.
+        inside: the chain of calling functions, the kernel first; detects recursion.
 
     Raises:
-        NotComparableError: a value cannot be compared from one process to the next.
+        NotComparableError: a value has no cross-process identity.
     """
 
     def __init__(self, *parts: Any, inside: tuple[FunctionType, ...] = ()) -> None:
@@ -120,11 +120,11 @@ class Fingerprint:
             self.value(part, "an option")
 
     def hexdigest(self) -> str:
-        """The digest so far."""
+        """Returns the digest of all values added so far."""
         return self._hash.hexdigest()
 
     def _add(self, tag: str, data: bytes = b"") -> None:
-        """Every piece says what it is and how long: no two sequences of pieces give the same bytes."""
+        """Adds a piece with its tag and length, so that distinct sequences of pieces give distinct bytes."""
         self._hash.update(f"{tag} {len(data)}:".encode())
         self._hash.update(data)
 
@@ -134,13 +134,13 @@ class Fingerprint:
     # ---- functions
 
     def function(self, function: FunctionType) -> None:
-        """Adds a function with all that it reads, and the functions that it calls."""
-        if function in self._inside:  # what it was when it was compiled could not be told from what it is
+        """Adds a function, the values it reads, and the functions it calls."""
+        if function in self._inside:  # a change after compilation would go undetected
             raise NotComparableError(f"{function.__qualname__} is recursive")
         within = Fingerprint(inside=(*self._inside, function))
         within._read(function)
         digest = within.hexdigest()
-        # What a kernel calls is compiled once in a process; a global it read then is what it is from then on.
+        # A callee is compiled once per process, which freezes the globals it reads.
         if self._inside and _first_digests.setdefault(function, digest) != digest:
             raise NotComparableError(f"{function.__qualname__} reads a value that has changed since it was compiled")
         self._text("function", digest)
@@ -154,7 +154,7 @@ class Fingerprint:
         for chain in sorted(set(_names_read(function.__code__, closure))):
             try:
                 self._name(chain, closure, function.__globals__)
-            except NotComparableError as error:  # raised when all that is called has been seen: it is compiled all the same
+            except NotComparableError as error:  # raised after all callees have been recorded, since they are compiled anyway
                 problems.append(error)
         if problems:
             raise problems[0]
@@ -164,7 +164,7 @@ class Fingerprint:
     def _code(self, code: CodeType) -> None:
         for field in ("co_name", "co_qualname", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags"):
             self._text(field, getattr(code, field))
-        # Error messages name the file and the line. The directory of a notebook's cells is another one in each session.
+        # Compiled error messages contain file and line. The directory of notebook cells differs from session to session.
         where = Path(code.co_filename)
         self._text("place", f"{where if where.exists() else where.name}:{code.co_firstlineno}")
         self._text("arguments", (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount))
@@ -176,17 +176,17 @@ class Fingerprint:
                 self.value(constant, "a constant")
 
     def _name(self, chain: tuple[str, ...], closure: Mapping[str, Any], namespace: Mapping[str, Any]) -> None:
-        """Adds what a name, or a chain of attributes such as `module.table.shape`, stands for."""
+        """Adds the value of a name, or of an attribute chain such as `module.table.shape`."""
         self._text("name", ".".join(chain))
         head, *attributes = chain
         known = closure if head in closure else namespace if head in namespace else vars(builtins)
         if head not in known:
-            self._add("missing")  # the compiler will say so
+            self._add("missing")  # the compiler reports it
             return
         value, text = known[head], head
         for attribute in attributes:
             if not isinstance(value, (ModuleType, type)):
-                break  # the whole value counts, whichever part of it is read
+                break  # hash the whole value, whichever attribute is read
             if _is_named(value):
                 self._text("named", f"{_full_name(value)} {attributes}")
                 return
@@ -204,13 +204,13 @@ class Fingerprint:
         """Adds a value.
 
         Args:
-            value: anything that a kernel may name.
-            name: what to call it in the error.
+            value: any value that a kernel may name.
+            name: the value's name in error messages.
         """
         kind = type(value)
         if value is None or value is Ellipsis or kind in {bool, int, str, range, slice}:
             self._text(kind.__name__, repr(value))
-        elif kind in {float, complex}:  # by their bits: 0.0 equals -0.0, and NaN not itself
+        elif kind in {float, complex}:  # by bits: 0.0 == -0.0, and NaN != NaN
             self._add(kind.__name__, struct.pack("<dd", complex(value).real, complex(value).imag))
         elif kind is bytes:
             self._add("bytes", value)
@@ -248,7 +248,7 @@ class Fingerprint:
         self._add("elements", value.tobytes())
 
     def _object(self, value: Any, name: str) -> None:
-        """Functions, classes, modules, members of `numba.cuda`."""
+        """Adds a function, class, module or member of `numba.cuda`."""
         member = _cuda_members().get(id(value))
         if member is not None:
             self._text("numba.cuda", member)
@@ -273,10 +273,10 @@ class Fingerprint:
 
 
 def type_text(kind: types.Type) -> str:
-    """A Numba type in full: its own text leaves out, for example, the fields of a named tuple.
+    """Returns the full text of a Numba type; `str` omits, for example, the fields of a named tuple.
 
     Raises:
-        NotComparableError: it is a type that Numba does not define, or one that stands for an object.
+        NotComparableError: the type is not one of Numba's own value types.
     """
     if isinstance(kind, types.BaseNamedTuple):
         made = kind.instance_class
@@ -306,38 +306,38 @@ def _source(function: FunctionType) -> str:
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
-        return ""  # an njit function needs none, and a kernel without one is refused
+        return ""  # njit functions need no source, and kernels without source are rejected
 
 
 def _closure(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
-        except ValueError:  # the enclosing function has not assigned it yet
+        except ValueError:  # not yet assigned by the enclosing function
             continue
 
 
 def _names_read(code: CodeType, closure: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """The names that the code does not assign itself, each with the attributes that are read of it at once."""
+    """Yields each global or closure name read by the code, with the attribute chain read directly from it."""
     chain: tuple[str, ...] = ()
     for instruction in dis.get_instructions(code):
         if chain and instruction.opname in _ATTRIBUTE_READS:
             chain = (*chain, instruction.argval)
             continue
-        if instruction.opname == "EXTENDED_ARG":  # belongs to the next one
+        if instruction.opname == "EXTENDED_ARG":  # prefix of the next instruction
             continue
         if chain:
             yield chain
         chain = (instruction.argval,) if instruction.opname in _GLOBAL_READS else ()
         if instruction.opname in {"LOAD_DEREF", "LOAD_CLASSDEREF"} and instruction.argval not in closure:
-            chain = ()  # a variable of its own
+            chain = ()  # a local variable, captured by an inner function
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_read(constant, closure)
 
 
 def _is_named(value: Any) -> bool:
-    """Whether the value is known by its name: it comes with a package whose version counts."""
+    """Returns whether the value is hashed by name: it belongs to one of `NAMED_PACKAGES`."""
     if isinstance(value, ModuleType):
         module: Any = value.__name__
     elif isinstance(value, (type, FunctionType, np.ufunc)) or inspect.isbuiltin(value):
@@ -350,8 +350,8 @@ def _is_named(value: Any) -> bool:
 
 
 def _compiled_unseen(value: Any) -> bool:
-    """Whether a device function or an njit function was compiled for a GPU by somebody else, such as a program on a rank."""
-    # numba-cuda has a device function of its own for an njit function, and keeps it there.
+    """Returns whether a device or njit function was compiled for a GPU before it was fingerprinted, e.g. by rank code."""
+    # numba-cuda stores its own dispatcher for an njit function in this attribute.
     on_gpu = value if type(value).__name__ == "CUDADispatcher" else getattr(value, "_CUDATypingContext__dispatcher", None)
     return bool(getattr(on_gpu, "overloads", None)) and value.py_func not in _first_digests
 
@@ -365,28 +365,28 @@ def _full_name(value: Any) -> str:
 
 @cache
 def _cuda_members() -> dict[int, str]:
-    """What Numba defines in `numba.cuda`, by identity: it may be imported by any name."""
+    """Returns the names of Numba's objects in `numba.cuda`, keyed by id, since users may import them under any name."""
     return {id(value): name for name, value in vars(cuda_module()).items() if _is_numbas(value)}
 
 
 def _is_numbas(value: Any) -> bool:
-    """Whether it is an object of Numba's own classes; not a module, of which others than Numba's are there too."""
+    """Returns whether the value is an instance of a class of Numba; excludes modules, some of which are not Numba's."""
     module = type(value).__module__
     return module.startswith(("numba.", "numba_cuda.")) and not isinstance(value, (int, float, str, tuple))
 
 
-# ---- what is the same for all kernels of a process
+# ---- shared by all kernels of a process
 
 
 def environment() -> tuple[object, ...]:
-    """Versions, processor and settings: what a compiled kernel depends on besides itself."""
+    """Returns versions, processor and Numba settings: the dependencies common to all kernels."""
     settings = [(name, str(getattr(config, name, None))) for name in _NUMBA_SETTINGS]
     return (*versions(), *cpu_target.target_context.codegen().magic_tuple(), *settings)
 
 
 @cache
 def versions() -> tuple[object, ...]:
-    """Python, the packages, and the files of this compiler."""
+    """Returns the versions of Python and the packages, and the state of this compiler's source files."""
     cuda = sys.modules.get("numba_cuda")
     simulated = os.environ.get("NUMBA_ENABLE_CUDASIM", "0")
     packages = (numba.__version__, llvmlite.__version__, np.__version__, getattr(cuda, "__version__", None), simulated)

@@ -1,14 +1,14 @@
-"""The directory that keeps compiled kernels from one process to the next.
+"""On-disk store of compiled kernels.
 
-    <directory>/<key>       one kernel for one set of argument types: a line that says what it is, a checksum, a pickle
-    <directory>/.lock-00    ... .lock-ff: who holds the lock of a key's first two digits compiles, the others wait for the file
+    <directory>/<key>       one kernel for one set of argument types: a header line, a checksum, a pickle
+    <directory>/.lock-00    ... .lock-ff: by the key's first two digits; the lock's holder compiles, others wait for the file
 
-Files are written whole under another name and then renamed, so that a reader finds all of a file or nothing. Whatever is wrong
-with a file (cut short, of another program, of another user) makes it as good as absent, and it is replaced. No operation here
-fails: a directory that cannot be written to means that kernels are compiled again.
+Files are written under a temporary name and then renamed, so a reader sees a complete file or none. A damaged file (truncated,
+written by another program, owned by another user) counts as absent and is replaced. No operation raises on I/O errors: if the
+directory is not writable, kernels are compiled again.
 
-A pickle runs code when it is read, and the kernel in it is code. Hence only files are read that belong to this user and that
-nobody else can write to, in a directory of which the same is true.
+Unpickling runs code, and the kernel in the pickle is code. Only files are read that this user owns and no other user can write
+to, in a directory of which the same holds.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Set to "0" or "off" to neither read nor write.
+# Environment variable; "0" or "off" disables reading and writing.
 SWITCH = "SYNKNUMBA_CACHE"
 
 LARGEST_TOTAL = 512 << 20  # bytes; about 20,000 kernels
 
-# Holding the lock means compiling one kernel, which takes seconds at most. Who waits longer compiles too.
+# The lock is held while one kernel compiles, seconds at most. A process that waits longer compiles the kernel itself.
 LOCK_SECONDS = 60.0
 _POLL_SECONDS = 0.005
 
-# When a kernel was used last is kept to this precision, so that a hit seldom writes.
+# Resolution of the last-use time, kept as the file's mtime, so that a hit seldom writes.
 _USE_SECONDS = 3600.0
 
 _MAGIC = b"synknumba kernel 1\n"
@@ -38,9 +38,10 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def directory() -> Path | None:
-    """Where kernels are kept; None if the cache is switched off, or there is no home.
+    """Returns the cache directory; None if the cache is disabled or there is no home directory.
 
-    In `$SYNKNUMBA_CACHE_DIR`, or in a directory `synknumba` of `$NUMBA_CACHE_DIR`, of `$XDG_CACHE_HOME`, or of `~/.cache`.
+    The first that is set: `$SYNKNUMBA_CACHE_DIR`, `$NUMBA_CACHE_DIR/synknumba`, `$XDG_CACHE_HOME/synknumba`, else
+    `~/.cache/synknumba`.
     """
     if os.environ.get(SWITCH, "").lower() in {"0", "off"}:
         return None
@@ -57,7 +58,7 @@ def directory() -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a directory holds."""
+    """Number of kernels in a directory, and their total size in bytes."""
 
     kernels: int
     nbytes: int
@@ -67,16 +68,16 @@ class KernelStore:
     """A directory of compiled kernels.
 
     Args:
-        path: where; made when the first kernel is kept.
+        path: the directory; created when the first kernel is written.
     """
 
-    _pruned: set[Path] = set()  # noqa: RUF012  # of this process: each directory once
+    _pruned: set[Path] = set()  # noqa: RUF012  # per process: each directory is pruned once
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self, key: str) -> bytes | None:
-        """What is kept under the key, if it is whole and this user's own."""
+        """Returns the payload of the key; None if absent, damaged, or writable by another user."""
         try:
             if not _is_ours(self.path.stat()):
                 return None
@@ -94,7 +95,7 @@ class KernelStore:
         return payload if head == _MAGIC + hashlib.sha256(payload).digest() else None
 
     def write(self, key: str, payload: bytes) -> bool:
-        """Keeps the payload under the key. Returns whether that could be done."""
+        """Writes the payload under the key. Returns whether it succeeded."""
         temporary = self.path / f".new-{os.getpid()}-{time.monotonic_ns()}"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -118,9 +119,9 @@ class KernelStore:
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Waits until no other process compiles the kernel. Does not wait where files cannot be locked, nor for ever.
+        """Waits up to `LOCK_SECONDS` until no other process compiles the kernel, then holds the lock.
 
-        The system takes the lock away from a process that ends.
+        Does not wait where file locks are unsupported. The operating system releases the lock of a process that ends.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -135,12 +136,12 @@ class KernelStore:
             os.close(descriptor)
 
     def usage(self) -> Usage:
-        """How many kernels, and their bytes."""
+        """Returns the number of kernels and their total size."""
         sizes = [status.st_size for name, status in self._files() if not name.startswith(".")]
         return Usage(len(sizes), sum(sizes))
 
     def prune(self, largest_total: int) -> None:
-        """Removes the kernels used least recently until the others take that many bytes at most, and leftovers."""
+        """Removes the least recently used kernels until at most `largest_total` bytes remain, and stale temporary files."""
         files = sorted(self._files(), key=lambda file: file[1].st_mtime)
         kernels = [(name, status) for name, status in files if not name.startswith(".")]
         excess = sum(status.st_size for _, status in kernels) - largest_total
@@ -170,7 +171,7 @@ class KernelStore:
 
 
 def _is_ours(status: os.stat_result) -> bool:
-    """Whether only this user can have written it."""
+    """Returns whether only this user can have written the file or directory."""
     return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
 
 
@@ -181,7 +182,7 @@ def _wait_for(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(_POLL_SECONDS)
-        except OSError:  # a file system without locks
+        except OSError:  # file system without locks
             return
         else:
             return

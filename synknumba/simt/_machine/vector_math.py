@@ -1,22 +1,22 @@
-"""Calls of exp, sin, pow and the like on many elements at once, by a vector math library.
+"""Vectorised exp, sin, pow and other math functions in kernels, from a vector math library.
 
-LLVM turns a loop with such a call into vector code only if it knows a vector version of the function. It is told here, on each
-call in the code of a kernel, by the attribute that the vector function ABI defines for that:
+LLVM vectorises a loop that calls such a function only if it knows a vector version of it. This module adds that information to
+each call in a kernel's code, as the attribute defined by the vector function ABI:
 
     %y = call double @llvm.exp.f64(double %x) "vector-function-abi-variant"="_ZGV_LLVM_N8v_llvm.exp.f64(_ZGVeN8v_exp)"
 
-Two libraries are looked for, the first that is there is used:
+The first library found is used:
 
-    SVML      Intel's, from the wheel intel-cmplr-lib-rt (`pip install 'synknumba[svml]'`); its versions `_ha` are right to
-              about 1 unit in the last place (0.5 to 1.2 seen)
-    libmvec   a part of glibc, and so of every common Linux; right to 4 units (0.8 to 3.9 seen)
+    SVML      Intel's, from the wheel intel-cmplr-lib-rt (`pip install 'synknumba[svml]'`); the `_ha` variants are accurate to
+              about 1 ulp (0.5 to 1.2 measured)
+    libmvec   part of glibc, hence on every common Linux; accurate to 4 ulp (0.8 to 3.9 measured)
 
-For comparison: the plain functions are right to 1 unit, CUDA's own to 1 or 2 in double and up to 4 in single precision (CUDA
-C++ Programming Guide, "Mathematical Functions"). The last elements of a loop, which do not fill a vector, go through the plain
-functions: the last digits of the result for one element may depend on where it lies.
+For comparison: scalar functions are accurate to 1 ulp, CUDA's to 1 or 2 ulp in double and up to 4 in single precision (CUDA C++
+Programming Guide, "Mathematical Functions"). The remainder of a loop, which does not fill a vector, calls the scalar functions,
+so the last digits of an element's result may depend on its position.
 
-Numba's own way with SVML needs an LLVM built for it, which the llvmlite of PyPI is not; and it changes every function that the
-process compiles, while this changes kernels alone.
+Numba's own SVML support needs an LLVM built for it, which PyPI's llvmlite is not, and it affects every function that the
+process compiles; this module affects kernels only.
 """
 
 import ctypes
@@ -34,23 +34,23 @@ from pathlib import Path
 from llvmlite import binding as llvm
 from numba.core.registry import cpu_target
 
-# Set to "svml" or "libmvec" to use no other, to "0" or "off" to compile without.
+# Environment variable: "svml" or "libmvec" selects that library only, "0" or "off" disables vector math.
 SWITCH = "SYNKNUMBA_VECTOR_MATH"
 
-# The wheel that has SVML. It puts it where no loader looks.
+# The wheel that contains SVML, outside the loader's search path.
 SVML_WHEEL = "intel-cmplr-lib-rt"
 _SVML_NEEDS = ("libintlc.so.5",)
 
-# Functions of one argument and of two. glibc has the first line since 2.22, the others since 2.35.
+# Unary and binary functions. glibc has the first line since 2.22, the others since 2.35.
 _ONE: tuple[str, ...] = ("exp", "log", "sin", "cos")
 _ONE += ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cosh", "erf", "erfc", "exp10", "exp2", "expm1")
 _ONE += ("log10", "log1p", "log2", "sinh", "tan", "tanh")
 _TWO = ("pow", "atan2", "hypot")
 
-# The letter of an instruction set in the vector ABI of x86-64, the feature it needs, and doubles in its register.
+# Letter of the instruction set in the x86-64 vector ABI, required feature, doubles per register.
 _INSTRUCTION_SETS = (("b", "", 2), ("c", "+avx", 4), ("d", "+avx2", 4), ("e", "+avx512f", 8))
 
-# Pointers in LLVM's text were written in another way before.
+# Earlier versions print pointers with another syntax.
 _OLDEST_LLVM = 16
 
 _CALL = re.compile(r"call [^@\"]*?\b(?:double|float) @([\w.]+)\(")
@@ -60,7 +60,7 @@ _USED = "@llvm.compiler.used"
 
 @dataclass(frozen=True, slots=True)
 class VectorFunction:
-    """The vector version of a scalar function, for one number of elements."""
+    """A vector version of a scalar function, for one vector length."""
 
     name: str
     scalar_type: str
@@ -68,17 +68,17 @@ class VectorFunction:
     arity: int
 
     def mapping(self, scalar: str) -> str:
-        """What the attribute says of it."""
+        """Returns the attribute entry that maps the scalar function to this one."""
         return f"_ZGV_LLVM_N{self.lanes}{'v' * self.arity}_{scalar}({self.name})"
 
     def declaration(self) -> str:
-        """Its declaration in LLVM's language."""
+        """Returns the declaration in LLVM assembly."""
         vector = f"<{self.lanes} x {self.scalar_type}>"
         return f"declare {vector} @{self.name}({', '.join([vector] * self.arity)}) memory(none) nounwind willreturn"
 
 
 def vector_library() -> str | None:
-    """The vector math library that kernels are compiled for, "svml" or "libmvec", loaded; None for none."""
+    """Loads the vector math library for kernels and returns its name, "svml" or "libmvec"; None if there is none."""
     wanted = os.environ.get(SWITCH, "").lower()
     if wanted in {"0", "off"} or platform.machine() != "x86_64" or llvm.llvm_version_info[0] < _OLDEST_LLVM:
         return None
@@ -86,7 +86,7 @@ def vector_library() -> str | None:
 
 
 def describe() -> tuple[str, ...]:
-    """The library, its version and the instruction sets it is used with: compiled code depends on it."""
+    """Returns library, version and instruction sets, on which compiled code depends; empty without a library."""
     library = vector_library()
     if library is None:
         return ()
@@ -95,7 +95,7 @@ def describe() -> tuple[str, ...]:
 
 @cache
 def _load(library: str) -> str:
-    """Makes a library's functions known to LLVM. Returns its version; "" if it is not there."""
+    """Loads a library's symbols into LLVM. Returns the library version; "" if it is not available."""
     try:
         if library == "libmvec":
             llvm.load_library_permanently("libmvec.so.1")
@@ -107,13 +107,13 @@ def _load(library: str) -> str:
             ctypes.CDLL(str(folder / needed), mode=ctypes.RTLD_GLOBAL)
         llvm.load_library_permanently(str(folder / "libsvml.so"))
         status = (folder / "libsvml.so").stat()
-    except (OSError, RuntimeError):  # another C library than glibc, or a file that is not what it should be
+    except (OSError, RuntimeError):  # not glibc, or a damaged file
         return ""
     return f"libsvml.so {status.st_size} {status.st_mtime_ns}"
 
 
 def _svml_folder() -> Path | None:
-    """Where the wheel put the library: by the installer's records, or where wheels and conda put such files."""
+    """Returns the folder of libsvml.so, from the wheel's records or `sys.prefix`/lib, which conda uses; None if absent."""
     folders = [Path(sys.prefix) / "lib"]
     with suppress(metadata.PackageNotFoundError):
         files = metadata.files(SVML_WHEEL) or ()
@@ -122,7 +122,7 @@ def _svml_folder() -> Path | None:
 
 
 def with_vector_math(module: llvm.ModuleRef) -> llvm.ModuleRef:
-    """The module with its calls of mathematical functions marked; the same module if there are none."""
+    """Returns the module with vector variants on its math calls; the same module if there is nothing to mark."""
     library = vector_library()
     if library is None:
         return module
@@ -138,7 +138,7 @@ def with_vector_math(module: llvm.ModuleRef) -> llvm.ModuleRef:
 
 
 def mark_calls(text: str, known: dict[str, tuple[VectorFunction, ...]]) -> str:
-    """A module's text with the attribute on each call of a known function, and the vector functions declared."""
+    """Returns a module's text with the attribute on each call of a known function, and the vector functions declared."""
     lines: list[str] = []
     declared: dict[str, VectorFunction] = {}
     for line in text.splitlines():
@@ -153,19 +153,19 @@ def mark_calls(text: str, known: dict[str, tuple[VectorFunction, ...]]) -> str:
     if not declared:
         return text
     lines += [variant.declaration() for variant in declared.values()]
-    # Or LLVM would drop the declarations before it makes vectors.
+    # Keeps LLVM from dropping the declarations before it vectorises.
     names = ", ".join(f"ptr @{name}" for name in declared)
     lines.append(f'{_USED} = appending global [{len(declared)} x ptr] [{names}], section "llvm.metadata"')
     return "\n".join(lines) + "\n"
 
 
 def _features() -> str:
-    """The processor's features that Numba compiles for."""
+    """Returns the processor features that Numba compiles for."""
     return cpu_target.target_context.codegen().magic_tuple()[2]  # type: ignore[no-any-return]
 
 
 def _instruction_sets(features: str) -> Iterator[tuple[str, int]]:
-    """Letters and doubles in a register, of those the processor has; one for each size of register."""
+    """Yields letter and doubles per register of the best supported instruction set for each register size."""
     given = features.split(",")
     found = {doubles: letter for letter, feature, doubles in _INSTRUCTION_SETS if not feature or feature in given}
     for doubles, letter in found.items():
@@ -174,7 +174,7 @@ def _instruction_sets(features: str) -> Iterator[tuple[str, int]]:
 
 @cache
 def _vector_functions(library: str, features: str) -> dict[str, tuple[VectorFunction, ...]]:
-    """The vector versions by the name of the scalar function in LLVM's code."""
+    """Returns the available vector versions, keyed by the scalar function's name in LLVM code."""
     known: dict[str, tuple[VectorFunction, ...]] = {}
     for name in (*_ONE, *_TWO):
         arity = 2 if name in _TWO else 1
