@@ -5,7 +5,7 @@
 
 VENV   = .venv
 # Processes that run tests side by side. Those of tests/faults look at times, and run alone.
-PARALLEL = -n auto --maxprocesses=4 --dist loadgroup
+PARALLEL = -n auto --maxprocesses=4
 EXTRAS =
 UV     := $(shell command -v uv 2>/dev/null)
 BIN    := $(VENV)/bin

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,14 +57,24 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return [f"GPUs: {gpus.count}", *left_out]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist, and before those of one row are put beside each other
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of the tests that pytest-xdist hands out, those of one group go to one process."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Grouped(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return quick.group_of(nodeid)
+
+    return Grouped(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)  # before those of one row are put beside each other
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     reasons = missing(config)
     _leave_out(config, items, [item for item in items if any(item.get_closest_marker(marker) for marker in reasons)])
     if config.option.quick:
         _leave_out(config, items, quick.left_out(items))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(quick.group_of(item)))
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], some: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@
 - What is marked `whole` is left to the whole suite: a further mode of something that the quick suite has, which costs seconds.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 T = TypeVar("T")
 
 ROOT = Path(__file__).parent
+ROW_ID = re.compile(r"(cpu|cuda|private|linked|replayed)\d\w*")
 THINNED = (ROOT / "conformance", ROOT / "unit" / "simt")
 MAIN_ROW = {"world_size": 3, "device": "cpu"}  # rows that do not divide evenly
 LONE_ROW = {"world_size": 1, "device": "cpu"}  # nothing to divide, nothing to send
@@ -37,10 +39,17 @@ def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     return out
 
 
-def group_of(item: pytest.Item) -> str:
-    """What must run in one process: the tests of a row, which share a world, and those of a file, which share its fixtures."""
-    row = _row(item)
-    return str(row or item.path)
+def group_of(nodeid: str) -> str:
+    """What runs in one process: the tests of a row, which share a world, and those of a file, which share its fixtures.
+
+    >>> group_of("tests/conformance/test_rows.py::test_empty_slices_are_skipped[cpu3]")
+    'cpu3'
+    >>> group_of("tests/unit/test_launch.py::test_a_rule[3-5]")
+    'tests/unit/test_launch.py'
+    """
+    path, _, name = nodeid.partition("::")
+    ids = name.partition("[")[2].rstrip("]").split("-")
+    return next((one for one in ids if ROW_ID.fullmatch(one)), path)
 
 
 def _row(item: pytest.Item) -> dict[str, Any]:
