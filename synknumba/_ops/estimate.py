@@ -22,10 +22,11 @@ class Estimate:
     """Mean, variance and standard error of rows.
 
     Returned by `expectation`, or made from values in memory by `from_values`. Estimates of different rows can be added: `a + b`
-    is the estimate of all their rows. `str()` gives the mean, and in parentheses the standard error in units of the last digits.
+    is the estimate of all their rows. `str()` gives the mean, with the standard error in parentheses, in units of the last
+    digits.
 
-    A NaN makes mean and variance NaN; an infinite value makes the mean infinite, as in a sum, and the variance NaN. If rows have
-    several values, only the column that contains it is affected.
+    A NaN makes mean and variance NaN; an infinite value makes the mean infinite, as in a sum, and the variance NaN. If rows
+    have several values, only the column that contains it is affected.
 
     >>> Estimate.from_values([1.0, 2.0, 6.0, 7.0])
     Estimate(mean=4.0, variance=8.666666666666666, stderr=1.4719601443879744, count=4)
