@@ -56,7 +56,7 @@ class Lender:
 
     @property
     def nbytes(self) -> int:
-        """Shared memory of all places."""
+        """Bytes of shared memory in all places."""
         return sum(place.size for place in self._places)
 
     def choose(self) -> int:

@@ -74,7 +74,7 @@ class _StandIn:
         self._handlers = {number: handler for number in _ALL if callable(handler := get(number))}
         for number, handler in self._handlers.items():
             if type(handler) is _StandIn:  # remained installed after an earlier block
-                self._handlers[number] = handler._handlers[number]  # noqa: SLF001  # of this very class
+                self._handlers[number] = handler._handlers[number]  # noqa: SLF001  # same class
         self.replaced = list(self._handlers.items())
         self.over = False
         self._came: list[int] = []
