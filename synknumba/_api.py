@@ -1,4 +1,4 @@
-"""The decorators: `parallel` for kernels, `function`, `vectorize` for functions of numbers, `expectation` for means."""
+"""The decorators: `parallel` (kernels), `function` (array functions), `vectorize` (scalar functions), `expectation` (means)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -26,7 +26,7 @@ _KEPT_OPTIONS = ("fastmath", "debug", "lineinfo", "opt", "max_registers")
 
 
 def _unwrap(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """The plain function of a kernel, and the options it was compiled with."""
+    """Returns the plain function of a kernel, and its compile options."""
     function = getattr(kernel, "py_func", kernel)
     if not callable(function) or not hasattr(function, "__code__"):
         raise ArgumentError(f"parallel wraps a Numba CUDA kernel or a plain function in that dialect, got {kernel!r}")
@@ -49,35 +49,37 @@ def parallel(
     smem_bytes: int = 0,
     name: str | None = None,
 ) -> Any:
-    """Runs a Numba CUDA kernel on every rank's rows.
+    """Runs a Numba CUDA kernel on all ranks, each on its own rows of the arguments.
 
     The kernel may be decorated with `numba.cuda.jit`, or be a plain function in that dialect. It is compiled for the device at
     its first call.
 
     Args:
-        kernel: what is decorated.
-        outputs: parameters that are allocated for the call and returned, each declared with `output`.
-        broadcast: array parameters that every rank gets whole.
-        inout: sharded parameters whose rows the kernel writes; they are written back.
-        givens: values or variables bound to parameters, which callers then leave out. Arrays are read at each call.
-        updates: {parameter: (variable, op)}: parameters that callers leave out too. Each is an array of the variable's shape,
-            set to the identity of `op` ("sum", "prod", "min" or "max") before the function runs, for it to accumulate into;
-            slices are put together with `op`, and each rank's variable is assigned once, at the end. To read the old value,
-            bind the variable to another parameter with givens=. After an error on a rank its values are undefined.
-        sliceable: parameters that are variables of rows: each rank gets rows of its own array, those that `local_batch`
-            selects, in `num_slices` parts. They are inputs, unless they are in inout= too. On each rank there must be as many
-            as of the sharded arguments.
-        block: CUDA threads per block, an int or a tuple of up to three.
-        grid: blocks, an int or a tuple; a function of the row count of the launch; None for one thread per row.
+        kernel: the kernel to decorate.
+        outputs: {parameter: `output(...)`}: parameters that are allocated for the call and returned.
+        broadcast: names of array parameters that are passed whole to every rank, instead of sharded along axis 0.
+        inout: names of sharded parameters that the kernel writes; their rows are written back to the arguments.
+        givens: {parameter: value or variable}: bound arguments, which callers omit. Arrays are read at each call.
+        updates: {parameter: (variable, op)}: bound accumulators, which callers omit too. The parameter is an array of the
+            variable's shape, set to the identity of `op` ("sum", "prod", "min" or "max") before the function runs, for the
+            function to accumulate into. Slices are combined with `op`, and each rank's variable is assigned once, at the end of
+            the call. To read the old value, bind the variable to another parameter with givens=. After an error on a rank, the
+            variable's values are undefined.
+        sliceable: names of parameters that take variables as rows: each rank passes the rows of its own array that
+            `local_batch` selects, in `num_slices` slices. They are inputs unless also named in inout=. On each rank, their
+            number of rows must equal that of the sharded arguments.
+        block: threads per block, an int or a tuple of up to three.
+        grid: blocks per grid, an int or a tuple of up to three; or a function of the number of rows in the launch; None for
+            one thread per row.
         smem_bytes: dynamic shared memory of a block, in bytes.
-        name: for messages; default: the kernel's.
+        name: name in messages; default: the kernel's.
 
     Returns:
-        A `Function`; used with arguments, a decorator that makes one.
+        A `Function`; without `kernel`, a decorator that returns one.
 
     Raises:
         ArgumentError: a name is not a parameter of the kernel, or has two roles.
-        LaunchError: the block, grid or smem size is not possible.
+        LaunchError: CUDA does not allow the block, grid or shared memory size.
     """
 
     def decorate(target: Any) -> Function:
@@ -118,29 +120,31 @@ def function(
     sliceable: Iterable[str] = (),
     name: str | None = None,
 ) -> Any:
-    """Runs a Python function of device arrays on every rank's rows: NumPy arrays on the CPU, CuPy arrays on GPUs.
+    """Runs a Python function on all ranks, each on its own rows: of NumPy arrays on the CPU, of CuPy arrays on GPUs.
 
     Arguments and results may be nested dicts, lists and tuples of arrays and numbers.
 
     Args:
-        func: what is decorated.
-        outputs: how results are put together: one op for all that is returned, or a tree of ops of its shape. Needed where the
-            function returns something. An op may be a function of two numbers, as for `output`; it needs no identity here.
-        broadcast: parameters that every rank gets whole.
-        inout: sharded parameters whose rows the function writes; they are written back.
-        givens: values or variables bound to parameters, which callers then leave out. Arrays are read at each call.
-        updates: {parameter: (variable, op)}: parameters that callers leave out too. Each is an array of the variable's shape,
-            set to the identity of `op` ("sum", "prod", "min" or "max") before the function runs, for it to accumulate into;
-            slices are put together with `op`, and each rank's variable is assigned once, at the end. To read the old value,
-            bind the variable to another parameter with givens=. After an error on a rank its values are undefined.
-        sliceable: parameters that are variables of rows: each rank gets rows of its own array, those that `local_batch`
-            selects, in `num_slices` parts. They are inputs, unless they are in inout= too. Sharded arguments may have other
-            numbers of rows: each is cut by the same rule, a slice runs where either has rows, and "mean" is weighted by the
-            rows of the sharded arguments.
-        name: for messages; default: the function's.
+        func: the function to decorate.
+        outputs: how the ranks' results are combined: one op for the whole result, or a tree of ops that matches its structure.
+            Required if the function returns anything. An op may be a function of two numbers, as for `output`; no identity is
+            needed here.
+        broadcast: names of parameters that are passed whole to every rank, instead of sharded along axis 0.
+        inout: names of sharded parameters that the function writes; their rows are written back to the arguments.
+        givens: {parameter: value or variable}: bound arguments, which callers omit. Arrays are read at each call.
+        updates: {parameter: (variable, op)}: bound accumulators, which callers omit too. The parameter is an array of the
+            variable's shape, set to the identity of `op` ("sum", "prod", "min" or "max") before the function runs, for the
+            function to accumulate into. Slices are combined with `op`, and each rank's variable is assigned once, at the end of
+            the call. To read the old value, bind the variable to another parameter with givens=. After an error on a rank, the
+            variable's values are undefined.
+        sliceable: names of parameters that take variables as rows: each rank passes the rows of its own array that
+            `local_batch` selects, in `num_slices` slices. They are inputs unless also named in inout=. Sharded arguments may
+            have a different number of rows: both are sliced by the same rule, a slice runs if either has rows, and "mean" is
+            weighted by the rows of the sharded arguments.
+        name: name in messages; default: the function's.
 
     Returns:
-        A `Function`; used with arguments, a decorator that makes one.
+        A `Function`; without `func`, a decorator that returns one.
     """
 
     def decorate(target: Callable[..., Any]) -> Function:
@@ -177,28 +181,28 @@ def expectation(
     dtype: Any = "float64",
     name: str | None = None,
 ) -> Any:
-    """Takes the mean of a function over all rows, with its standard error.
+    """Estimates the mean of a function over all rows, with its standard error.
 
-    The function gets one row and returns a number, or a tuple of numbers. It becomes part of a kernel, so it is written as a
-    device function of Numba's; what it calls must be decorated with `numba.njit` or `numba.cuda.jit(device=True)`.
+    The function takes one row and returns a number or a tuple of numbers. It is compiled into a kernel, so it must be written
+    like a Numba device function; functions that it calls must be decorated with `numba.njit` or `numba.cuda.jit(device=True)`.
 
     Args:
-        func: what is decorated.
-        broadcast: array parameters that the function gets whole.
-        givens: values or variables bound to parameters, which callers then leave out. Arrays are read at each call.
-        sliceable: parameters that are variables of rows, as for `parallel`.
-        weights: the parameter that is the row's weight, or True where the last of the numbers returned is. The mean is then the
-            self-normalised one, Σ w v / Σ w. Weights are at least 0; a negative one makes everything NaN.
-        covariance: whether to keep the covariance of the values returned.
-        size: how many numbers the function returns in a tuple, 0 for a number alone; needed where its source does not show it.
-        dtype: of the sums that each CUDA thread makes, float64 or float32. Beyond, all is float64.
-        name: for messages; default: the function's.
+        func: the function to decorate.
+        broadcast: names of array parameters that are passed whole instead of row by row.
+        givens: {parameter: value or variable}: bound arguments, which callers omit. Arrays are read at each call.
+        sliceable: names of parameters that take variables as rows, as for `parallel`.
+        weights: name of the parameter that holds the row's weight, or True if the last number returned is the weight. The mean
+            is then the self-normalised mean Σ w v / Σ w. Weights must be non-negative; a negative one makes all results NaN.
+        covariance: whether to compute the covariance of the values returned.
+        size: length of the tuple that the function returns, 0 for a single number; required if its source does not show it.
+        dtype: dtype in which each CUDA thread sums, float64 or float32; all further arithmetic is in float64.
+        name: name in messages; default: the function's.
 
     Returns:
-        An `Expectation`, which is called like a `Function` and gives an `Estimate`; used with arguments, a decorator.
+        An `Expectation`, which is called like a `Function` and returns an `Estimate`; without `func`, a decorator.
 
     Raises:
-        ArgumentError: a name is not a parameter of the function, or it does not return what it should.
+        ArgumentError: a name is not a parameter of the function, or the function's result is not as required.
     """
 
     def decorate(target: Callable[..., Any]) -> Expectation:
@@ -218,26 +222,28 @@ def vectorize(
     sliceable: Iterable[str] = (),
     name: str | None = None,
 ) -> Any:
-    """Applies a function of numbers to each element of the rows, on all ranks.
+    """Applies a scalar function elementwise to sharded arrays, on all ranks.
 
-    The function becomes part of a kernel, so it is written as a device function of Numba's; what it calls must be decorated
-    with `numba.njit` or `numba.cuda.jit(device=True)`.
+    The function is compiled into a kernel, so it must be written like a Numba device function; functions that it calls must be
+    decorated with `numba.njit` or `numba.cuda.jit(device=True)`.
 
     Args:
-        func: what is decorated: a function that returns one number, or a ufunc that `numba.vectorize` made of one. Or, as for
-            `numba.vectorize`, the signatures.
-        signatures: one or a list, as "float32(float32, float32)": the first that all arguments cast to safely is taken, and
-            they are converted to its types. Without, the types are the arguments', and the result's is what Numba finds.
-        broadcast: array parameters whose axis 0 is not rows: every rank gets them whole, and they broadcast as in NumPy.
-        givens: values or variables bound to parameters, which callers then leave out. Arrays are read at each call.
-        sliceable: parameters whose variables are rows, as for `parallel`; other arguments are what they are elsewhere.
-        name: for messages; default: the function's.
+        func: the function to decorate, which takes and returns numbers, or a ufunc made from one by `numba.vectorize`. Or the
+            signatures, as for `numba.vectorize`.
+        signatures: one or a list of signatures such as "float32(float32, float32)". The first to which all arguments cast
+            safely is used, and the arguments are converted to its types. Without signatures, the argument types are those of
+            the call, and Numba infers the result type.
+        broadcast: names of array parameters whose axis 0 is not rows: they are passed whole, and broadcast as in NumPy.
+        givens: {parameter: value or variable}: bound arguments, which callers omit. Arrays are read at each call.
+        sliceable: names of parameters whose variables are rows, as for `parallel`; arguments that are not variables are
+            treated as usual.
+        name: name in messages; default: the function's.
 
     Returns:
-        A `Vectorized`, which is called like a `Function`; used with arguments, a decorator that makes one.
+        A `Vectorized`, which is called like a `Function`; without `func`, a decorator that returns one.
 
     Raises:
-        ArgumentError: a name is not a parameter of the function, or has two roles; a signature is none.
+        ArgumentError: a name is not a parameter of the function or has two roles, or a signature is invalid.
     """
     declared = func if isinstance(func, str | list | tuple) else signatures
 
@@ -249,7 +255,7 @@ def vectorize(
 
 
 def _kernel_options(broadcast: Iterable[str], givens: Mapping[str, Any] | None, sliceable: Iterable[str]) -> FunctionOptions:
-    """Those of generated kernels, as far as the decorator tells them."""
+    """Returns the options of a generated kernel, as far as the decorator determines them."""
     return FunctionOptions(
         style="kernel",
         outputs={},
@@ -266,7 +272,7 @@ def _kernel_options(broadcast: Iterable[str], givens: Mapping[str, Any] | None, 
 
 
 def _plain_ops(ops: Any) -> Any:
-    """A tree of ops, checked."""
+    """Checks a tree of ops given by the user, and returns it with ops converted."""
     if isinstance(ops, dict):
         return {key: _plain_ops(value) for key, value in ops.items()}
     if isinstance(ops, list | tuple):

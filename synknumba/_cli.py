@@ -16,15 +16,15 @@ from synknumba._device import probe, usable_cores
 from synknumba.simt.internals import KernelStore, describe, directory
 
 _REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")
-_OPTIONAL = ("numba-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "mpi4py", "threadpoolctl")  # CuPy has a name for each CUDA
-_SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; nothing is created there by name
+_OPTIONAL = ("numba-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "mpi4py", "threadpoolctl")  # CuPy: one name per CUDA
+_SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size is read
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one subcommand.
 
     Args:
-        argv: without the program's name; None for the process's own.
+        argv: arguments without the program's name; None for those of the process.
 
     Returns:
         The exit status.
@@ -54,7 +54,7 @@ def _info() -> Iterator[tuple[str, str]]:
 
 
 def _version(distribution: str) -> str | None:
-    """Asked of the installer's records: nothing is imported."""
+    """Returns the installed version from package metadata, without an import; None if not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -74,14 +74,14 @@ def _gib(nbytes: int) -> str:
 
 
 def _vector_math() -> str:
-    """What kernels call for exp, log and the like in their loops, and njit functions, which are compiled in Numba's own way."""
+    """Describes the vector maths of kernels (exp, log, …), and of njit functions, which Numba compiles."""
     used = describe()
     kernels = f"vector versions by {' '.join(used)}" if used else "no vector versions of exp, log and the like"
     return f"{kernels} in kernels; {'SVML' if config.USING_SVML else 'none'} in njit functions"
 
 
 def _cache() -> str:
-    """Where compiled kernels are kept."""
+    """Describes the cache of compiled kernels."""
     path = directory()
     if path is None:
         return "off: kernels are compiled in every process"
@@ -90,7 +90,7 @@ def _cache() -> str:
 
 
 def _numba_cuda() -> str:
-    """Whether kernels can be written here at all. Imported in a process of its own, since it may load GPU libraries."""
+    """Describes whether numba.cuda imports; tried in a separate process, since it may load GPU libraries."""
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in {"", "0"}:
         return "replaced by Numba's simulator, because NUMBA_ENABLE_CUDASIM is set; unset it to use GPUs"
     tried = subprocess.run(

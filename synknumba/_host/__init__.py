@@ -1,1 +1,1 @@
-"""What the host has: shared segments, `Data`, leases on memory, signals, child processes."""
+"""Host-side building blocks: shared memory segments, `Data`, leases, copies, signals, child processes."""

@@ -1,4 +1,4 @@
-"""Values that are given for an array of known dtype and number of dimensions: judged before anything is stored."""
+"""Casting rules: checks a value against the dtype and number of dimensions of an array before anything is stored."""
 
 from typing import Any, TypeAlias
 
@@ -11,22 +11,22 @@ from synknumba._types import Array
 _DType: TypeAlias = np.dtype[Any]
 
 _NUMBERS = "biufc"
-# Which dtype kinds take a Python number: its kind and those above, whatever the width, as in NEP 50.
+# The dtype kinds that accept a Python number: its own kind and those above, of any width, as in NEP 50.
 _WEAK_KINDS: dict[type, str] = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
 
 
 def accept(value: Any, dtype: _DType, ndim: int | None, label: str, *, force_cast: bool | None = False) -> Array:
-    """`value` as an array that `fill` can store without failing.
+    """Returns `value` as an array that `fill` can store without failing.
 
     Args:
         value: array, number or nested list.
-        dtype: that it is to be stored as; casts must be safe in NumPy's sense.
-        ndim: number of dimensions it must have, if any.
-        label: whose value it is, for messages.
-        force_cast: allow casts that change values; None where the caller has no such option.
+        dtype: dtype of the target; casts must be safe in NumPy's sense.
+        ndim: required number of dimensions; None for any.
+        label: name of the target in error messages.
+        force_cast: allow casts that change values; None if the caller has no such option.
 
     Raises:
-        DataError: it does not fit.
+        DataError: the value does not fit.
     """
     try:
         array = _as_array(value, dtype, force_cast=bool(force_cast))
@@ -43,8 +43,8 @@ def accept(value: Any, dtype: _DType, ndim: int | None, label: str, *, force_cas
 
 
 def fill(view: Array, source: Array) -> None:
-    """Stores an accepted value."""
-    with np.errstate(all="ignore"):  # the value was accepted, or its cast was forced
+    """Copies an accepted value into `view`."""
+    with np.errstate(all="ignore"):  # `accept` has checked the value, or the cast was forced
         copy_into(view, source, "unsafe")
 
 
@@ -60,7 +60,7 @@ def _castable(array: Array, dtype: _DType, label: str, *, force_cast: bool | Non
         return array
     if array.dtype.kind in _NUMBERS and dtype.kind in _NUMBERS:
         return array.real if array.dtype.kind == "c" and dtype.kind in "iuf" else array
-    try:  # text, times and records may fail at any item; so they are cast before anything is stored
+    try:  # casts of text, times and records can fail at any item, so they are done before anything is stored
         return array.astype(dtype)
     except (TypeError, ValueError, OverflowError) as error:
         msg = f"{label}: dtype {array.dtype} does not cast to {dtype}: {error}"
@@ -82,7 +82,7 @@ def _as_array(value: Any, dtype: _DType, *, force_cast: bool) -> Array:
 
 
 def _is_weak(value: Any, dtype: _DType) -> bool:
-    """Whether `value` is made of Python numbers, texts and tuples only, each of a kind that its place takes."""
+    """Returns whether `value` consists of Python numbers, strings and tuples only, each of a kind that its field accepts."""
     if dtype.subdtype is not None:
         dtype = dtype.subdtype[0]
     if isinstance(value, list | range) or (isinstance(value, tuple) and dtype.names is None):

@@ -1,4 +1,4 @@
-"""Waiting for children that have been killed: not for ever."""
+"""Kills child processes and waits for them, with a time limit."""
 
 import os
 import signal
@@ -7,30 +7,30 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-GIVE_UP_SECONDS = 60.0  # a driver lets go of hundreds of GB of page-locked memory, and of a GPU's, in seconds
+GIVE_UP_SECONDS = 60.0  # the driver takes seconds to free hundreds of GB of page-locked memory and a GPU's memory
 TRACED_SECONDS = 3.0
 
-_late: set[int] = set()  # killed, and not yet known to have ended
+_late: set[int] = set()  # killed, but not yet seen to have ended
 
 
 def end_child(pid: int, seconds: float = GIVE_UP_SECONDS) -> None:
-    """Kills a child that has not ended, and waits for it as `reap` does."""
+    """Kills a child that is still running, and waits for it as `reap` does."""
     if not has_ended(pid):
-        with suppress(ProcessLookupError):  # it has just ended, where the script ignores SIGCHLD
+        with suppress(ProcessLookupError):  # the child has just ended, and the script ignores SIGCHLD
             os.kill(pid, signal.SIGKILL)
         reap([pid], seconds)
 
 
 def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS, traced_seconds: float = TRACED_SECONDS) -> None:
-    """Waits for processes that have been sent SIGKILL, and looks for those that were given up before.
+    """Waits for children that were sent SIGKILL, and polls those that earlier calls gave up on.
 
-    The end of one can be held up by others. One that a debugger traces is the debugger's until that lets go of it, which may
-    be never. Such a process is looked for again when the next ones are.
+    The end of a killed process can be delayed. A process traced by a debugger is not reported to its parent
+    until the debugger detaches, which may be never. Children that have not ended in time are polled again by the next call.
 
     Args:
-        pids: of children.
-        seconds: for all together.
-        traced_seconds: for those that are traced.
+        pids: process ids of children.
+        seconds: time limit for all children together.
+        traced_seconds: time limit once only traced children remain.
     """
     mine = set(pids)
     _late.update(mine)
@@ -49,17 +49,17 @@ def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS, traced_seconds: 
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a child has ended; it is waited for then."""
+    """Returns whether a child has ended, and reaps it if so."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] != 0
-    except ChildProcessError:  # where the script ignores SIGCHLD, or waits for any child, nobody need wait for it
+    except ChildProcessError:  # already reaped: the script ignores SIGCHLD, or waits for any child
         return True
 
 
 def _is_traced(pid: int) -> bool:
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:  # it has just ended
+    except OSError:  # the process has just ended
         return False
     return any(line.startswith("TracerPid:") and line.split()[1] != "0" for line in lines)
 

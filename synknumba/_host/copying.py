@@ -1,10 +1,10 @@
-"""Copies of large host arrays: by several threads, in pieces.
+"""Multithreaded copies of large host arrays, in pieces.
 
     copy_into(target, source)     memory in use  ──pieces of 256 MiB──> memory in use
     private_copy(source)          memory in use  ──pieces of 16 MiB───> new memory
 
-One thread moves 5 to 12 GB/s, a fraction of what the memory of a machine with GPUs gives. The threads have ended when a copy
-returns: ranks must not be forked beside threads that may hold a lock.
+One thread copies 5 to 12 GB/s, a fraction of the memory bandwidth of a machine with GPUs. The threads are joined before a copy
+returns: ranks must not be forked while other threads may hold a lock.
 """
 
 import contextvars
@@ -23,24 +23,25 @@ from synknumba._types import Array, Shape
 
 Casting: TypeAlias = Literal["same_kind", "unsafe"]
 
-MOST_THREADS = 8  # with more, the memory is what limits
-SHARE = 16 << 20  # bytes that are worth a thread: 1.5 ms, against 0.1 ms to start and end one
+MOST_THREADS = 8  # with more, memory bandwidth is the limit
+SHARE = 16 << 20  # bytes that justify a thread: 1.5 ms of copying, against 0.1 ms to start and join it
 
-# glibc writes past the caches where one memcpy is larger than most of the last-level cache, which is a third faster. The kernel
-# clears memory page by page at its first touch; pieces that fit the cache find it there: 7 to 9 instead of 5 GB/s.
+# glibc uses non-temporal stores for a memcpy larger than most of the last-level cache, which is a third faster. In new memory
+# the kernel clears each page at its first touch; if a piece fits the cache, the copy finds the cleared pages there: 7 to 9
+# instead of 5 GB/s.
 PIECE = 256 << 20
 NEW_PIECE = 16 << 20
 
-_RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)  # what has handlers that raise; holding all back takes 0.14 ms
+_RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)  # their handlers may raise; blocking all signals takes 0.14 ms
 
 
 def copy_into(target: Array, source: Array, casting: Casting = "same_kind") -> None:
-    """`np.copyto`, in less time where the arrays are large. An interrupt leaves the target with a part of the source.
+    """Copies like `np.copyto`, with several threads for large arrays. An interrupt leaves the target partly written.
 
     Args:
-        target: any layout and dtype; its memory should have been touched before.
-        source: of a shape that broadcasts to the target's.
-        casting: what dtypes may be cast, as NumPy calls it.
+        target: any layout and dtype; its pages should have been touched before.
+        source: array whose shape broadcasts to the target's.
+        casting: NumPy's casting rule.
     """
     if target.nbytes < 2 * SHARE or np.may_share_memory(target, source):
         np.copyto(target, source, casting=casting)
@@ -49,7 +50,7 @@ def copy_into(target: Array, source: Array, casting: Casting = "same_kind") -> N
 
 
 def private_copy(source: Array) -> Array:
-    """A C-contiguous copy in memory of its own."""
+    """Returns a C-contiguous copy in newly allocated memory."""
     if source.nbytes < 2 * SHARE:
         return source.copy()
     target = np.empty(source.shape, source.dtype)
@@ -63,7 +64,7 @@ def _copy(target: Array, source: Array, casting: Casting, piece: int) -> None:
     failures: list[BaseException] = []
 
     def copy_pieces() -> None:
-        with suppress(IndexError):  # of popleft, when none is left
+        with suppress(IndexError):  # from popleft, when no piece is left
             while True:
                 part = work.popleft()
                 np.copyto(target[part], source[part], casting=casting)
@@ -71,18 +72,18 @@ def _copy(target: Array, source: Array, casting: Casting, piece: int) -> None:
     def help_out() -> None:
         try:
             copy_pieces()
-        except BaseException as error:  # noqa: BLE001  # raised again in the thread that asked for the copy
+        except BaseException as error:  # noqa: BLE001  # raised again in the calling thread
             failures.append(error)
             work.clear()
 
-    # In a thread's own context NumPy would not know the np.errstate around this.
+    # np.errstate is a context variable: without the caller's context, the threads would not see it.
     helpers = [threading.Thread(target=contextvars.copy_context().run, args=(help_out,)) for _ in range(threads - 1)]
     try:
         if helpers:
             _start(helpers)
         copy_pieces()
     finally:
-        work.clear()  # an interrupt waits for the pieces under way, and no others
+        work.clear()  # after an interrupt, only the pieces being copied are waited for
         for helper in helpers:
             if helper.is_alive():
                 helper.join()
@@ -91,19 +92,19 @@ def _copy(target: Array, source: Array, casting: Casting, piece: int) -> None:
 
 
 def _start(threads: list[threading.Thread]) -> None:
-    """Starts threads, with signals held back: `start()` that is interrupted halfway would keep the arrays for good."""
+    """Starts threads with signals blocked: a `start()` interrupted halfway would keep the arrays alive for ever."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _RAISING)  # and in the threads, so that signals come to this one
+        signal.pthread_sigmask(signal.SIG_BLOCK, _RAISING)  # inherited by the threads, so that this thread gets the signals
         for thread in threads:
-            with suppress(RuntimeError):  # where the process may have no more threads, those there do it all
+            with suppress(RuntimeError):  # thread limit reached: the running threads copy everything
                 thread.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _pieces(shape: Shape, count: int) -> list[Any]:
-    """Indices that cut an array into about `count` parts: along the first axis that is long enough, else the longest."""
+    """Returns indices that cut an array into about `count` parts, along the first axis long enough, else the longest."""
     axis = next((i for i, length in enumerate(shape) if length >= count), int(np.argmax(shape)))
     length = shape[axis]
     count = min(count, length)
@@ -112,5 +113,5 @@ def _pieces(shape: Shape, count: int) -> list[Any]:
 
 
 def _cores() -> int:
-    # A cgroup's quota is not looked at: threads beyond it take turns, and the copy takes as long as with fewer.
+    # A cgroup's CPU quota is ignored: threads beyond it share the cores, and the copy takes as long as with fewer threads.
     return len(os.sched_getaffinity(0))

@@ -2,12 +2,11 @@
 
     value ──condition──> array that fits ──one copy──> segment ──view──> d[...], np.asarray(d), ranks
 
-A value is judged before anything changes, so that a refused call leaves shape and contents as they were. The segment is kept
-when the new shape fits, and grown in place when it does not.
+A value is checked before anything changes, so a refused call leaves shape and contents unchanged. The segment is kept if the
+new shape fits, and grown in place if it does not.
 
-What a `Data` is declared to be: dtype, shape, and how many items to reserve; refused in words that name it.
-
-What makes an object with a NumPy view of its own usable like an array, without a copy.
+`ArrayOperations` makes any object with a NumPy view usable like an array, without a copy. `declared` and the `checked_`
+functions validate dtype, shape and sizes, with error messages that name the object.
 """
 
 import itertools
@@ -31,21 +30,21 @@ _DType: TypeAlias = np.dtype[Any]
 
 
 class ArrayOperations(NDArrayOperatorsMixin):
-    """Reads, arithmetic, ufuncs and conversions of the array that is `data`; how it is written to is its own affair."""
+    """Mixin: reads, arithmetic, ufuncs and conversions of the array `data`; writing is left to the class."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def data(self) -> Array:
-        """The view of now."""
+        """The current NumPy view."""
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """The view itself where neither a cast nor a copy is asked for."""
+        """Returns the view itself unless a cast or a copy is requested."""
         return np.array(self.data, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """Reads such objects among the inputs as arrays and writes into those in `out=`; the result is an ndarray or `out`."""
+        """Applies a ufunc to the views of the inputs, writing into those in `out=`; returns an ndarray or `out`."""
         out = kwargs.get("out")
         if out is not None:
             kwargs["out"] = tuple(unwrap(item) for item in out)
@@ -84,7 +83,7 @@ class ArrayOperations(NDArrayOperatorsMixin):
 
 
 def unwrap(value: Any) -> Any:
-    """The array in place of such an object, also within an index or a tuple of outputs."""
+    """Replaces an `ArrayOperations` object by its view, also within an index or a tuple of outputs."""
     if isinstance(value, ArrayOperations):
         return value.data
     if isinstance(value, tuple):
@@ -93,7 +92,7 @@ def unwrap(value: Any) -> Any:
 
 
 def declared(label: str, dtype: DTypeLike | None, shape: int | Shape | None, ndim: int | None) -> tuple[_DType, Shape]:
-    """The dtype and the first shape where no value is given: of zeros where only `ndim` is."""
+    """Returns dtype and initial shape of an array declared without a value; all sizes are 0 if only `ndim` is given."""
     if dtype is None or (shape is None and ndim is None):
         given = {"dtype": dtype, "shape": shape, "ndim": ndim}
         got = ", ".join(f"{key}={item!r}" for key, item in given.items() if item is not None) or "nothing"
@@ -107,7 +106,7 @@ def declared(label: str, dtype: DTypeLike | None, shape: int | Shape | None, ndi
 
 
 def checked_dtype(label: str, dtype: DTypeLike) -> _DType:
-    """The dtype in native byte order, where its items have one size and lie in place."""
+    """Returns the dtype in native byte order; refuses objects, items without a fixed size and subarrays."""
     try:
         checked: _DType = np.dtype(dtype)
     except TypeError as error:
@@ -121,13 +120,13 @@ def checked_dtype(label: str, dtype: DTypeLike) -> _DType:
 
 
 def checked_shape(label: str, shape: int | Shape) -> Shape:
-    """The shape as a tuple, of one dimension where it is a number."""
+    """Returns the shape as a tuple; a number gives one dimension."""
     sizes = shape if isinstance(shape, tuple | list) else (shape,)
     return tuple(checked_size(label, "shape", size) for size in sizes)
 
 
 def checked_size(label: str, argument: str, size: Any) -> int:
-    """A number of rows, items or dimensions."""
+    """Returns a number of rows, items or dimensions as an int; refuses negative numbers and non-integers."""
     try:
         checked = operator.index(size)
     except TypeError:
@@ -139,18 +138,18 @@ def checked_size(label: str, argument: str, size: Any) -> int:
 
 
 def check_oversize(oversize: float) -> None:
-    """Refuses what is no factor from 1 to 2."""
+    """Refuses an `oversize` that is not a number from 1 to 2."""
     if not isinstance(oversize, int | float | np.integer | np.floating) or not 1 <= oversize <= 2:
         msg = f"oversize must be a number from 1 to 2, got {oversize!r}"
         raise DataError(msg)
 
 
 def oversized(size: int, oversize: float) -> int:
-    """How many items to reserve for so many."""
+    """Returns the number of items to reserve for `size` items."""
     return size if oversize == 1 else max(size, round(size * float(oversize)))  # 20000 × 1.1 is 22000.000000000004
 
 
-# (segment id, segment generation, shape, dtype, version, minibatch): all that a plan depends on
+# (segment id, segment generation, shape, dtype, version, minibatch): everything that a plan depends on
 _Layout: TypeAlias = tuple[int, int, Shape, "str | _DType", int, bool]
 
 _versions = itertools.count(1)
@@ -158,19 +157,19 @@ _versions = itertools.count(1)
 
 @final
 class Data(ArrayOperations):
-    """A host array in shared memory, of fixed dtype and number of dimensions; the shape may change.
+    """A host array in shared memory, with fixed dtype and number of dimensions; the shape may change.
 
-    It is used like a NumPy array: indexing, `len`, iteration, arithmetic, ufuncs and `np.asarray` read and write the shared
-    memory without a copy. It may be made before or after `fork()` and outlives `close()`. It cannot be pickled; pass it to a
+    Behaves like a NumPy array: indexing, `len`, iteration, arithmetic, ufuncs and `np.asarray` read and write the shared memory
+    without a copy. It may be created before or after `fork()` and outlives `close()`. It cannot be pickled; pass it to a
     function as an argument.
 
-    A view (`d.data`, `d[2:5]`, `np.asarray(d)`) is of the shape at that time. Read it again after `set_value`, `set_shape`,
-    `set_length` or `free_memory`: an old view stays valid, but of the old shape, and after `free_memory` of the old memory.
+    A view (`d.data`, `d[2:5]`, `np.asarray(d)`) has the shape of its time. Take a new one after `set_value`, `set_shape`,
+    `set_length` or `free_memory`: an old view stays valid, but has the old shape and, after `free_memory`, the old memory.
 
-    Args and errors: see `data()`.
+    For arguments and errors, see `data()`.
 
     Attributes:
-        name: for messages; None or any text.
+        name: name in messages; None or any string.
 
     Example:
         >>> import numpy as np
@@ -216,7 +215,7 @@ class Data(ArrayOperations):
     ) -> None:
         self.name = name
         self._minibatch = bool(minibatch)
-        self._version = 0  # of contents that stay as they are; 0 where they may change
+        self._version = 0  # version of frozen contents; 0 if they may change
         check_oversize(oversize)
         if value is None:
             self._dtype, new_shape = declared(self._label(), dtype, shape, ndim)
@@ -233,11 +232,11 @@ class Data(ArrayOperations):
         self._open(source.shape, oversize)
         fill(self._view, source)
 
-    # ---- what it is
+    # ---- properties
 
     @property
     def data(self) -> Array:
-        """A writable NumPy view of the current shape; read it again after the shape has changed."""
+        """A NumPy view of the current shape, writable unless frozen; take a new one after the shape has changed."""
         self._check_usable()
         return self._view
 
@@ -273,12 +272,12 @@ class Data(ArrayOperations):
 
     @property
     def alloc_size(self) -> int:
-        """How many items memory was asked for (× oversize); shapes of up to so many items fit without new memory."""
+        """Number of items allocated (the size requested × oversize); a shape with at most this many items fits."""
         return self._alloc_size
 
     @property
     def minibatch(self) -> bool:
-        """Whether a call's `batch` indexes this by position in the batch instead of by data row; may be set."""
+        """Whether a call's `batch` indexes this array by position in the batch instead of by data row; settable."""
         return self._minibatch
 
     @minibatch.setter
@@ -288,20 +287,20 @@ class Data(ArrayOperations):
 
     @property
     def frozen(self) -> bool:
-        """Whether the contents stay as they are, so that ranks need not be sent them again."""
+        """Whether the contents are frozen, so that ranks can keep their copies of them."""
         return self._version != 0
 
     @property
     def version(self) -> int:
-        """The number of the contents while they are frozen, never used again; 0 where they may change."""
+        """Version number of the frozen contents, never reused; 0 if they may change."""
         return self._version
 
     def freeze(self) -> None:
-        """Promises that the contents stay as they are until `thaw`.
+        """Freezes the contents until `thaw`, so that ranks may reuse their copies.
 
-        A function that was called with this and is called with the same rows again then uses what its ranks have: on GPUs
-        nothing is copied. Writing is refused meanwhile, by `set_value`, by indexing, and by calls that have it in `inout=`.
-        Views that were made before (`np.asarray(d)`, `d[2:5]`) can still be written to, which ranks may not see.
+        A function called again with the same rows of a frozen array uses the copies that its ranks hold: nothing is copied to
+        GPUs. Meanwhile `set_value`, assignment by index and calls that have the array in `inout=` are refused. Earlier views
+        (`np.asarray(d)`, `d[2:5]`) remain writable, but ranks may not see what is written to them.
         """
         self._check_usable()
         self._version = next(_versions)
@@ -309,27 +308,27 @@ class Data(ArrayOperations):
         self._set_layout()
 
     def thaw(self) -> None:
-        """Lets the contents be changed again; every call sends them, as at first."""
+        """Allows the contents to change again; every call then sends them, as before `freeze`."""
         self._check_usable()
         self._version = 0
         self._show(self.shape)
 
-    # ---- changing it
+    # ---- assignment and shape
 
     def set_value(self, value: ArrayLike, *, force_cast: bool = False, oversize: float = 1.0) -> None:
-        """Stores `value` and takes its shape.
+        """Stores `value` and adopts its shape.
 
-        An array opened with `np.load(..., mmap_mode="r")` is copied straight from the file into shared memory.
+        An array opened with `np.load(..., mmap_mode="r")` is copied directly from the file into shared memory.
 
         Args:
-            value: array of any layout and byte order, number, or nested list; of this `ndim`. A dtype other than this one is
-                cast where NumPy calls that safe (int16 to float32, not float64 to float32). Python numbers have no width, as in
-                NumPy (NEP 50): 1 fits every number, 1.5 any float, and too large a number is an error.
-            force_cast: cast whatever NumPy can cast, silently, even where the value changes.
-            oversize: where new memory is needed, how many times the items to reserve, for later growth: 1 to 2.
+            value: array of any layout and byte order, number, or nested list, with `ndim` dimensions. Another dtype is cast if
+                the cast is safe in NumPy's sense (int16 to float32, not float64 to float32). Python numbers have no width, as
+                in NumPy (NEP 50): 1 fits every numeric dtype, 1.5 every float; a number out of range is an error.
+            force_cast: allow every cast that NumPy can do, silently, even if values change.
+            oversize: factor from 1 to 2 by which newly allocated memory exceeds the value's size, for later growth.
 
         Raises:
-            DataError: wrong ndim, a dtype that needs `force_cast`, or a bad `oversize`. Nothing has changed.
+            DataError: wrong ndim, a dtype that needs `force_cast`, or an invalid `oversize`. Nothing has changed.
             SharedMemoryError: `/dev/shm` is full. Nothing has changed.
         """
         self._check_thawed()
@@ -340,14 +339,14 @@ class Data(ArrayOperations):
         fill(self._view, source)
 
     def set_shape(self, shape: int | Shape, *, oversize: float = 1.0) -> None:
-        """Changes the shape as `numpy.ndarray.resize` does: items stay in C order, new items are zero.
+        """Changes the shape like `numpy.ndarray.resize`: items keep their C order, new items are zero.
 
         Args:
-            shape: of this `ndim`.
+            shape: new shape, with `ndim` dimensions.
             oversize: as in `set_value`.
 
         Raises:
-            DataError: wrong ndim, a negative size, or a bad `oversize`. Nothing has changed.
+            DataError: wrong ndim, a negative size, or an invalid `oversize`. Nothing has changed.
             SharedMemoryError: `/dev/shm` is full. Nothing has changed.
         """
         self._check_thawed()
@@ -358,22 +357,22 @@ class Data(ArrayOperations):
             raise DataError(msg)
         old = self.size
         self._reshape(dims, oversize)
-        stale = min(self.size, self._used) - old  # new items in memory that was used before; beyond it the segment is zero
+        stale = min(self.size, self._used) - old  # new items in memory used before; the rest of the segment is zero
         if stale > 0:
             self._segment.array(np.uint8, (stale * self.itemsize,), old * self.itemsize)[:] = 0
         self._used = max(self._used, self.size)
 
     def set_length(self, n: int, *, oversize: float = 1.0) -> None:
-        """Changes the number of rows; the rows there are stay, new rows are zero. Errors as in `set_shape`."""
+        """Changes the number of rows; existing rows are kept, new rows are zero. Errors as in `set_shape`."""
         if self.ndim == 0:
             msg = f"{self._label()} has 0 dimensions, and so no length to set"
             raise DataError(msg)
         self.set_shape((checked_size(self._label(), "n", n), *self.shape[1:]), oversize=oversize)
 
     def free_memory(self) -> None:
-        """Gives the memory back, here and on the ranks, but for one page; the length becomes 0. Row shape and dtype stay.
+        """Frees the memory, here and on the ranks, except one page; the length becomes 0. Row shape and dtype are kept.
 
-        A 0-d `Data` always has its one item: it becomes zero, and keeps its page.
+        The single item of a 0-d `Data` becomes zero, and its page is kept.
         """
         self._check_thawed()
         if self.ndim == 0:
@@ -385,9 +384,9 @@ class Data(ArrayOperations):
         self._open(shape, 1.0)
 
     def condition_data(self, value: ArrayLike, *, force_cast: bool = False) -> Array:
-        """The array that `set_value` would store: of this dtype, C-contiguous. Stores nothing.
+        """Returns the array that `set_value` would store, of this dtype and C-contiguous, without storing it.
 
-        It is `value` itself where that is such an array already. Errors as in `set_value`.
+        Returns `value` itself if it is such an array already. Errors as in `set_value`.
         """
         source = self._accept(value, self.ndim, force_cast=force_cast)
         if source.dtype == self._dtype and source.dtype.isnative and source.flags.c_contiguous:
@@ -396,7 +395,7 @@ class Data(ArrayOperations):
         fill(conditioned, source)
         return conditioned
 
-    # ---- as Python sees it
+    # ---- Python protocols
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._check_thawed()
@@ -415,14 +414,14 @@ class Data(ArrayOperations):
         return f"Data(shape={self.shape}, dtype={self._dtype}, alloc_size={self._alloc_size}{name}{minibatch})"
 
     def __reduce__(self) -> NoReturn:
-        """Refuses: a copy in another process would no longer be shared."""
+        """Refuses pickling: a copy in another process would not be shared."""
         msg = (
             f"{self._label()} cannot be pickled or deep-copied: it is shared memory. Pass it as an argument instead of "
             f"capturing it in the function, or use np.array(d) for a copy"
         )
         raise DataError(msg)
 
-    # ---- within
+    # ---- internals
 
     def _label(self) -> str:
         return "Data" if self.name is None else f"Data {self.name!r}"
@@ -444,7 +443,7 @@ class Data(ArrayOperations):
         size = math.prod(shape)
         self._alloc_size = oversized(size, oversize)
         self._segment = Segment(self._alloc_size * self._dtype.itemsize)
-        self._used = size  # items of the segment that may be other than zero
+        self._used = size  # items of the segment that may be non-zero
         self._show(shape)
 
     def _reshape(self, shape: Shape, oversize: float) -> None:
@@ -461,16 +460,16 @@ class Data(ArrayOperations):
         self._set_layout()
 
     def _set_layout(self) -> None:
-        # A plain attribute: calls use it as a dict key on their shortest path. The str of a structured dtype lacks its fields.
+        # A plain attribute: the fast path of a call uses it as a dict key. dtype.str of a structured dtype lacks its fields.
         dtype = self._dtype.str if self._dtype.names is None else self._dtype
         self._layout = (self._segment.id, self._segment.generation, self.shape, dtype, self._version, self._minibatch)
 
     def _detached(self, array: Array) -> Array:
-        """`array`, or a copy of it where it shows this memory: NumPy does not see that two mappings overlap."""
+        """Returns `array`, or a copy if it shares this memory: NumPy does not detect overlap through another mapping."""
         return private_copy(array) if self._segment.overlaps(array) else array
 
     def _accept(self, value: Any, ndim: int | None, *, force_cast: bool) -> Array:
-        """`value` as an array that `fill` can store without failing, or a DataError."""
+        """Returns `value` as an array that `fill` can store without failing; raises DataError otherwise."""
         if isinstance(value, Data):
             value = value.data
         return accept(value, self._dtype, ndim, self._label(), force_cast=force_cast)
@@ -487,23 +486,23 @@ def data(
     oversize: float = 1.0,
     name: str | None = None,
 ) -> Data:
-    """Makes an array in shared memory, from `value` or, filled with zeros, from a dtype and a shape.
+    """Creates an array in shared memory from `value`, or filled with zeros from a dtype and a shape.
 
-    Give `value` (with `dtype`, `ndim` or both to insist on them), or `dtype` with `shape` or `ndim`; `value` and `shape`
-    together are refused. With `ndim` alone the shape is (0, 0, …), to be set later.
+    Pass `value` (with `dtype` to cast it, `ndim` to check it, or both), or `dtype` with `shape` or `ndim`. `value` and `shape`
+    together are refused. With `ndim` instead of `shape`, the shape is (0, 0, …) until it is set.
 
     Args:
-        value: array, number or nested list, host; copied. See `Data.set_value` for what is cast.
-        dtype: any of fixed size: numbers, `S16`, `U16`, times, records of those; no objects. By default the value's.
-        shape: of zeros to begin with.
-        ndim: number of dimensions, 0 allowed.
-        minibatch: a call's `batch` indexes this by position in the batch instead of by data row.
-        force_cast: cast the value even where NumPy does not call that safe.
-        oversize: how many times the items to reserve, for later growth: 1 to 2.
-        name: for messages.
+        value: host array, number or nested list; copied. See `Data.set_value` for the casts allowed.
+        dtype: any dtype of fixed size: numbers, `S16`, `U16`, times, records of these; no objects. Default: the value's.
+        shape: initial shape of an array of zeros.
+        ndim: number of dimensions, at least 0.
+        minibatch: whether a call's `batch` indexes this array by position in the batch instead of by data row.
+        force_cast: cast the value even if the cast is unsafe in NumPy's sense.
+        oversize: factor from 1 to 2 by which the allocation exceeds the size, for later growth.
+        name: name in messages.
 
     Raises:
-        DataError: too little or contradictory information, a value that does not fit, a dtype of no fixed size.
+        DataError: missing or contradictory arguments, a value that does not fit, or a dtype without a fixed size.
         SharedMemoryError: `/dev/shm` is full.
 
     Example:
@@ -528,7 +527,7 @@ def data(
 
 
 def _with_dtype(value: Any) -> Any:
-    """`value` where it tells its dtype, else read as an array, once: that may be from a file, or of a long list."""
+    """Returns `value` if it has a dtype, else `value` as an array: read once, since it may be a file or a long list."""
     if isinstance(value, Data | np.ndarray | np.generic):
         return value
     try:

@@ -1,8 +1,7 @@
-"""What a process that is forked from the script inherits and must not use as its own: descriptors, buffers, random states.
+"""Deals with the state that a forked child inherits but must not share: descriptors, stream buffers, random states, threads.
 
-The coordinator calls `before_fork()` and `fork()`; the child calls the rest.
-
-Threads of the script that a fork leaves behind.
+The coordinator calls `tell_of_threads()`, `before_fork()` and `fork()`. The child calls `close_inherited()`,
+`settle_streams()`, `seed()` and, at its end, `flush()`.
 """
 
 import ctypes
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-_OURS = "/memfd:synk-"  # how /proc shows the descriptor of a memory file, as of `_stacks`
+_OURS = "/memfd:synk-"  # how /proc shows the descriptors of memory files, such as those of `_host/stacks.py`
 _LINE_BUFFERED, _BUFFER_BYTES = 1, 8192  # stdio.h, _IOLBF and BUFSIZ
 
 _libc = ctypes.CDLL(None)
@@ -27,54 +26,55 @@ _libc.malloc.restype = ctypes.c_void_p
 
 
 def take_standard_descriptors() -> None:
-    """Opens /dev/null in place of standard descriptors that are closed, as by `python script.py <&-`.
+    """Opens /dev/null in place of closed standard descriptors, as after `python script.py <&-`.
 
-    The next file that is opened would get such a number, and with it all that is printed: a segment of Data, or the socket of
-    a rank.
+    Otherwise the next file opened, such as a segment of Data or the socket of a rank, would get the free number, and receive
+    all printed output.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
 
 
 def before_fork() -> None:
-    """Empties the buffers of the standard streams, of Python's and of C's: a child would write out its copy of them too."""
+    """Flushes the standard streams of Python and C, or a child would write its copy of the buffers too."""
     take_standard_descriptors()
     for stream in {id(one): one for one in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
-        with suppress(OSError, ValueError, AttributeError):  # closed, or not there at all
+        with suppress(OSError, ValueError, AttributeError):  # closed, or None
             stream.flush()  # type: ignore[union-attr]
     _libc.fflush(None)
 
 
 def fork() -> int:
-    """As `os.fork`, without Python 3.12's warning of threads: `synknumba.fork` says itself which there are."""
+    """Calls `os.fork` without Python 3.12's warning about threads; `tell_of_threads` warns instead, with their names."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
 def close_inherited(keep: Collection[int]) -> None:
-    """Takes sockets, pipes and the like away, as they are somebody's conversation; and stdin, which is the script's to read.
+    """Replaces inherited sockets, pipes and the like by /dev/null, and also stdin, which the script reads.
 
-    A pipe that stays open here is one whose end the script waits for in vain; a listening socket keeps its port. Files and
-    terminals stay, so that a log file of the script's can be written to on the ranks; and what is the same as stdout or stderr.
+    If a pipe stayed open here, the script would wait for its end of file for ever; a listening socket would keep its port.
+    Files and terminals stay open, so that ranks can write to a log file of the script; so does any descriptor of the same file
+    as stdout or stderr.
 
-    What is taken away becomes /dev/null, and its number stays taken: whoever has it noted down, such as a socket object of the
-    script's that is collected here, closes nothing else.
+    Descriptors are replaced rather than closed, so that their numbers stay in use: a stale owner, such as a socket object of
+    the script that is collected here, then closes no other file.
 
-    The memory files of other ranks go too: what they wrote at their end would be kept here.
+    The memory files of other ranks are replaced too, or this process would keep their contents alive.
 
     Args:
-        keep: descriptors that stay as they are.
+        keep: descriptors to leave open.
     """
     spared = {_file(fd) for fd in (1, 2)}
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(null, 0)
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        with suppress(OSError):  # listdir's own
+        with suppress(OSError):  # the descriptor of listdir itself
             mode = os.fstat(fd).st_mode
             spoken = stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or stat.S_IFMT(mode) == 0  # 0: epoll, eventfd, inotify
             others = os.readlink(f"/proc/self/fd/{fd}").startswith(_OURS)
@@ -84,7 +84,7 @@ def close_inherited(keep: Collection[int]) -> None:
 
 
 def _file(fd: int) -> tuple[int, int, int] | None:
-    """What a descriptor is of, and whether for reading or writing: the two ends of a pipe are one file."""
+    """Returns (device, inode, access mode) of a descriptor; the mode tells the two ends of a pipe apart."""
     with suppress(OSError):
         status = os.fstat(fd)
         return status.st_dev, status.st_ino, fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
@@ -92,25 +92,26 @@ def _file(fd: int) -> tuple[int, int, int] | None:
 
 
 def settle_streams() -> None:
-    """Has stdout and stderr go to their descriptors, line by line, whether Python or a C library writes, and whereto.
+    """Connects stdout and stderr to descriptors 1 and 2, line-buffered, for both Python and C libraries.
 
-    A rank may be ended at any moment, and what it has printed is not to go with it. Nor is it to go to an object in memory, as
-    where the script's prints are captured at the fork: it would be the rank's copy. Nor through the threads and sockets of a
-    notebook, which are not here; its kernel reads the descriptors too, and shows in the cell what comes.
+    A rank may be killed at any moment, and its printed lines must not be lost. They must not go to an object in memory either,
+    as where the script captures its prints at the fork: the object would be the rank's copy. Nor can they go through the
+    threads and sockets of a notebook, which a fork does not copy; the notebook's kernel also reads the descriptors, and shows
+    their output in the cell.
     """
     for name, fd in (("stdout", 1), ("stderr", 2)):
         setattr(sys, name, _by_line(getattr(sys, name), fd))
-    sys.stdin = os.fdopen(0, closefd=False)  # what the script has read ahead is not the rank's
+    sys.stdin = os.fdopen(0, closefd=False)  # a new object: the old one may hold input that the script has read ahead
     with suppress(ValueError):  # a C library without the symbol
         stdout = ctypes.c_void_p.in_dll(_libc, "stdout")
-        # What C has under python -u holds one byte, and lines of ranks would mix. It writes here until the process ends.
+        # Under python -u, C's buffer holds one byte, and lines of ranks would mix. The new one is used until the process ends.
         buffer = ctypes.c_void_p(_libc.malloc(ctypes.c_size_t(_BUFFER_BYTES)))
         _libc.setvbuf(stdout, buffer, _LINE_BUFFERED, ctypes.c_size_t(_BUFFER_BYTES))
 
 
 def _by_line(stream: Any, fd: int) -> Any:
-    """The stream, if that is what it writes to; else a new one."""
-    with suppress(AttributeError, OSError, ValueError):  # whatever stands in its place
+    """Returns the stream, made line-buffered, if it writes to `fd`; else a new stream on `fd`."""
+    with suppress(AttributeError, OSError, ValueError):  # sys.stdout may be any object
         if stream.fileno() == fd:
             stream.reconfigure(line_buffering=True, write_through=False)  # also under python -u, or lines of ranks would mix
             return stream
@@ -118,7 +119,7 @@ def _by_line(stream: Any, fd: int) -> Any:
 
 
 def flush() -> None:
-    """Writes out what is left, of Python's streams and of C's; before a process ends without Python's own end."""
+    """Flushes the streams of Python and C, before a process ends by `os._exit`."""
     with suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -126,15 +127,15 @@ def flush() -> None:
 
 
 def seed(rank: int, state: Any) -> None:
-    """Gives a rank random states of its own, which follow from those that the script had at the fork.
+    """Seeds this rank's global random generators, derived from the script's states at the fork and the rank.
 
-    Ranks that shared one state would draw the same "random" numbers.
+    With a common state, all ranks would draw the same "random" numbers.
 
     Args:
-        rank: of this process.
-        state: `random.getstate()` of the script; Python has seeded the child's anew already, from the system.
+        rank: rank of this process.
+        state: `random.getstate()` of the script, needed because Python has reseeded the child's generator from the system.
     """
-    np.random.seed([rank, *np.random.randint(0, 2**32, 4, np.uint32)])  # noqa: NPY002  # the global generator is what users' code may use
+    np.random.seed([rank, *np.random.randint(0, 2**32, 4, np.uint32)])  # noqa: NPY002  # users may draw from the global one
     random.setstate(state)
     random.seed((rank << 128) + random.getrandbits(128))
 
@@ -142,17 +143,18 @@ def seed(rank: int, state: Any) -> None:
 take_standard_descriptors()
 
 
-# Their threads are idle while a cell runs, or hold locks of their own that a rank does not use.
+# Threads of these packages are idle while a cell runs, or hold only locks that ranks do not use.
 _NOTEBOOK = ("ipykernel", "IPython", "debugpy", "pydevd", "_pydevd_bundle", "_pydev_bundle")
 
-_told: list[bool] = []  # once is enough
+_told: list[bool] = []  # not empty once the warning was given
 
 
 def tell_of_threads() -> None:
-    """Warns, once in the life of the process, that it has other threads than the main one and the one that forks.
+    """Warns, once per process, of threads other than the main thread and the one that forks.
 
-    A child has only the thread that forked. What another one was doing stays half done in it, and a lock that it held is never
-    given back: a rank that needs it waits for ever. Threads of C libraries are not seen here: BLAS and OpenMP mind forks.
+    A child has only the thread that forked. Work of other threads stays half done in it, and a lock that one of them held is
+    never released: a rank that needs the lock waits for ever. Threads of C libraries are not listed; BLAS and OpenMP handle
+    forks.
     """
     spared = {threading.main_thread(), threading.current_thread()}
     others = [thread for thread in threading.enumerate() if thread not in spared and not _is_of_notebook(thread)]

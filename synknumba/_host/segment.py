@@ -1,15 +1,16 @@
-"""One POSIX shared memory segment: make it, grow it, map it, let it go.
+"""POSIX shared memory segments: create, grow, map and release.
 
     coordinator                                        rank
     Segment(nbytes)    shm_open, unlink, reserve, map
       fd, id, size  ────────── socketpair ───────────→ Segment.attach(id, fd, size)
-    grow(nbytes)       reserve more, map the whole anew
+    grow(nbytes)       reserve more, map all of it again
       fd, id, size  ────────── socketpair ───────────→ Segment.attach(id, fd, larger size)
-    last reference     close fd, tell the listeners ─→ close()
+    last reference     close fd, call listeners ─────→ close()
 
-A segment has a name for a few microseconds only: nothing is left in `/dev/shm` whoever is killed when, and nobody else can open
-it. Its pages are reserved when it is made, so a full `/dev/shm` is an error here and never a SIGBUS later. The memory goes when
-no process has a descriptor or a mapping any more; a NumPy view holds the mapping it was made on, and nothing else.
+A segment has a name for a few microseconds only: whichever process is killed, nothing stays in `/dev/shm`, and no other process
+can open the segment. Pages are reserved at creation, so a full `/dev/shm` raises an error here and never causes a SIGBUS later.
+The memory is freed when no process has a descriptor or a mapping any more. A NumPy view keeps alive the mapping it was made on,
+and nothing else.
 """
 
 import ctypes
@@ -37,33 +38,33 @@ from synknumba._errors import SharedMemoryError
 from synknumba._host.signals import held_signals
 from synknumba._types import Array, Shape
 
-# tmpfs undoes an interrupted reservation: in one piece, a large one would start over at every tick of a profiling timer.
+# tmpfs undoes an interrupted reservation: a large one in a single step would restart at every tick of a profiling timer.
 # 16 MiB take 2 to 4 ms.
 _RESERVE_STEP = 16 << 20
 
-_DELETED = re.compile(r"/synk-[0-9a-f]{24} \(deleted\)$")  # how /proc shows the descriptor of a segment
+_DELETED = re.compile(r"/synk-[0-9a-f]{24} \(deleted\)$")  # how /proc shows the descriptors of segments
 
 _PREFIX = "/synk-"
-_STALE_SECONDS = 10.0  # a name lasts microseconds
+_STALE_SECONDS = 10.0  # names exist for microseconds
 
 _T = TypeVar("_T")
 
 _ids = itertools.count(1)
 _tokens = itertools.count(1)
 _listeners: dict[int, Callable[[int], None]] = {}
-_descriptors: dict[int, tuple[int, int]] = {}  # by segment id: the descriptor, and the process that made the segment
+_descriptors: dict[int, tuple[int, int]] = {}  # segment id: (descriptor, id of the creating process)
 _alive: "weakref.WeakSet[Segment]" = weakref.WeakSet()
-_maps: "weakref.WeakKeyDictionary[mmap.mmap, int]" = weakref.WeakKeyDictionary()  # to segment ids; views may outlive those
+_maps: "weakref.WeakKeyDictionary[mmap.mmap, int]" = weakref.WeakKeyDictionary()  # segment ids; views may outlive a Segment
 
 
 def on_release(callback: Callable[[int], None]) -> Callable[[], None]:
-    """Calls `callback(segment id)` whenever a segment that this process made is let go.
+    """Calls `callback(segment_id)` whenever a segment created by this process is released.
 
-    The callback may run in any thread between any two instructions, since a garbage collection may be what let the segment
-    go: it must not block, not take a lock that others hold for long, and not raise.
+    The callback may run in any thread between any two instructions, since garbage collection may release the segment. It must
+    not block, take a lock that is held for long elsewhere, or raise.
 
     Returns:
-        A function that ends the subscription; calling it again does nothing.
+        A function that unsubscribes; calling it again does nothing.
     """
     token = next(_tokens)
     _listeners[token] = callback
@@ -76,13 +77,13 @@ def on_release(callback: Callable[[int], None]) -> Callable[[], None]:
 
 @final
 class Segment:
-    """POSIX shared memory, reserved, mapped into this process, and nameless.
+    """Unnamed POSIX shared memory, reserved and mapped into this process.
 
     Attributes:
-        id: unique in the life of the process that made the segment, never used again.
-        size: bytes reserved: what was asked for, rounded up to pages; at least one page.
-        generation: how often the segment has grown; a mapping made before that is too short.
-        fd: the descriptor to pass on, close-on-exec; -1 where there is none (closed, or attached).
+        id: number, unique within the creating process and never reused.
+        size: bytes reserved: the requested size rounded up to pages; at least one page.
+        generation: how often the segment has grown; earlier mappings are too short.
+        fd: descriptor to pass to other processes, close-on-exec; -1 if there is none (closed, or attached).
 
     Example:
         >>> from synknumba._host.segment import Segment
@@ -101,7 +102,7 @@ class Segment:
         """Reserves `nbytes` bytes of zeros.
 
         Raises:
-            SharedMemoryError: `/dev/shm` or the memory has no such space, or the process has no descriptor left.
+            SharedMemoryError: `/dev/shm` or memory is full, or the process has no descriptor left.
         """
         size = _round_to_pages(nbytes)
         segment_id = next(_ids)
@@ -110,12 +111,12 @@ class Segment:
 
     @classmethod
     def attach(cls, segment_id: int, fd: int, size: int) -> Self:
-        """Maps a segment that another process made. Listeners are not told when it goes, and it cannot grow.
+        """Maps a segment created by another process. It cannot grow, and its release calls no listeners.
 
         Args:
-            segment_id: the `id` it has there.
-            fd: its descriptor, as received; closed here, whatever happens.
-            size: its `size`.
+            segment_id: `id` of the segment in its creating process.
+            fd: the received descriptor; always closed here.
+            size: `size` of the segment.
 
         Raises:
             SharedMemoryError: the segment cannot be mapped.
@@ -125,7 +126,7 @@ class Segment:
         finally:
             os.close(fd)
         segment = cls.__new__(cls)
-        segment._adopt(segment_id, size, mapping, -1)  # noqa: SLF001  # of this very class
+        segment._adopt(segment_id, size, mapping, -1)  # noqa: SLF001  # same class
         return segment
 
     def _adopt(self, segment_id: int, size: int, mapping: mmap.mmap, fd: int) -> None:
@@ -137,21 +138,21 @@ class Segment:
         self._ranges = [_address_range(mapping)]
         _maps[mapping] = segment_id
         self._finalizer = weakref.finalize(self, _release, segment_id, fd)
-        self._finalizer.atexit = False  # a process that ends gives its memory back by that
+        self._finalizer.atexit = False  # the kernel frees the memory when the process ends
         _alive.add(self)
 
     @property
     def closed(self) -> bool:
-        """Whether `close()` was called, or this is a forked child that let go of its parent's segments."""
+        """Whether `close()` was called, or this is a forked child that released its parent's segments."""
         return self._mapping is None
 
     def grow(self, nbytes: int) -> None:
-        """Makes the segment at least `nbytes` bytes large, in place. Contents are kept and the new bytes are zero.
+        """Grows the segment in place to at least `nbytes` bytes. Contents are kept and new bytes are zero.
 
-        Views made before stay valid: they show the same memory through the old, shorter mapping.
+        Earlier views stay valid: they show the same memory through the old, shorter mapping.
 
         Raises:
-            SharedMemoryError: there is no such space, or the segment is closed or attached. The segment is as it was.
+            SharedMemoryError: no space, or the segment is closed or attached. The segment is unchanged.
         """
         if self.fd < 0:
             msg = f"{self!r} cannot grow: it is closed, or another process made it. Grow it there and attach it again."
@@ -163,7 +164,7 @@ class Segment:
             _reserve(self.fd, self.size, size, nbytes)
             mapping = _with_descriptors(partial(_map, self.fd, size, populate=True))
         except BaseException:
-            os.ftruncate(self.fd, self.size)  # gives back what was reserved of it
+            os.ftruncate(self.fd, self.size)  # frees the partial reservation
             raise
         self._mapping = mapping
         self._ranges.append(_address_range(mapping))
@@ -172,16 +173,16 @@ class Segment:
         self.generation += 1
 
     def array(self, dtype: DTypeLike, shape: Shape, offset: int = 0) -> Array:
-        """A writable, C-contiguous view that starts `offset` bytes into the segment; it holds the memory by itself.
+        """Returns a writable, C-contiguous view that starts `offset` bytes into the segment and keeps the mapping alive.
 
         Raises:
-            SharedMemoryError: the segment is closed, or too small.
+            SharedMemoryError: the segment is closed or too small.
         """
         if self._mapping is None:
             msg = f"{self!r} has no memory to view."
             raise SharedMemoryError(msg)
         try:
-            if offset < 0 or min(shape, default=0) < 0:  # NumPy lets both through, and reads elsewhere
+            if offset < 0 or min(shape, default=0) < 0:  # NumPy accepts both, and reads outside the buffer
                 msg = "it would begin or end before its memory"
                 raise ValueError(msg)  # noqa: TRY301
             return np.ndarray(shape, dtype, buffer=self._mapping, offset=offset)
@@ -190,22 +191,22 @@ class Segment:
             raise SharedMemoryError(msg) from error
 
     def overlaps(self, array: Array) -> bool:
-        """Whether `array` may show memory of this segment, through a mapping from before it grew too.
+        """Returns whether `array` may share memory with this segment, also through a mapping from before it grew.
 
-        NumPy compares addresses, so it takes two mappings of the same memory for different memory. The answer may be a wrong
-        yes, where an old mapping is gone and its addresses were used again.
+        NumPy compares addresses, so it sees two mappings of the same memory as disjoint. May return a false positive, if an old
+        mapping is gone and its addresses were reused.
         """
         low, high = np.lib.array_utils.byte_bounds(array)
         return any(low < stop and start < high for start, stop in self._ranges)
 
     def close(self) -> None:
-        """Lets the segment go; does nothing the second time. Views that still exist stay valid until they die."""
-        self._mapping = None  # never mmap.close(), which fails while views exist
+        """Releases the segment; idempotent. Existing views stay valid until they die."""
+        self._mapping = None  # not mmap.close(), which fails while views exist
         self._finalizer()
         self.fd = -1
 
     def abandon(self) -> None:
-        """In a forked child: as `close()`, but silent, and for a segment that the parent made."""
+        """In a forked child: releases a segment of the parent, without calling listeners."""
         self._mapping = None
         if self._finalizer.detach() is not None and self.fd >= 0:
             _descriptors.pop(self.id, None)
@@ -213,36 +214,36 @@ class Segment:
         self.fd = -1
 
     def make_private(self) -> None:
-        """Lets the segment go, but leaves this process what is in it: views stay, and what is written to them is its own.
+        """Replaces the mapping by a private, copy-on-write one, and releases the segment; existing views stay valid.
 
-        No memory is copied before something is written. Nobody else may write to the segment after this.
+        Memory is copied only when it is written to. No other process may write to the segment afterwards.
 
         Raises:
-            OSError: the kernel refuses, as where no memory may be promised beyond what there is. The segment is as it was.
+            OSError: the kernel refuses, for instance where memory overcommit is disabled. The segment is unchanged.
         """
         assert self._mapping is not None  # not closed
-        assert self.fd >= 0  # of this process
+        assert self.fd >= 0  # created by this process
         _map_over(self._mapping, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE, self.fd)
         _maps.pop(self._mapping, None)
         self.close()
 
     def __repr__(self) -> str:
-        """Shows the id, the size and the state."""
+        """Shows id, size and state."""
         state = "closed" if self.closed else "open"
         return f"<Segment id={self.id} size={self.size} {state}>"
 
 
 def total_bytes() -> int:
-    """Bytes of all segments that this process has made and not let go of."""
+    """Returns the bytes of all open segments created by this process."""
     return sum(segment.size for segment in tuple(_alive) if segment.fd >= 0)
 
 
 def release_inherited(keep: Collection[Segment] = ()) -> None:
-    """In a forked child: lets go of every segment inherited from the parent, except those in `keep`.
+    """In a forked child: releases all segments inherited from the parent, except those in `keep`.
 
-    A child inherits descriptors and mappings, and would hold the memory after the parent has dropped it. The segments are
-    closed in this process; their mappings are replaced by pages without access, so that a view which user code has kept in a
-    global variable faults instead of showing something else.
+    A child inherits descriptors and mappings, which would keep the memory allocated after the parent has released it. The
+    segments are closed in this process. Their mappings are replaced by inaccessible pages, so that a view kept in a global
+    variable of the script faults instead of showing other memory.
     """
     ids = {segment.id for segment in keep}
     inodes = {os.fstat(segment.fd).st_ino for segment in keep if segment.fd >= 0}
@@ -256,7 +257,7 @@ def release_inherited(keep: Collection[Segment] = ()) -> None:
 
 
 def _release(segment_id: int, fd: int) -> None:
-    # A forked child may have closed the descriptor and reused its number; its parent's segments go by release_inherited().
+    # A forked child may have closed the descriptor and reused its number; release_inherited() releases the parent's segments.
     if fd < 0 or _descriptors.get(segment_id) != (fd, os.getpid()):
         return
     try:
@@ -269,9 +270,9 @@ def _release(segment_id: int, fd: int) -> None:
 
 
 def close_orphans() -> None:
-    """Closes what interrupts have left open: of segments that were not made to the end, and of finalizers.
+    """Closes descriptors that interrupts have left open: of half-made segments, and of finalizers broken off.
 
-    Python drops what a signal handler raises in a finalizer, which then does no more.
+    If a signal handler raises in a finalizer, Python ignores the exception, and the finalizer ends there.
     """
     alive = {segment.id for segment in tuple(_alive)}
     for segment_id, (fd, _) in tuple(_descriptors.items()):
@@ -284,41 +285,41 @@ def _round_to_pages(nbytes: int) -> int:
 
 
 def sweep_names() -> None:
-    """Removes the names of segments whose makers were killed in the microseconds between making and unlinking them.
+    """Removes the names of segments whose creators were killed in the microseconds between creating and unlinking them.
 
-    It can do no harm: a segment that is open needs its name no more.
+    Harmless to other processes: an open segment no longer needs its name.
     """
-    for path in glob.glob(f"/dev/shm{_PREFIX}*"):  # where Linux has them
+    for path in glob.glob(f"/dev/shm{_PREFIX}*"):  # where Linux keeps POSIX shared memory
         with suppress(OSError):
             if time.time() - os.stat(path).st_mtime > _STALE_SECONDS:
                 os.unlink(path)
 
 
 def has_room(nbytes: int) -> bool:
-    """Whether so many bytes of shared memory may be taken that nothing depends on: half of it must stay free."""
-    status = os.statvfs("/dev/shm")  # where Linux has it
+    """Returns whether `nbytes` of shared memory may be used for optional purposes: half of /dev/shm must stay free."""
+    status = os.statvfs("/dev/shm")  # where Linux keeps POSIX shared memory
     free, whole = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
     return whole == 0 or free - nbytes >= whole // 2
 
 
 def allow_descriptors() -> bool:
-    """Raises the limit of open files of this process to the most that it may have; whether that is more than before."""
+    """Raises the soft limit of open files to the hard limit; returns whether that raised it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return False
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # where the kernel's own limit is lower
+    except (OSError, ValueError):  # the kernel's own limit is lower
         return False
     return True
 
 
 class _NoDescriptorError(SharedMemoryError):
-    """The process has as many open files as it may."""
+    """The process has reached its limit of open files."""
 
 
 def _with_descriptors(make: Callable[[], _T]) -> _T:
-    """Makes something that takes descriptors; where there are too few, with more of them."""
+    """Calls `make`; if it runs out of descriptors, raises the limit and calls it again."""
     try:
         return make()
     except _NoDescriptorError:
@@ -328,7 +329,7 @@ def _with_descriptors(make: Callable[[], _T]) -> _T:
 
 
 def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
-    with held_signals():  # from here on it is known, whatever is raised before there is a segment
+    with held_signals():  # registered at once, so that `close_orphans` finds it if an exception follows
         fd = _open_nameless(nbytes)
         _descriptors[segment_id] = fd, os.getpid()
     try:
@@ -342,48 +343,48 @@ def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
 
 
 def _open_nameless(nbytes: int) -> int:
-    # 96 random bits: the name is nobody else's, so it may be unlinked even where Ctrl-C hides whether it was made.
+    # 96 random bits make the name unique, so it may be unlinked even if Ctrl-C leaves open whether it was created.
     name = f"{_PREFIX}{secrets.token_hex(12)}"
     try:
         memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
     except (OSError, posix_ipc.Error) as error:
         raise _cannot_have(nbytes, error) from error
     finally:
-        with suppress(posix_ipc.ExistentialError):  # it was not made
+        with suppress(posix_ipc.ExistentialError):  # the segment was not created
             posix_ipc.unlink_shared_memory(name)
     fd: int = memory.fd
     return fd
 
 
 def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
-    if (free := _free_bytes(fd)) is not None and stop - start > free:  # else it would fill /dev/shm before it failed
+    if (free := _free_bytes(fd)) is not None and stop - start > free:  # else it would fill /dev/shm before it fails
         raise _no_space(nbytes, free)
     try:
         for offset in range(start, stop, _RESERVE_STEP):
             length = min(_RESERVE_STEP, stop - offset)
             os.posix_fallocate(fd, offset, length)
-            os.posix_fallocate(fd, offset, length)  # tmpfs clears pages at their second reservation, else at their first touch
+            os.posix_fallocate(fd, offset, length)  # the second call makes tmpfs clear the pages now, not at first touch
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.ENOMEM}:
-            os.ftruncate(fd, start)  # before the free bytes are counted for the message
+            os.ftruncate(fd, start)  # frees the pages before free bytes are counted for the message
             raise _no_space(nbytes, _free_bytes(fd)) from error
         raise _cannot_have(nbytes, error) from error
 
 
 def _free_bytes(fd: int) -> int | None:
-    """Free bytes of the file system of `fd`; None where it has no limit of its own."""
+    """Returns the free bytes of the file system of `fd`; None if it has no limit of its own."""
     status = os.fstatvfs(fd)
     return status.f_bavail * status.f_frsize if status.f_blocks else None
 
 
 def _map(fd: int, size: int, *, populate: bool) -> mmap.mmap:
-    # Filling the page table at once costs 0.1 s per GiB of cleared pages, page by page at the first write 0.3 to 2.5 s.
+    # Filling the page table at once takes 0.1 s per GiB of cleared pages; page faults at the first write take 0.3 to 2.5 s.
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
     try:
         if sys.version_info >= (3, 13):
             mapping = mmap.mmap(fd, size, flags=flags, trackfd=False)
         else:
-            mapping = mmap.mmap(fd, size, flags=flags)  # keeps a duplicate of fd
+            mapping = mmap.mmap(fd, size, flags=flags)  # keeps a duplicate of fd open
     except (OSError, ValueError) as error:
         raise _cannot_have(size, error) from error
     return mapping
@@ -394,30 +395,31 @@ def _address_range(mapping: mmap.mmap) -> tuple[int, int]:
 
 
 def _cover(mapping: mmap.mmap) -> None:
-    _map_over(mapping, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)  # without access
+    _map_over(mapping, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)  # access 0: PROT_NONE
 
 
 def _map_over(mapping: mmap.mmap, access: int, flags: int, fd: int) -> None:
-    """Puts another mapping where one is, in one step: whoever looks there sees the one or the other."""
+    """Replaces a mapping atomically: other threads see either the old mapping or the new one."""
     start, stop = _address_range(mapping)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    map_fixed = 0x10  # <sys/mman.h>; the mmap module lacks it
+    map_fixed = 0x10  # <sys/mman.h>; not in the mmap module
     if libc.mmap(start, stop - start, access, map_fixed | flags, fd, 0) != start:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 
 
 def _blank_descriptors(keep: Collection[int]) -> None:
-    """Turns this process's descriptors of segments, except those of the inodes in `keep`, into ones of /dev/null.
+    """Replaces this process's descriptors of segments by /dev/null, except those of the inodes in `keep`.
 
-    Before Python 3.13 a mapping keeps a descriptor of its own and closes that number when it dies, so the number stays taken.
+    Before Python 3.13, a mapping owns a duplicate descriptor and closes that number when it dies, so the number must stay in
+    use.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        with suppress(FileNotFoundError):  # listdir's own
+        with suppress(FileNotFoundError):  # the descriptor of listdir itself
             if _DELETED.search(os.readlink(f"/proc/self/fd/{name}")) and os.fstat(fd).st_ino not in keep:
                 os.dup2(null, fd, inheritable=False)
     os.close(null)
@@ -432,7 +434,7 @@ def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:
 
 
 def _cannot_have(nbytes: int, error: Exception) -> SharedMemoryError:
-    # posix_ipc raises an OSError without a number when descriptors run out.
+    # posix_ipc raises an OSError without an errno when descriptors run out.
     if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE} or "files" in str(error):
         return _NoDescriptorError(
             f"{nbytes:,} bytes of shared memory were asked for, but the process has no file descriptor left. Every Data and "

@@ -1,7 +1,7 @@
-"""A POSIX semaphore inside shared memory: it has no name, so nothing can be left behind and nobody else can open it.
+"""An unnamed POSIX semaphore in shared memory: no file can be left behind, and no other process can open it.
 
-It is made with `sem_init(3)`, shared between processes, in memory that they inherit. A named one, which Python's packages
-offer, stands in `/dev/shm` for a moment, and stays there if its maker is killed in that moment.
+It is initialised with `sem_init(3)` as shared between processes, in memory that they inherit. Named semaphores, which Python
+packages offer, appear in `/dev/shm` for a moment, and stay there if their creator is killed in that moment.
 """
 
 import ctypes
@@ -23,10 +23,10 @@ _CLOCK_MONOTONIC = ctypes.c_int(time.CLOCK_MONOTONIC)
 
 @final
 class Semaphore:
-    """A counter that processes post and wait for.
+    """A semaphore shared between processes, with an initial count of 0.
 
     Args:
-        address: of NBYTES bytes of zeroed shared memory, aligned to 8, which must outlive the semaphore.
+        address: address of NBYTES bytes of zeroed shared memory, aligned to 8 bytes, which must outlive the semaphore.
     """
 
     def __init__(self, address: int) -> None:
@@ -36,11 +36,11 @@ class Semaphore:
             raise OSError(code, os.strerror(code))
 
     def post(self) -> None:
-        """Adds one, and wakes a process that waits."""
+        """Increments the semaphore and wakes a waiting process."""
         _libc.sem_post(self._pointer)
 
     def wait(self, seconds: float) -> bool:
-        """Waits until it can take one; false when the time is up, or a signal came. Python's signal handlers then run."""
+        """Waits to decrement the semaphore; false on timeout or after a signal, whose Python handlers run next."""
         if _wait_until is None:
             return self._wait_by_wall_clock(seconds)
         until = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(seconds * 1e9)
@@ -52,7 +52,7 @@ class Semaphore:
         return _was_taken(_libc.sem_timedwait(self._pointer, ctypes.byref(_Timespec(until // 10**9, until % 10**9))))
 
 
-# glibc has it since 2.30. Without it a wait follows the wall clock, and lasts longer when that is set back.
+# In glibc since 2.30. Without it, waits follow the wall clock, and last longer when that is set back.
 _wait_until: Any = getattr(_libc, "sem_clockwait", None)
 
 

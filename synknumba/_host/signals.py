@@ -1,18 +1,18 @@
-"""Signals held back for a moment: what must be done whole is not broken off by Ctrl-C, or by what a script's handlers raise.
+"""Critical sections that no signal handler interrupts: neither Ctrl-C nor the script's own handlers raise inside.
 
-    a signal comes to     the kernel         Python, in the main thread
-    -----------------     ----------         --------------------------
+    signal sent to        the kernel         Python, in the main thread
+    --------------        ----------         --------------------------
     the main thread       keeps it (mask)
-    another thread        delivers it   →    runs the handler: a stand-in, which notes the number
+    another thread        delivers it   →    runs the handler: a stand-in, which records the number
                        ── the block ends ──
-                          delivers it   →    runs the handlers, which are back in place, for what was kept and noted
+                          delivers it   →    runs the restored handlers for pending and recorded signals
 
-Python runs handlers between two instructions of the main thread, wherever the kernel delivers the signal. So with a second
-thread in the script, as in a notebook or with NumPy's linear algebra, a mask alone holds back nothing. In other threads no
-handler ever runs, and the mask is there so that signals are delivered elsewhere.
+Python runs handlers between two instructions of the main thread, whichever thread the kernel delivers the signal to. So with a
+second thread in the script, as in a notebook or with NumPy's linear algebra, a signal mask alone defers nothing. Handlers never
+run in other threads; there the mask only makes the kernel deliver signals elsewhere.
 """
 
-# The public module makes an enum of each number in a set: 168 µs for a block instead of 13.
+# The public `signal` module makes an enum of every number in a set: 168 µs for a block instead of 13.
 import _signal  # type: ignore[import-not-found]  # of every CPython
 import os
 import threading
@@ -27,11 +27,11 @@ _ALL = tuple(_signal.valid_signals())
 
 @contextmanager
 def held_signals() -> Iterator[None]:
-    """Signals that come meanwhile are dealt with right after; blocks may be in one another.
+    """Defers signals that arrive in the block until its end; blocks may be nested.
 
-    What a handler raises for a signal that came before comes out of here before the block begins, or after it has ended.
+    An exception raised by a handler for an earlier signal leaves this function before the block begins or after it has ended.
     """
-    global _now  # noqa: PLW0603  # an assignment, as no handler runs at it
+    global _now  # noqa: PLW0603  # a plain assignment, since no handler runs at one
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
     outermost = _now is None and threading.current_thread() is threading.main_thread()
     stand_in = _StandIn() if outermost else None
@@ -42,8 +42,8 @@ def held_signals() -> Iterator[None]:
             stand_in.enter()
         yield
     finally:
-        # Handlers run when a call has returned or a Python function is entered, and never at an assignment. So what one raises
-        # leaves none of this out.
+        # Handlers run when a call returns or a Python function is entered, never at an assignment. So an exception raised by a
+        # handler skips none of these steps.
         try:
             if stand_in is not None:
                 stand_in.leave()
@@ -60,35 +60,35 @@ def held_signals() -> Iterator[None]:
 
 @final
 class _StandIn:
-    """Takes the place of all handlers that are Python's.
+    """Replaces all Python-level handlers during a block.
 
     Attributes:
-        replaced: signal numbers and handlers, until they are back in place.
-        again: has each signal that came dealt with, when it is gone through. A `map`, so that no handler runs in the middle.
-        over: whether the block has ended. Where handlers that are back already raise one after the other, one of these may
-            be left in its place; from then on it does what the handler would.
+        replaced: (signal number, handler) of the handlers not yet restored.
+        again: iterator that raises each recorded signal again. A `map`, so that no handler runs in the middle.
+        over: whether the block has ended. If restored handlers raise one after the other, a stand-in may remain installed;
+            from then on it calls the original handler.
     """
 
     def __init__(self) -> None:
         get = _signal.getsignal
         self._handlers = {number: handler for number in _ALL if callable(handler := get(number))}
         for number, handler in self._handlers.items():
-            if type(handler) is _StandIn:  # left over
-                self._handlers[number] = handler._handlers[number]  # noqa: SLF001  # of this very class
+            if type(handler) is _StandIn:  # remained installed after an earlier block
+                self._handlers[number] = handler._handlers[number]  # noqa: SLF001  # same class
         self.replaced = list(self._handlers.items())
         self.over = False
         self._came: list[int] = []
         self._wakeup = -1
-        self.again: Iterator[None] = map(interrupt_main, self._came)  # type: ignore[arg-type]  # any number will do
+        self.again: Iterator[None] = map(interrupt_main, self._came)  # type: ignore[arg-type]  # any int is accepted
 
     def enter(self) -> None:
-        """Takes the place of the handlers."""
+        """Installs the stand-in for every handler."""
         for number in self._handlers:
             _signal.signal(number, self)
-        self._wakeup = _signal.set_wakeup_fd(-1)  # an event loop, such as asyncio's, reads there what came: once is enough
+        self._wakeup = _signal.set_wakeup_fd(-1)  # event loops such as asyncio's read signals there, and must see each once
 
     def leave(self) -> None:
-        """Gives it back."""
+        """Restores the handlers."""
         try:
             if self._wakeup >= 0:
                 _signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
@@ -96,24 +96,24 @@ class _StandIn:
             _put_back(self.replaced)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Notes a signal."""
+        """Records a signal."""
         if self.over:
             self._handlers[number](number, frame)
         else:
             self._came.append(number)
 
     def leave_child(self) -> None:
-        """In a process forked in the block: the handlers are back, and what came is its parent's."""
+        """In a child forked in the block: restores the handlers and discards the recorded signals, which are the parent's."""
         self.over = True
         self._came.clear()
         self.leave()
 
 
-_now: _StandIn | None = None  # of the block that the main thread is in
+_now: _StandIn | None = None  # the stand-in of the main thread's outermost block
 
 
 def _put_back(replaced: list[tuple[int, Any]]) -> None:
-    """All of them, whatever those raise that are back already."""
+    """Restores all handlers, even if handlers already restored raise."""
     try:
         while replaced:
             _signal.signal(*replaced[-1])

@@ -1,15 +1,15 @@
-"""Where a rank is in its code: asked for by the coordinator while it works, and left behind when it crashes.
+"""Stack traces of ranks: requested by the coordinator from a running rank, and left behind by one that crashed.
 
     coordinator                         memory file of the rank                   rank
     -----------                         -----------------------                   ----
-    makes it before the fork       →    (no name, no place on disk)          →    faulthandler writes there:
+    creates it before the fork     →    (no name, not on disk)               →    faulthandler writes to it:
     sends a signal                 →                                         →    the stack of each thread, or
                                                                                   at a crash, the error and the stacks
     reads it                       ←    text                                 ←
 
-The handlers are faulthandler's: they run at once, in the thread that got the signal, and take neither the interpreter's lock
-nor memory. So a rank that hangs in a compiled loop, a library or the driver tells where it is as well, and a rank that died has
-told it before.
+The handlers are faulthandler's: they run at once, in the thread that received the signal, and need neither the GIL nor memory
+allocation. So a rank that hangs in a compiled loop, a library or the driver reports its stack as well, and a crashed rank has
+written its stack before it died.
 """
 
 import faulthandler
@@ -22,54 +22,54 @@ from contextlib import suppress
 from pathlib import Path
 from typing import final
 
-ASK = signal.SIGRTMAX - 3  # no library is known to use it; SIGUSR1 and SIGUSR2 are the script's
-ANSWER_SECONDS = 0.4  # a rank that runs answers in a millisecond; on a busy machine later
+ASK = signal.SIGRTMAX - 3  # not used by any known library; SIGUSR1 and SIGUSR2 are left to the script
+ANSWER_SECONDS = 0.4  # a running rank answers within a millisecond; on a busy machine it takes longer
 _POLL_SECONDS = 0.001
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_LOOP = f'File "{_PACKAGE}_rank/loop.py", line '  # what is below a rank's loop is the script's fork() call
+_LOOP = f'File "{_PACKAGE}_rank/loop.py", line '  # frames below a rank's loop are the script's fork() call
 
 
 @final
 class Stacks:
-    """The memory file of one rank. Made before the fork."""
+    """The memory file of one rank's stack traces. Created before the fork."""
 
     def __init__(self, rank: int) -> None:
         self.fd = os.memfd_create(f"synk-stacks-{rank}", os.MFD_CLOEXEC)
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
 
     def enter(self) -> None:
-        """In the rank: has crashes and the coordinator's question answered there."""
+        """In the rank: installs the handlers for crashes and for the coordinator's signal."""
         faulthandler.enable(self.fd, all_threads=True)
         faulthandler.register(ASK, self.fd, all_threads=True, chain=False)
 
     def read(self) -> str:
-        """What is there, decoded."""
-        with suppress(OSError):  # closed, by a signal handler in the middle of a question
+        """Returns the contents as text."""
+        with suppress(OSError):  # closed, by a signal handler in the middle of `ask`
             return os.pread(self.fd, os.fstat(self.fd).st_size, 0).decode(errors="backslashreplace")
         return ""
 
     def clear(self) -> None:
-        """Forgets an answer, so that what is there later is of a crash."""
+        """Empties the file, so that later contents come from a crash."""
         with suppress(OSError):
             os.ftruncate(self.fd, 0)
 
     def close(self) -> None:
-        """Lets the file go; idempotent."""
+        """Closes the file; idempotent."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[int, str]:
-    """The stacks of running processes, as `shorten` tells them.
+    """Requests the stacks of running ranks, shortened by `shorten`.
 
     Args:
-        ranks: their files, by process id.
-        seconds: how long is waited for those that do not answer.
+        ranks: the ranks' memory files, by process id.
+        seconds: time limit for answers.
 
     Returns:
-        The text of each, by process id. Of one that does not answer it is what the kernel says of it; one that has ended is
-        left out.
+        The text for each process id. For a process that does not answer, the text gives its state in the kernel; processes that
+        have ended are left out.
     """
     waiting = dict(ranks)
     for pid, stacks in ranks.items():
@@ -92,9 +92,10 @@ def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[in
 
 
 def _is_done(pid: int, stacks: Stacks) -> bool:
-    """Whether the handler has run to its end: the signal waits no longer, nor is it held back, as while its handler runs.
+    """Returns whether no more text will come: the handler has finished, the process has ended, or the file is closed.
 
-    Or it never will, since the process has ended, or nobody is there any more to ask.
+    The handler has finished when the signal is neither pending nor blocked (it is blocked while its handler runs), and there is
+    text.
     """
     fields = _status(pid)
     if stacks.fd < 0 or _has_ended(fields.get("State", "gone")):
@@ -108,22 +109,22 @@ def _has_ended(state: str) -> bool:
 
 
 def state(pid: int) -> str:
-    """What the kernel says of a process, in words: "R (running)", "T (stopped)"."""
+    """Returns the kernel's state of a process, such as "R (running)" or "T (stopped)"; "gone" if it has ended."""
     return _status(pid).get("State", "gone")
 
 
 def _status(pid: int) -> dict[str, str]:
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return {}
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def shorten(text: str) -> str:
-    """What faulthandler wrote, without what is the same in every rank: the script's call of fork(), and our own loop.
+    """Removes the frames common to all ranks from faulthandler's text: the script's call of fork() and the rank's loop.
 
-    Of several threads each keeps its heading. Frames are as faulthandler writes them: the innermost first.
+    With several threads, each keeps its heading. Frames stay in faulthandler's order, innermost first.
     """
     threads = list(_threads(text))
     told = []
@@ -134,7 +135,7 @@ def shorten(text: str) -> str:
 
 
 def _idle(frames: list[str]) -> str:
-    """What the loop itself does: in its own frame is code that it has compiled (`_spin.serve`)."""
+    """Describes a rank in its loop: with `run` innermost it may be in compiled code (`doorbell.serve`)."""
     in_loop = any(frame.endswith(" in run") for frame in frames[:1])
     return "waits for a call, or repeats the last one in compiled code" if in_loop else "waits for a call"
 

@@ -1,11 +1,11 @@
-"""Whether this process is a rank, so that a call from inside one can be refused."""
+"""The rank of this process, if it is one; used to refuse calls made on a rank."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class RankState:
-    """Where this process is; None in the coordinator."""
+    """Rank and world size of this process; None in the coordinator."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -15,11 +15,11 @@ _state = RankState()
 
 
 def enter(rank: int, world_size: int) -> None:
-    """Says that this process is a rank from now on."""
+    """Marks this process as a rank."""
     _state.rank = rank
     _state.world_size = world_size
 
 
 def current_rank() -> int | None:
-    """This process's rank, or None in the coordinator."""
+    """Returns the rank of this process; None in the coordinator."""
     return _state.rank

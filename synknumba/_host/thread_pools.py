@@ -1,4 +1,4 @@
-"""Keeps the thread pools of numerical libraries in a rank to the rank's share of the cores."""
+"""Limits the thread pools of numerical libraries in a rank to the rank's share of the cores."""
 
 import ctypes
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 import numba
 
 _OPENBLAS_SETTERS = ("openblas_set_num_threads", "openblas_set_num_threads64_")
-_PREFIXES = ("", "scipy_")  # NumPy's and SciPy's wheels rename the symbols of the OpenBLAS they bring
+_PREFIXES = ("", "scipy_")  # the wheels of NumPy and SciPy rename the symbols of their bundled OpenBLAS
 
 
 def limit_threads(threads: int) -> None:
-    """Lets BLAS, OpenMP and Numba's parallel loops use `threads` threads in this process.
+    """Limits BLAS, OpenMP and Numba's parallel loops to `threads` threads in this process.
 
-    threadpoolctl does it where it is installed. Without it the OpenBLAS of NumPy's wheels is set directly, and libraries that
-    are not loaded yet are told by the environment.
+    Uses threadpoolctl where installed. Without it, the OpenBLAS of NumPy's wheels is set directly. Libraries loaded later
+    read the limit from environment variables.
     """
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[variable] = str(threads)

@@ -1,1 +1,1 @@
-"""Pure arithmetic: whose rows are whose, reductions, moments, launch sizes, trees. No processes, no devices."""
+"""Pure arithmetic: partition of rows, reductions, moments, launch sizes, trees. No processes, no devices."""

@@ -1,4 +1,4 @@
-"""`Estimate`: an expectation value with its error bar, from some rows; and of more rows, when two are added."""
+"""`Estimate`: the sample mean of rows with its standard error; estimates of different rows can be added."""
 
 import math
 from dataclasses import dataclass
@@ -12,20 +12,21 @@ from synknumba._ops import moments as moments_module
 from synknumba._ops.moments import Moments, Powers
 from synknumba._types import Array
 
-# Of an effective number of rows. Where one row has all the weight, rounding may still leave it a little more than 1.
+# Threshold of the effective number of rows: if one row has all the weight, rounding may give slightly more than 1.
 _ONE_ROW = 1 + 1e-12
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Estimate:
-    """The mean of some rows, and how far it may be from the expectation value.
+    """Mean, variance and standard error of rows.
 
-    Made by `expectation`, or of values in memory by `from_values`. Estimates of different rows add up: `a + b` is the estimate
-    of all of them. Printed, it is the mean and in parentheses the standard error in units of the last digits.
+    Returned by `expectation`, or made from values in memory by `from_values`. Estimates of different rows can be added: `a + b`
+    is the estimate of all their rows. `str()` gives the mean, with the standard error in parentheses, in units of the last
+    digits.
 
-    A value that is NaN makes mean and variance NaN; one that is infinite makes the mean infinite, as in a sum, and the variance
-    NaN. They concern only the value of a row that they are in: of several, the others stay as they are.
+    A NaN makes mean and variance NaN; an infinite value makes the mean infinite, as in a sum, and the variance NaN. If rows
+    have several values, only the column that contains it is affected.
 
     >>> Estimate.from_values([1.0, 2.0, 6.0, 7.0])
     Estimate(mean=4.0, variance=8.666666666666666, stderr=1.4719601443879744, count=4)
@@ -38,15 +39,15 @@ class Estimate:
 
     @classmethod
     def from_values(cls, values: Any, weights: Any = None, *, covariance: bool = False) -> "Estimate":
-        """The estimate of values in memory.
+        """Computes the estimate of values in memory.
 
         Args:
-            values: real numbers, shape (n,), or (n, k) for k values a row.
-            weights: real numbers of at least 0, shape (n,).
-            covariance: whether to keep the products of each two of the values.
+            values: real numbers, shape (n,), or (n, k) for k values per row.
+            weights: non-negative real numbers, shape (n,).
+            covariance: whether to compute the covariance of the k values.
 
         Raises:
-            ReductionError: shapes or dtypes that do not fit, no rows, a negative weight.
+            ReductionError: invalid shapes or dtypes, no rows, or a negative weight.
         """
         array, w = np.asarray(values), None if weights is None else np.asarray(weights)
         for name, one in (("values", array), ("weights", w)):
@@ -63,23 +64,23 @@ class Estimate:
         moments = moments_module.of_values(rows, None if w is None else w.astype(np.float64), covariance=covariance)
         return cls(moments, array.ndim == 1)
 
-    # ---- what it says
+    # ---- statistics
 
     @property
     def count(self) -> int:
-        """Rows, those of weight 0 too."""
+        """Number of rows, including those of weight 0."""
         return int(self._moments.count[0, 0])
 
     @property
     def mean(self) -> Any:
-        """Mean of the rows, a float or shape (k,). With weights the self-normalised one, Σ w v / Σ w."""
+        """Mean of the rows, a float or shape (k,). With weights, the self-normalised mean Σ w v / Σ w."""
         return self._told(np.where(self._moments.weight != 0, self._moments.mean, np.nan)[0])
 
     @property
     def variance(self) -> Any:
-        """Variance of a row, a float or shape (k,), unbiased: Σ (v − mean)² / (n − 1). NaN for one row.
+        """Unbiased variance of the rows, a float or shape (k,): Σ (v − mean)² / (n − 1). NaN for one row.
 
-        With weights: Σ w (v − mean)² / (Σ w − Σ w² / Σ w), which is the same where all are equal.
+        With weights: Σ w (v − mean)² / (Σ w − Σ w² / Σ w), which equals the former if all weights are equal.
         """
         return self._told(self._per_freedom(self._squares()))
 
@@ -87,8 +88,8 @@ class Estimate:
     def stderr(self) -> Any:
         """Standard error of the mean, a float or shape (k,): √(variance / n). NaN for one row.
 
-        With weights, by the delta method: √(n / (n − 1) · Σ w² (v − mean)²) / Σ w, which is the same where all are equal. It
-        holds for many rows, none of which has much of the weight; see `effective_size`.
+        With weights, by the delta method: √(n / (n − 1) · Σ w² (v − mean)²) / Σ w, which equals the former if all weights are
+        equal. Valid for many rows, none of which dominates the weight; see `effective_size`.
         """
         moments = self._moments
         if moments.squares is None:
@@ -100,10 +101,10 @@ class Estimate:
 
     @property
     def covariance(self) -> Array:
-        """Covariance of the values of a row, shape (k, k), unbiased; that of their means is the same divided by `count`.
+        """Unbiased covariance of the k values of a row, shape (k, k); divide by `count` for the covariance of their means.
 
         Raises:
-            ReductionError: it was not asked for.
+            ReductionError: the estimate was made without covariance=True.
         """
         if self._moments.products.ndim == 2:
             raise ReductionError("this estimate has no covariance; ask for it with covariance=True")
@@ -112,7 +113,7 @@ class Estimate:
 
     @property
     def effective_size(self) -> float:
-        """Rows of equal weight that would say as much: (Σ w)² / Σ w², L. Kish; `count` where there are no weights."""
+        """Effective sample size (Σ w)² / Σ w² (L. Kish): the equivalent number of unweighted rows; `count` without weights."""
         if self._moments.squares is None:
             return float(self.count)
         weight, square = float(self._moments.weight[0, 0]), float(self._moments.squares[0, 0, 0])
@@ -124,7 +125,7 @@ class Estimate:
         return found
 
     def _per_freedom(self, sums: Array) -> Any:
-        """Sums of squared deviations, divided by the degrees of freedom; NaN where there are none."""
+        """Returns sums of squared deviations divided by the degrees of freedom; NaN if there are none."""
         if not self.effective_size > _ONE_ROW:
             return np.full(sums.shape, np.nan)
         weight = float(self._moments.weight[0, 0])
@@ -133,10 +134,10 @@ class Estimate:
     def _told(self, values: Array) -> Any:
         return float(values[0]) if self._scalar else values
 
-    # ---- what can be done with it
+    # ---- addition
 
     def __add__(self, other: object) -> "Estimate":
-        """The estimate of the rows of both, which should be different rows."""
+        """Returns the estimate of the rows of both, which should be disjoint."""
         if not isinstance(other, Estimate):
             return NotImplemented
         if self._kind() != other._kind():
@@ -157,34 +158,34 @@ class Estimate:
         covariance = " and covariance" if self._moments.products.ndim == 3 else ""
         return f"{values} with{'out' if self._moments.squares is None else ''} weights{covariance}"
 
-    # ---- how it is written
+    # ---- text
 
     def __str__(self) -> str:
-        """As in 0.19877(12), which is 0.19877 ± 0.00012; several in brackets."""
+        """Concise notation: 0.19877(12) for 0.19877 ± 0.00012; several values in brackets."""
         if self._scalar:
             return concise(self.mean, self.stderr)
         return f"[{', '.join(map(concise, self.mean.tolist(), self.stderr.tolist()))}]"
 
     def __repr__(self) -> str:
-        """All numbers, with all digits."""
+        """Shows all statistics at full precision."""
         size = "" if self._moments.squares is None else f", effective_size={self.effective_size!r}"
         told = (f"{name}={_plain(getattr(self, name))!r}" for name in ("mean", "variance", "stderr", "count"))
         return f"Estimate({', '.join(told)}{size})"
 
 
 def check_covariance(*, covariance: bool, weighted: bool) -> None:
-    """Refuses what is not there."""
+    """Refuses covariance together with weights, which is not implemented."""
     if covariance and weighted:
         raise ReductionError("covariance=True does not go with weights; estimate the products of the values as further values")
 
 
 def merged(parts: Moments, *, scalar: bool, powers: Powers | None = None) -> Estimate:
-    """The estimate of all the parts, put together in their order.
+    """Merges parts, in order, into one estimate.
 
     Args:
-        parts: with values in units of powers of two.
-        scalar: whether there is one value, and no tuple.
-        powers: which; None where values are what they are.
+        parts: moments of the parts, with values scaled by powers of two.
+        scalar: whether the function returned a single number instead of a tuple.
+        powers: the powers of two; None if the values are not scaled.
 
     Raises:
         ReductionError: there are no rows.
@@ -196,7 +197,7 @@ def merged(parts: Moments, *, scalar: bool, powers: Powers | None = None) -> Est
 
 
 def concise(mean: float, stderr: float) -> str:
-    """Mean and standard error with two digits of the error, as in CODATA's tables.
+    """Formats mean and standard error with two digits of the error, as in CODATA's tables.
 
     >>> concise(0.198773, 0.000123), concise(12.345, 1.26), concise(123456.0, 2340.0), concise(1.5, math.nan)
     ('0.19877(12)', '12.3(1.3)', '1.235(23)e+05', '1.5(nan)')

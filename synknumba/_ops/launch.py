@@ -1,7 +1,7 @@
-"""Grids and blocks: what a kernel is launched with, checked against CUDA's limits before anything is sent.
+"""Launch configurations: grid, block and shared memory of a kernel, checked against CUDA's limits before anything is sent.
 
 The limits are those of every GPU since compute capability 3.0 ("Technical Specifications per Compute Capability" in the CUDA
-C++ Programming Guide). They hold on the CPU device too, so that a script that runs there runs on a GPU.
+C++ Programming Guide). They apply on the CPU device too, so that a script that runs there also runs on a GPU.
 """
 
 import math
@@ -15,22 +15,22 @@ from synknumba._types import Block, Grid
 Dim3: TypeAlias = tuple[int, int, int]
 
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
-MAX_THREADS = 1024  # of one block, all dimensions together
+MAX_THREADS = 1024  # threads per block, over all dimensions
 MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """How a kernel is launched on each rank.
+    """Launch configuration of a kernel on each rank.
 
     Attributes:
-        block: threads of a block, 1 to 3 dimensions.
-        grid: blocks of the grid, 1 to 3 dimensions, or a function of the number of rows in the launch; None for one thread
-            a row.
-        smem_bytes: dynamic smem of a block.
+        block: threads per block, 1 to 3 dimensions.
+        grid: blocks per grid, 1 to 3 dimensions, or a function of the number of rows in the launch; None for one thread per
+            row.
+        smem_bytes: dynamic shared memory of a block, in bytes.
 
     Raises:
-        LaunchError: CUDA would not accept it.
+        LaunchError: CUDA would refuse the configuration.
 
     >>> LaunchConfig().resolve(1000)
     ((4, 1, 1), (256, 1, 1))
@@ -43,7 +43,7 @@ class LaunchConfig:
     smem_bytes: int = 0
 
     def __post_init__(self) -> None:
-        """Checks all that does not depend on the rows."""
+        """Checks everything that does not depend on the number of rows."""
         block = _dim3("block", self.block, MAX_BLOCK)
         if math.prod(block) > MAX_THREADS:
             raise LaunchError(f"block={self.block!r} has {math.prod(block)} threads; a block has at most {MAX_THREADS}")
@@ -58,13 +58,13 @@ class LaunchConfig:
             raise LaunchError(f"smem_bytes must be an int of at least 0; got {self.smem_bytes!r}")
 
     def resolve(self, rows: int | None) -> tuple[Dim3, Dim3]:
-        """Grid and block of one launch.
+        """Returns grid and block of one launch.
 
         Args:
-            rows: in the launch; None where no argument is sharded.
+            rows: number of rows in the launch; None if no argument is sharded.
 
         Raises:
-            LaunchError: the grid depends on the rows and there are none to count, or it is not one that CUDA accepts.
+            LaunchError: the grid depends on the rows but no argument is sharded, or CUDA would refuse the grid.
         """
         block = _dim3("block", self.block, MAX_BLOCK)
         if self.grid is not None and not callable(self.grid):
@@ -89,11 +89,11 @@ def _dimensions(value: object) -> tuple[object, ...]:
 
 
 def _integer(value: object) -> int | None:
-    """The value as an int if it is an integer of Python or NumPy, and not a truth value."""
+    """Returns a Python or NumPy integer as an int; None for anything else, including bools."""
     if isinstance(value, bool):
         return None
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # that is what is found out
+        return operator.index(value)  # type: ignore[arg-type]  # raises TypeError for non-integers
     except TypeError:
         return None
 
@@ -113,10 +113,15 @@ def _dim3(what: str, value: object, limits: Dim3) -> Dim3:
 @final
 @dataclass(frozen=True, slots=True)
 class RowGrid:
-    """The grid for so many rows a block, up to a number of blocks: those of a wave, or of more waves.
+    """Grid size from the number of rows, limited to one wave of blocks or, for many rows, to several waves.
 
-    A GPU reads memory faster where blocks come and go than where those of one wave stay, by 5 % on an H200, but a block that
-    has little to do costs more than that. So where there are several waves, each block of them does the work of four or more.
+    A GPU reads memory faster with several waves of short-lived blocks than with one wave of long-lived ones, by 5 % on an H200,
+    but a block with little work costs more than that. So beyond one wave, each block gets the work of four blocks or more.
+
+    Attributes:
+        rows: rows per block.
+        most: blocks of one wave.
+        waves: maximum number of waves.
     """
 
     rows: int
@@ -124,6 +129,6 @@ class RowGrid:
     waves: int = 1
 
     def __call__(self, rows: int) -> int:
-        """Blocks for so many rows."""
+        """Returns the number of blocks for `rows` rows."""
         blocks = -(-rows // self.rows)
         return max(1, min(blocks, max(self.most, min(blocks // 4, self.waves * self.most))))

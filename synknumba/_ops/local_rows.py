@@ -1,4 +1,4 @@
-"""Which of its own rows each rank gets of sliceable variables: what a `local_batch` selects, rank by rank (pure)."""
+"""Row selection of sliceable variables: the rows of its own array that `local_batch` selects on each rank (pure)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ _ACCEPTED = (
 @final
 @dataclass(frozen=True, slots=True)
 class OwnRows:
-    """The rows that each rank gets of what it holds.
+    """The rows that each rank selects from its own arrays.
 
     Attributes:
-        rows: by rank.
-        whole: each rank gets all that it has.
+        rows: selection for each rank.
+        whole: whether every rank selects all its rows.
     """
 
     rows: tuple[Rows, ...]
@@ -31,12 +31,12 @@ class OwnRows:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many, by rank."""
+        """Number of rows selected, by rank."""
         return tuple(rows.count for rows in self.rows)
 
     @property
     def ranges(self) -> "tuple[Range, ...] | None":
-        """The rows as ranges, where all of them are."""
+        """The selections, if all of them are ranges; None otherwise."""
         return tuple(rows for rows in self.rows if isinstance(rows, Range)) if self._all_ranges else None
 
     @property
@@ -44,7 +44,7 @@ class OwnRows:
         return all(isinstance(rows, Range) for rows in self.rows)
 
     def indices(self) -> Array:
-        """The row numbers, one rank's after the other: int64."""
+        """Returns the row numbers of all ranks, concatenated in rank order; int64."""
         parts = [rows.indices() if isinstance(rows, Range) else rows.indices for rows in self.rows]
         return np.concatenate(parts).astype(np.int64, copy=False)
 
@@ -53,12 +53,12 @@ def select_own(local_batch: Any, lengths: Sequence[int]) -> OwnRows:
     """Selects rows on each rank.
 
     Args:
-        local_batch: None for all; an int (the first rows), a slice, or a list of row numbers, for every rank; or a list or 2-D
-            array with such a selection, or None, for each rank.
-        lengths: rows that each rank has.
+        local_batch: None for all rows; an int (the first rows), a slice or a list of row numbers, for all ranks; or a list or
+            2-D array with one such selection, or None, for each rank.
+        lengths: number of rows on each rank.
 
     Raises:
-        BatchError: a rank has no such row, the list has not one entry for each rank, or no rank gets a row.
+        BatchError: a row does not exist on its rank, the list does not have one entry per rank, or no rank gets a row.
 
     >>> [rows.indices().tolist() for rows in select_own([slice(0, 2), slice(3, 6)], [6, 6]).rows]
     [[0, 1], [3, 4, 5]]
@@ -76,7 +76,7 @@ def select_own(local_batch: Any, lengths: Sequence[int]) -> OwnRows:
 
 
 def _is_per_rank(local_batch: Any) -> bool:
-    """Whether it is a list of selections rather than one selection."""
+    """Returns whether `local_batch` is a list of selections rather than one selection."""
     if isinstance(local_batch, np.ndarray):
         return local_batch.ndim == 2
     if not isinstance(local_batch, list | tuple):
@@ -85,7 +85,7 @@ def _is_per_rank(local_batch: Any) -> bool:
 
 
 def _select(rank: int, selection: Any, length: int) -> Rows:
-    """One rank's rows; there may be none."""
+    """Returns the rows of one rank; may be empty."""
     if isinstance(selection, slice):
         try:
             found = range(*selection.indices(length))

@@ -1,20 +1,20 @@
-"""Number of rows, mean and sums of squared deviations of parts of the rows, put together.
+"""Moments of rows: counts, means and sums of squared deviations of parts of the rows, and their numerically stable merge.
 
-Parts p with weights A_p (their rows, where there are no weights), means a_p, and M_p = Σ w (v − a_p)² are together
+Parts p with weights A_p (numbers of rows, if there are no weights), means a_p and M_p = Σ w (v − a_p)² merge to
 
     mean = a_0 + Σ A_p (a_p − a_0) / Σ A_p        M = Σ M_p + Σ A_p (a_p − mean)²
 
 which for two parts is M_0 + M_1 + (a_1 − a_0)² A_0 A_1 / (A_0 + A_1), the formula of T. Chan, G. Golub, R. LeVeque, *Updating
-formulae and a pairwise algorithm for computing sample variances* (1979). A mean is kept as the sum of two numbers,
-`mean` + `rest`, the second being what rounding has left of the first: near 10^9 a float64 is right to 10^-7, and so would be
+formulae and a pairwise algorithm for computing sample variances* (1979). A mean is stored as an unevaluated sum of two numbers,
+`mean` + `rest`, where `rest` is the rounding error of `mean`: near 10^9 a float64 is accurate to 10^-7, and so would be
 a_p − a_0, and the variance of values that differ by 1.
 
-Where a_p − a_0 or (a_p − mean)² is beyond the greatest float64, the means are put together in units of 2^700, in which they are
-at most 2^324; M becomes ∞ only if it is. Weights are in units of a power of two that is as large as they are, so that products
-of their squares with squares of values are neither ∞ nor 0 if the latter are not.
+If a_p − a_0 or (a_p − mean)² exceeds the float64 range, the parts are merged in units of 2^700, in which means are at most
+2^324; M overflows only if the true value does. Weights are in units of a power of two close to the largest weight, so that
+products of squared weights and squared values neither overflow nor underflow unless the squared values do.
 
-The standard error of a weighted mean needs sums with squared weights, S_j = Σ w² (v − mean)^j for j = 0, 1, 2. They move with
-the mean: about a mean that is d larger they are S_0, S_1 − d S_0, S_2 − 2 d S_1 + d² S_0.
+The standard error of a weighted mean needs sums with squared weights, S_j = Σ w² (v − mean)^j for j = 0, 1, 2. They depend on
+the mean: about a mean larger by d they are S_0, S_1 − d S_0, S_2 − 2 d S_1 + d² S_0.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -24,8 +24,8 @@ import numpy as np
 
 from synknumba._types import Array
 
-FAR = 700  # the power of two that values are in units of, where their squares or differences overflow
-_LARGE = 400  # exponents of values whose squares can be added up, however many there are
+FAR = 700  # values whose squares or differences overflow are in units of 2^FAR
+_LARGE = 400  # binary exponent up to which squares of values can be summed, however many there are
 
 Powers: TypeAlias = Array
 """Integers, shape (k,): for each value the power of two that it is in units of."""
@@ -34,16 +34,16 @@ Powers: TypeAlias = Array
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
-    """P parts of the rows, with k values a row.
+    """Moments of P parts of the rows, with k values per row; float64 arrays.
 
     Attributes:
-        count: shape (P, 1): rows.
-        weight: shape (P, 1): Σ w; the rows where there are no weights.
-        mean: shape (P, k): Σ w v / Σ w, rounded; where the weight is 0 any number, or NaN if a v is not finite.
-        rest: shape (P, k): Σ w v / Σ w less `mean`.
-        products: shape (P, k): Σ w (v − mean)²; or shape (P, k, k): Σ (v − mean)(v' − mean') for each two of the values.
-        squares: shape (P, 3, k): Σ w² (v − mean)^j for j = 0, 1, 2; None where there are no weights.
-        power: all weights are in units of 2^power.
+        count: shape (P, 1): number of rows.
+        weight: shape (P, 1): Σ w; the number of rows if there are no weights.
+        mean: shape (P, k): Σ w v / Σ w, rounded; if the weight is 0, any number, or NaN if some v is not finite.
+        rest: shape (P, k): Σ w v / Σ w − `mean`.
+        products: shape (P, k): Σ w (v − mean)²; or shape (P, k, k): Σ (v − mean)(v' − mean') for each pair of values.
+        squares: shape (P, 3, k): Σ w² (v − mean)^j for j = 0, 1, 2; None if there are no weights.
+        power: weights are in units of 2^power.
     """
 
     count: Array
@@ -56,9 +56,9 @@ class Moments:
 
 
 def merge(parts: Moments) -> Moments:
-    """All parts as one, shape (1, …). A part of weight 0 changes no mean, unless its own is NaN.
+    """Merges all parts into one, shape (1, …). A part of weight 0 leaves the mean unchanged unless its own mean is NaN.
 
-    Values that are infinite or NaN pass through as in a sum: a mean of ∞ and 1 is ∞, of ∞ and −∞ NaN; M is NaN.
+    Infinities and NaN propagate as in a sum: the mean of ∞ and 1 is ∞, of ∞ and −∞ NaN; M is NaN.
     """
     if len(parts.count) == 1:
         return parts
@@ -71,14 +71,14 @@ def merge(parts: Moments) -> Moments:
 
 
 def _overflown(parts: Moments, total: Moments) -> Array:
-    """Which values have got lost, shape (k,), although the parts have them."""
+    """Returns a mask, shape (k,): values that are finite in all parts but overflowed in the total."""
     squares = _diagonal(parts.products), _diagonal(total.products)
     lost = np.isfinite(squares[0]).all(axis=0) & ~np.isfinite(squares[1][0])
     return (lost | ~np.isfinite(total.mean[0])) & np.isfinite(parts.mean).all(axis=0)  # type: ignore[no-any-return]
 
 
 def in_units(parts: Moments, powers: Powers) -> Moments:
-    """The same with each value in units of a power of two of its own. What is too large becomes infinite."""
+    """Rescales each value to units of its own power of two. What overflows becomes infinite."""
     twice = 2 * powers if parts.products.ndim == 2 else powers[:, None] + powers
     with np.errstate(over="ignore", under="ignore"):
         return replace(
@@ -91,7 +91,7 @@ def in_units(parts: Moments, powers: Powers) -> Moments:
 
 
 def _merged(parts: Moments) -> Moments:
-    """All parts as one, with whatever overflows."""
+    """Merges all parts into one without rescaling, so results may overflow."""
     with np.errstate(invalid="ignore", over="ignore"):
         has_weight = parts.weight != 0
         used = has_weight | np.isnan(parts.mean)
@@ -113,7 +113,7 @@ def _merged(parts: Moments) -> Moments:
 
 
 def joined(a: Moments, b: Moments) -> Moments:
-    """The parts of both, one after the other."""
+    """Concatenates the parts of `a` and `b`, with weights in common units."""
     power = 0
     if a.squares is not None:
         sizes = [one.power + int(np.frexp(one.weight.max())[1]) for one in (a, b) if one.weight.any()]
@@ -126,7 +126,7 @@ def joined(a: Moments, b: Moments) -> Moments:
 
 
 def _weighed(parts: Moments, power: int) -> Moments:
-    """The same with the weights in units of 2^power."""
+    """Rescales weights to units of 2^power."""
     more = parts.power - power
     if more == 0:
         return parts
@@ -141,12 +141,12 @@ def _weighed(parts: Moments, power: int) -> Moments:
 
 
 def of_values(values: Array, weights: Array | None, *, covariance: bool) -> Moments:
-    """The moments of rows that are in memory.
+    """Computes the moments of rows in memory, as one part.
 
     Args:
-        values: float64, shape (n, k), of at least one row.
+        values: float64, shape (n, k), n ≥ 1.
         weights: float64, shape (n,), or None.
-        covariance: whether to keep the products of each two values.
+        covariance: whether to compute the products of all pairs of values.
     """
     powers = np.where(_exponents(values) > _LARGE, FAR, 0)
     power = 0
@@ -158,18 +158,18 @@ def of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mome
 
 
 def _exponents(values: Array) -> Array:
-    """Of the greatest finite value, or of each column's."""
+    """Returns the binary exponent of the largest finite magnitude along axis 0."""
     found: Array = np.frexp(np.where(np.isfinite(values), np.abs(values), 0.0).max(axis=0))[1]
     return found
 
 
 def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Moments:
-    """The moments of values and weights whose squares do not overflow."""
+    """Computes the moments of values and weights whose squares do not overflow."""
     count = np.full((1, 1), float(len(values)))
     with np.errstate(invalid="ignore", over="ignore"):
         w = np.ones((len(values), 1)) if weights is None else weights[:, None]
         total = w.sum(axis=0, keepdims=True)
-        weighted = (w * values).sum(axis=0, keepdims=True)  # without weight 0, or NaN
+        weighted = (w * values).sum(axis=0, keepdims=True)  # a row of weight 0 adds 0, or NaN if not finite
         mean = np.divide(weighted, total, out=values[:1] + weighted, where=total != 0)
         away = np.where(np.isfinite(mean), values - mean, np.nan)
         left = np.divide((w * away).sum(axis=0, keepdims=True), total, out=np.zeros_like(mean), where=total != 0)
@@ -181,7 +181,7 @@ def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mom
 
 
 def _rounded(mean: Array, rest: Array) -> tuple[Array, Array]:
-    """A sum of two as its nearest float64 and what is left, exactly: D. Knuth, TAOCP volume 2, section 4.2.2, theorem B."""
+    """Returns a sum rounded to float64, and its exact rounding error (TwoSum: D. Knuth, TAOCP volume 2, 4.2.2, theorem B)."""
     total = mean + rest
     part = total - mean
     left = (mean - (total - part)) + (rest - part)
@@ -193,7 +193,7 @@ def _diagonal(products: Array) -> Array:
 
 
 def _square(delta: Array, ndim: int) -> Array:
-    """δ² of each value, or the products of each two."""
+    """Returns δ² of each value, or the products of all pairs."""
     return delta * delta if ndim == 2 else delta[:, :, None] * delta[:, None, :]
 
 
@@ -202,7 +202,7 @@ def _fit(array: Array, ndim: int) -> Array:
 
 
 def _moved(squares: Array, shift: Array) -> Array:
-    """Sums of w² (v − mean)^j about a mean that is larger by the shift."""
+    """Returns the sums of w² (v − mean)^j about a mean larger by `shift`."""
     zeroth, first, second = squares[:, 0], squares[:, 1], squares[:, 2]
     square = np.where(np.isinf(second), second, second - 2 * shift * first + shift * shift * zeroth)
     moved: Any = [zeroth, first - shift * zeroth, square]

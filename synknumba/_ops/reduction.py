@@ -1,8 +1,8 @@
-"""The ops of outputs: what they start from, how slices are added up on a rank, and how ranks are put together.
+"""Reduction ops of outputs: identity, accumulation of slices on a rank, combination of ranks.
 
-A value passes through three steps. With w the rows of a slice (or of a rank) and v the kernel's result for it:
+With w the number of rows of a slice (or of a rank) and v the kernel's result for it:
 
-    op          starts from     accumulate (slices of a rank)     combine (ranks)
+    op          identity        accumulate (slices of a rank)     combine (ranks)
     sum         0               acc + v                           Σ v
     prod        1               acc · v                           Π v
     min, max    +∞, −∞          min(acc, v), max(acc, v)          min v, max v
@@ -10,10 +10,10 @@ A value passes through three steps. With w the rows of a slice (or of a rank) an
     argmin      +∞, no row      the better, with its row          the better, with its row
     argmax      −∞, no row      the better, with its row          the better, with its row
 
-so a mean is weighted by rows throughout, and exact however uneven shards and slices are. `None` accumulates as a sum and is
-never combined; "gather" puts rows beside each other and needs neither. "argmin" and "argmax" keep a row with the value, of
-equals the first. An op of the user's starts from the identity that comes with it, and is folded by a kernel that is made of
-its function (`_folding`).
+So a mean is weighted by rows throughout, and exact however uneven shards and slices are. `None` accumulates like "sum" and is
+never combined; "gather" concatenates rows and needs neither step. "argmin" and "argmax" keep the row together with the value;
+of equal values the first wins. An op defined by the user has its own identity, and is evaluated by a kernel generated from its
+function (`_device/fold_kernel.py`).
 """
 
 import inspect
@@ -32,13 +32,13 @@ _op_numbers = counter()
 
 UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
-PIECE_BYTES = 256 << 10  # of a result that is combined at once: some of them are in a second-level cache
+PIECE_BYTES = 256 << 10  # bytes of a result combined at a time: several such pieces fit in an L2 cache
 
-LOCATING = frozenset({"argmin", "argmax"})  # ops whose result is a value and a row
-BY_ROWS = LOCATING | {"gather"}  # ops for which the kernel writes a value, or several, for each row
+LOCATING = frozenset({"argmin", "argmax"})  # ops that return a value and its row
+BY_ROWS = LOCATING | {"gather"}  # ops for which the kernel writes one or more values for each row
 
 _INTEGER_WAY_OUT = "declare an integer dtype"
-_REFUSED: dict[str | None, dict[str, str]] = {  # op: {dtype kind: way out}; kinds as in numpy.dtype.kind
+_REFUSED: dict[str | None, dict[str, str]] = {  # op: {dtype kind: alternative}; kinds as in numpy.dtype.kind
     "sum": {"b": f"{_INTEGER_WAY_OUT} to count, or use 'max' for any"},
     "prod": {"b": f"{_INTEGER_WAY_OUT}, or use 'min' for all"},
     "min": {"c": "complex numbers have no order: reduce the real part or the absolute value"},
@@ -51,15 +51,15 @@ _REFUSED: dict[str | None, dict[str, str]] = {  # op: {dtype kind: way out}; kin
 
 
 def as_op(op: Any, name: str, identity: Any = None) -> Op:
-    """What the user gave, as an op.
+    """Converts a user's argument to an op.
 
     Args:
-        op: the name of one, None, or a function of two numbers, also a decorated one.
-        name: of the output.
-        identity: of a function.
+        op: name of an op, None, or a function of two numbers, possibly decorated.
+        name: name of the output, for messages.
+        identity: identity element, if `op` is a function.
 
     Raises:
-        ReductionError: it is none of the ops, or a function that cannot be one, or an identity comes with a named op.
+        ReductionError: `op` is not an op, its function does not take two numbers, or a named op has an identity.
     """
     if op is None or isinstance(op, UserOp) or (isinstance(op, str) and op in _OPS):
         if identity is not None:
@@ -78,15 +78,15 @@ def as_op(op: Any, name: str, identity: Any = None) -> Op:
 
 
 def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
-    """Refuses a dtype that the op is not defined for.
+    """Refuses a dtype for which the op is not defined.
 
     Args:
-        op: of the output.
-        dtype: of what is reduced.
-        name: of the output.
+        op: op of the output.
+        dtype: dtype of the values to reduce.
+        name: name of the output, for messages.
 
     Raises:
-        ReductionError: with what to use instead.
+        ReductionError: the op is not defined for the dtype; the message names an alternative.
     """
     dtype = np.dtype(dtype)
     if dtype.hasobject:
@@ -105,7 +105,7 @@ def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
 
 
 def _is_exact(value: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype holds a number as it is."""
+    """Returns whether a dtype represents a number exactly."""
     number = np.asarray(value)
     if number.ndim or number.dtype.kind not in "biufc":
         return False
@@ -114,12 +114,12 @@ def _is_exact(value: Any, dtype: np.dtype[Any]) -> bool:
     if number.dtype.kind in "fc" and dtype.kind in "biu" and not np.isfinite(number):
         return False
     with np.errstate(all="ignore"):
-        held, wanted = number.astype(dtype).item(), number.item()  # Python compares whole numbers with others exactly
+        held, wanted = number.astype(dtype).item(), number.item()  # Python compares ints with floats exactly
     return held == wanted or (held != held and wanted != wanted)  # noqa: PLR0124  # NaN
 
 
 def identity(op: Op, dtype: DTypeLike) -> np.generic:
-    """What an output of this dtype is set to before the launch, so that rows not there change nothing.
+    """Returns the identity element: the initial value of an output, which leaves the result unchanged.
 
     >>> int(identity("min", "int16")), float(identity("max", "float32")), bool(identity("min", "bool"))
     (32767, -inf, True)
@@ -140,10 +140,10 @@ def identity(op: Op, dtype: DTypeLike) -> np.generic:
 
 
 def result_dtype(op: Op, dtype: DTypeLike) -> np.dtype[Any]:
-    """The dtype of what the user gets, and of what slices are accumulated in.
+    """Returns the dtype of the result, in which slices are accumulated too.
 
-    It is the output's own, except for means: those of integers and booleans are float64, as in NumPy, and those of float16 are
-    float32, unlike NumPy, because Σ w·v passes float16's largest number, 65504, at 65504 rows of ones.
+    It is the output's dtype, except for means: those of integers and booleans are float64, as in NumPy, and those of float16
+    are float32, unlike in NumPy, because Σ w·v exceeds float16's largest number, 65504, beyond 65504 rows of ones.
 
     >>> result_dtype("mean", "int32"), result_dtype("sum", "int32")
     (dtype('float64'), dtype('int32'))
@@ -157,16 +157,16 @@ def result_dtype(op: Op, dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
-    """Adds one slice's result to those of the slices before it, in place.
+    """Accumulates the result of one slice into `acc`, in place.
 
-    The ufuncs dispatch on their arguments, so both may be CuPy arrays as well.
+    The ufuncs dispatch on their arguments, so both arrays may be CuPy arrays.
 
     Args:
-        op: None, which accumulates as "sum", or a name, but not "gather" or what locates.
-        acc: array of the op's result dtype, which started as zeros for "mean" and as the identity otherwise. For "mean" it
-            becomes Σ weight · value, to be divided by Σ weight after the last slice.
-        value: array of acc's shape.
-        weight: rows of the slice.
+        op: a named op other than "gather", "argmin" and "argmax", or None, which accumulates like "sum".
+        acc: array of the op's result dtype, initially zeros for "mean" and the identity otherwise. For "mean" it holds
+            Σ weight · value, to be divided by Σ weight after the last slice.
+        value: array with the shape of `acc`.
+        weight: number of rows of the slice.
     """
     if op == "mean":
         value = value.astype(acc.dtype, copy=False) * acc.dtype.type(weight)
@@ -175,15 +175,15 @@ def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
 
 
 def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
-    """Puts the results of all ranks (or shards) together, in their order.
+    """Combines the results of all ranks (or shards), in order.
 
     Args:
-        op: a name, but not "gather" or what locates.
-        parts: shape (W, …): each rank's result. For ranks without rows the identity, or for "mean" anything.
-        weights: shape (W,): rows of each rank; only "mean" looks at them.
+        op: a named op other than "gather", "argmin" and "argmax".
+        parts: shape (W, …): result of each rank. For a rank without rows, the identity, or for "mean" any value.
+        weights: shape (W,): number of rows of each rank; used by "mean" only.
 
     Returns:
-        Shape (…) in the op's result dtype; a NumPy scalar where parts is 1-D.
+        Shape (…) in the op's result dtype; a NumPy scalar if `parts` is 1-D.
 
     Raises:
         ReductionError: "mean" of no rows.
@@ -199,50 +199,50 @@ def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
 
 
 def combine_into(op: Op, parts: Array, weights: Array, out: Array) -> None:
-    """As `combine`, into memory that is there already, some elements at a time so that they stay in a cache. The same bits.
+    """Like `combine`, but into `out`, piece by piece so that each piece stays in a cache. Bitwise equal to `combine`.
 
     Args:
-        op: of `UFUNCS`, or "mean".
+        op: an op in `UFUNCS`, or "mean".
         parts: shape (W, n).
-        weights: shape (W,): rows of each rank; only "mean" looks at them.
+        weights: shape (W,): number of rows of each rank; used by "mean" only.
         out: shape (n,), in the op's result dtype.
     """
     pieces = max(out.nbytes // PIECE_BYTES, 1)
-    with np.errstate(all="ignore"):  # as other transports have it
+    with np.errstate(all="ignore"):  # other transports do not warn either
         for start, stop in pairwise(len(out) * k // pieces for k in range(pieces + 1)):
             if op == "mean":
                 out[start:stop] = _weighted_mean(parts[:, start:stop], weights)
             else:
-                assert isinstance(op, str)  # the caller's
+                assert isinstance(op, str)  # guaranteed by the caller
                 UFUNCS[op].reduce(parts[:, start:stop], 0, parts.dtype, out[start:stop])
 
 
 def locate(op: Op, values: Array, rows: Array, scores: Array, first: int) -> None:
-    """Puts the best of some rows into the best of those before them, in place.
+    """Updates the best value of each column, and its row, with further rows, in place.
 
     Args:
         op: "argmin" or "argmax".
-        values: shape (m,): the best so far of each column.
-        rows: int64, shape (m,): the rows that have them; −1 where there were none.
-        scores: shape (n, m), at least one row.
-        first: the row that scores[0] is of; after all the rows before.
+        values: shape (m,): best value of each column so far.
+        rows: int64, shape (m,): rows of these values; −1 if there are none yet.
+        scores: shape (n, m), n ≥ 1: values of the further rows.
+        first: row number of scores[0]; greater than all earlier rows.
     """
     index = scores.argmin(axis=0) if op == "argmin" else scores.argmax(axis=0)
-    found = scores[index, np.arange(len(index))]  # a tenth of the time of take_along_axis, for a few columns
-    with np.errstate(invalid="ignore"):  # of comparisons with NaN
+    found = scores[index, np.arange(len(index))]  # for a few columns, a tenth of the time of take_along_axis
+    with np.errstate(invalid="ignore"):  # from comparisons with NaN
         better = found < values if op == "argmin" else found > values
-    better |= (rows < 0) | ((found != found) & (values == values))  # noqa: PLR0124  # NaN, as NumPy has it
+    better |= (rows < 0) | ((found != found) & (values == values))  # noqa: PLR0124  # NaN wins, as in NumPy
     np.copyto(values, found, where=better)
     np.copyto(rows, index + first, where=better)
 
 
 def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
-    """The best value of all ranks (or shards), and its row.
+    """Returns the best value over all ranks (or shards), and its row.
 
     Args:
         op: "argmin" or "argmax".
-        values: shape (W, …): of each rank the best value.
-        rows: int64, shape (W, …): their rows, which rise; −1 on ranks without rows.
+        values: shape (W, …): best value of each rank.
+        rows: int64, shape (W, …): rows of these values, increasing with the rank; −1 on ranks without rows.
 
     Returns:
         Two arrays of shape (…), or two NumPy scalars.
@@ -259,7 +259,7 @@ def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
 
 
 def check_weights(weights: Array) -> None:
-    """Refuses the mean of no rows."""
+    """Refuses a mean over no rows."""
     if not weights.any():
         raise ReductionError("mean of rows with none at all; give at least one row")
 
@@ -277,7 +277,7 @@ def _weighted_mean(parts: Array, weights: Array) -> Array | np.generic:
 
 
 def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The least and the greatest value."""
+    """Returns the smallest and the largest value of a dtype."""
     if dtype.kind == "b":
         return False, True
     if dtype.kind in "iu":

@@ -1,4 +1,4 @@
-"""Nested dicts, lists and tuples: taken apart into leaves and put together again."""
+"""Trees of nested dicts, lists and tuples: flattened into leaves and a structure, and rebuilt."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -13,12 +13,12 @@ NONE: Structure = ("none",)
 
 
 def is_nested(value: object) -> bool:
-    """Whether a value is taken apart: a dict, list or tuple."""
+    """Returns whether a value is an inner node of a tree: a dict, list or tuple."""
     return isinstance(value, dict | list | tuple)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
-    """The leaves, left to right (a dict's in the order of its keys), and the structure. None is a subtree without leaves.
+    """Returns the leaves, left to right (dicts in key order), and the structure. None is a subtree without leaves.
 
     >>> flatten(["a", ("b", None)])
     (['a', 'b'], ('list', (('leaf',), ('tuple', (('leaf',), ('none',))))))
@@ -31,7 +31,7 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
     if tree is None:
         return NONE
     if isinstance(tree, dict):
-        # The types of the keys tell 1 from 1.0 and True, which are equal.
+        # The types of the keys distinguish 1, 1.0 and True, which compare equal.
         return ("dict", tuple(tree), tuple(map(type, tree)), tuple(_flatten(child, leaves) for child in tree.values()))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return ("named", type(tree), tuple(_flatten(child, leaves) for child in tree))
@@ -42,7 +42,7 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
-    """The tree of this structure with these leaves.
+    """Builds the tree with this structure and these leaves.
 
     >>> unflatten(flatten([1, (2,)])[1], ["x", "y"])
     ['x', ('y',)]
@@ -67,7 +67,7 @@ def _unflatten(structure: Structure, leaves: Any) -> Any:
 
 
 def spread(prefix: Any, structure: Structure) -> list[Any] | None:
-    """One entry of `prefix` for each leaf: a prefix's leaf stands for all leaves below it; None if the shapes do not fit.
+    """Broadcasts the leaves of the tree `prefix` to the leaves below them; None if it is no prefix of the structure.
 
     >>> spread(("sum", "max"), flatten((1, [2, 3]))[1])
     ['sum', 'max', 'max']
@@ -97,9 +97,9 @@ def spread(prefix: Any, structure: Structure) -> list[Any] | None:
 
 
 def parts_like(structure: Structure, value: Any) -> list[Any] | None:
-    """The parts of a value at the leaves of a structure, which may be trees themselves; None if it has another shape.
+    """Returns the parts of a value, possibly trees, at the leaves of a structure; None if the value does not match.
 
-    The order of a dict's keys does not matter, nor whether it is a list or a tuple.
+    The order of dict keys does not matter, and a list matches a tuple.
 
     >>> parts_like(flatten({"a": 1, "b": (2, 3)})[1], {"b": [[4, 5], 6], "a": 7})
     [7, [4, 5], 6]
@@ -129,7 +129,7 @@ def parts_like(structure: Structure, value: Any) -> list[Any] | None:
 
 
 def count_leaves(structure: Structure) -> int:
-    """How many leaves a structure has."""
+    """Returns the number of leaves of a structure."""
     if structure == LEAF:
         return 1
     if structure == NONE:
@@ -138,7 +138,7 @@ def count_leaves(structure: Structure) -> int:
 
 
 def describe(structure: Structure) -> str:
-    """A structure as a person would write it, with * for a leaf.
+    """Returns a structure as Python notation, with * for each leaf.
 
     >>> describe(flatten({"a": 1, "b": (2, None)})[1])
     "{'a': *, 'b': (*, None)}"
@@ -160,7 +160,7 @@ def describe(structure: Structure) -> str:
 
 
 def shape_told(value: Any) -> str:
-    """A value of another shape than wanted, for messages.
+    """Describes the shape of a mismatched value for messages.
 
     >>> shape_told([1, {"a": 2}]), shape_told(3)
     ("[*, {'a': *}]", 'int')

@@ -1,9 +1,9 @@
-"""Where the arrays of a variable lie in the memory that each rank has for it (pure).
+"""Memory layout of a variable: the offsets of its arrays in each rank's memory (pure).
 
-    rank r:  | leaf 0 | pad | leaf 1 | pad | leaf 2 |        one piece of memory, every leaf on 256 bytes
-    flat:    | leaf 0 | leaf 1 | leaf 2 |                    one dtype, nothing between: the leaves are one vector
+    rank r:  | leaf 0 | pad | leaf 1 | pad | leaf 2 |        one allocation, every leaf aligned to 256 bytes
+    flat:    | leaf 0 | leaf 1 | leaf 2 |                    one dtype, no padding: the leaves form one vector
 
-Shapes may differ between ranks, and are never changed: a variable of other shapes has other memory.
+Shapes may differ between ranks. A layout never changes: a variable with other shapes gets other memory.
 """
 
 import math
@@ -15,23 +15,23 @@ import numpy as np
 
 from synknumba._types import Shape
 
-ALIGNMENT = 256  # what a CUDA allocation has, and more than a cache line
-VECTOR = -1  # instead of the number of a leaf: all leaves of a flat layout as one vector
+ALIGNMENT = 256  # bytes: that of a CUDA allocation, and more than a cache line
+VECTOR = -1  # pseudo leaf index: all leaves of a flat layout as one vector
 
 
 @dataclass(frozen=True, slots=True)
 class LeafLayout:
-    """One array: its dtype, and its shape on each rank."""
+    """Dtype of one array, and its shape on each rank."""
 
     dtype: Any
     shapes: tuple[Shape, ...]
 
     def size(self, rank: int) -> int:
-        """Elements on a rank."""
+        """Returns the number of elements on a rank."""
         return math.prod(self.shapes[rank])
 
     def nbytes(self, rank: int) -> int:
-        """Bytes on a rank."""
+        """Returns the bytes on a rank."""
         return self.size(rank) * int(np.dtype(self.dtype).itemsize)
 
     @property
@@ -42,18 +42,18 @@ class LeafLayout:
 
 @dataclass(frozen=True, slots=True)
 class StorageLayout:
-    """The arrays of one variable.
+    """Layout of the arrays of one variable.
 
     Attributes:
         leaves: the arrays of its tree, in order.
-        flat: they follow each other without gaps, and all have one dtype.
+        flat: whether the arrays have one dtype and are stored without gaps.
     """
 
     leaves: tuple[LeafLayout, ...]
     flat: bool = False
 
     def place(self, rank: int) -> tuple[list[int], int]:
-        """The offset of each leaf in the rank's memory, and the bytes of all.
+        """Returns the byte offset of each leaf in a rank's memory, and the total bytes.
 
         >>> layout = StorageLayout((LeafLayout("f4", ((3,),)), LeafLayout("f4", ((2, 2),))))
         >>> layout.place(0), StorageLayout(layout.leaves, flat=True).place(0)
@@ -67,11 +67,11 @@ class StorageLayout:
         return offsets, at
 
     def pieces(self) -> Sequence[int]:
-        """What is moved as one: each array, or the vector that they are."""
+        """Returns the units of transfer: the index of each leaf, or `VECTOR` for a flat layout."""
         return (VECTOR,) if self.flat else range(len(self.leaves))
 
     def leaf(self, index: int) -> LeafLayout:
-        """One array; for `VECTOR` all of them as one."""
+        """Returns the layout of one leaf; for `VECTOR`, of all leaves as one vector."""
         if index != VECTOR:
             return self.leaves[index]
         ranks = range(len(self.leaves[0].shapes))
@@ -79,7 +79,7 @@ class StorageLayout:
 
 
 def line_type(dtype: Any, count: int) -> tuple[Any, int]:
-    """Dtype and length of an array of `count` items as collectives see it.
+    """Returns dtype and length under which collectives transfer `count` items: records go as bytes.
 
     >>> line_type(np.dtype("f4"), 3), line_type(np.dtype([("a", "f4"), ("b", "u1")]), 3)
     ((dtype('float32'), 3), (dtype('uint8'), 15))

@@ -1,1 +1,1 @@
-"""What the coordinator and the ranks both use: programs, messages, the control block, doorbells, pickles, results."""
+"""Communication between coordinator and ranks: programs, messages, the control block, doorbells, pickling, results."""

@@ -1,7 +1,7 @@
 """Messages between the coordinator and one rank: pickles and descriptors over a private socketpair.
 
-A message is a length (8 bytes), then a pickle; descriptors ride on the length. Only calls that are not a repeated call send
-messages, so nothing here is on the hot path.
+A message is a length (8 bytes) followed by a pickle; descriptors are attached to the length. A repeated call sends no messages,
+so nothing here is on the hot path.
 """
 
 import io
@@ -19,7 +19,7 @@ import cloudpickle
 
 _LENGTH = struct.Struct("<Q")
 MAX_DESCRIPTORS = 128  # Linux passes at most 253 in one message (SCM_MAX_FD)
-_POLL_SECONDS = 0.05  # how often a blocked transfer looks whether the peer still lives
+_POLL_SECONDS = 0.05  # how often a blocked transfer checks that the peer is alive
 
 
 def _wait(sock: socket.socket, event: int, watch: Callable[[], None]) -> None:
@@ -30,17 +30,17 @@ def _wait(sock: socket.socket, event: int, watch: Callable[[], None]) -> None:
 
 
 def pack(message: object) -> bytes:
-    """A message as bytes. Classes of the script travel whole, and are the same class again where they came from."""
+    """Pickles a message. Classes of the script are pickled by value, and map back to the same class in their own process."""
     packed: bytes = cloudpickle.dumps(message)
     return packed
 
 
-# Their errors ask the driver for a text when they are made; with CUDA initialised the coordinator could not fork again.
+# Creating one of their exceptions queries the driver for a text; with CUDA initialised, the coordinator could not fork again.
 _GPU_LIBRARIES = {"cupy", "cupy_backends", "cuda"}
 
 
 class _KnownReader(pickle.Unpickler):
-    """Knows the classes of what is imported already: a script that names another class has not imported it either."""
+    """Finds classes of imported modules only; the script cannot name a class of a module it has not imported."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in sys.modules or module.partition(".")[0] in _GPU_LIBRARIES:
@@ -49,12 +49,12 @@ class _KnownReader(pickle.Unpickler):
 
 
 def unpack_known(packed: bytes) -> Any:
-    """What was packed inside a message, if its classes are those of modules that this process has, and not of a GPU's."""
+    """Unpickles a value packed inside a message; refuses classes of GPU libraries and of modules not imported here."""
     return _KnownReader(io.BytesIO(packed)).load()
 
 
 def send(sock: socket.socket, payload: bytes, descriptors: Sequence[int], watch: Callable[[], None]) -> None:
-    """Sends a packed message, calling `watch` while the peer does not read; `watch` raises to give up."""
+    """Sends a packed message. While the peer does not read, calls `watch`, which raises to abort."""
     _wait(sock, select.POLLOUT, watch)
     passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
     sock.sendmsg([_LENGTH.pack(len(payload))], passed, socket.MSG_NOSIGNAL)  # socket.send_fds takes no flags
@@ -65,14 +65,14 @@ def send(sock: socket.socket, payload: bytes, descriptors: Sequence[int], watch:
 
 
 def receive(sock: socket.socket, watch: Callable[[], None]) -> tuple[Any, list[int]]:
-    """The next message and its descriptors; EOFError when the peer is gone."""
+    """Receives the next message and its descriptors; raises EOFError if the peer has closed its end."""
     _wait(sock, select.POLLIN, watch)
     header, descriptors, _, _ = socket.recv_fds(sock, _LENGTH.size, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     if len(header) < _LENGTH.size:
         raise EOFError
     try:
         payload = _receive_payload(sock, _LENGTH.unpack(header)[0], watch)
-        return pickle.loads(payload), descriptors  # noqa: S301  # the peer is this process's own fork
+        return pickle.loads(payload), descriptors  # noqa: S301  # the peer is a fork of this process, or its parent
     except BaseException:
         close_all(descriptors)
         raise
@@ -91,6 +91,6 @@ def _receive_payload(sock: socket.socket, length: int, watch: Callable[[], None]
 
 
 def close_all(descriptors: Sequence[int]) -> None:
-    """Closes descriptors that nobody will use."""
+    """Closes descriptors that are not going to be used."""
     for descriptor in descriptors:
         os.close(descriptor)

@@ -1,23 +1,20 @@
-"""What is compiled: the waits, on a doorbell and on a counter of arrivals, and rounds that a rank serves without Python.
+"""Compiled synchronisation: the waits on the doorbell and on the arrival counter, and rounds that a rank serves without Python.
 
-A wait first tells the core that it spins, `pauses` times; then it gives way to whoever else wants the core, which is a system
-call, `yields` times but for no longer than YIELD_MS; then it gives up, and its caller goes to sleep. Compiled code hears of no
-signal and looks after nobody, so the limit of time is what bounds how late a death, a `timeout` or Ctrl-C is noticed.
+A wait first spins with a pause instruction, `pauses` times. Then it yields the core with a system call, `yields` times but for
+at most YIELD_MS. Then it gives up, and its caller sleeps on a semaphore. Compiled code handles no signals and checks no
+processes, so this time limit bounds how late a death, a `timeout` or Ctrl-C is noticed.
 
-Words are int64, at an address: of the control block, whose layout is in `_control`, or of what is described in `_serving`. All
-loads and stores here are atomic: a plain load would be hoisted out of the loop by LLVM, and the order of the stores is the
-protocol.
+Words are int64 at `base + 8 * index`, in the control block (layout: `control.py`) or in the tables of `relaunch.py`. All loads
+and stores here are atomic: LLVM would hoist a plain load out of the loop, and the order of the stores is the protocol.
 
-Memory order. A call's number, values and batch are written with plain stores before the doorbell is stored (sequentially
-consistent, so also release); a rank reads them after its acquire load of the doorbell. Results are written before the
-arrival counter is incremented and read after the coordinator's acquire load of it. The sleep flags are Dekker's pattern
-and need sequential consistency on both sides: one side stores its flag and then reads the other's word, the other stores
-that word and then exchanges the flag, so at least one of them sees the other and no wake-up is lost. All of it is in
-docs/design/2026-11-21-memory-model.md.
+Memory order. A call's values and batch are written with plain stores, and its number with a release store, before the doorbell
+is stored (sequentially consistent, so also release); a rank reads them after its acquire load of the doorbell. Results are
+written before the arrival counter is incremented, and read after the coordinator's acquire load of it. The sleep flags are
+Dekker's pattern and need sequential consistency on both sides: the sleeper stores its flag and then reads the waker's word; the
+waker stores that word and then exchanges the flag. So at least one of them sees the other, and no wake-up is lost. The full
+argument is in docs/design/2026-11-21-memory-model.md.
 
-Words of 8 bytes as compiled code reads and writes them, and what else it takes from the machine and the C library.
-
-What is made of these is compiled in `_spin`, which has to change with this file.
+The file starts with the intrinsics (atomic accesses, calls of C functions, pause, clock); the compiled functions follow.
 """
 
 import platform
@@ -36,13 +33,13 @@ _CLOCK_MONOTONIC_COARSE = 6  # time.h
 
 
 def _pointer(builder: Any, base: Any, word: Any) -> Any:
-    """The address of an int64 word of the control block."""
+    """Returns a pointer to the int64 word at index `word` from address `base`."""
     address = builder.add(base, builder.shl(word, ir.Constant(_I64, 3)))
     return builder.inttoptr(address, _I64.as_pointer())
 
 
 def _loading(order: str) -> Any:
-    """The type and the code of an atomic load."""
+    """Returns signature and code generator of an atomic load."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(_pointer(builder, args[0], args[1]), order, 8)
@@ -51,7 +48,7 @@ def _loading(order: str) -> Any:
 
 
 def _storing(order: str) -> Any:
-    """Those of an atomic store."""
+    """Returns signature and code generator of an atomic store."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.store_atomic(args[2], _pointer(builder, args[0], args[1]), order, 8)
@@ -61,7 +58,7 @@ def _storing(order: str) -> Any:
 
 
 def _updating(operation: str) -> Any:
-    """Those of a load and a store in one step, sequentially consistent."""
+    """Returns signature and code generator of a sequentially consistent read-modify-write."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.atomic_rmw(operation, _pointer(builder, args[0], args[1]), args[2], "seq_cst")
@@ -71,42 +68,42 @@ def _updating(operation: str) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load_acquire(typingctx: Any, base: Any, word: Any) -> Any:
-    """Reads a word; what its writer stored before it is visible afterwards."""
+    """Loads a word with acquire order: stores made before its release store are visible afterwards."""
     return _loading("acquire")
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load_ordered(typingctx: Any, base: Any, word: Any) -> Any:
-    """Reads a word, sequentially consistent."""
+    """Loads a word, sequentially consistent."""
     return _loading("seq_cst")
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def store_ordered(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Writes a word, sequentially consistent."""
+    """Stores a word, sequentially consistent."""
     return _storing("seq_cst")
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def store_release(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Writes a word that is read behind another one, which its writer stores later, or by nobody else."""
+    """Stores a word with release order; for words read only after a later store is seen, or only by the writer."""
     return _storing("release")
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def exchange(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Writes a word and returns what it held, in one step."""
+    """Exchanges a word atomically and returns its old value."""
     return _updating("xchg")
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fetch_add(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Adds to a word and returns what it held, in one step."""
+    """Adds to a word atomically and returns its old value."""
     return _updating("add")
 
 
 def _calling(arguments: int) -> Any:
-    """The type and the code of a call of a C function at an address with so many pointers; it returns an int."""
+    """Returns signature and code generator of a call, by address, of a C function of `arguments` pointers returning int."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         declared = ir.FunctionType(_I32, [_I64] * arguments)
@@ -118,19 +115,19 @@ def _calling(arguments: int) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def call_with_two(typingctx: Any, function: Any, first: Any, second: Any) -> Any:
-    """Calls a C function."""
+    """Calls the C function at address `function` with two pointers."""
     return _calling(2)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def call_with_three(typingctx: Any, function: Any, first: Any, second: Any, third: Any) -> Any:
-    """Calls a C function."""
+    """Calls the C function at address `function` with three pointers."""
     return _calling(3)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def store_half(typingctx: Any, address: Any, value: Any) -> Any:
-    """Writes the lower 4 bytes of a word."""
+    """Stores the lower 4 bytes of a word at an address."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], _I32.as_pointer())
@@ -142,7 +139,7 @@ def store_half(typingctx: Any, address: Any, value: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def as_single(typingctx: Any, word: Any) -> Any:
-    """The bits of a float64 as those of the nearest float32."""
+    """Converts the bits of a float64 to those of the nearest float32, zero-extended."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         single = builder.fptrunc(builder.bitcast(args[0], ir.DoubleType()), ir.FloatType())
@@ -162,7 +159,7 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 @intrinsic  # type: ignore[untyped-decorator]
 def pause(typingctx: Any) -> Any:
-    """Tells the core that it spins, where there is an instruction for it; some 20 to 50 ns, and no system call."""
+    """Executes a pause instruction, where the architecture has one; about 20 to 50 ns, no system call."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         match platform.machine():
@@ -180,7 +177,7 @@ def pause(typingctx: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def clock(typingctx: Any) -> Any:
-    """Milliseconds, from a clock that is read in some 5 ns without a system call and ticks every 1 to 10 ms."""
+    """Returns milliseconds from the coarse monotonic clock: read in about 5 ns, no system call, resolution 1 to 10 ms."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         timespec = ir.ArrayType(_I64, 2)  # seconds, nanoseconds
@@ -194,23 +191,23 @@ def clock(typingctx: Any) -> Any:
     return types.int64(), codegen
 
 
-# Of `_words`. Numba keeps compiled code beside this file for as long as this file stays as it is, and looks at no other that it
-# was made of. So this one has to change with that, which a test sees to.
+# SHA-256 of the file that held the intrinsics above before they moved here. Numba's cache of compiled code depends on this file
+# alone, so the constant made this file change whenever that one did. No longer needed.
 WORDS_SHA256 = "f6c5c3e69304f45aed16f3461195a4418f9b188e61648ab19d0f8f8ef3574a58"
 
-ALL_DONE = 0  # every rank has arrived, none has anything to say
+ALL_DONE = 0  # every rank has arrived, none has a message
 ALL_DONE_WITH_NEWS = 1  # every rank has arrived and at least one has a message
 NOT_YET = 2  # the spin ended before every rank had arrived
 
-# What the longest spin takes where nobody else wants the core. Where somebody does, each time that a wait gives way may last
-# for their turn of some milliseconds, and 20,000 times would be a minute.
+# Duration of the longest spin on an idle core. On a busy core, each yield may take another process's time slice of some
+# milliseconds, and 20,000 yields would take a minute.
 YIELD_MS = 30
 
-# Beside commands, which are program numbers or small negative numbers.
+# Results of waits that are no commands; commands are program numbers or small negative numbers.
 NO_COMMAND = -(2**62)
 MUST_POST = -(2**62) + 1
 UNDER_WAY = -(2**62) + 2
-FORGOTTEN = -(2**62) + 3  # no round's
+FORGOTTEN = -(2**62) + 3  # program number of no round
 
 
 def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
@@ -220,7 +217,7 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
         options = {"nogil": True, "error_model": "numpy"}
         try:
             return numba.njit(list(signatures), cache=True, **options)(function)
-        except RuntimeError:  # Numba finds no folder that it may write to, as in many containers
+        except RuntimeError:  # Numba finds no writable cache directory, as in many containers
             return numba.njit(list(signatures), **options)(function)
 
     return decorate
@@ -228,9 +225,15 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
 
 @compiled("int64(int64, int64, int64)")
 def rest(spin: int, pauses: int, since: int) -> int:
-    """What a wait does between two looks: the first `pauses` times it keeps the core, then it gives way.
+    """Rests between two polls of a wait: pauses the first `pauses` times, then yields the core.
 
-    Returns when it first gave way, which is `since` the next time; 0 where it has not yet; −1 when that is too long ago.
+    Args:
+        spin: number of polls so far.
+        pauses: number of polls that keep the core.
+        since: return value of the previous call, initially 0.
+
+    Returns:
+        The time of the first yield in ms; 0 before it; −1 if it was more than YIELD_MS ago.
     """
     if spin < pauses:
         pause()
@@ -242,34 +245,34 @@ def rest(spin: int, pauses: int, since: int) -> int:
     return -1 if now - since > YIELD_MS else since
 
 
-# Words of the control block (see `_control.ControlBlock`), on cache lines of 8 words.
+# Words of the control block (`control.ControlBlock`), on cache lines of 8 words.
 DOORBELL = 0
-COMMAND = 1  # on the doorbell's line, which comes with it
+COMMAND = 1  # on the doorbell's cache line, so it is loaded with it
 ARRIVED = 16
 NEWS = 24
 COORDINATOR_SLEEPS = 32
 COORDINATOR_SEMAPHORE = 40
-CLOCK = 48  # of the coordinator alone, as the next two: where the system writes the time
-BEGAN = 50  # when the round began
-WORKED = 51  # nanoseconds of all rounds that were over at once
+CLOCK = 48  # buffer of clock_gettime; private to the coordinator, as are BEGAN and WORKED
+BEGAN = 50  # start of the round
+WORKED = 51  # total nanoseconds of the rounds that ended within `call`
 RANK_LINES = 56
 WORDS_PER_RANK = 24
-SLEEPS = 0  # word in a rank's lines: the rank sleeps on its semaphore
-DONE = 8  # word in a rank's lines: the number of the last round it answered
-HAS_NEWS = 9  # word in a rank's lines: whether that answer comes with a message
-SEMAPHORE = 16  # word in a rank's lines where its semaphore starts
+SLEEPS = 0  # word in a rank's lines: flag, the rank sleeps on its semaphore
+DONE = 8  # word in a rank's lines: number of the last round that it answered
+HAS_NEWS = 9  # word in a rank's lines: flag, that answer comes with a message
+SEMAPHORE = 16  # word in a rank's lines: start of its semaphore
 
 
 @compiled("int64(int64)")
 def _now(base: int) -> int:
-    """Nanoseconds, by the clock of `time.monotonic_ns`; 25 ns, since it is no system call."""
+    """Returns `time.monotonic_ns`; takes 25 ns, no system call."""
     clock_gettime(MONOTONIC, base + 8 * CLOCK)
     return load_acquire(base, CLOCK) * 1_000_000_000 + load_acquire(base, CLOCK + 1)
 
 
 @compiled("int64(int64, int64, int64, int64)")
 def ring(base: int, world_size: int, sequence: int, command: int) -> int:
-    """Starts a round. Returns how many ranks may be asleep; `wake` says which."""
+    """Starts a round. Returns how many ranks may be asleep; `wake` tests each."""
     store_release(base, ARRIVED, 0)
     store_release(base, NEWS, 0)
     store_release(base, COMMAND, command)
@@ -282,13 +285,13 @@ def ring(base: int, world_size: int, sequence: int, command: int) -> int:
 
 @compiled("int64(int64, int64)")
 def wake(base: int, rank: int) -> int:
-    """Takes a rank's sleep flag down; 1 if it was up, and then its semaphore must be posted."""
+    """Clears a rank's sleep flag. Returns 1 if it was set; the caller must then post the rank's semaphore."""
     return exchange(base, RANK_LINES + rank * WORDS_PER_RANK + SLEEPS, 0)
 
 
 @compiled("int64(int64, int64, int64, int64)")
 def await_all(base: int, world_size: int, pauses: int, yields: int) -> int:
-    """Spins until every rank has arrived."""
+    """Spins until every rank has arrived. Returns ALL_DONE, ALL_DONE_WITH_NEWS or NOT_YET."""
     since = 0
     for i in range(pauses + yields):
         if load_acquire(base, ARRIVED) == world_size:
@@ -301,7 +304,7 @@ def await_all(base: int, world_size: int, pauses: int, yields: int) -> int:
 
 @compiled("int64(int64, int64, int64, int64, int64, int64)")
 def call(base: int, world_size: int, sequence: int, command: int, pauses: int, yields: int) -> int:
-    """A whole round when nobody sleeps: `ring`, then `await_all`; −1 when ranks must be woken first. Its time is noted."""
+    """Runs a round: `ring`, then `await_all`; adds its time to WORKED if ALL_DONE. Returns −1 if ranks must be woken first."""
     began = _now(base)
     store_release(base, BEGAN, began)
     if ring(base, world_size, sequence, command) != 0:
@@ -314,20 +317,20 @@ def call(base: int, world_size: int, sequence: int, command: int, pauses: int, y
 
 @compiled("int64(int64, int64)")
 def coordinator_sleeps(base: int, world_size: int) -> int:
-    """Puts the coordinator's sleep flag up; 1 if every rank has arrived in the meantime."""
+    """Sets the coordinator's sleep flag. Returns 1 if every rank has arrived by now."""
     store_ordered(base, COORDINATOR_SLEEPS, 1)
     return 1 if load_ordered(base, ARRIVED) == world_size else 0
 
 
 @compiled("int64(int64)")
 def coordinator_wakes(base: int) -> int:
-    """Takes the coordinator's sleep flag down; 0 if a rank did so and posts the semaphore."""
+    """Clears the coordinator's sleep flag. Returns 0 if a rank has cleared it already and posts the semaphore."""
     return exchange(base, COORDINATOR_SLEEPS, 0)
 
 
 @compiled("int64(int64, int64, int64, int64)")
 def await_command(base: int, sequence: int, pauses: int, yields: int) -> int:
-    """Spins until the doorbell differs from `sequence`; then the command, else NO_COMMAND."""
+    """Spins until the doorbell differs from `sequence`. Returns the command, or NO_COMMAND if it has not rung."""
     since = 0
     for i in range(pauses + yields):
         if load_acquire(base, DOORBELL) != sequence:
@@ -340,9 +343,10 @@ def await_command(base: int, sequence: int, pauses: int, yields: int) -> int:
 
 @compiled("int64(int64, int64, int64, int64, int64, int64, int64)")
 def arrive(base: int, world_size: int, rank: int, sequence: int, news: int, pauses: int, yields: int) -> int:
-    """A rank's answer to a round, then `await_command` for the next.
+    """Answers a round as a rank, then waits for the next with `await_command`.
 
-    MUST_POST if this rank was the last and the coordinator sleeps: its semaphore must be posted, and the wait is still to come.
+    Returns MUST_POST, without waiting, if this rank arrived last and the coordinator sleeps: the caller must post the
+    coordinator's semaphore and then wait.
     """
     store_release(base, RANK_LINES + rank * WORDS_PER_RANK + DONE, sequence)
     store_release(base, RANK_LINES + rank * WORDS_PER_RANK + HAS_NEWS, news)
@@ -355,40 +359,40 @@ def arrive(base: int, world_size: int, rank: int, sequence: int, news: int, paus
 
 @compiled("int64(int64, int64, int64)")
 def rank_sleeps(base: int, rank: int, sequence: int) -> int:
-    """Puts a rank's sleep flag up; 1 if the doorbell has rung in the meantime."""
+    """Sets a rank's sleep flag. Returns 1 if the doorbell has rung by now."""
     store_ordered(base, RANK_LINES + rank * WORDS_PER_RANK + SLEEPS, 1)
     return 1 if load_ordered(base, DOORBELL) != sequence else 0
 
 
 @compiled("int64(int64, int64)")
 def read(base: int, word: int) -> int:
-    """One word."""
+    """Returns one word."""
     return load_acquire(base, word)
 
 
-# ---- rounds without Python: see `_serving` ----
+# ---- rounds without Python: see `relaunch.py` ----
 
 # Words of a `Relaunch`.
 LAUNCH, EXECUTABLE, STREAM, BOX, MAILED, TARGETS = range(6)
 
-# Words of a `Rewriting`, behind which come its calls and moves, three words each.
+# Words of a `Rewriting`, followed by its calls and moves, three words each.
 FUNCTION, CALLS, MOVES, FIRST = range(4)
-AS_SINGLE = -1  # in place of a move's bytes
+AS_SINGLE = -1  # instead of a move's number of bytes: convert float64 to float32
 
-# Words of an `Again`: values that are scalars come first, and others select rows.
+# Words of an `Again`. Among its values, scalars precede those that select rows.
 NUMBER, VALUES, VALUE_BYTES, SCALAR_BYTES, PACKED, RELAUNCH, REWRITING, CHANGED, SCRATCH, AGAIN_WORDS = range(10)
 
 # Words of a `Table`.
 SERVED, LATE, REWRITTEN, KNOWN, ENTRIES = range(5)
 
-MAIL_IS_THERE = 1  # the upper half of a word of the mailbox
-MAIL_PAUSES, MAIL_YIELDS = 1000, 1000  # of one look: some 30 µs alone on the core, then half a millisecond that gives way
-SERVE_MS = 50  # after which Python is asked again
+MAIL_IS_THERE = 1  # upper half of a mailbox word whose lower half is valid
+MAIL_PAUSES, MAIL_YIELDS = 1000, 1000  # of one `take`: about 30 µs of pauses, then half a millisecond of yields
+SERVE_MS = 50  # `serve` then returns to Python, which handles signals
 
 
 @compiled("int64(int64, int64)")
 def find(table: int, number: int) -> int:
-    """The address of the call that this round repeats but for its scalars; 0 where none is known."""
+    """Returns the address of the `Again` that this round repeats, up to its scalars; 0 if there is none."""
     for entry in range(load_acquire(table, KNOWN)):
         again = load_acquire(table, ENTRIES + entry)
         if load_acquire(again, NUMBER) == number:
@@ -401,16 +405,19 @@ def find(table: int, number: int) -> int:
 
 @compiled("int64(int64)")
 def other_scalars(again: int) -> int:
-    """0 where the scalars of this round are those of the last."""
+    """Compares the scalars of this round with those of the launch. Returns 0 if they are equal."""
     return memcmp(load_acquire(again, VALUES), load_acquire(again, PACKED), load_acquire(again, SCALAR_BYTES))
 
 
 @compiled("int64(int64)")
 def rewrite(again: int) -> int:
-    """Has the launch use the scalars of this round: 0, or what its function says, or −1 if that is Python's to do.
+    """Makes the launch use the scalars of this round.
 
-    Once it has begun, CHANGED says so. Should it fail, PACKED is what it was to become, so the call is no longer known, until
-    Python says what the launch uses.
+    Sets CHANGED once it begins. After a failure, PACKED no longer matches what the launch uses, so the call stays FORGOTTEN
+    until Python updates it.
+
+    Returns:
+        0 on success, −1 to fall back to Python, else the driver's error code.
     """
     words = load_acquire(again, REWRITING)
     if words == 0:
@@ -438,7 +445,7 @@ def rewrite(again: int) -> int:
 
 @compiled("int64(int64)")
 def launch(relaunch: int) -> int:
-    """Empties the mailbox and launches; 0, or the driver's error."""
+    """Empties the mailbox and launches. Returns 0 or the driver's error code."""
     box = load_acquire(relaunch, BOX)
     for word in range(load_acquire(relaunch, MAILED)):
         store_release(box, word, 0)
@@ -447,7 +454,7 @@ def launch(relaunch: int) -> int:
 
 @compiled("int64(int64)")
 def take(relaunch: int) -> int:
-    """Puts the results where they belong; 1 if all were there in time, else 0, and then it may be called again."""
+    """Copies results from the mailbox to their targets. Returns 1 if all have arrived, 0 if some are late; may be repeated."""
     box, count = load_acquire(relaunch, BOX), load_acquire(relaunch, MAILED)
     word, since = 0, 0
     for i in range(MAIL_PAUSES + MAIL_YIELDS):
@@ -467,7 +474,7 @@ def take(relaunch: int) -> int:
 
 @compiled("int64(int64, int64)")
 def repeat(table: int, number: int) -> int:
-    """A round, if it repeats a known call: 1 when it is done, UNDER_WAY while its results are late; 0 if it is Python's."""
+    """Serves a round that repeats a known call. Returns 1 when done, UNDER_WAY if results are late, 0 to leave it to Python."""
     again = find(table, number)
     if again == 0:
         return 0
@@ -477,7 +484,7 @@ def repeat(table: int, number: int) -> int:
             return 0
     relaunch = load_acquire(again, RELAUNCH)
     if launch(relaunch) != 0:
-        return 0  # it is tried again, and fails, where that can be said
+        return 0  # Python launches again, and reports the error
     if take(relaunch) == 0:
         store_release(table, LATE, again)
         return UNDER_WAY
@@ -486,9 +493,10 @@ def repeat(table: int, number: int) -> int:
 
 @compiled("int64(int64, int64, int64, int64, int64, int64, int64)")
 def serve(base: int, world_size: int, rank: int, sequence: int, pauses: int, yields: int, table: int) -> int:
-    """`arrive`, and then every round that repeats a known call, for a while; the word SERVED says how many there were.
+    """Arrives, then serves rounds that repeat known calls for up to SERVE_MS; counts them in the word SERVED.
 
-    Returns what `arrive` returns for the first round that repeats none, or UNDER_WAY.
+    Returns:
+        The result of `arrive` for the first round not served, or UNDER_WAY if its call was launched but is late.
     """
     served, began = 0, clock()
     number = arrive(base, world_size, rank, sequence, 0, pauses, yields)

@@ -1,4 +1,4 @@
-"""What the coordinator and the ranks say to each other beside repeated calls: commands and news, on the socket."""
+"""Messages on the socket: commands from the coordinator, and news from the ranks. Repeated calls need neither."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -12,14 +12,14 @@ from synknumba._wire.program import Collective, Combination, FunctionSpec, HostA
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Map these segments; as many descriptors follow as there are entries. An id that is known already has grown."""
+    """Map these segments; one descriptor per entry is attached. A segment already mapped has grown."""
 
     segments: tuple[tuple[int, int], ...]  # (id, bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Keep this function and this program. Either may be None."""
+    """Store this function and this program. Either may be None."""
 
     function: FunctionSpec | None
     program: Program | Combination | Collective | Transfer | None
@@ -27,13 +27,13 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Make memory for a variable.
+    """Allocate the memory of a variable.
 
     Attributes:
-        number: of the memory.
-        layout: of its arrays.
-        hosts: where each rank's memory is, as bytes, if it lies in a segment; empty if the ranks allocate it.
-        carry: the number of memory whose arrays are copied over where they have the same shape on a rank; −1 for none.
+        number: number of the memory.
+        layout: layout of its arrays.
+        hosts: each rank's memory as an array of bytes, if it lies in a segment; empty if the ranks allocate it.
+        carry: number of earlier memory, from which arrays of the same shape are copied on each rank; −1 for none.
     """
 
     number: int
@@ -44,19 +44,19 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Say whether the transport between the GPUs can be set up; rank 0 makes an id for it. The answer is an `Invitation`."""
+    """Check whether the GPU transport can be set up; rank 0 creates its unique id. The answer is an `Invitation`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Set up the transport between the GPUs with this id."""
+    """Set up the GPU transport with this unique id; collective."""
 
     unique_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget segments, programs, functions and the memory of variables."""
+    """Free segments, programs, functions and the memory of variables."""
 
     segments: tuple[int, ...] = ()
     programs: tuple[int, ...] = ()
@@ -66,25 +66,30 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Say what the device holds. The answer is a `Measured`."""
+    """Report the memory use of the device. The answer is a `Measured`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End."""
+    """Stop the rank."""
 
 
 Command: TypeAlias = Attach | Install | Hold | Invite | Join | Drop | Measure | Stop
 
 
-# ---- what a rank says back -----------------------------------------------------------------------------------------------
+# ---- answers of a rank --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A Python exception; `cause` is the pickled exception where it could be pickled.
+    """A Python exception on a rank.
 
-    `lost` says that the rank's device is of no use any more, as after a kernel's fault on a GPU.
+    Attributes:
+        type_name: qualified name of its class.
+        message: its text.
+        traceback: its formatted traceback, starting in the user's code.
+        cause: the pickled exception; None if it cannot be pickled.
+        lost: whether the rank's device is unusable, as after a fault of a kernel on a GPU.
     """
 
     type_name: str
@@ -96,15 +101,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The shape of what a Python function returned, when it is new.
+    """Structure, dtypes and shapes of a Python function's result, sent when they are new.
 
     Attributes:
-        spec: the number that stands for it from now on, in the first word of the rank's results.
-        structure: of the tree.
+        spec: number that denotes them from now on, in the first word of the rank's results.
+        structure: structure of the result's tree.
         leaves: (dtype, shape) of each leaf.
-        nbytes: that the leaves take, packed.
-        segment: (id, bytes) of a segment that the rank made for them where the control block is too small; its descriptor
-            follows.
+        nbytes: bytes of the packed leaves.
+        segment: (id, bytes) of a segment that the rank has created because the control block is too small; its descriptor is
+            attached.
     """
 
     spec: int
@@ -116,7 +121,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """The id with which the ranks can join, or why there is none."""
+    """Unique id of the GPU transport (from rank 0), or the reason why it is unavailable."""
 
     unique_id: bytes
     problem: str | None = None
@@ -124,11 +129,11 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a rank's device holds, in bytes; None where the device is the host.
+    """Memory use of a rank's device, in bytes; None if the device is the host.
 
     Attributes:
-        held: taken by this rank.
-        free: of the device.
+        held: bytes allocated by this rank.
+        free: free bytes of the device.
     """
 
     held: int | None
@@ -137,15 +142,15 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A warning.
+    """A warning issued on a rank.
 
     Attributes:
-        text: of it.
-        name: of its class.
-        builtin: the name of the built-in class that this derives from.
-        category: the pickled class; empty where it does not pickle.
-        filename: where it was given.
-        line: likewise.
+        text: its message.
+        name: name of its class.
+        builtin: name of the built-in class that its class derives from.
+        category: the pickled class; empty if it cannot be pickled.
+        filename: file in which it was issued.
+        line: line at which it was issued.
     """
 
     text: str
@@ -161,12 +166,12 @@ News: TypeAlias = Failed | Returned | Invitation | Measured
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a rank sends at the end of a round, if it has anything to say, and once when it has started.
+    """Message of a rank, sent once after its start, and at the end of a round that has news or warnings.
 
     Attributes:
-        rank: that says it.
-        news: of what it was asked to do.
-        warned: what was warned of meanwhile.
+        rank: sender.
+        news: outcome of the round, if there is anything to report.
+        warned: warnings issued during the round.
     """
 
     rank: int

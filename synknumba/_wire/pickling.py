@@ -1,11 +1,9 @@
-"""Functions as bytes: what is sent to the ranks, in which what they have already is a number.
+"""Pickling of functions for the ranks: by value, with objects that the ranks already have replaced by their numbers.
 
-Numba knows functions that a script overloads, or declares, in the script's process. Pickles tell of them (`_overloaded`,
-`_foreign`), also those that Numba makes by a pickler of its own, of a function that it compiles.
-
-Functions that mean something in kernels by `numba.extending.overload` or `register_jitable`. Numba knows them by identity.
-
-A function of a script is made anew on each rank, so what it means there is told again.
+Numba registers functions that a script overloads (`numba.extending.overload`, `register_jitable`) or declares by identity, in
+the script's process only. A rank unpickles a new function object, so the pickle carries the overloads and the declaration
+(`simt/_frontend/pickling.py`), and unpickling registers them again. This also applies to pickles that Numba makes with its own
+pickler, of functions that it compiles.
 """
 
 import hashlib
@@ -24,19 +22,19 @@ import cloudpickle
 from synknumba.simt import internals as foreign
 from synknumba.simt.internals import by_one_pickler
 
-# Numba's templates, and those of numba-cuda, which has its own.
+# Modules of the templates of Numba and of numba-cuda, which has its own.
 _MODULES = ("numba.core.typing.templates", "numba.cuda.typing.templates")
 
-# Of `make_overload_template`; the decorator's arguments cannot be had from a template in any other way.
+# Arguments of `make_overload_template`; a template gives the decorator's arguments in no other way.
 _ARGUMENTS = attrgetter("_overload_func", "_jit_options", "_strict", "_inline.value", "prefer_literal")
 
 
-# The module of a template, the type that Numba gives the function, and what makes the template.
+# Module of the template, class of the Numba type of the function, arguments and metadata of `make_overload_template`.
 _Overload = tuple[str, type, tuple[Any, ...], dict[str, Any]]
 
 
 def overloads_of(function: FunctionType) -> Iterator[_Overload]:
-    """What a function means in kernels."""
+    """Yields the overloads registered for a function."""
     for module in _MODULES:
         registry = getattr(sys.modules.get(module), "builtin_registry", None)
         for value, kind in getattr(registry, "globals", ()):
@@ -46,11 +44,11 @@ def overloads_of(function: FunctionType) -> Iterator[_Overload]:
 
 
 def reduce_overloaded(parts: tuple[Any, ...], overloads: list[_Overload]) -> tuple[Any, ...]:
-    """What a pickle holds of an overloaded function.
+    """Returns the reduce value of an overloaded function.
 
     Args:
-        parts: what cloudpickle makes of it, by value.
-        overloads: the function's.
+        parts: cloudpickle's reduce value of the function, by value.
+        overloads: overloads of the function.
     """
     make, arguments, state, _, _, set_state = parts
     return make, arguments, (set_state, state, overloads), None, None, _set_overloaded
@@ -70,21 +68,21 @@ _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
 def dump(value: Any, sent: Mapping[int, Any] = _NOTHING) -> bytes:
-    """The bytes of a function and what comes with it.
+    """Pickles a function and its options.
 
     Args:
-        value: what is sent.
-        sent: objects in it that the ranks have, by number.
+        value: the object to send.
+        sent: objects within it that the ranks already have, by number; each is pickled as its number.
     """
     return _dumped(_Pickler, value, numbers={id(one): number for number, one in sent.items()})
 
 
 def load(payload: bytes, sent: Callable[[int], Any]) -> Any:
-    """What `dump` was given.
+    """Unpickles a payload made by `dump`.
 
     Args:
-        payload: from our own coordinator.
-        sent: gives what has a number.
+        payload: bytes from the coordinator of this process.
+        sent: returns the object with a number.
     """
     return _Unpickler(io.BytesIO(payload), sent).load()
 
@@ -98,10 +96,11 @@ def _dumped(kind: Any, value: Any, **settings: Any) -> bytes:
 
 
 class _Telling:
-    """A part of picklers.
+    """Mixin of picklers: pickles overloaded functions and foreign declarations so that they can be registered again.
 
     Attributes:
-        inside: whether an overloaded function is being pickled: those that it leads to, itself among them, are parts of that.
+        inside: whether an overloaded function is being pickled; functions that it references, itself included, then become
+            parts of its pickle.
     """
 
     inside = False
@@ -109,7 +108,7 @@ class _Telling:
     def reducer_override(self, obj: Any) -> Any:
         if foreign.is_foreign(obj):
             return foreign.reduce_foreign(obj)
-        parts = super().reducer_override(obj)  # type: ignore[misc]  # a pickler's
+        parts = super().reducer_override(obj)  # type: ignore[misc]  # the pickler's method
         if not isinstance(obj, FunctionType) or parts is NotImplemented:
             return parts
         overloads = list(overloads_of(obj))
@@ -119,7 +118,7 @@ class _Telling:
             return reduce_overloaded(parts, overloads)
         try:
             return _loaded_once, (_dumped(_Pickler, obj, inside=True),)
-        except Exception:  # noqa: BLE001  # an overload may hold what cannot be pickled: the function goes alone, for Python
+        except Exception:  # noqa: BLE001  # an overload may not pickle: the function is sent without it, for Python
             return parts
 
 
@@ -141,22 +140,22 @@ class _Pickler(_Telling, cloudpickle.Pickler):  # type: ignore[misc]  # cloudpic
 
 @cache
 def _numbas(module: str) -> type:
-    """Numba's pickler, or numba-cuda's, which refuse more."""
+    """Returns a subclass of the pickler of Numba or numba-cuda, which are stricter than cloudpickle's."""
     return type("_NumbasPickler", (_Telling, sys.modules[module].NumbaPickler), {})
 
 
 def _compiled(kind: Callable[..., Any], packed: bytes) -> Any:
-    return kind(*pickle.loads(packed))  # noqa: S301  # a part of the pickle that is being read
+    return kind(*pickle.loads(packed))  # noqa: S301  # part of the pickle being read
 
 
 _loaded: dict[bytes, FunctionType] = {}
 
 
 def _loaded_once(packed: bytes) -> FunctionType:
-    """An overloaded function. Numba keeps each for ever, so the same one is not made again."""
+    """Unpickles an overloaded function once per process: Numba never frees one, so copies would accumulate."""
     digest = hashlib.sha256(packed).digest()
     if digest not in _loaded:
-        _loaded[digest] = pickle.loads(packed)  # noqa: S301  # a part of the pickle that is being read
+        _loaded[digest] = pickle.loads(packed)  # noqa: S301  # part of the pickle being read
     return _loaded[digest]
 
 

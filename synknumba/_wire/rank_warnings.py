@@ -1,9 +1,9 @@
-"""Warnings that code on the ranks gives: shown by the script, once, as if it had given them.
+"""Warnings issued on ranks: collected, sent with the answer of the round, and issued once in the script.
 
     rank: warnings.warn ──filters──> Collector ── with the answer of the round ──> coordinator: show ──filters──> the script
 
-A rank has the filters that the script had at the fork, so what is ignored stays on the rank and what is an error is raised
-there. What comes here is what would have been printed: by every rank, and by each anew.
+A rank has the filters that the script had at the fork, so ignored warnings stay on the rank, and those turned into errors are
+raised there. The collector receives those that Python would have printed, on every rank anew.
 """
 
 import builtins
@@ -15,22 +15,22 @@ from typing import Any, final
 from synknumba._wire import channel
 from synknumba._wire.messages import Warned
 
-MOST = 100  # of one rank in one round; a loop with the filter "always" must not fill its memory
+MOST = 100  # per rank and round; a loop under the filter "always" must not fill the rank's memory
 
-_shown: dict[str, dict[Any, Any]] = {}  # by file, what Python keeps to show a warning once, for all ranks and all worlds
+_shown: dict[str, dict[Any, Any]] = {}  # by file: Python's once-per-location registries, for all ranks and worlds
 
 
 @final
 class Collector:
-    """Takes the warnings of one rank."""
+    """Collects the warnings of one rank."""
 
     def __init__(self) -> None:
-        self.waiting: list[Warned] = []  # read at the end of each round
+        self.waiting: list[Warned] = []  # checked at the end of each round
         self._print = warnings.showwarning
 
     def enter(self) -> None:
-        """Has this process's warnings come here."""
-        warnings.showwarning = self._take  # what Python provides for this
+        """Redirects this process's warnings to the collector."""
+        warnings.showwarning = self._take  # the hook documented for this
 
     def _take(
         self, message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
@@ -41,13 +41,13 @@ class Collector:
             self.waiting.append(_packed(str(message), category, filename, lineno))
 
     def hand_over(self) -> tuple[Warned, ...]:
-        """What has come since the last time."""
+        """Returns the warnings since the last call."""
         told = tuple(self.waiting)
         self.waiting.clear()
         return told
 
     def print_rest(self) -> None:
-        """Writes what nobody will ask for any more to stderr."""
+        """Writes the remaining warnings to stderr, when the rank ends."""
         for one in self.hand_over():
             sys.stderr.write(f"{one.filename}:{one.line}: {one.name}: {one.text}\n")
 
@@ -55,14 +55,14 @@ class Collector:
 def _packed(text: str, category: type[Warning], filename: str, line: int) -> Warned:
     try:
         packed = channel.pack(category)
-    except Exception:  # noqa: BLE001  # whatever a metaclass of the user's raises
+    except Exception:  # noqa: BLE001  # a metaclass of the user may raise anything
         packed = b""
     builtin = next(base.__name__ for base in category.__mro__ if base.__module__ == "builtins")
     return Warned(text, category.__name__, builtin, packed, filename, line)
 
 
 def show(told: Iterable[Warned]) -> None:
-    """Gives the ranks' warnings in this process, each once, under its filters; raises one that these make an error."""
+    """Issues the ranks' warnings in this process, each once; raises if its filters turn a warning into an error."""
     for one in dict.fromkeys(told):
         category = _category(one)
         text = one.text if category.__name__ == one.name else f"{one.name}: {one.text}"
@@ -71,16 +71,16 @@ def show(told: Iterable[Warned]) -> None:
 
 
 def _module_of(filename: str) -> str | None:
-    """The module whose code is in a file, for filters by module: by default a script's own deprecations are shown."""
+    """Returns the module of a file, for filters by module: by default, deprecations in `__main__` are shown."""
     found = (name for name, module in tuple(sys.modules.items()) if getattr(module, "__file__", None) == filename)
     return next(found, None)
 
 
 def _category(one: Warned) -> type[Warning]:
-    """The class, where this process knows it; else the built-in one that it derives from."""
+    """Returns the warning's class, if it unpickles in this process; else the built-in class that it derives from."""
     try:
         found = channel.unpack_known(one.category)
-    except Exception:  # noqa: BLE001  # a class that is not known here, or whatever one of the user's raises
+    except Exception:  # noqa: BLE001  # a class not found here, or anything that the user's class raises
         found = None
     if isinstance(found, type) and issubclass(found, Warning):
         return found

@@ -1,20 +1,22 @@
-"""Rounds that a rank serves in compiled code: calls that it knows, launched again, with other scalars where these have changed.
+"""Relaunch: rounds that a rank serves in compiled code, by launching a known call again, with updated scalars if they changed.
 
-    doorbell ──> a known call? ──yes──> the same scalars? ──yes──> launch ──> take the results ──> arrive ─┐
+    doorbell ──> a known call? ──yes──> the same scalars? ──yes──> launch ──> read the results ──> arrive ─┐
        ▲              │                        └──no──> rewrite them ──┘                                   │
        │              no                                                                                   │
        │              └──> back to Python                                                                  │
        └───────────────────────────────────────────────────────────────────────────────────────────────────┘
 
-A call is known by its program's number and by the values that select its rows and say where its results go. It is known for as
-long as its launch repeats it: until the memory that it has to do with moves, or is given other contents.
+A call is identified by its program's number and by the values that select its rows and the places of its results. It stays
+known as long as its launch repeats it: until memory that it uses moves, or gets other contents.
 
-What is launched ends by writing its small results to a mailbox, page-locked words of 8 bytes: 4 of a result, and 4 that say
-that these are there. A word arrives whole, so the device needs no fence between a result and a flag, which takes it more than a
-microsecond; NCCL's protocol LL is the same. The host takes the words apart and puts the results where they belong.
+A launch ends by writing its small results to a mailbox, page-locked words of 8 bytes: 4 bytes of a result, and a 4-byte flag
+that marks them as valid. A word arrives as a whole, so the device needs no fence between result and flag, which would take more
+than a microsecond; NCCL's LL protocol does the same. The host splits the words and copies the results to their targets.
 
-Compiled code hears of no signal and looks after nobody, so it goes back to Python every 50 ms, as soon as a result is late or a
-launch fails, and with every other command.
+Compiled code handles no signals and does not check whether the coordinator is alive. So it returns to Python every 50 ms, as
+soon as a result is late or a launch fails, and for every other command.
+
+`doorbell` holds the compiled code; the classes here are the memory that it reads, each an array of int64 words.
 """
 
 import ctypes
@@ -29,19 +31,19 @@ import numpy as np
 from synknumba._types import Array
 from synknumba._wire import doorbell as doorbell_module
 
-MOST_KNOWN = 64  # calls; to find the last of them takes 0.23 µs
+MOST_KNOWN = 64  # calls; linear search, the last entry costs 0.23 µs
 
 
 @final
 class Relaunch:
-    """What is launched, and where its results go: 4 bytes to each target.
+    """A launch, and the targets of its results, 4 bytes each.
 
     Args:
-        function: address of a C function that takes an executable and a stream and returns 0, or an error.
-        executable: the first argument.
-        stream: the second one.
-        box: address of the mailbox, of as many words as there are targets.
-        targets: addresses.
+        function: address of a C function of (executable, stream) that returns 0 or an error code.
+        executable: its first argument.
+        stream: its second argument.
+        box: address of the mailbox, which has one word per target.
+        targets: addresses to which the results are copied.
     """
 
     def __init__(self, function: int, executable: int, stream: int, box: int, targets: Sequence[int]) -> None:
@@ -51,13 +53,13 @@ class Relaunch:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """Where a launch reads a number.
+    """A place from which a launch reads a scalar.
 
     Attributes:
-        position: of the scalar among the launch's arguments.
+        position: position of the scalar among the launch's arguments.
         part: 0, or 1 for the imaginary part.
-        letter: how the number is packed there, as in the struct module.
-        address: of the number.
+        letter: format of the number there, as in the struct module.
+        address: address of the number.
     """
 
     position: int
@@ -68,12 +70,12 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """Where launches read their scalars, and how they are told that these have changed.
+    """The places from which launches read scalars, and the calls that make new scalars take effect.
 
     Attributes:
-        places: all of them.
-        function: address of a C function that takes three pointers and returns 0, or an error.
-        calls: what it is called with.
+        places: all places.
+        function: address of a C function of three pointers that returns 0 or an error code.
+        calls: arguments of each call of the function.
     """
 
     places: Sequence[Scalar]
@@ -83,12 +85,12 @@ class Scalars:
 
 @final
 class Rewriting:
-    """How the scalars among a round's values get to where launches read them.
+    """Copies of a round's scalars to the places from which launches read them.
 
     Args:
-        scalars: of the launches.
-        moves: for each place the first byte among the values, the address that it goes to, and how many bytes go there, or
-            AS_SINGLE where 8 of them become 4.
+        scalars: scalars of the launches.
+        moves: (offset in the values, target address, number of bytes) for each place; AS_SINGLE instead of the number of bytes
+            converts a float64 to float32.
     """
 
     def __init__(self, scalars: Scalars, moves: Sequence[tuple[int, int, int]]) -> None:
@@ -99,12 +101,12 @@ class Rewriting:
 
 @dataclass(frozen=True, slots=True)
 class ScalarPacking:
-    """How scalars come with a round.
+    """Layout of the scalars among a round's values.
 
     Attributes:
-        formats: of all values, a letter of the struct module each.
-        nbytes: of the scalars, which come first.
-        first: the index among the values of the argument at a position, or of its real part.
+        formats: formats of all values, one letter of the struct module each.
+        nbytes: bytes of the scalars, which precede the other values.
+        first: argument position: index of its value, or of its real part, among the values.
     """
 
     formats: str = ""
@@ -112,7 +114,7 @@ class ScalarPacking:
     first: Mapping[int, int] = field(default_factory=dict)
 
     def rewriting(self, scalars: Scalars) -> Rewriting | None:
-        """How these are rewritten; None where one is packed in another way there."""
+        """Returns the copies for these scalars; None if one needs a conversion that compiled code lacks."""
         moves = []
         for place in scalars.places:
             index = self.first[place.position] + place.part
@@ -124,7 +126,7 @@ class ScalarPacking:
 
 
 def _moved_bytes(source: str, target: str) -> int | None:
-    """How many bytes of a number make the same number in another place, where the lowest come first."""
+    """Returns how many bytes to copy to store a `source` number as `target` (little-endian); None if not possible."""
     integers = "qihbQIHB"
     if source == target or (source in "qQ" and target in integers):
         return struct.calcsize("<" + target)
@@ -136,11 +138,11 @@ class Again:
     """A call that compiled code can repeat.
 
     Args:
-        number: of the program.
-        values: where a round's values are, in shared memory.
-        packed: what these were, scalars first.
-        packing: how scalars are among them.
-        relaunch: address of the `Relaunch` that does the same again.
+        number: number of the program.
+        values: memory of a round's values, in the control block.
+        packed: the values of this call, scalars first.
+        packing: layout of the scalars.
+        relaunch: address of the `Relaunch` that repeats the call.
         finish: waits for the end of a launch.
         changed: called after compiled code has rewritten scalars.
     """
@@ -168,15 +170,15 @@ class Again:
         self.address: int = self._words.ctypes.data
 
     def forget(self) -> None:
-        """Until `know` is called, no round is this call."""
+        """Makes the call match no round until `know` is called."""
         self._words[doorbell_module.NUMBER] = doorbell_module.FORGOTTEN
 
     def know(self, packed: bytes, scalars: Scalars | None) -> None:
-        """The launch uses these scalars now.
+        """Records the scalars that the launch now uses.
 
         Args:
-            packed: as they come first among the values; what follows them does not matter.
-            scalars: where the launch reads them, as far as that is known.
+            packed: a round's values, which start with the scalars; the rest is ignored.
+            scalars: the places from which the launch reads them; None if unknown.
         """
         if self._rewriting is None and scalars is not None:
             self._rewriting = self._packing.rewriting(scalars)
@@ -185,13 +187,13 @@ class Again:
         self._words[doorbell_module.NUMBER] = self._number
 
     def take_changed(self) -> bool:
-        """Whether compiled code has rewritten scalars since this was asked last."""
+        """Returns whether compiled code has rewritten scalars since the last call of this method."""
         changed = bool(self._words[doorbell_module.CHANGED])
         self._words[doorbell_module.CHANGED] = 0
         return changed
 
     def close(self) -> None:
-        """The launch is no longer possible, or no longer does the same."""
+        """Removes the call from its table: its launch is no longer possible, or no longer equivalent."""
         self.forget()
         if self.table is not None:
             self.table.drop(self)
@@ -199,31 +201,31 @@ class Again:
 
 @final
 class Table:
-    """The calls that a rank knows. Where these are too many, any one of them makes room: loops over more are known in part.
+    """The calls that a rank can repeat. Eviction is random, so a loop over more calls than fit still finds some of them.
 
     Attributes:
-        known: all of them.
+        known: the calls, in table order.
     """
 
     def __init__(self) -> None:
         self.known: list[Again] = []
-        self._any = Random(0)  # noqa: S311  # of its own: functions on the rank draw from the module's
+        self._any = Random(0)  # noqa: S311  # separate: users draw from the module's generator
         self._words = np.zeros(doorbell_module.ENTRIES + MOST_KNOWN, np.int64)
         self.address: int = self._words.ctypes.data
 
     @property
     def served(self) -> int:
-        """The rounds of the last `serve`."""
+        """Number of rounds served by the last `serve`."""
         return int(self._words[doorbell_module.SERVED])
 
     @property
     def late(self) -> Again:
-        """The call that is under way after the last `serve`."""
+        """The call still running after the last `serve`."""
         (late,) = [again for again in self.known if again.address == self._words[doorbell_module.LATE]]
         return late
 
     def add(self, again: Again) -> None:
-        """Knows one more call."""
+        """Adds a call, unless it is in the table already."""
         if again.table is not None:
             return
         if len(self.known) == MOST_KNOWN:
@@ -234,7 +236,7 @@ class Table:
         again.table = self
 
     def drop(self, again: Again) -> None:
-        """Does not know a call any more; the last one takes its place."""
+        """Removes a call; the last one moves to its entry."""
         place, last = self.known.index(again), self.known[-1]
         self._words[doorbell_module.ENTRIES + place] = last.address
         self.known[place] = last
@@ -243,7 +245,7 @@ class Table:
         again.table = None
 
     def catch_up(self) -> None:
-        """After `serve`, before anything else is run: tells those whose scalars have been rewritten."""
+        """Notifies the calls whose scalars `serve` has rewritten; must run after `serve`, before any other program."""
         if self._words[doorbell_module.REWRITTEN]:
             self._words[doorbell_module.REWRITTEN] = 0
             for again in self.known:

@@ -1,10 +1,10 @@
-"""What Python functions return: packed by a rank, unpacked by the coordinator.
+"""Results of Python functions: layout in shared memory, and the coordinator's reader.
 
-    RESULT[r]:  spec number (8 bytes) | … | leaf 0 | leaf 1 | …          from byte 64, each leaf on 16 bytes
+    RESULT[r]:  spec number (8 bytes) | … | leaf 0 | leaf 1 | …          from byte 64, each leaf aligned to 16 bytes
 
-A result's structure, dtypes and shapes are told once, as a `Returned` message with a number of its own; from then on the
-number alone says how to read the bytes. Number 0 says that the rank had no rows and did not run. Results that are too large
-for the control block go into a segment that the rank makes and keeps for the program.
+A rank packs results with `_rank/result_writer.py`. Structure, dtypes and shapes are sent once, as a `Returned` message with a
+spec number; from then on the number alone describes how to read the bytes. Number 0 means that the rank had no rows and did not
+run. Results too large for the control block go into a segment that the rank creates and keeps for the program.
 """
 
 import os
@@ -21,13 +21,13 @@ from synknumba._wire.messages import Returned
 
 FIRST_LEAF = 64
 LEAF_ALIGNMENT = 16
-SPECS_KEPT = 1024  # shapes that differ from call to call make a new spec each; more than these are forgotten
+SPECS_KEPT = 1024  # limit, since shapes that differ from call to call make a new spec each
 
 LeafType: TypeAlias = tuple[Any, Shape]
 
 
 def place_leaves(leaves: Sequence[LeafType]) -> tuple[list[int], int]:
-    """The offset of each leaf from the first, and the bytes of all."""
+    """Returns the byte offset of each leaf from the first, and the total bytes."""
     offsets, at = [], 0
     for dtype, shape in leaves:
         offsets.append(at)
@@ -36,7 +36,7 @@ def place_leaves(leaves: Sequence[LeafType]) -> tuple[list[int], int]:
 
 
 def view_leaves(memory: Array, leaves: Sequence[LeafType]) -> list[Array]:
-    """The leaves in packed memory."""
+    """Returns views of the leaves in packed memory."""
     offsets, _ = place_leaves(leaves)
     views = []
     for (dtype, shape), offset in zip(leaves, offsets, strict=True):
@@ -47,13 +47,13 @@ def view_leaves(memory: Array, leaves: Sequence[LeafType]) -> list[Array]:
 
 @dataclass(frozen=True, slots=True)
 class RankReturn:
-    """How to read one rank's result: the structure and views of its leaves, valid until the next call."""
+    """One rank's result: its structure, and views of its leaves that are valid until the next call."""
 
     structure: Structure
     leaves: tuple[Array, ...]
 
     def apart(self) -> "list[RankReturn]":
-        """The results in a tuple of them."""
+        """Splits a tuple of results into its items."""
         out, at = [], 0
         for structure in self.structure[1]:
             size = count_leaves(structure)
@@ -63,15 +63,19 @@ class RankReturn:
 
 
 class ResultReader:
-    """Unpacks one rank's results of one program in the coordinator."""
+    """Reads one rank's results of one program, in the coordinator.
+
+    Args:
+        memory: the rank's results in the control block, as bytes.
+    """
 
     def __init__(self, memory: Array) -> None:
         self._memory: Array = memory[FIRST_LEAF:]
         self._specs: dict[int, RankReturn] = {}
-        self._segment: Segment | None = None  # the rank's, as large as it was last told
+        self._segment: Segment | None = None  # the rank's segment, mapped with its last known size
 
     def learn(self, news: Returned, descriptors: Sequence[int]) -> None:
-        """Takes in a new spec, and the segment that comes with it."""
+        """Adds a new spec, and maps the segment that comes with it."""
         if len(self._specs) > 2 * SPECS_KEPT:
             for old in sorted(self._specs)[:SPECS_KEPT]:
                 del self._specs[old]
@@ -89,9 +93,9 @@ class ResultReader:
 
     @property
     def nbytes(self) -> int:
-        """Shared memory that the rank keeps for its results."""
+        """Bytes of the rank's result segment."""
         return 0 if self._segment is None else self._segment.size
 
     def read(self, number: int) -> RankReturn:
-        """The result under a spec number other than 0."""
+        """Returns the result for a spec number other than 0."""
         return self._specs[number]

@@ -1,7 +1,7 @@
-"""What a world has done so far: counted while it runs, and put together when somebody asks.
+"""Statistics of a world: counters kept while it runs, and the report built from them on request.
 
-A call adds two numbers here; its time is taken in the compiled wait. Everything else is noted with messages, which are slow
-anyway, or looked up in what the kernel says of each process.
+A call updates two counters here; its time is measured in the compiled wait. Everything else is counted with messages, which are
+slow anyway, or read from `/proc` on request.
 """
 
 import re
@@ -14,25 +14,25 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Tally:
-    """What is counted while a world runs. Times in nanoseconds of `time.monotonic_ns`."""
+    """Counters of a running world. Times are in nanoseconds, by `time.monotonic_ns`."""
 
     calls: int = 0
     scattered_bytes: int = 0
     plans: int = 0
     opened: int = 0
-    closed: int = 0  # 0 while it is open
+    closed: int = 0  # time; 0 while the world is open
     starting: int = 0
     preparing: int = 0
     working: int = 0
 
     def told(self, rounds: int, worked: int, memory: "Memory", dropped_bytes: int) -> "Statistics":
-        """All of it together.
+        """Builds the report.
 
         Args:
-            rounds: so far.
-            worked: nanoseconds of the rounds that were over at once.
-            memory: in use.
-            dropped_bytes: of what ranks have printed.
+            rounds: number of rounds so far.
+            worked: total nanoseconds of the rounds that ended within the compiled wait.
+            memory: memory in use.
+            dropped_bytes: bytes of the ranks' output that were dropped.
         """
         end = self.closed or time.monotonic_ns()
         times = (self.starting, self.preparing, self.working + worked, end - self.opened)
@@ -42,14 +42,14 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Seconds that a world has spent.
+    """Seconds that a world has spent in each phase.
 
     Attributes:
-        starting: from `fork()` until every rank had its device.
-        preparing: with messages to the ranks: functions sent and compiled, memory mapped, made and dropped.
-        working: in calls and collectives, from the ranks' being told until the last has answered, or the call has failed.
-        open: since `fork()`, in all, until the end of a world that is closed. What is in none of the others was the script's
-            own, with the making of arguments and the putting together of results.
+        starting: from `fork()` until every rank has opened its device.
+        preparing: messages to the ranks: sending and compiling functions; mapping, allocating and freeing memory.
+        working: calls and collectives, from the ring of the doorbell until the last rank has answered or the call has failed.
+        open: total time since `fork()`, until the end if the world is closed. Time in none of the other phases was spent in
+            the script, including the preparation of arguments and the combination of results.
     """
 
     starting: float
@@ -60,13 +60,13 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that are in use now. Of a world that is closed only `shared` is known, from its end; the others are empty.
+    """Memory in use, in bytes. For a closed world, `shared` is the value at its end and the tuples are empty.
 
     Attributes:
-        shared: of all segments that the script has made: `Data`, results, and the world's own.
-        ranks: that each rank alone uses of the host's memory, beside what it shares with the script; None if it is not known.
-        devices: that each rank has taken of its GPU, for variables, buffers and what CuPy keeps; None on the CPU.
-        devices_free: that the GPU of each rank has left; likewise.
+        shared: all segments created by the script: `Data`, results, and those of the world.
+        ranks: private host memory of each rank, excluding memory shared with the script; None if unknown.
+        devices: GPU memory allocated by each rank: variables, buffers and CuPy's memory pool; None on the CPU.
+        devices_free: free memory of each rank's GPU; None on the CPU.
     """
 
     shared: int
@@ -77,19 +77,19 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a world has done since `fork()`.
+    """Statistics of a world since `fork()`.
 
     Attributes:
-        calls: of functions and kernels, `as_serial` too, that the ranks were told to carry out, also those that failed there.
-        rounds: how often the ranks were told to do something: calls, collectives, messages.
-        plans: how many different calls, collectives and transfers were worked out and sent to the ranks. A number that grows
-            with that of the calls says that nothing is repeated: arguments of ever new shapes, or functions made anew.
-        scattered_bytes: handed to the ranks by calls: each rank's rows of what is sharded, and what is broadcast once for each.
-            On the CPU nothing of it is copied, and on GPUs no rows of frozen data that are there.
-        seconds: by phase.
-        memory: in use now; of a closed world the shared memory at its end.
-        dropped_bytes: of what ranks have written to stderr, and with `prefix_output` to stdout, that nobody took: the reader
-            had closed, or took nothing for a second after the world's end.
+        calls: number of calls of functions and kernels, including `as_serial` and calls that failed on the ranks.
+        rounds: number of rounds: calls, collectives, messages.
+        plans: number of distinct calls, collectives and transfers planned and sent to the ranks. If it grows with the number of
+            calls, calls are not repeated: arguments have ever new shapes, or functions are defined anew.
+        scattered_bytes: bytes passed to the ranks by calls: each rank's rows of sharded arrays, and broadcast arrays once per
+            rank. On the CPU none of them are copied; on GPUs, rows of frozen data already there are not copied.
+        seconds: time spent, by phase.
+        memory: memory in use; for a closed world, the shared memory at its end.
+        dropped_bytes: bytes that ranks wrote to stderr, and with `prefix_output` to stdout, and that could not be passed on:
+            the reader had closed, or read nothing for a second after the world's end.
     """
 
     calls: int
@@ -101,7 +101,7 @@ class Statistics:
     dropped_bytes: int = 0
 
     def __str__(self) -> str:
-        """As a table."""
+        """Formats the statistics in a few lines."""
         seconds, memory = self.seconds, self.memory
         lines = [
             f"{self.calls:,} calls in {self.rounds:,} rounds, by {self.plans:,} plans",
@@ -128,7 +128,7 @@ def _bytes(count: int | None) -> str:
 
 
 def own_memory(pids: Sequence[int]) -> tuple[int | None, ...]:
-    """Bytes that each process alone has in memory."""
+    """Returns the private memory of each process, in bytes; None if unknown."""
     return tuple(map(_own_memory, pids))
 
 

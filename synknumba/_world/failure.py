@@ -1,4 +1,4 @@
-"""What is told of a call that failed: which call, which ranks, how a process ended, and what it left behind."""
+"""Errors of failed calls: descriptions of the call and the ranks, of how a rank ended, and of its last output."""
 
 import os
 import signal
@@ -9,9 +9,9 @@ from synknumba._errors import RankDied, RankError, RankFailure, SynkError
 from synknumba._wire import channel
 from synknumba._wire.messages import Failed
 
-LINES_TOLD = 30  # of what a rank wrote to stderr
+LINES_TOLD = 30  # lines of a rank's stderr quoted in an error
 
-# What a signal means where it ends a rank.
+# Meaning of a signal that has ended a rank.
 _SIGNALS = {
     signal.SIGABRT: "abort: the interpreter or a C library gave up, mostly after saying why",
     signal.SIGBUS: "bus error: memory that it had mapped could not be had",
@@ -25,12 +25,12 @@ _SIGNALS = {
 
 @dataclass(frozen=True, slots=True)
 class CallInfo:
-    """What is told about a call when it fails.
+    """Description of a call for error messages.
 
     Attributes:
-        function: its name.
-        arguments: a short text for each.
-        is_call: false of what only has a name, such as "starting".
+        function: name of the function.
+        arguments: a short text for each argument.
+        is_call: false for an activity without arguments, such as "starting".
     """
 
     function: str
@@ -38,7 +38,7 @@ class CallInfo:
     is_call: bool = True
 
     def __str__(self) -> str:
-        """As it would be written."""
+        """Shows the call in Python notation."""
         if not self.is_call:
             return self.function
         return f"{self.function}({', '.join(self.arguments)})"
@@ -49,9 +49,9 @@ class Death:
     """The end of a rank.
 
     Attributes:
-        rank: that ended.
-        pid: of its process.
-        status: as `waitpid` tells it; None if somebody else waited for it.
+        rank: the rank that ended.
+        pid: its process id.
+        status: wait status as returned by `waitpid`; None if another part of the script has reaped it.
     """
 
     rank: int
@@ -60,21 +60,21 @@ class Death:
 
     @property
     def exitcode(self) -> int | None:
-        """The exit code; of a signal minus its number; None if it is not known."""
+        """Exit code; minus the signal number if a signal ended the rank; None if unknown."""
         return None if self.status is None else os.waitstatus_to_exitcode(self.status)
 
     def __str__(self) -> str:
-        """In words."""
+        """Describes the end in words."""
         return f"rank {self.rank} (pid {self.pid}) {how_it_ended(self.exitcode)}"
 
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """What a rank has left behind.
+    """Traces that a rank has left behind.
 
     Attributes:
-        stack: where it was when it crashed, innermost frame first; empty if it did not, or could not tell.
-        stderr: what it wrote there last.
+        stack: its stack when it crashed, innermost frame first; empty if it did not crash or could not write its stack.
+        stderr: the end of its output on stderr.
     """
 
     stack: str = ""
@@ -96,7 +96,7 @@ _KNOWN = {int(number) for number in signal.Signals}
 
 
 def rank_died(reason: str, death: Death, info: CallInfo, words: LastWords) -> RankDied:
-    """What to raise when a rank has died, or its device."""
+    """Returns the error to raise after the death of a rank or of its device."""
     lines = [f"{reason}. All ranks have been ended; Data keep their contents. Call fork() to start again."]
     if words.stack:
         lines += [f"--- where rank {death.rank} was, the innermost frame first ---", words.stack]
@@ -116,7 +116,7 @@ def rank_died(reason: str, death: Death, info: CallInfo, words: LastWords) -> Ra
 
 
 def whereabouts(stacks: Mapping[int, str]) -> str:
-    """Where ranks are, those at the same place together."""
+    """Formats the stacks of ranks, with ranks at the same place grouped."""
     texts: dict[str, list[str]] = {}
     for rank, text in sorted(stacks.items()):
         texts.setdefault(text, []).append(str(rank))
@@ -128,13 +128,13 @@ def cause_of(failed: Failed) -> BaseException | None:
         return None
     try:
         error = channel.unpack_known(failed.cause)
-    except Exception:  # noqa: BLE001  # an exception class that does not unpickle here
+    except Exception:  # noqa: BLE001  # its class does not unpickle in this process
         return None
     return error if isinstance(error, BaseException) else None
 
 
 def rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> SynkError:
-    """What to raise: `RankError` for the user's exceptions; our own refusals, which are about the call, as they are."""
+    """Returns the error to raise: the `SynkError` that all failed ranks raised, or a `RankError` for other exceptions."""
     cause = cause_of(failures[0][1])
     if isinstance(cause, SynkError) and all(item.type_name == type(cause).__qualname__ for _, item in failures):
         cause.add_note(f"refused on rank {', '.join(str(rank) for rank, _ in failures)} in {info}")
@@ -146,12 +146,12 @@ def rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> SynkEr
 
 
 def device_lost(rank: int, failed: Failed) -> str:
-    """What is told of a rank whose device is of no use any more."""
+    """Returns the reason given when a rank's device is unusable."""
     reason = failed.message.strip().splitlines() or [""]
     return f"the GPU of rank {rank} was lost by {failed.type_name}: {reason[0]},"
 
 
 def unreadable(error: Exception) -> Failed:
-    """News that was read whole but does not unpickle in this process."""
+    """Returns the news to use for a message that was received but does not unpickle in this process."""
     message = f"what it returned does not unpickle in the script: {error}"
     return Failed(type(error).__qualname__, message, message, None)

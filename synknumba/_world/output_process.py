@@ -1,16 +1,17 @@
-"""Carries what the ranks write, and remembers the last lines of each: one small process beside them.
+"""The output process: forwards the ranks' output, and keeps the last lines of each rank.
 
-    rank r ── fd 2, a pipe ──> scribe ── as it comes ──> the script's stderr
-           ── fd 1, likewise, where lines get a prefix ──> the script's stdout
-    coordinator ── lifeline (closed: finish) ──> scribe ── memory that both have ──> coordinator: the last lines of each rank
+    rank r ── fd 2, a pipe ──> output process ── unchanged or prefixed ──> the script's stderr
+           ── fd 1, a pipe, only with prefixes ──> output process ──> the script's stdout
+    coordinator ── lifeline (closed: finish) ──> output process ── shared memory ──> coordinator: last lines of each rank
 
-What C libraries and the dying interpreter write ("free(): invalid pointer") comes by the descriptor alone, so it can only be
-kept by whoever stands behind that. This is not a rank, so it outlives one that crashes, with every byte that was in the
-pipe. It is not a thread of the coordinator, so it goes on while the script computes, and a fork finds no thread. It ends by
-itself when all that could write have ended, or when the coordinator lets go of it or dies. If it is killed, the coordinator
-starts another: it keeps the pipes open itself, so that a rank which writes gets no error meanwhile.
+Messages of C libraries and of the dying interpreter ("free(): invalid pointer") are written to the descriptor directly, so only
+a reader of a pipe in its place can keep them. The output process is not a rank, so it outlives a rank that crashes, and still
+reads every byte left in the pipe. It is not a thread of the coordinator, so it works while the script computes, and a fork
+finds no thread. It ends when all writers have ended, when the coordinator closes the lifeline, or when the coordinator dies. If
+it is killed, the coordinator starts another one; the coordinator keeps the pipes open, so a rank's writes do not fail
+meanwhile.
 
-Without a prefix stdout stays the script's own descriptor: nothing is between a `print` on a rank and the terminal.
+Without prefixes, stdout of a rank is the script's own descriptor: nothing is between a `print` on a rank and the terminal.
 """
 
 import contextlib
@@ -24,15 +25,15 @@ from synknumba._host.inherited import fork
 from synknumba._host.signals import held_signals
 from synknumba._world.output_pump import LONGEST_SECONDS, STDERR, STDOUT, Carried, scribe_main
 
-_END_SECONDS = LONGEST_SECONDS + 0.5  # it gives up by itself before that, unless it is stopped
+_END_SECONDS = LONGEST_SECONDS + 0.5  # the output process gives up before that, unless it is stopped
 
 
 @final
 class Scribe:
-    """The coordinator's side. Pipes are made before the fork of each rank, the process is started after the last.
+    """The coordinator's handle of the output process, which is started after all ranks have been forked.
 
     Args:
-        prefix: whether lines of both streams get the rank's number; else only stderr comes by here.
+        prefix: whether to forward both streams with the rank's number before each line; otherwise only stderr is forwarded.
     """
 
     def __init__(self, *, prefix: bool) -> None:
@@ -40,23 +41,23 @@ class Scribe:
         self._carried: list[Carried] = []
         self._pid = 0
         self._lifeline = self._alive = -1
-        self._lock = threading.RLock()  # a call looks after it while another thread, or a signal handler, ends the world
+        self._lock = threading.RLock()  # another thread or a signal handler may end the world during `look_after`
         self._told: dict[int, str] = {}
         self._dropped = 0
 
     @property
     def streams(self) -> tuple[int, ...]:
-        """The streams of a rank that come by here."""
+        """The streams of a rank that are forwarded."""
         return (STDOUT, STDERR) if self._prefix else (STDERR,)
 
     @property
     def dropped(self) -> int:
-        """Bytes that could not be passed on."""
+        """Number of bytes that could not be forwarded."""
         with self._lock:
             return self._dropped + sum(one.dropped for one in self._carried)
 
     def pipe(self, rank: int, stream: int) -> int:
-        """A pipe for one stream of a rank: the end that takes the stream's place."""
+        """Creates the pipe of one stream of a rank, before its fork; returns the end that replaces the stream."""
         reader, writer = os.pipe()
         try:
             self._carried.append(Carried(rank, stream, reader, prefix=self._prefix))
@@ -67,7 +68,7 @@ class Scribe:
         return writer
 
     def start(self) -> None:
-        """Starts the process."""
+        """Starts the output process."""
         with self._lock, held_signals():
             self._close_ends()
             coordinator = os.getpid()
@@ -81,14 +82,14 @@ class Scribe:
                     scribe_main(self._carried, end, alive, coordinator)
 
     def look_after(self) -> None:
-        """Starts another process if it has been killed."""
+        """Restarts the output process if it has been killed."""
         with self._lock:
             if self._pid and self._carried and has_ended(self._pid):
-                with contextlib.suppress(OSError):  # no process is to be had: later, perhaps
+                with contextlib.suppress(OSError):  # the fork failed; the next call tries again
                     self.start()
 
     def finish(self) -> dict[int, str]:
-        """Waits until everything is carried, and ends it; the last lines on stderr, by rank. Idempotent."""
+        """Waits until all output is forwarded, and ends the process. Returns the last lines on stderr by rank; idempotent."""
         with self._lock:
             if self._carried:
                 self._finish()
@@ -113,9 +114,9 @@ class Scribe:
     def _end_process(self) -> None:
         if not self._pid:
             return
-        if self._alive >= 0:  # there is none where no descriptors were to be had for another process
+        if self._alive >= 0:  # -1 if a restart has failed
             poll = select.poll()
-            poll.register(self._alive, 0)  # its other end is the process's alone
+            poll.register(self._alive, 0)  # only the output process has the other end
             poll.poll(_END_SECONDS * 1000)
         end_child(self._pid)
         self._pid = 0

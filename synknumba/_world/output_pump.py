@@ -1,11 +1,11 @@
-"""What the scribe does: takes what the ranks write, passes it on, and keeps the end of it where the coordinator can see it.
+"""Main loop of the output process: reads the ranks' pipes, forwards the bytes, and keeps the last of them for the coordinator.
 
-    a rank's pipe ── while the reader takes something ──> waiting ── whole lines, where they get a prefix ──> stdout or stderr
-                                                    └──> the last of it
+    a rank's pipe ── while the reader accepts bytes ──> waiting ── whole lines if prefixed ──> stdout or stderr
+                                                  └──> last bytes
 
-Nothing is taken from a pipe for which there is no room. So a reader that takes nothing, such as a pager, fills the pipe, and
-then ranks wait in their writes as they would with any pipe. What has been taken is kept in memory that the coordinator has as
-well, with how much of it is written. So a scribe that is killed loses nothing either: the next goes on at the same byte.
+Bytes are read from a pipe only while the target accepts bytes. So a slow reader, such as a pager, lets the pipe fill, and the
+ranks block in their writes as with any pipe. Bytes read but not yet written are in memory shared with the coordinator, together
+with the number already written. So nothing is lost if the output process is killed: the next one continues at the same byte.
 """
 
 import ctypes
@@ -24,21 +24,23 @@ from typing import NoReturn, final
 from synknumba._host.inherited import close_inherited
 from synknumba._host.segment import release_inherited
 
-KEPT_BYTES = 8192  # of each stream of a rank
-LONGEST_LINE = 1 << 20  # with a prefix; a longer one comes in parts
-FINISH_SECONDS = 0.2  # for what somebody else may still write: a process that a rank started, and that outlives it
-GIVE_UP_SECONDS = 1.0  # at the end of a world, where the reader takes nothing
-LONGEST_SECONDS = 5.0  # at the end of a world, where it takes little
-_IDLE_SECONDS = 1.0  # how often it is looked whether the coordinator lives, where its end is not seen to close
-_LOOK_SECONDS = 0.1  # how often during a write, or while ending
-_PART_BYTES = select.PIPE_BUF  # a pipe that is ready takes as much at once, and whole
-_TAKEN_BYTES = 65536  # all that a pipe holds: less would cut lines, with those of another rank between the parts
+KEPT_BYTES = 8192  # last bytes kept of each stream of a rank
+LONGEST_LINE = 1 << 20  # bytes, with prefixes; longer lines are forwarded in parts
+# At the end of a world: the wait for other writers, such as a process that a rank started and that outlives it; the limits of
+# forwarding if the reader makes no progress, and if it makes some.
+FINISH_SECONDS = 0.2
+GIVE_UP_SECONDS = 1.0
+LONGEST_SECONDS = 5.0
+_IDLE_SECONDS = 1.0  # how often to check that the coordinator lives, should the lifeline not close
+_LOOK_SECONDS = 0.1  # the same during a write, or while ending
+_PART_BYTES = select.PIPE_BUF  # a pipe that polls as writable accepts this many bytes at once, atomically
+_TAKEN_BYTES = 65536  # capacity of a pipe; smaller reads would split lines, and lines of other ranks would come between
 _HEAD_BYTES = 40
-_WAITING = _HEAD_BYTES + KEPT_BYTES  # where what waits begins
-_UNTOUCHED = 0xFF  # no byte of UTF-8
+_WAITING = _HEAD_BYTES + KEPT_BYTES  # offset of the waiting bytes
+_UNTOUCHED = 0xFF  # not a byte of UTF-8
 _PR_SET_NAME = 15  # prctl.h
 
-# What may be sent to the whole process group: the scribe ends with those whose words it carries.
+# Signals that may be sent to the whole process group. The output process ignores them: it ends after the ranks.
 _IGNORED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -53,18 +55,18 @@ STDOUT, STDERR = 1, 2
 
 
 class _GiveUpError(Exception):
-    """The world has ended, and the reader takes nothing."""
+    """The world has ended, and the reader does not accept the rest."""
 
 
 @final
 class Carried:
-    """One stream of one rank. Made by the coordinator; worked on by the scribe, and by the coordinator when that has ended.
+    """One stream of one rank. Created by the coordinator; used by the output process and, after its end, by the coordinator.
 
     Args:
-        rank: whose it is.
-        stream: the descriptor that it is passed on to.
-        reader: the end of the pipe that it comes from.
-        prefix: whether lines get the rank's number.
+        rank: rank that writes the stream.
+        stream: descriptor to which the bytes are forwarded.
+        reader: read end of the rank's pipe.
+        prefix: whether lines are prefixed with the rank's number.
     """
 
     def __init__(self, rank: int, stream: int, reader: int, *, prefix: bool) -> None:
@@ -73,36 +75,36 @@ class Carried:
         self.reader = reader
         self._prefix = f"[rank {rank}] ".encode() if prefix else b""
         self._memory = mmap.mmap(-1, _WAITING + LONGEST_LINE + _TAKEN_BYTES)
-        # Bytes kept of the last; that wait; that are written of what waits, with prefixes; that were dropped; that will wait
-        # when what is being taken has been.
+        # Numbers of bytes: 0 kept in `last`; 1 waiting; 2 written of those waiting, including prefixes; 3 dropped; 4 waiting
+        # once the read in progress is complete, 0 if there is none.
         self._head = memoryview(self._memory)[:_HEAD_BYTES].cast("Q")
 
     @property
     def last(self) -> bytes:
-        """The end of what the rank wrote."""
+        """The last bytes that the rank wrote."""
         return self._memory[_HEAD_BYTES : _HEAD_BYTES + self._head[0]]
 
     @property
     def waiting(self) -> bytes:
-        """What has been taken and not passed on."""
+        """Bytes read from the pipe and not yet forwarded."""
         start = _WAITING
         return self._memory[start : start + self._head[1]]
 
     @property
     def dropped(self) -> int:
-        """Bytes that could not be passed on."""
+        """Number of bytes that could not be forwarded."""
         return self._head[3]
 
     @property
     def unread(self) -> int:
-        """Bytes that are in the pipe."""
+        """Number of bytes in the pipe."""
         return int(struct.unpack("i", fcntl.ioctl(self.reader, termios.FIONREAD, bytes(4)))[0])
 
     def take(self) -> int:
-        """Reads what has come; how much, 0 at the end.
+        """Reads the bytes in the pipe; returns their number, 0 at the end of file.
 
-        It goes where it is to wait, and is announced before: whoever waits for room in the pipe goes on at once, and so may
-        whoever kills this process.
+        The bytes are read directly into the waiting area, and the read is announced before: as soon as the pipe has room, its
+        writer continues, and this process may be killed before the read is recorded.
         """
         count = min(self.unread, _TAKEN_BYTES)
         if not count:
@@ -118,7 +120,7 @@ class Carried:
         return count
 
     def recover(self) -> None:
-        """After a scribe that was killed: what it was taking waits, if it came to that."""
+        """After an output process was killed: completes its announced read, if that had taken place."""
         start = _WAITING + self._head[1]
         if self._head[4] and self._memory[start] != _UNTOUCHED:
             taken = self._memory[start : _WAITING + self._head[4]]
@@ -127,14 +129,14 @@ class Carried:
         self._head[4] = 0
 
     def keep(self, data: bytes) -> None:
-        """Has this wait to be passed on."""
+        """Appends `data` to the waiting bytes."""
         start = _WAITING + self._head[1]
         self._memory[start : start + len(data)] = data
         self._head[1] += len(data)
         self._remember(data)
 
     def pass_on(self, *, all_of_it: bool = False) -> None:
-        """Writes what waits; whole lines only where they get a prefix, unless it is to be all."""
+        """Writes the waiting bytes; with prefixes only whole lines, unless `all_of_it`."""
         waiting = self.waiting
         if self._prefix and not all_of_it and len(waiting) < LONGEST_LINE:
             waiting = waiting[: waiting.rfind(b"\n") + 1]
@@ -148,12 +150,12 @@ class Carried:
         return b"".join(self._prefix + line + b"\n" for line in text.removesuffix(b"\n").split(b"\n"))
 
     def _write(self, text: bytes) -> None:
-        """Writes what is not yet written of this."""
+        """Writes the part of `text` not yet written."""
         while left := text[self._head[2] :]:
             has_room(self.stream, None)
             try:
-                self._head[2] += os.write(self.stream, _part(left))  # all or nothing, so that it is known how much
-            except BlockingIOError:  # somebody else was faster, and the stream is one that does not wait
+                self._head[2] += os.write(self.stream, _part(left))  # all or nothing, so the count is exact
+            except BlockingIOError:  # non-blocking stream, and another process has taken the room
                 continue
             except OSError:  # the reader has closed, the disk is full
                 self._head[3] += len(left)
@@ -172,7 +174,7 @@ class Carried:
         self._head[0] = len(last)
 
     def give_up(self) -> None:
-        """In the coordinator, when the scribe has ended: what is left is not passed on, but remembered."""
+        """In the coordinator, after the output process has ended: drops what is left, but keeps the last bytes."""
         self.recover()
         self._head[3] += len(self._marked(self.waiting)) - self._head[2] if self._head[1] else 0
         self._drop_waiting(self._head[1])
@@ -184,19 +186,19 @@ class Carried:
             left -= len(data)
 
     def close(self) -> None:
-        """Lets go of the pipe and the memory."""
+        """Closes the pipe and frees the memory."""
         os.close(self.reader)
         self._head.release()
         self._memory.close()
 
 
 def _part(text: bytes) -> bytes:
-    """What is written at once: whole lines if possible, as somebody else may write next."""
+    """Returns the part of `text` to write at once: whole lines if possible, since another process may write next."""
     return text[: text.rfind(b"\n", 0, _PART_BYTES) + 1] or text[:_PART_BYTES]
 
 
 def has_room(fd: int, seconds: float | None = 0.0) -> bool:
-    """Whether a descriptor takes something within so many seconds, or refuses it at once."""
+    """Returns whether a write to a descriptor would not block (it may fail), waiting at most `seconds`."""
     return bool(_ready([(fd, select.POLLOUT)], seconds))
 
 
@@ -209,12 +211,12 @@ def _ready(descriptors: Collection[tuple[int, int]], seconds: float | None) -> s
 
 @final
 class _Watch:
-    """Looks whether the coordinator has let go, or has gone, and gives up in time.
+    """Watches for the end of the world, and enforces the time limits after it.
 
     Args:
-        carried: what is to be passed on till then.
-        lifeline: whose other end the coordinator has.
-        coordinator: its process id.
+        carried: the streams to forward.
+        lifeline: read end of a pipe whose other end the coordinator closes at the end of the world.
+        coordinator: process id of the coordinator.
     """
 
     def __init__(self, carried: Sequence[Carried], lifeline: int, coordinator: int) -> None:
@@ -223,10 +225,10 @@ class _Watch:
         self._coordinator = coordinator
         self._let_go = 0.0
         self._passed_on = 0.0
-        self._left: dict[int, int] = {}  # of what ranks have written, by the descriptor of the pipe
+        self._left: dict[int, int] = {}  # of the bytes in each pipe at the world's end, those not yet read
 
     def look(self) -> None:
-        """Raises when what is left has to be given up."""
+        """Raises `_GiveUpError` when a time limit has passed."""
         now = time.monotonic()
         if not self._let_go and (_ready([(self._lifeline, 0)], 0.0) or os.getppid() != self._coordinator):
             self._left = {one.reader: one.unread for one in self._carried}
@@ -235,7 +237,7 @@ class _Watch:
             raise _GiveUpError
 
     def pass_on(self, write: Callable[[], None]) -> None:
-        """Looks now and then while something is written, which may take as long as the reader likes."""
+        """Calls `write`, and `look` every _LOOK_SECONDS meanwhile, since a write may block for as long as the reader does."""
         signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS, _LOOK_SECONDS)
         try:
             write()
@@ -244,29 +246,29 @@ class _Watch:
         self._passed_on = time.monotonic()
 
     def note(self, reader: int, count: int) -> None:
-        """So much was taken from a pipe."""
+        """Records that `count` bytes were read from a pipe."""
         if reader in self._left:
             self._left[reader] -= count
 
     def is_over(self, reader: int) -> bool:
-        """Whether all that a rank wrote was taken, and nobody else has to be waited for."""
+        """Returns whether the world ended FINISH_SECONDS ago, and the bytes then in this pipe have been read."""
         return bool(self._let_go) and self._left[reader] <= 0 and time.monotonic() > self._let_go + FINISH_SECONDS
 
     def waits_for(self) -> tuple[list[tuple[int, int]], float]:
-        """What else than the pipes there is to wait for, and how long."""
+        """Returns (descriptor, events) to poll besides the pipes, and the timeout in seconds."""
         if self._let_go:
             return [], _LOOK_SECONDS
         return [(self._lifeline, select.POLLIN)], _IDLE_SECONDS
 
 
 def scribe_main(carried: Sequence[Carried], lifeline: int, alive: int, coordinator: int) -> NoReturn:
-    """The scribe's life; in the child right after the fork.
+    """Runs the output process; called in the child right after the fork.
 
     Args:
-        carried: by the coordinator's order.
+        carried: the streams to forward.
         lifeline: see `_Watch`.
-        alive: a descriptor that stays open as long as the process lives.
-        coordinator: its process id.
+        alive: write end of a pipe that stays open while the process lives.
+        coordinator: process id of the coordinator.
     """
     try:
         for number in _IGNORED:
@@ -287,8 +289,8 @@ def scribe_main(carried: Sequence[Carried], lifeline: int, alive: int, coordinat
 
 
 def _carry(carried: Sequence[Carried], watch: _Watch) -> None:
-    """Until every pipe is closed, or the coordinator has let go and nothing is left."""
-    for one in carried:  # what a scribe that was killed has left
+    """Forwards until every pipe is closed, or the world has ended and nothing is left."""
+    for one in carried:  # left by an output process that was killed
         one.recover()
         watch.pass_on(one.pass_on)
     streams = {one.reader: one for one in carried}
@@ -309,7 +311,7 @@ def _carry(carried: Sequence[Carried], watch: _Watch) -> None:
 
 
 def _await(streams: dict[int, Carried], watch: _Watch) -> set[int]:
-    """Waits until something has come for which there is room, or there is room, or it is time to look; what has come."""
+    """Waits for bytes whose target accepts them, for room in a target, or for the timeout; returns the readable pipes."""
     room = {stream: has_room(stream) for stream in {one.stream for one in streams.values()}}
     wanted = [(reader, select.POLLIN) for reader, one in streams.items() if room[one.stream]]
     wanted += [(stream, select.POLLOUT) for stream, has in room.items() if not has]
@@ -318,7 +320,7 @@ def _await(streams: dict[int, Carried], watch: _Watch) -> set[int]:
 
 
 def _say_given_up(carried: Sequence[Carried]) -> None:
-    """A last line, where there is room for it."""
+    """Writes a last line with the number of bytes dropped, if stderr accepts it."""
     signal.setitimer(signal.ITIMER_REAL, 0.0)
     count = sum(len(one.waiting) + one.unread for one in carried)
     if has_room(STDERR):

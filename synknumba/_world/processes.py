@@ -1,4 +1,4 @@
-"""The ranks as processes: forked, found dead, killed, joined. What they are told is the world's business."""
+"""The processes of the ranks: fork, detection of deaths, kill, join. Their commands are the business of `world.py`."""
 
 import contextlib
 import os
@@ -25,10 +25,10 @@ from synknumba._world.output_process import Scribe
 
 @final
 class Processes:
-    """The processes of one world, and the coordinator's ends of what connects it with them.
+    """The processes of one world, and the coordinator's ends of their sockets and pipes.
 
     Attributes:
-        pids: process ids by rank; 0 for one that has ended and been waited for.
+        pids: process ids by rank; 0 for a rank that has ended and been reaped.
         sockets: the coordinator's end of each rank's socketpair.
     """
 
@@ -38,12 +38,12 @@ class Processes:
         self._lifelines: list[int] = []
         self._stacks: list[Stacks] = []
         self._scribe: Scribe | None = None
-        self._asking = threading.RLock()  # one at a time; a signal handler may ask in the middle of it
+        self._asking = threading.RLock()  # one request at a time; a signal handler may nest another
         self._asked = 0
         self._owner = os.getpid()
 
     def __del__(self) -> None:
-        """Ranks do not outlive what knows of them, as where one Ctrl-C breaks off what another has set off."""
+        """Ends the ranks with the object that tracks them, as where a second Ctrl-C interrupts the handling of the first."""
         if os.getpid() == self._owner:
             self.kill()
             self.close()
@@ -51,22 +51,22 @@ class Processes:
     def start(
         self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool, prefix_output: bool
     ) -> None:
-        """Forks the ranks of a control block.
+        """Forks the ranks, then the output process.
 
         Args:
-            control: the world's.
-            device: the kind that each rank opens.
-            devices: the GPU of each rank; empty on the CPU.
+            control: control block of the world.
+            device: kind of device that each rank opens.
+            devices: index of each rank's GPU; empty on the CPU.
             profile: whether ranks profile themselves.
-            prefix_output: whether lines that ranks print get the rank's number.
+            prefix_output: whether to put the rank's number before each line that a rank prints.
         """
         before_fork()
         state = random.getstate()
         scribe = self._scribe = Scribe(prefix=prefix_output)
         threads = max(1, usable_cores() // control.world_size)
         for rank in range(control.world_size):
-            # What a signal handler raised right after the fork would lose us the new process id, and would have the child run
-            # on in the script.
+            # An exception from a signal handler right after the fork would lose the new process id, and would make the child
+            # continue in the script.
             with held_signals(), contextlib.ExitStack() as child_ends:
                 sock, lifeline, streams = self._connect(rank, scribe, child_ends)
                 config = RankConfig(
@@ -91,7 +91,7 @@ class Processes:
     def _connect(
         self, rank: int, scribe: Scribe, child_ends: contextlib.ExitStack
     ) -> tuple[socket.socket, int, dict[int, int]]:
-        """Makes what connects the coordinator with a rank; the rank's ends of the socketpair, the lifeline and the streams."""
+        """Creates a rank's socketpair, lifeline and stream pipes; returns the rank's ends."""
         ours, theirs = socket.socketpair()
         self.sockets.append(ours)
         child_ends.callback(theirs.close)
@@ -113,19 +113,19 @@ class Processes:
                 error.errno,
                 f"{error.strerror}: rank {config.rank} of {config.world_size} could not be made, as the system gives no more "
                 "processes or no memory for one. See `ulimit -u` and `free`; close what is not needed, or fork fewer ranks.",
-            ) from error  # the subclass follows from the number
+            ) from error  # OSError picks its subclass by errno
         if pid == 0:
-            rank_main(config)  # which lets go of the coordinator's ends, or a rank would not see them close
+            rank_main(config)  # closes the coordinator's ends, or a rank would not see them close
         self.pids.append(pid)
 
     def find_dead(self, grace: float) -> Death | None:
-        """Looks for a rank that has ended, for `grace` seconds at most; says which and how, or None."""
+        """Polls for a rank that has ended, for at most `grace` seconds; returns None if there is none."""
         self._look_after_scribe()
         deadline = time.monotonic() + grace
         while True:
             for rank, pid in enumerate(self.pids):
                 if not pid:
-                    continue  # it is known to have ended; waitpid(0) would wait for any child of the script
+                    continue  # already reaped; waitpid(0) would wait for any child in the script's process group
                 try:
                     ended, status = os.waitpid(pid, os.WNOHANG)
                 except ChildProcessError:
@@ -138,8 +138,8 @@ class Processes:
             time.sleep(0.01)
 
     def join(self, seconds: float) -> None:
-        """Waits until all have ended, or the time is up."""
-        self._look_after_scribe()  # or a rank may wait for room in its pipe
+        """Waits until all ranks have ended, for at most `seconds`."""
+        self._look_after_scribe()  # otherwise a rank may block on a full pipe
         deadline = time.monotonic() + seconds
         pause = 0.0005
         while any(self.pids) and time.monotonic() < deadline:
@@ -150,20 +150,20 @@ class Processes:
             pause = min(pause * 2, 0.02)
 
     def kill(self) -> None:
-        """Ends all that have not, at once, and waits for them."""
-        if os.getpid() != self._owner:  # the script has forked in the middle of a call
+        """Kills all running ranks and waits for them."""
+        if os.getpid() != self._owner:  # in a child that the script forked during a call
             return
         killed = [pid for pid in self.pids if pid]
         for pid in killed:
-            with contextlib.suppress(ProcessLookupError):  # where the script ignores SIGCHLD nobody need wait for it
+            with contextlib.suppress(ProcessLookupError):  # already reaped, where the script ignores SIGCHLD
                 os.kill(pid, signal.SIGKILL)
-        self.pids[:] = [0] * len(self.pids)  # before they end: another thread's call would take it for a death
+        self.pids[:] = [0] * len(self.pids)  # before they end, or a call in another thread would report a death
         reap(killed)
 
-    # ---- what they tell of themselves
+    # ---- diagnosis
 
     def where(self, ranks: Collection[int]) -> dict[int, str]:
-        """Where these ranks are in their code, as `_stacks.ask` tells it. They run on."""
+        """Returns the stacks of running ranks, from `stacks.ask`. The ranks continue."""
         with self._asking:
             while True:
                 self._asked += 1
@@ -172,10 +172,10 @@ class Processes:
                 told = ask({pids[rank]: self._stacks[rank] for rank in ranks if pids[rank]})
                 if turn == self._asked:
                     return {rank: told[pids[rank]] for rank in ranks if pids[rank] in told}
-                # A signal handler has asked in the middle of it, and had the answers.
+                # A signal handler has interrupted this request with another, which consumed the answers.
 
     def last_words(self, rank: int) -> LastWords:
-        """What a rank has left behind. All have been killed, and nothing more is heard of them afterwards."""
+        """Returns the traces of a rank. To be called when all ranks have been killed; ends the output process."""
         stack = shorten(self._stacks[rank].read()) if rank < len(self._stacks) else ""
         scribe = self._own_scribe
         lines = scribe.finish() if scribe is not None else {}
@@ -183,12 +183,12 @@ class Processes:
 
     @property
     def dropped_bytes(self) -> int:
-        """Of what ranks have written, what could not be passed on."""
+        """Bytes of the ranks' output that could not be forwarded."""
         return self._scribe.dropped if self._scribe is not None else 0
 
     @property
     def _own_scribe(self) -> Scribe | None:
-        """None in a process that the script has forked: what ranks write is the script's."""
+        """The output process; None in a child forked by the script, which does not own it."""
         return self._scribe if os.getpid() == self._owner else None
 
     def _look_after_scribe(self) -> None:
@@ -197,7 +197,7 @@ class Processes:
             scribe.look_after()
 
     def close(self) -> None:
-        """Closes the coordinator's ends, when what ranks have written has been passed on; idempotent."""
+        """Waits until the ranks' output is forwarded, then closes the coordinator's ends; idempotent."""
         scribe = self._own_scribe
         if scribe is not None:
             scribe.finish()
