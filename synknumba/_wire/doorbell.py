@@ -191,10 +191,6 @@ def clock(typingctx: Any) -> Any:
     return types.int64(), codegen
 
 
-# SHA-256 of the file that held the intrinsics above before they moved here. Numba's cache of compiled code depends on this file
-# alone, so the constant made this file change whenever that one did. No longer needed.
-WORDS_SHA256 = "f6c5c3e69304f45aed16f3461195a4418f9b188e61648ab19d0f8f8ef3574a58"
-
 ALL_DONE = 0  # every rank has arrived, none has a message
 ALL_DONE_WITH_NEWS = 1  # every rank has arrived and at least one has a message
 NOT_YET = 2  # the spin ended before every rank had arrived

@@ -1,12 +1,10 @@
 """Rounds in compiled code, with a function of Python in place of the driver's launch, and a thread in place of a rank."""
 
 import ctypes
-import hashlib
 import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import numba
 import numpy as np
@@ -398,9 +396,3 @@ def test_other_scalars_are_left_to_python_where_it_is_not_known_how_to_rewrite_t
     assert doorbell.repeat(table.address, PROGRAM) == 0
     table.catch_up()
     assert len(launched.calls) == 2
-
-
-def test_compiled_code_that_is_kept_is_made_of_the_words_that_are_there():
-    """Numba looks at one file alone; see `_spin`."""
-    text = Path(doorbell.__file__).read_bytes()
-    assert hashlib.sha256(text).hexdigest() == doorbell.WORDS_SHA256
