@@ -4,7 +4,7 @@
 
 - Each value of each parameter of a test stays in at least one combination.
 - Of the rows, the worlds that a conformance test runs on, `MAIN_ROW` and those of the stand-ins for GPUs run all of these, and
-  `LONE_ROW` one combination of each test. The other world sizes are left to the whole suite.
+  `LONE_ROW` one combination of each test that is not in `NOT_ALONE`. The other world sizes are left to the whole suite.
 - What is marked `whole` is left to the whole suite: a further mode of something that the quick suite has, which costs seconds.
 """
 
@@ -23,6 +23,13 @@ ROW_ID = re.compile(r"(cpu|cuda|private|linked|replayed)\d\w*")
 THINNED = (ROOT / "conformance", ROOT / "unit" / "simt")
 MAIN_ROW = {"world_size": 3, "device": "cpu"}  # rows that do not divide evenly
 LONE_ROW = {"world_size": 1, "device": "cpu"}  # nothing to divide, nothing to send
+# Each test compiles kernels of its own, for seconds, and what it sees does not depend on the number of ranks.
+NOT_ALONE = {"test_expectation.py", "test_expectation_blocks.py", "test_user_ops.py", "test_vectorize.py"}
+
+
+def whole(*values: Any) -> list[Any]:
+    """Parameters that the quick suite leaves out."""
+    return [pytest.param(value, marks=pytest.mark.whole) for value in values]
 
 
 def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
@@ -64,7 +71,7 @@ def _kept(group: list[pytest.Item]) -> list[pytest.Item]:
         items = [item for item in group if _row(item) == row]
         if MAIN_ROW not in rows or row.get("device") != "cpu" or row == MAIN_ROW:
             kept += each_value_once({item: set(item.callspec.indices.items()) for item in items})
-        elif row == LONE_ROW:
+        elif row == LONE_ROW and group[0].path.name not in NOT_ALONE:
             kept += items[:1]
     return kept
 

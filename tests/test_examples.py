@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.quick import whole
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 
@@ -50,7 +52,13 @@ def run_example(name: str, *args: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("name", "args", "printed"), RUNS, ids=[f"{name} {args}" for name, args, _ in RUNS])
+def param(name, args, printed):
+    """A run; the same example with another number of ranks is left to the whole suite."""
+    further = name in {"energy.py", "variables.py"} and "--ranks 3" not in args
+    return pytest.param(name, args, printed, id=f"{name} {args}", marks=pytest.mark.whole if further else ())
+
+
+@pytest.mark.parametrize(("name", "args", "printed"), [param(*run) for run in RUNS])
 def test_example(name, args, printed):
     assert re.search(printed, run_example(name, *args.split()))
 
@@ -61,7 +69,7 @@ def test_every_example_is_run():
     assert there == {name for name, _, _ in RUNS}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
+@pytest.mark.parametrize("dtype", ["float32", *whole("float64", "int16")])
 def test_energy_reads_a_file(tmp_path, dtype):
     path = tmp_path / "samples.npy"
     np.save(path, np.random.default_rng(0).normal(size=(101, 99)).astype(dtype))
@@ -70,7 +78,7 @@ def test_energy_reads_a_file(tmp_path, dtype):
     assert "all results agree" in out
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["ising.py", *whole("option_pricing.py", "histogram.py")])
 def test_an_example_saves_its_picture(name, tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "picture.png"

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import synknumba as synk
 from synknumba._rowwise import expectation
 from tests.conformance.conftest import FOUR, ROWS
+from tests.quick import whole
 
 CLOSE = {"rtol": 1e-12, "atol": 0}
 
@@ -255,7 +256,7 @@ def test_weights(world, num_slices):
     assert estimate.count == 600
 
 
-@pytest.mark.parametrize("blocks", [1, 7])
+@pytest.mark.parametrize("blocks", [*whole(1), 7])
 def test_rows_of_weight_0_are_not_left_out(world, monkeypatch, blocks):
     monkeypatch.setattr(expectation, "_BLOCKS", {"cpu": blocks, "cuda": blocks})
     mean = synk.expectation(lambda x, y, w: (x, y), weights="w")
@@ -275,7 +276,7 @@ def test_rows_of_weight_0_are_not_left_out(world, monkeypatch, blocks):
         assert_allclose(mean(finite, finite, weights, num_slices=num_slices).mean, finite[2900:].mean(), **CLOSE)
 
 
-@pytest.mark.parametrize("together", [1, 3, 8])
+@pytest.mark.parametrize("together", [3, *whole(1, 8)])
 def test_rows_that_are_read_together_are_added_in_their_order(world, monkeypatch, together):
     """Whatever of a row is read: numbers, its index, an array; and whatever is left where not all threads have so many."""
     monkeypatch.setattr(expectation, "_BLOCKS", {"cpu": 2, "cuda": 2})

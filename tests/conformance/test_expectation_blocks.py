@@ -8,9 +8,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
 from synknumba._rowwise import expectation
+from tests.quick import whole
 
 CLOSE = {"rtol": 1e-12, "atol": 0}
-BLOCKS = [(5, 8), (300, 1)]  # fewer and more than a block has threads; rows that a thread reads together
+# Fewer and more than a block has threads; rows that a thread reads together.
+BLOCKS = [(5, 8), *whole((300, 1))]
 
 
 @pytest.fixture(params=BLOCKS, ids=str, autouse=True)

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import synknumba as synk
 from synknumba._rowwise import map as map_module
 from synknumba._rowwise import reduce as reduce_module
+from tests.quick import whole
 
 
 @synk.vectorize
@@ -501,8 +502,13 @@ def test_reductions_of_variables(world):
     assert_array_equal(own.reduce(own_rows(values), num_slices=2), values.sum(axis=0))
 
 
-def test_chunks_of_rows_as_on_gpus(world, monkeypatch):
+@pytest.fixture
+def chunks_of_20(world, monkeypatch):
     monkeypatch.setitem(reduce_module._CHUNKS, world.device, 20)
+
+
+@pytest.mark.usefixtures("chunks_of_20")
+def test_chunks_of_rows_as_on_gpus(world):
     last, total = synk.vectorize(latest.py_func), synk.vectorize(add.py_func)
     rng = np.random.default_rng(5)
     for n in (1, 2, 30, 1000, 100_003):  # of the last, blocks have several tiles
@@ -511,10 +517,19 @@ def test_chunks_of_rows_as_on_gpus(world, monkeypatch):
             assert last.reduce(x, num_slices=num_slices) == functools.reduce(lambda a, b: b if b != 0 else a, x)
             columns = x[:, None] * np.arange(3)
             assert_array_equal(total.reduce(columns, num_slices=num_slices), columns.sum(axis=0))
-    for dtype in ("int8", "uint64", "float32", "complex128"):
-        numbers = np.arange(5000).astype(dtype)
-        assert_array_equal(total.reduce(numbers), numbers.sum(dtype=np.result_type(numbers.sum(), dtype)))
     assert total.reduce(synk.arange(101)) == 5050
+
+
+@pytest.mark.usefixtures("chunks_of_20")
+@pytest.mark.parametrize("dtype", ["int8", *whole("uint64", "float32", "complex128")])
+def test_chunks_of_rows_of_other_types(world, dtype):
+    numbers = np.arange(5000).astype(dtype)
+    assert_array_equal(synk.vectorize(add.py_func).reduce(numbers), numbers.sum(dtype=np.result_type(numbers.sum(), dtype)))
+
+
+@pytest.mark.usefixtures("chunks_of_20")
+def test_chunks_of_rows_that_are_few_or_ranks_own(world):
+    total = synk.vectorize(add.py_func)
     times = synk.vectorize(product.py_func)
     for n in (1, 5, 7, 300):  # blocks, and warps, without rows: what they would give is no result of the function
         assert times.reduce(np.full(n, -2.0)) == (-2.0) ** n
