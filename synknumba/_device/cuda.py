@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import os
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, final
@@ -18,17 +17,17 @@ from typing import Any, final
 import cupy
 import numpy as np
 from cupy.cuda import runtime
-from numba import cuda
 
-from synknumba._device import cuda_cache
 from synknumba._device.base import Device, DeviceKernel, Replay, Step, Workspace
+from synknumba._device.compilers import find_compiler
+from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_code import Mailbox, add_weighted, divide
 from synknumba._device.cuda_graph import record
-from synknumba._device.cuda_launch import CudaKernel, as_numba
-from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, RecordArray, Streams, typed
+from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, Streams, typed
 from synknumba._device.cuda_steps import (
     DEVICE_TO_DEVICE,
     DEVICE_TO_HOST,
+    CudaKernel,
     Fill,
     OnStream,
     address_of,
@@ -57,13 +56,12 @@ class CudaDevice(Device):
         context.join()
         if problem is not None:
             raise DeviceError(problem)
-        _quieten_numba()
         self._cupy_device = cupy.cuda.Device(index)
         self._cupy_device.use()
-        cuda.select_device(index)
+        self._compiler = find_compiler()(index)
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._streams = Streams(self.stream)
-        self._numba_stream = cuda.external_stream(self.stream.ptr)
+        self._launch_stream = self._compiler.stream(self.stream.ptr)
         self._locked = LockedMemory(self._before_relocking)
         self._box = Mailbox()
 
@@ -77,9 +75,7 @@ class CudaDevice(Device):
         return record(steps, self.stream, self._box)
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
-        dispatcher = cuda.jit(**options)(function)
-        cuda_cache.attach(dispatcher)
-        return CudaKernel(dispatcher, self._numba_stream, debug=bool(options.get("debug")))
+        return CudaKernel(self._compiler.kernel(function, options, self._launch_stream))
 
     def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
         if not any(np.asarray(value).tobytes()) or isinstance(array, RecordArray):
@@ -123,8 +119,7 @@ class CudaDevice(Device):
             host: Array = value.get()
             return host
         if hasattr(value, "__cuda_array_interface__"):
-            copied: Array = as_numba(value).copy_to_host()
-            return copied
+            return self._compiler.to_host(value)
         return np.asarray(value)
 
     def leaf(self, value: Any) -> Any:
@@ -203,8 +198,3 @@ def _make_context(index: int) -> None:
         device, context = ctypes.c_int(), ctypes.c_void_p()
         if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
             driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-
-
-def _quieten_numba() -> None:
-    """Grids are the user's business, and small ones are not worth a warning on every rank."""
-    warnings.filterwarnings("ignore", message=".*Grid size.*", category=Warning)

@@ -25,8 +25,7 @@ from cupy.cuda import runtime
 
 from synknumba._device.base import Replay, Step
 from synknumba._device.cuda_code import MAILED_WORDS, Copy, Mailbox, mail, publish
-from synknumba._device.cuda_launch import CudaLaunch, make_launch
-from synknumba._device.cuda_steps import CopyOut, Fill, OnStream, StoreToHost, all_on_stream
+from synknumba._device.cuda_steps import CopyOut, CudaLaunch, Fill, OnStream, StoreToHost, all_on_stream, make_launch
 from synknumba._errors import DeviceError
 from synknumba._wire import doorbell
 from synknumba._wire.relaunch import Relaunch, Scalar, Scalars
@@ -104,7 +103,7 @@ def record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay | None:
 
 
 def _record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay:
-    prints = any(step.kernel is not None and step.kernel.prints for step in steps if isinstance(step, CudaLaunch))
+    prints = any(step.kernel is not None and step.kernel.prints() for step in steps if isinstance(step, CudaLaunch))
     rest, copies = (list(steps), None) if prints else _split(steps)
     fills: list[Step] = []
     targets: list[int] = []

@@ -22,6 +22,7 @@ import numpy as np
 from cupy.cuda import runtime
 
 from synknumba._device.base import Buffer, SliceSteps, Step, Workspace
+from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_code import move_rows
 from synknumba._device.cuda_steps import OnStream, StoreToHost, copy_in, copy_out, keeping
 from synknumba._ops.rows import Listed, Range, Rows
@@ -33,32 +34,6 @@ SMALLEST_MOVED, LARGEST_MOVED = 2 << 10, 1 << 20
 
 LOCKED_WHOLE = 16 << 20  # bytes of a segment that is locked as soon as it is there; 2 ms
 PAGE = mmap.PAGESIZE
-
-
-class RecordArray:
-    """Device memory with a structured dtype, which CuPy does not have; Numba takes it by its interface."""
-
-    def __init__(self, memory: Any, dtype: "np.dtype[Any]", shape: Shape) -> None:
-        self.data = memory
-        self.dtype = dtype
-        self.shape = shape
-        self.nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-
-    def reshape(self, *shape: int) -> "RecordArray":
-        """The same memory in another shape."""
-        return RecordArray(self.data, self.dtype, shape)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        """CUDA Array Interface, version 3."""
-        return {
-            "shape": self.shape,
-            "typestr": self.dtype.str,
-            "descr": self.dtype.descr,
-            "data": (self.data.ptr, False),
-            "version": 3,
-            "strides": None,
-        }
 
 
 def typed(memory: Any, dtype: Any, shape: Shape) -> Any:

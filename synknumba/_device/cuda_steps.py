@@ -1,10 +1,13 @@
 """What the steps of the CUDA device are made of: calls that put work on a stream and return at once."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 from cupy.cuda import runtime
+
+from synknumba._device.base import DeviceKernel, Step, Three
+from synknumba._device.compilers.base import CompiledKernel
 
 HOST_TO_DEVICE = runtime.memcpyHostToDevice
 DEVICE_TO_HOST = runtime.memcpyDeviceToHost
@@ -39,6 +42,48 @@ class Fill(OnStream):
     """
 
     private: bool = False
+
+
+class CudaLaunch(OnStream):
+    """One that launches a kernel with what is in a list of arguments when it is run.
+
+    Attributes:
+        arguments: the list.
+        changing: positions of scalars that may be replaced.
+        kernel: the kernel, where it is known.
+    """
+
+    arguments: list[Any]
+    changing: Sequence[int]
+    kernel: CompiledKernel | None = None
+
+
+def make_launch(launcher: Callable[..., object], arguments: list[Any], changing: Sequence[int]) -> CudaLaunch:
+    """A step that calls the launcher with the arguments in the list."""
+    step = CudaLaunch(_launch, launcher, arguments)
+    step.arguments, step.changing = arguments, changing
+    return step
+
+
+def _launch(launcher: Callable[..., object], arguments: list[Any]) -> None:
+    launcher(*arguments)
+
+
+@final
+class CudaKernel(DeviceKernel):
+    def __init__(self, kernel: CompiledKernel) -> None:
+        self._kernel = kernel
+
+    def bind(self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
+        launcher = self._kernel.launcher(grid, block, smem_bytes)
+        if not self._kernel.is_capturable(args):
+            return partial(_launch, launcher, args)
+        step = make_launch(launcher, args, changing)
+        step.kernel = self._kernel
+        return step
+
+    def convert(self, arg: Any) -> Any:
+        return self._kernel.convert(arg)
 
 
 def keeping(step: _Kind, *arrays: Any) -> _Kind:

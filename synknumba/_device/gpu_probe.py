@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from synknumba._device.compilers import find_compiler
 from synknumba._host.children import end_child
 from synknumba._host.inherited import fork
 from synknumba._host.signals import held_signals
@@ -78,14 +79,11 @@ def import_problem() -> str | None:
     """What goes wrong when the CUDA packages are imported, or None. Not for the coordinator: it imports them."""
     try:
         import cupy  # noqa: F401
-        from numba import cuda
 
-        if not cuda.is_available():
-            return "numba.cuda does not find the CUDA libraries: pip install 'synknumba[cuda13]' (or [cuda12])"
+        return find_compiler().problem()
     except Exception as error:  # noqa: BLE001  # numba-cuda without its libraries raises RuntimeErrors of other packages
         reason = str(error).strip().splitlines() or [type(error).__name__]
         return f"the CUDA packages do not import ({reason[0]}): pip install 'synknumba[cuda13]' (or [cuda12])"
-    return None
 
 
 def probe(*, thorough: bool = False) -> DeviceReport:
