@@ -6,11 +6,9 @@ from synknumba._device.base import DeviceKernel as DeviceKernel
 from synknumba._device.base import Replay as Replay
 from synknumba._device.base import SliceSteps as SliceSteps
 from synknumba._device.base import Step as Step
-from synknumba._device.base import Three as Three
 from synknumba._device.base import Workspace as Workspace
 from synknumba._device.gpu_probe import DeviceReport as DeviceReport
 from synknumba._device.gpu_probe import cuda_is_initialised as cuda_is_initialised
-from synknumba._device.gpu_probe import import_problem as import_problem
 from synknumba._device.gpu_probe import probe as probe
 from synknumba._device.gpu_probe import probed as probed
 from synknumba._device.gpu_probe import usable_cores as usable_cores

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -255,30 +256,31 @@ class Device(ABC):
         dtype, (count, columns) = values.dtype, scores.shape
         if not columns:
             return []
-        search, settle = map(self._locating.get, [(op, dtype, 0), (op, dtype, 1)])
-        if search is None or settle is None:
-            search, settle = (self.kernel(one, {}) for one in locating_kernels(str(op), dtype))
-            self._locating.update({(op, dtype, 0): search, (op, dtype, 1): settle})
+        if (op, dtype) not in self._locating:
+            search, settle = locating_kernels(str(op), dtype)
+            self._locating[op, dtype] = self.kernel(search, {}), self.kernel(settle, {})
+        search_kernel, settle_kernel = self._locating[op, dtype]
         grid = search_grid(count, columns)
         shape = grid[0], columns
         found = self.view(self.memory(grid[0] * columns * dtype.itemsize), 0, dtype, shape)
         found_rows = self.view(self.memory(grid[0] * columns * 8), 0, np.dtype(np.int64), shape)
-        searching = [search.convert(one) for one in (scores, first, found, found_rows)]
-        settling = [settle.convert(one) for one in (found, found_rows, values, rows)]
+        searching = [search_kernel.convert(one) for one in (scores, first, found, found_rows)]
+        settling = [settle_kernel.convert(one) for one in (found, found_rows, values, rows)]
         block = LOCATING_THREADS, 1, 1
-        return [search.bind(grid, block, 0, searching, ()), settle.bind((1, *grid[1:]), block, 0, settling, ())]
+        return [
+            search_kernel.bind(grid, block, 0, searching, ()),
+            settle_kernel.bind((1, *grid[1:]), block, 0, settling, ()),
+        ]
 
-    @property
-    def _locating(self) -> dict[tuple[Any, ...], DeviceKernel]:
-        """The kernels of `locate` that were used before, by op, dtype and which of the two."""
-        kept: dict[tuple[Any, ...], DeviceKernel] = self.__dict__.setdefault("_kept_locating", {})
-        return kept
+    @cached_property
+    def _locating(self) -> dict[tuple[Op, Any], tuple[DeviceKernel, DeviceKernel]]:
+        """Kernels of `locate`, by op and dtype."""
+        return {}
 
-    @property
+    @cached_property
     def _folds(self) -> "WeakKeyDictionary[UserOp, DeviceKernel]":
-        """The kernels of ops that were used before."""
-        kept: WeakKeyDictionary[UserOp, DeviceKernel] = self.__dict__.setdefault("_kept_folds", WeakKeyDictionary())
-        return kept
+        """Kernels of `fold`."""
+        return WeakKeyDictionary()
 
     @abstractmethod
     def divide(self, target: Any, divisor: int) -> Step:

@@ -17,6 +17,7 @@ import numpy as np
 
 from synknumba._device.cuda_steps import OnStream, StoreToHost, keeping
 from synknumba._ops.rows import Range, Rows
+from synknumba._types import Array
 
 MAILED_WORDS = 128  # of 4 bytes; more are published
 
@@ -167,29 +168,22 @@ def _launch(stream: Any, kernel: Any, sizes: tuple[int, int], args: tuple[Any, .
 
 def publish(copies: Sequence[Copy], box: Mailbox, stream: Any) -> OnStream:
     """A step that copies small arrays to page-locked memory, and then says so in the first word of the mailbox."""
-    table = _on_device(np.array(copies, np.int64).reshape(-1, 3))
     largest = max((copy.nbytes for copy in copies), default=0)
-    args = (table, np.int32(len(copies)), np.int64(box.address))
-    return keeping(OnStream(_launch, stream, _module().get_function("publish"), (1, _few(largest // 8)), args), table)
+    return _to_box("publish", np.array(copies, np.int64).reshape(-1, 3), largest // 8, box, stream)
 
 
 def mail(sources: Sequence[int], box: Mailbox, stream: Any) -> OnStream:
     """A step that writes 4 bytes from each of these addresses to the mailbox."""
-    table = _on_device(np.array(sources, np.int64))
-    args = (table, np.int32(len(sources)), np.int64(box.address))
-    return keeping(OnStream(_launch, stream, _module().get_function("mail"), (1, _few(len(sources))), args), table)
+    return _to_box("mail", np.array(sources, np.int64), len(sources), box, stream)
 
 
-def _on_device(table: Any) -> Any:
-    """The table, there before any stream reads it."""
-    made = cupy.asarray(table)
-    cupy.cuda.Device().synchronize()
-    return made
-
-
-def _few(work: int) -> int:
-    """Threads of one block: warps, as few as will do, since a block starts the sooner the fewer it has."""
-    return min(max(-(-work // 32), 1) * 32, _THREADS)
+def _to_box(name: str, rows: Array, work: int, box: Mailbox, stream: Any) -> OnStream:
+    """A step of one block that works through a table on the device, and then writes to the mailbox."""
+    table = cupy.asarray(rows)
+    cupy.cuda.Device().synchronize()  # the table is there before any stream reads it
+    threads = min(max(-(-work // 32), 1) * 32, _THREADS)  # a block starts the sooner the fewer warps it has
+    args = (table, np.int32(len(rows)), np.int64(box.address))
+    return keeping(OnStream(_launch, stream, _module().get_function(name), (1, threads), args), table)
 
 
 def add_weighted(target: Any, source: Any, weight: int) -> None:
