@@ -1,4 +1,4 @@
-"""The devices a rank can run on, made by kind when asked for, so that no driver is imported before."""
+"""The devices of ranks. Drivers are imported by `open_device`, so that the coordinator loads no GPU library."""
 
 from synknumba._device.base import Buffer as Buffer
 from synknumba._device.base import Device as Device
@@ -16,16 +16,16 @@ from synknumba._types import DeviceKind
 
 
 def open_device(kind: DeviceKind, index: int) -> Device:
-    """The device of this process; to be called in a rank.
+    """Opens the device of this process, a rank.
 
     Args:
         kind: "cuda" or "cpu".
-        index: which GPU; of no meaning on the CPU.
+        index: the GPU's index; ignored for "cpu".
     """
     if kind == "cuda":
-        from synknumba._device.cuda import CudaDevice  # drivers are imported when asked for
+        from synknumba._device.cuda import CudaDevice
 
         return CudaDevice(index)
-    from synknumba._device.cpu import CpuDevice  # drivers are imported when asked for
+    from synknumba._device.cpu import CpuDevice
 
     return CpuDevice()

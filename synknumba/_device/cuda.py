@@ -1,9 +1,9 @@
-"""The CUDA device: one GPU, or a share of one. CuPy owns the memory and the streams, Numba compiles and launches.
+"""The CUDA device: one GPU, or a share of one. CuPy owns memory and streams; a compiler makes and launches kernels.
 
-    host rows (page-locked segment) ──copy──> CuPy array ──as Numba array──> kernel ──> CuPy array ──copy──> host
+    host rows (page-locked segment) ──copy──> CuPy array ──convert──> kernel ──> CuPy array ──copy──> host
 
 All steps of a program without slices go to one stream in the order in which they are run, so a buffer may be filled again
-while the launch before is still under way. What is repeated is recorded, and then launched as one.
+while the previous launch is still running. Repeated steps are recorded as a CUDA graph, and then launched as one.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class CudaDevice(Device):
     def __init__(self, index: int) -> None:
         index = _only(index)
         context = threading.Thread(target=_make_context, args=(index,))
-        context.start()  # the driver takes as long as the imports, and needs no Python
+        context.start()  # takes as long as the imports, and needs no Python
         problem = import_problem()
         context.join()
         if problem is not None:
@@ -129,7 +129,7 @@ class CudaDevice(Device):
         if isinstance(leaf, np.ndarray):
             host[...] = leaf
         elif leaf.nbytes:
-            packed = cupy.ascontiguousarray(leaf)  # freed memory is used again by what comes later on the same stream
+            packed = cupy.ascontiguousarray(leaf)  # freed memory is reused only later on the same stream
             runtime.memcpyAsync(host.ctypes.data, address_of(packed), packed.nbytes, DEVICE_TO_HOST, self.stream.ptr)
 
     def scope(self) -> AbstractContextManager[object]:
@@ -146,7 +146,7 @@ class CudaDevice(Device):
         with contextlib.suppress(runtime.CUDARuntimeError):
             self._streams.synchronize()
             return True
-        # An error that stays, such as an illegal address: the context is lost, and with it the process.
+        # A sticky error, such as an illegal address: the context is lost, and the process with it.
         with contextlib.suppress(runtime.CUDARuntimeError):
             runtime.deviceSynchronize()
             return True
@@ -166,7 +166,7 @@ class CudaDevice(Device):
         self._locked.add(segment.id, segment.array(np.uint8, (segment.size,)), whole=whole)
 
     def detach(self, segment: Segment) -> None:
-        with contextlib.suppress(runtime.CUDARuntimeError):  # of a kernel that has made the context useless
+        with contextlib.suppress(runtime.CUDARuntimeError):  # a kernel may have destroyed the context
             self._streams.synchronize()
             self._locked.remove(segment.array(np.uint8, (segment.size,)))
 
@@ -182,17 +182,17 @@ class CudaDevice(Device):
 
 
 def _only(index: int) -> int:
-    """Hides all other GPUs from this process, which the driver then need not set up; the index of the one that is left."""
+    """Hides all other GPUs, so that the driver does not set them up. Returns the index of the remaining one."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = None if visible is None else visible.split(",")
-    if names is not None and index >= len(names):  # the driver will say so
+    if names is not None and index >= len(names):  # the driver reports it
         return index
     os.environ["CUDA_VISIBLE_DEVICES"] = str(index) if names is None else names[index].strip()
     return 0
 
 
 def _make_context(index: int) -> None:
-    """Makes the context that CuPy and Numba find and share later; whatever goes wrong, they will tell."""
+    """Creates the primary context, which CuPy and the compiler then share; errors are left for them to report."""
     with contextlib.suppress(OSError):
         driver = ctypes.CDLL("libcuda.so.1")
         device, context = ctypes.c_int(), ctypes.c_void_p()
