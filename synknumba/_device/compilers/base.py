@@ -48,7 +48,7 @@ class CompiledKernel(ABC):
     def prints(self) -> bool:
         """Whether it or a function that it calls may print, in any signature compiled so far.
 
-        CUDA shows printed text when somebody waits for the stream, not before.
+        CUDA shows printed text when the host waits for the stream, not before.
         """
 
 
@@ -185,7 +185,7 @@ class GpuKernelCache(ABC):
             return None
         try:
             kernel = self.load(payload, signature)
-        except Exception:  # noqa: BLE001  # made by something else than this, or refused by the driver: compiled again
+        except Exception:  # noqa: BLE001  # another program's file, or refused by the driver: compiled again
             return None
         self.info = CacheInfo(self.info.hits + 1, self.info.misses, self.info.not_kept)
         return kernel
@@ -209,7 +209,7 @@ class GpuKernelCache(ABC):
             payload = self.dump(kernel)
             if self.key(signature) != key:
                 return "a value that it reads has changed in the meantime"
-        except Exception as error:  # noqa: BLE001  # whatever an object raises that is pickled: the kernel runs all the same
+        except Exception as error:  # noqa: BLE001  # pickling may raise anything: the kernel runs all the same
             return f"it cannot be kept ({type(error).__name__}: {error})"
         return None if store.write(key, payload) else f"{store.path} cannot be written to"
 
