@@ -6,6 +6,7 @@ from typing import Any
 from synknumba._call.arguments import Output
 from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions, check_updates
+from synknumba._device.compilers import plain_kernel
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import reduction
 from synknumba._ops.launch import LaunchConfig
@@ -20,18 +21,6 @@ def _names(value: Iterable[str] | str, what: str) -> frozenset[str]:
     if isinstance(value, str):
         raise ArgumentError(f'{what} takes a tuple of names, got the string {value!r}; write {what}=("{value}",)')
     return frozenset(value)
-
-
-_KEPT_OPTIONS = ("fastmath", "debug", "lineinfo", "opt", "max_registers")
-
-
-def _unwrap(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Returns the plain function of a kernel, and its compile options."""
-    function = getattr(kernel, "py_func", kernel)
-    if not callable(function) or not hasattr(function, "__code__"):
-        raise ArgumentError(f"parallel wraps a Numba CUDA kernel or a plain function in that dialect, got {kernel!r}")
-    told = getattr(kernel, "targetoptions", None) or {}
-    return function, {name: told[name] for name in _KEPT_OPTIONS if told.get(name) is not None}
 
 
 def parallel(
@@ -83,7 +72,10 @@ def parallel(
     """
 
     def decorate(target: Any) -> Function:
-        function, compile_options = _unwrap(target)
+        plain = plain_kernel(target)
+        if plain is None:
+            raise ArgumentError(f"parallel wraps a Numba CUDA kernel or a plain function in that dialect, got {target!r}")
+        function, compile_options = plain
         declared = dict(outputs or {})
         for key, value in declared.items():
             if not isinstance(value, Output):

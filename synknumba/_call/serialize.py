@@ -67,13 +67,6 @@ def _pseudo_files() -> dict[str, Any]:
     }
 
 
-def device_function(function: Callable[..., Any]) -> Any:
-    """A plain function as kernels call it."""
-    from numba import cuda  # not when synknumba is imported
-
-    return cuda.jit(device=True)(function)
-
-
 class RankSideFunction:
     """What a `Function` is on a rank: its plain function, and no calls."""
 
@@ -142,7 +135,9 @@ class InnerFunction(Distributed):
     @cached_property
     def device_function(self) -> Any:
         """It as kernels call it: one object for all of them, by which it is known in what is sent."""
-        return device_function(self.py_func)
+        from numba import cuda  # not when synknumba is imported
+
+        return cuda.jit(device=True)(self.py_func)
 
     def send(self, world: World) -> None:
         if self._id not in world.shipped:

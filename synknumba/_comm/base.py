@@ -1,27 +1,27 @@
-"""What a transport is: the contract of the collectives, one by one.
+"""The transport contract: the collectives, one by one.
 
-A collective is about arrays that every rank holds one of. A communicator is one rank's end of a transport; it is asked for a
-step (a callable without arguments) once, and the step is run at every call, on all ranks at once.
+A collective works on arrays of which every rank holds one. A communicator is one rank's end of a transport. It makes a step (a
+callable without arguments) once, and all ranks run their steps at every call.
 
     collective       what rank r holds afterwards
     broadcast        the root's array
-    all_gather       the arrays of ranks 0, 1, …, W−1 one after the other
-    reduce           on the root: op over the arrays of all ranks; on the others what it was
+    all_gather       the arrays of ranks 0, 1, …, W−1, concatenated
+    reduce           on the root: op over the arrays of all ranks; on the others its old target
     all_reduce       op over the arrays of all ranks
     reduce_scatter   its part of op over the arrays of all ranks
 
     op               value
     sum, prod        a₀ + a₁ + … and a₀ · a₁ · …, in the arrays' dtype, so integers wrap
-    min, max         as `numpy.minimum` and `numpy.maximum`: a NaN anywhere gives NaN
+    min, max         like `numpy.minimum` and `numpy.maximum`: a NaN in any array gives NaN
     avg              the sum, divided by W in the arrays' dtype
 
-Lengths may differ between ranks wherever that has a meaning (all_gather, reduce_scatter): every rank knows all of them before
-it starts, so nothing is exchanged, padded or cut. One step may be about several arrays; a transport sends them together.
+Every rank calls, with the same op, root, dtypes and counts, and runs its steps in the same order; `Communicator` says who waits
+for whom. Lengths may differ between ranks in all_gather and reduce_scatter: every rank has all counts when it makes the step,
+so none are exchanged, and nothing is padded or truncated. A step may have several exchanges; a transport sends their arrays
+together.
 
-Which dtypes an op is defined for, and whether shapes fit, is checked by the caller. Communicators are final, override the
-abstract methods only, and document nothing that the contract says already.
-
-Where NCCL may be reached while it sets itself up, the only moment at which it listens on a port.
+The caller checks that the op is defined for the dtype and that shapes fit. Communicators are final, override abstract methods
+only, and do not repeat the contract's documentation.
 """
 
 import os
@@ -37,18 +37,19 @@ Step: TypeAlias = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One array of a collective: what each rank gives, and where each rank gets it.
+    """One array of a collective: each rank's source and target.
 
-    All arrays are one-dimensional, C-contiguous and of one numeric or bool dtype; records travel as bytes. A target may be the
-    very memory of the same rank's source (in place), or hold it where all_gather or reduce_scatter would put it. Otherwise
-    sources and targets do not overlap.
+    All arrays are one-dimensional, C-contiguous and of one numeric or bool dtype; records are sent as bytes.
+
+    In place: a rank's target may be the memory of its own source. In all_gather the source may instead be this rank's part of
+    the target, and in reduce_scatter the target this rank's part of the source. Otherwise sources and targets do not overlap.
 
     Attributes:
-        dtype: of the elements.
-        sources: by rank; None where this process cannot reach the memory, as of another GPU.
-        targets: by rank, likewise.
-        source_counts: elements that each rank gives.
-        target_counts: elements that each rank gets.
+        dtype: dtype of the elements.
+        sources: arrays by rank; None where this process cannot reach the memory, such as that of another GPU.
+        targets: arrays by rank; None as for sources.
+        source_counts: elements that each rank sends.
+        target_counts: elements that each rank receives.
     """
 
     dtype: Any
@@ -59,58 +60,83 @@ class Exchange:
 
 
 class Communicator(ABC):
-    """One rank's end of a transport. The steps of all ranks must be run in the same order, and may wait for each other.
+    """One rank's end of a transport.
 
-    A step need not wait for its own end where the device has a stream: what follows on the stream comes after it.
+    All ranks must run the steps of one collective, in the same order: a rank that leaves one out may block the others. The
+    collectives say who waits for whom, which differs by transport:
+
+    - on a stream, the work waits, not the step: it starts after earlier work on the rank's stream, which may write the source,
+      and later work on the stream finds the target complete;
+    - otherwise steps do not wait for each other: the caller has a barrier before them, when all sources are complete, and one
+      after them, when all targets are.
 
     Attributes:
-        on_stream: whether steps do nothing but put work on the stream, so that they can be recorded.
+        on_stream: whether steps only put work on the stream, so that they can be recorded.
     """
 
     on_stream: bool = False
 
     @abstractmethod
     def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Step:
-        """Gives every rank the root's array; all targets have its length."""
+        """Copies the root's source to every rank's target.
+
+        Called by all ranks; each waits for the root, which may wait for them. All targets have the length of the root's source;
+        sources of other ranks are not read. In place if the root's target is its source.
+        """
 
     @abstractmethod
     def all_gather(self, exchanges: Sequence[Exchange]) -> Step:
-        """Gives every rank the arrays of all, in rank order; a target is as long as all sources together."""
+        """Copies the sources of all ranks, in rank order, to every rank's target.
+
+        Called by all ranks; each waits for all others. Source lengths may differ; a target is as long as all sources together.
+        In place if a rank's source is its own part of its target.
+        """
 
     @abstractmethod
     def reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp, root: int) -> Step:
-        """Gives the root the arrays combined; all have one length. Targets of other ranks are not written."""
+        """Combines the sources of all ranks into the root's target.
+
+        Called by all ranks; the root waits for all others, which may wait too. All sources and the root's target have one
+        length; targets of other ranks are not written. In place if the root's target is its source.
+        """
 
     @abstractmethod
     def all_reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
-        """Gives every rank the arrays combined; all have one length."""
+        """Combines the sources of all ranks into every rank's target.
+
+        Called by all ranks; each waits for all others. All arrays have one length. In place if a rank's target is its source.
+        """
 
     @abstractmethod
     def reduce_scatter(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
-        """Gives rank r its part of the arrays combined: after the parts of ranks 0 … r−1, as long as its target."""
+        """Combines the sources of all ranks, and writes each rank's part of the result to its target.
+
+        Called by all ranks; each waits for all others. All sources have one length, the sum of the targets' lengths, which may
+        differ. The part of rank r follows those of ranks 0 … r−1. In place if a rank's target is its own part of its source.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of what the transport holds; idempotent, and waits for nobody."""
+        """Frees this rank's end; idempotent. Not collective: it waits for no other rank."""
 
 
 def make_step(
     communicator: Communicator, kind: CollectiveKind, op: CollectiveOp | None, root: int, exchanges: Sequence[Exchange]
 ) -> Step:
-    """The step of a collective that is known by its name.
+    """Returns the step of a collective given by name.
 
     Args:
         communicator: this rank's end of a transport.
-        kind: which collective.
-        op: of those that reduce.
-        root: of those that have one.
+        kind: name of the collective.
+        op: op of a reduction; None for other collectives.
+        root: root of broadcast and reduce; ignored by others.
         exchanges: the arrays.
     """
     if kind == "broadcast":
         return communicator.broadcast(exchanges, root)
     if kind == "all_gather":
         return communicator.all_gather(exchanges)
-    assert op is not None  # the others reduce
+    assert op is not None  # the remaining kinds are reductions
     if kind == "reduce":
         return communicator.reduce(exchanges, op, root)
     if kind == "all_reduce":
@@ -119,5 +145,5 @@ def make_step(
 
 
 def stay_on_this_machine() -> None:
-    """Has NCCL use the loopback interface, which no other machine can reach; unless somebody asked for another."""
+    """Restricts NCCL's set-up, when it listens on a port, to the loopback interface, unless the user has chosen one."""
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")

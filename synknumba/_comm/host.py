@@ -1,18 +1,18 @@
-"""The host transport: all arrays of all ranks are mapped here, so a collective is everybody working in place on a part of it.
+"""The host transport: every participant has mapped all arrays of all ranks, and works in place on its part of each.
 
     rank 0's array   [ part 0 | part 1 | part 2 ]      participant 1 reads part 1 of every array, combines them in
     rank 1's array   [ part 0 | part 1 | part 2 ]      rank order, and writes the result to part 1 of every target;
     rank 2's array   [ part 0 | part 1 | part 2 ]      the others do the same with their parts
 
-Nobody reads or writes elements of another's part, so a step has no barrier and no copy in between. The caller sees to it that
-all participants begin after the arrays are written and go on after all have ended.
+No participant reads or writes elements of another's part, so a step has no barrier and no intermediate copy. The caller has
+barriers around it: all participants start after all arrays are written, and continue after all have ended.
 
-Which elements whose: parts end where a cache line of the first target begins, so that no two participants write to one line.
-Arrays are mapped at different addresses in different processes, but mappings begin on pages: the place in a line is the same.
+Parts end where a cache line of the first target begins, so that no two participants write to one line. Processes map arrays at
+different addresses, but mappings begin on pages, so the offset in a line is the same in all of them.
 
-Sums and averages of complex numbers are those of their real and imaginary parts. Dtypes that Numba does not have on a CPU
-(float16, long double, another byte order) and unaligned arrays are left to NumPy's ufuncs. NumPy's product of complex numbers
-may differ in the last bit: it rounds differently in the middle of an array and at its end.
+Sums and averages of complex numbers are computed on their real and imaginary parts. Dtypes that Numba does not have on a CPU
+(float16, long double, non-native byte order) and unaligned arrays are combined by NumPy's ufuncs. NumPy's product of complex
+numbers may differ in the last bit: it rounds differently in the middle of an array and at its end.
 
 A step over arrays of one dtype is one call of a compiled function with one integer, the address of a table of int64:
 
@@ -37,24 +37,24 @@ from synknumba._ops.reduction import UFUNCS
 from synknumba._types import Array, CollectiveOp
 from synknumba._wire.doorbell import compiled
 
-CACHE_LINE = 64  # bytes; a line that two cores write to goes back and forth between them
-SCRATCH_BYTES = 8192  # with as much of each of two sources it stays in a first-level cache of 32 KiB
-NUMPY_BYTES = 65536  # the same for ufuncs, which cost about 1 µs a call; still within a second-level cache
-COPY_BYTES = 65536  # copied to one target after the other while in the second-level cache
-STREAM_BYTES = 8 << 20  # from here on targets do not stay in a cache anyway, and are not read into it before they are written
+CACHE_LINE = 64  # bytes; a line written by two cores moves back and forth between them
+SCRATCH_BYTES = 8192  # with as many bytes of each of two sources it fits a first-level cache of 32 KiB
+NUMPY_BYTES = 65536  # scratch for ufuncs, which cost about 1 µs a call; fits a second-level cache
+COPY_BYTES = 65536  # chunk copied to one target after another while it is in the second-level cache
+STREAM_BYTES = 8 << 20  # targets this long do not stay in a cache, so they are written past it, without being read first
 
 _HEAD = 5  # words of a table before its first piece
 _WORD = 8  # bytes
 
 
 class _Piece(NamedTuple):
-    """What one participant does about one array: views of equal length."""
+    """One participant's part of one array: views of equal length."""
 
     sources: tuple[Array, ...]
     targets: tuple[Array, ...]
 
 
-# Does one thing to some pieces; what it is given is an address or a list, and the last item is kept alive with them.
+# A function, its argument (an address or a list of pieces), and objects to keep alive with them.
 _Call: TypeAlias = tuple[Callable[[Any], object], Any, object]
 
 
@@ -63,8 +63,8 @@ class HostCommunicator(Communicator):
     """One participant's end.
 
     Args:
-        part: which part of every array is worked on here.
-        parts: participants. A rank r of W is (r, W); one who does all of it alone is (0, 1).
+        part: index of this participant's part of every array.
+        parts: number of participants. Rank r of W is (r, W); a participant that works alone is (0, 1).
     """
 
     def __init__(self, part: int, parts: int) -> None:
@@ -102,13 +102,13 @@ class HostCommunicator(Communicator):
         pass  # steps own what they use
 
     def _piece(self, sources: tuple[Array, ...], targets: tuple[Array, ...]) -> _Piece:
-        """This participant's part of arrays of equal length."""
+        """Returns this participant's part of arrays of equal length."""
         target = targets[0]
         begin, end = share(len(target), target.itemsize, _address(target), self._part, self._parts)
         return _Piece(tuple(source[begin:end] for source in sources), tuple(target[begin:end] for target in targets))
 
     def _combine(self, op: CollectiveOp, pieces: Iterator[_Piece]) -> Step:
-        """A step that writes the sources of each piece, combined, to its targets."""
+        """Returns a step that combines the sources of each piece into its targets."""
         groups: dict[tuple[np.dtype[Any], bool], list[_Piece]] = {}
         for piece in pieces:
             if len(piece.sources) == 1:
@@ -128,15 +128,15 @@ class HostCommunicator(Communicator):
 
 
 def prepare(op: CollectiveOp | None, dtype: Any) -> None:
-    """Compiles what the host transport needs for an op on a dtype.
+    """Compiles the host transport's functions for an op on a dtype.
 
-    Called once before many processes need it, so that they find it in Numba's cache and do not all compile the same.
+    Called in one process before many need them, so that they load them from Numba's cache.
 
     Args:
-        op: None for the collectives that only move elements.
-        dtype: of the arrays.
+        op: the op; None for collectives that only copy.
+        dtype: dtype of the arrays.
     """
-    with held_signals():  # what Ctrl-C breaks off in Numba's tables stays broken, and nothing can be compiled any more
+    with held_signals():  # Ctrl-C within Numba may leave its tables broken, and nothing compiles afterwards
         _mover()
         if op is None:
             return
@@ -146,18 +146,18 @@ def prepare(op: CollectiveOp | None, dtype: Any) -> None:
             _combiner(op, computed.str)
 
 
-# ---- who works on what
+# ---- parts
 
 
 def share(count: int, itemsize: int, address: int, part: int, parts: int) -> tuple[int, int]:
-    """The elements [begin, end) that one participant works on.
+    """Returns the elements [begin, end) that one participant works on.
 
     Args:
         count: elements of the array.
-        itemsize: bytes of one.
-        address: of the first. Parts end where a cache line begins.
-        part: which participant.
-        parts: how many there are.
+        itemsize: bytes of an element.
+        address: address of the first element. Parts end where a cache line begins.
+        part: index of the participant.
+        parts: number of participants.
 
     >>> [share(100, 4, 8, part, 3) for part in range(3)]
     [(0, 30), (30, 62), (62, 100)]
@@ -174,7 +174,7 @@ def _edge(count: int, itemsize: int, address: int, part: int, parts: int) -> int
 
 
 def _ranges(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where the elements of each rank begin and end, one rank after the other."""
+    """Returns where each rank's elements begin and end in the concatenation of all."""
     return pairwise(accumulate(counts, initial=0))
 
 
@@ -183,7 +183,7 @@ def _address(array: Array) -> int:
 
 
 def _simplified(op: CollectiveOp, piece: _Piece) -> _Piece:
-    """The same in the simplest dtype with the same bits, of which less is to be compiled."""
+    """Returns the piece viewed as the simplest dtype that gives the same bits, so that fewer dtypes are compiled."""
     dtype = piece.sources[0].dtype
     if not dtype.isnative:
         return piece
@@ -199,7 +199,7 @@ def _simplified(op: CollectiveOp, piece: _Piece) -> _Piece:
 
 
 def _is_compiled(op: CollectiveOp, dtype: np.dtype[Any]) -> bool:
-    """Whether Numba has the op on this dtype, which is a simplified one."""
+    """Whether Numba has the op on a simplified dtype."""
     if not dtype.isnative:
         return False
     return dtype.char in "fd" or (dtype.kind in "iu" and op != "avg") or (dtype.char in "FD" and op == "prod")
@@ -217,7 +217,7 @@ def _step(calls: list[_Call]) -> Step:
 
 
 def _move(pieces: Iterable[_Piece]) -> Step:
-    """A step that copies the source of each piece to its targets."""
+    """Returns a step that copies the source of each piece to its targets."""
     as_bytes = [
         _Piece(tuple(array.view(np.uint8) for array in piece.sources), tuple(array.view(np.uint8) for array in piece.targets))
         for piece in pieces
@@ -230,7 +230,7 @@ def _move(pieces: Iterable[_Piece]) -> Step:
 
 
 def _table(pieces: Sequence[_Piece], scratch: int, scratch_address: int) -> Array:
-    """What a compiled function is told; all pieces have as many sources and as many targets."""
+    """Returns the table for a compiled function; all pieces have the same number of sources and of targets."""
     first = pieces[0]
     rows = [(len(piece.sources[0]), *map(_address, piece.sources), *map(_address, piece.targets)) for piece in pieces]
     head = (len(pieces), len(first.sources), len(first.targets), scratch, scratch_address)
@@ -238,12 +238,12 @@ def _table(pieces: Sequence[_Piece], scratch: int, scratch_address: int) -> Arra
 
 
 def _ufuncs(op: CollectiveOp, dtype: np.dtype[Any]) -> Callable[[Sequence[_Piece]], None]:
-    """The same as a compiled function, by NumPy, some elements at a time."""
+    """Returns a function like the compiled one that uses NumPy, a chunk of elements at a time."""
     ufunc = UFUNCS["sum" if op == "avg" else op]
     scratch = np.empty(NUMPY_BYTES // dtype.itemsize, dtype)
 
     def combine(pieces: Sequence[_Piece]) -> None:
-        with np.errstate(all="ignore"):  # as compiled code, and other transports, have it
+        with np.errstate(all="ignore"):  # compiled code and other transports do not warn
             for sources, targets in pieces:
                 for begin in range(0, len(sources[0]), len(scratch)):
                     at = slice(begin, begin + len(scratch))
@@ -264,7 +264,7 @@ def _ufuncs(op: CollectiveOp, dtype: np.dtype[Any]) -> Callable[[Sequence[_Piece
 
 @intrinsic
 def _pointer(typingctx: Any, address: Any) -> Any:
-    """An address as Numba's carray takes it."""
+    """Converts an address to a pointer for Numba's carray."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
@@ -277,7 +277,7 @@ _memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64,
 
 @intrinsic
 def _stream_line(typingctx: Any, target: Any, source: Any) -> Any:
-    """Copies one cache line past the caches. `target` is where a line begins."""
+    """Copies one cache line past the caches; `target` is aligned to a line."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         line = ir.VectorType(ir.IntType(64), CACHE_LINE // _WORD).as_pointer()
@@ -291,7 +291,7 @@ def _stream_line(typingctx: Any, target: Any, source: Any) -> Any:
 
 @intrinsic
 def _fence(typingctx: Any) -> Any:
-    """Whoever hears of what comes after this finds what was copied past the caches: an ordinary release leaves that out."""
+    """Orders copies past the caches before later stores; an ordinary release does not cover them."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.fence("seq_cst")
@@ -302,7 +302,10 @@ def _fence(typingctx: Any) -> Any:
 
 @register_jitable
 def _stream(target: int, source: int, count: int) -> None:
-    """As memcpy. glibc does so from a length on that it works out from the caches, which virtual machines misstate."""
+    """Like memcpy, past the caches.
+
+    glibc's memcpy does that above a length that it computes from the cache sizes, which virtual machines misreport.
+    """
     first = min(-target % CACHE_LINE, count)
     last = first + (count - first) // CACHE_LINE * CACHE_LINE
     _memcpy(target, source, first)
@@ -323,7 +326,7 @@ def _prod(a: Any, b: Any) -> Any:
 
 @register_jitable
 def _min(a: Any, b: Any) -> Any:
-    return a if a < b or a != a else b  # noqa: PLR0124  # a NaN differs from itself
+    return a if a < b or a != a else b  # noqa: PLR0124  # a NaN is not equal to itself
 
 
 @register_jitable
@@ -333,10 +336,10 @@ def _max(a: Any, b: Any) -> Any:
 
 @register_jitable
 def _complex_prod(a: Any, b: Any) -> Any:
-    """As NumPy multiplies.
+    """Multiplies like NumPy.
 
-    Numba compiles its own product once for a process, with the options of whatever asks for it first. Where that is a kernel,
-    whose sums and products are contracted, the last bit is another one.
+    Numba compiles its own product once in a process, with the options of its first user. If that is a kernel, whose sums and
+    products are contracted, the last bit differs.
     """
     return complex(a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real)
 
@@ -346,7 +349,7 @@ _ELEMENTS: dict[CollectiveOp, Callable[[Any, Any], Any]] = {"sum": _sum, "prod":
 
 @cache
 def _combiner(op: CollectiveOp, dtype: str) -> Any:
-    """Compiles for one op and one dtype. What the closure takes from here is part of the key in Numba's cache."""
+    """Compiles the function of one op and one dtype. The closure's variables are part of the key in Numba's cache."""
     element = _complex_prod if op == "prod" and np.dtype(dtype).kind == "c" else _ELEMENTS[op]
     is_average = op == "avg"
     scalar = np.dtype(dtype).type
@@ -362,8 +365,8 @@ def _combiner(op: CollectiveOp, dtype: str) -> Any:
             row = numba.carray(_pointer(table + _WORD * (_HEAD + piece * width)), width, np.int64)
             count = row[0]
             if sources == 2 and targets == 2 and row[1] == row[3] and row[2] == row[4]:
-                # Two replicas in place. The loop is vectorised after a check that they do not overlap; a loop over sources
-                # and targets would not be, as these do.
+                # Two replicas in place. This loop is vectorised after a check that they do not overlap; the general loop would
+                # not be, as its sources and targets do.
                 x = numba.carray(_pointer(row[1]), count, scalar)
                 y = numba.carray(_pointer(row[2]), count, scalar)
                 for i in range(count):
@@ -394,7 +397,7 @@ def _combiner(op: CollectiveOp, dtype: str) -> Any:
 
 @cache
 def _mover() -> Any:
-    """Compiles what copies one source to all targets but those that are the source."""
+    """Compiles the function that copies one source to all targets except those that are the source."""
 
     def move(table: int) -> None:
         head = numba.carray(_pointer(table), _HEAD, np.int64)

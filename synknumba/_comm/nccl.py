@@ -1,22 +1,22 @@
-"""NCCL between GPUs, by CuPy's bindings: of what a rank does, the only file that knows either of them.
+"""The NCCL transport between GPUs, by CuPy's bindings; no other module uses these.
 
-    exchange ──plan──> rounds ──merge──> step: group, what follows it, group, what follows it, …
+    exchange ──plan──> rounds ──merge──> step: group, local work, group, local work, …
 
-A round is what an exchange asks NCCL for, and what it does on its own GPU afterwards. The first rounds of all exchanges go to
-NCCL in one group, then their second ones, and so on. Nearly everything needs one round. Its addresses, counts and bound methods
-are worked out when the step is made, so that running it is one call of NCCL, and two more where there is a group.
+A round is an exchange's calls of NCCL, and its work on its own GPU afterwards. The first rounds of all exchanges go to NCCL in
+one group, then their second rounds, and so on. Nearly every exchange needs one round. Addresses, counts and bound methods are
+computed when the step is made, so running it is one call of NCCL, and two more if there is a group.
 
-Moves travel as bytes. NCCL reduces what it has as the contract wants it (`_wire_dtype`). The rest is combined here: every rank
-is sent its part of all arrays, piece by piece, combines it, and for all_reduce sends the result round:
+Copies are sent as bytes. NCCL reduces the dtypes and ops for which it meets the contract (`_wire_dtype`). The others are
+combined here: every rank receives its part of all arrays, piece by piece, combines it, and in all_reduce gathers the results:
 
     rank 0   a₀ b₀          a₀ a₁ ──op──> a          a b
                     ──>                      ──>
     rank 1   a₁ b₁          b₀ b₁ ──op──> b          a b
 
-which moves as few bytes as NCCL's own all_reduce does.
+which moves as few bytes as NCCL's own all_reduce.
 
-Everything is put on one stream, nothing waits for it, and steps allocate nothing, so they can be captured into CUDA graphs; not
-at their first run, when CuPy compiles its kernels.
+Steps put all work on one stream, wait for nothing and allocate nothing, so they can be captured into CUDA graphs; but not at
+their first run, when CuPy compiles its kernels.
 """
 
 import ctypes
@@ -38,12 +38,12 @@ _Part: TypeAlias = tuple[int, int]  # start, stop
 
 _NATIVE = {"int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"}
 
-_STAGING_BYTES = 64 << 20  # of a step, for the pieces of others; with a quarter of it 256 MiB took a fifth longer on four H200
-_WHOLE_BYTES = 256 << 10  # up to here one round with all of every array is faster than two rounds with parts
-_ALIGNED = 64  # elements: pieces that start at odd addresses are copied more slowly
+_STAGING_BYTES = 64 << 20  # per step, for other ranks' pieces; a quarter of it made 256 MiB a fifth slower on four H200
+_WHOLE_BYTES = 256 << 10  # up to this size one round with whole arrays is faster than two rounds with parts
+_ALIGNED = 64  # elements; pieces at unaligned addresses are copied more slowly
 
-# In rank order everywhere, so with the same bits. This rank's own piece lies where it is, perhaps where the target is too: its
-# address keeps CuPy from making a copy of it.
+# Combines in rank order on every rank, which gives the same bits. This rank's own piece is read in place and may be the target:
+# passed as an address, so that CuPy does not copy it.
 _COMBINE = """
 T result = own_rank == 0 ? own[i] : pieces[i];
 for (int rank = 1; rank < world_size; rank++) {{
@@ -69,7 +69,7 @@ _KERNELS = {
     for name, op in _OPS.items()
 }
 
-_EACH = 8  # elements of a thread: with several loads under way float32 takes half the time of CuPy's own division
+_EACH = 8  # elements per thread: with several loads in flight float32 takes half the time of CuPy's own division
 _DIVIDE = cupy.ElementwiseKernel(
     "T divisor, int64 count",
     "raw T x",
@@ -90,8 +90,8 @@ for (int k = 0; k < {_EACH}; k++) {{
 
 
 class _Round(NamedTuple):
-    exchange: Sequence[_Call]  # with NCCL
-    after: Sequence[_Call]  # on this GPU
+    exchange: Sequence[_Call]  # calls of NCCL
+    after: Sequence[_Call]  # work on this GPU
 
 
 _NOTHING = _Round([], [])
@@ -105,18 +105,18 @@ def available() -> str | None:
 
 
 def make_unique_id() -> bytes:
-    """What the ranks of one communicator know each other by. It starts a thread: call it in rank 0 alone, after the fork."""
+    """Returns the id that the ranks of one communicator share. It starts a thread: called in rank 0 only, after the fork."""
     stay_on_this_machine()
     unique_id: bytes = nccl.get_unique_id()
     return unique_id
 
 
 def _connect(world_size: int, rank: int, unique_id: bytes) -> Any:
-    """CuPy's communicator of the current device; waits for the other ranks.
+    """Returns CuPy's communicator of the current device. Called by all ranks; each waits for all others.
 
     It is never destroyed: `ncclCommDestroy` and `ncclCommAbort` may wait for ever for a peer that has died, or for a captured
-    graph. The end of the process frees all that it holds. CuPy destroys a communicator with the last reference to it, hence one
-    reference more than Python knows of.
+    graph. The end of the process frees it. CuPy destroys a communicator with its last reference, hence an extra reference that
+    Python does not count.
     """
     stay_on_this_machine()
     communicator = nccl.NcclCommunicator(world_size, unique_id, rank)
@@ -126,13 +126,15 @@ def _connect(world_size: int, rank: int, unique_id: bytes) -> Any:
 
 @final
 class NcclCommunicator(Communicator):
-    """See the contract. A communicator of one rank only copies, and never touches NCCL.
+    """One rank's end of an NCCL communicator. With one rank it only copies, without NCCL.
+
+    Made by all ranks; each waits for all others.
 
     Args:
         world_size: number of ranks, each on a GPU of its own.
-        rank: of this process, whose current device is its GPU.
-        unique_id: of `make_unique_id`, the same on all ranks.
-        stream: CuPy's; steps put everything there.
+        rank: rank of this process, whose current device is its GPU.
+        unique_id: id from `make_unique_id`, the same on all ranks.
+        stream: CuPy's stream of all steps.
     """
 
     on_stream = True
@@ -178,7 +180,7 @@ class NcclCommunicator(Communicator):
         return self._step(exchanges, plan)
 
     def close(self) -> None:
-        self._nccl = None  # of this end alone; see _connect
+        self._nccl = None  # drops this end's reference only; see _connect
 
     def _step(self, exchanges: Sequence[Exchange], plan: Callable[[Exchange], list[_Round]]) -> Step:
         if self._world_size == 1:
@@ -188,7 +190,7 @@ class NcclCommunicator(Communicator):
         return _Calls(tuple(calls), tuple(exchanges))
 
     def _copy(self, exchange: Exchange) -> list[_Call]:
-        """All that a collective of one rank is."""
+        """Returns the copy that a collective of one rank amounts to."""
         (source,), (target,) = exchange.sources, exchange.targets
         if _address(source) == _address(target) or not source.nbytes:
             return []
@@ -229,7 +231,7 @@ class NcclCommunicator(Communicator):
         return [_Round([call], self._average(exchange, op))] if count else []
 
     def _reduce_parts(self, exchange: Exchange, op: CollectiveOp, parts: Sequence[_Part]) -> list[_Round]:
-        """Each rank's part of the arrays to that rank, one reduction for each; the parts count the exchange's own elements."""
+        """Reduces each rank's part of the arrays to that rank, by one NCCL call each; parts are in elements of the exchange."""
         wire = _wire_dtype(exchange.dtype, op)
         scale = np.dtype(exchange.dtype).itemsize // wire.itemsize
         exchange = _viewed(exchange, wire)
@@ -238,13 +240,13 @@ class NcclCommunicator(Communicator):
         calls: list[_Call] = []
         for rank, (start, stop) in enumerate(parts):
             count, here = (stop - start) * scale, source + start * scale * wire.itemsize
-            if count:  # where a rank gets nothing, NCCL does not look at its target
+            if count:  # NCCL ignores the target on ranks other than the root
                 calls.append(partial(self._nccl.reduce, here, target if rank == self._rank else 0, count, *codes, rank, stream))
         mine_start, mine_stop = parts[self._rank]
         return [_Round(calls, self._average(exchange, op) if mine_stop > mine_start else [])] if calls else []
 
     def _average(self, exchange: Exchange, op: CollectiveOp) -> list[_Call]:
-        """From the sum: NCCL's own average multiplies by 1/W, which is not the same for every W."""
+        """Returns the division of the sum by W: NCCL's own average multiplies by 1/W, which differs for some W."""
         if op != "avg":
             return []
         target, stream = exchange.targets[self._rank], self._stream
@@ -268,12 +270,12 @@ class NcclCommunicator(Communicator):
         return self._combine(part, op, parts, staging_bytes) + self._all_gather(_viewed(spread, np.uint8))
 
     def _combine(self, exchange: Exchange, op: CollectiveOp, parts: Sequence[_Part], staging_bytes: int) -> list[_Round]:
-        """Each rank's part of the arrays to that rank, by the pieces of all."""
+        """Combines each rank's part of the arrays on that rank, from pieces that all ranks send."""
         source, target = exchange.sources[self._rank], exchange.targets[self._rank]
         address, itemsize = _address(source), source.itemsize
         size = max(staging_bytes // (self._world_size * itemsize) // _ALIGNED, 1) * _ALIGNED
         own_start, own_stop = parts[self._rank]
-        with self._stream:  # CuPy's pool gives memory again to the stream that had it
+        with self._stream:  # CuPy's pool reuses memory on the stream that it was allocated on
             pieces = cupy.empty(self._world_size * min(size, own_stop - own_start), source.dtype)
         stride = pieces.size // self._world_size
         rounds = []
@@ -317,7 +319,7 @@ class NcclCommunicator(Communicator):
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """A step. It holds the arrays whose addresses its calls have."""
+    """A step; `exchanges` keeps the arrays alive whose addresses its calls use."""
 
     calls: tuple[_Call, ...]
     exchanges: tuple[Exchange, ...]
@@ -328,7 +330,7 @@ class _Calls:
 
 
 def _merged(plans: Iterable[list[_Round]]) -> Iterator[_Call]:
-    """The rounds of all exchanges, with one NCCL call or group for each."""
+    """Yields the calls of all exchanges' rounds, with one NCCL call or group per round."""
     for rounds in zip_longest(*plans, fillvalue=_NOTHING):
         exchange = [call for one in rounds for call in one.exchange]
         if exchange:
@@ -343,13 +345,13 @@ def _group(calls: Sequence[_Call]) -> None:
         for call in calls:
             call()
     finally:
-        nccl.groupEnd()  # or the calls of later steps would be held back as well
+        nccl.groupEnd()  # an open group would hold back the calls of later steps too
 
 
 def _wire_dtype(dtype: Any, op: CollectiveOp) -> Any:
-    """What NCCL is told the elements are, or None where it does not reduce them as the contract wants.
+    """Returns the dtype to pass to NCCL, or None if NCCL's reduction does not meet the contract.
 
-    Its minimum and maximum of floating-point numbers leave NaN out (seen with 2.28.9), and it has neither complex numbers nor
+    NCCL's minimum and maximum of floating-point numbers ignore NaN (seen with 2.28.9), and it has neither complex numbers nor
     16-bit integers.
     """
     dtype = np.dtype(dtype)
@@ -368,7 +370,7 @@ def _codes(dtype: Any, op: CollectiveOp) -> tuple[int, int]:
 
 
 def _viewed(exchange: Exchange, dtype: Any) -> Exchange:
-    """The same memory as elements of another dtype that is as long or shorter."""
+    """Returns the exchange's memory as elements of another dtype, whose item size divides the old one."""
     dtype = np.dtype(dtype)
     scale = np.dtype(exchange.dtype).itemsize // dtype.itemsize
     return Exchange(
@@ -381,7 +383,7 @@ def _viewed(exchange: Exchange, dtype: Any) -> Exchange:
 
 
 def _consecutive(counts: Sequence[int]) -> list[_Part]:
-    """Where each rank's elements are in an array with those of all."""
+    """Returns where each rank's elements are in the concatenation of all."""
     return [(stop - count, stop) for count, stop in zip(counts, accumulate(counts), strict=True)]
 
 

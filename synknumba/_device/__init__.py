@@ -1,4 +1,4 @@
-"""The devices a rank can run on, made by kind when asked for, so that no driver is imported before."""
+"""The devices of ranks. Drivers are imported by `open_device`, so that the coordinator loads no GPU library."""
 
 from synknumba._device.base import Buffer as Buffer
 from synknumba._device.base import Device as Device
@@ -6,11 +6,9 @@ from synknumba._device.base import DeviceKernel as DeviceKernel
 from synknumba._device.base import Replay as Replay
 from synknumba._device.base import SliceSteps as SliceSteps
 from synknumba._device.base import Step as Step
-from synknumba._device.base import Three as Three
 from synknumba._device.base import Workspace as Workspace
 from synknumba._device.gpu_probe import DeviceReport as DeviceReport
 from synknumba._device.gpu_probe import cuda_is_initialised as cuda_is_initialised
-from synknumba._device.gpu_probe import import_problem as import_problem
 from synknumba._device.gpu_probe import probe as probe
 from synknumba._device.gpu_probe import probed as probed
 from synknumba._device.gpu_probe import usable_cores as usable_cores
@@ -18,16 +16,16 @@ from synknumba._types import DeviceKind
 
 
 def open_device(kind: DeviceKind, index: int) -> Device:
-    """The device of this process; to be called in a rank.
+    """Opens the device of this process, a rank.
 
     Args:
         kind: "cuda" or "cpu".
-        index: which GPU; of no meaning on the CPU.
+        index: the GPU's index; ignored for "cpu".
     """
     if kind == "cuda":
-        from synknumba._device.cuda import CudaDevice  # drivers are imported when asked for
+        from synknumba._device.cuda import CudaDevice
 
         return CudaDevice(index)
-    from synknumba._device.cpu import CpuDevice  # drivers are imported when asked for
+    from synknumba._device.cpu import CpuDevice
 
     return CpuDevice()

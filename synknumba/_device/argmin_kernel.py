@@ -1,27 +1,26 @@
-"""The best row by kernels: "argmin" and "argmax" where NumPy cannot reach.
+"""Kernels of "argmin" and "argmax", for devices whose memory NumPy cannot reach.
 
-    scores (n, m) ── search ──> one candidate of each block (B, m) ── settle ──> the best so far (m), and its row
+    scores (n, m) ── search ──> one candidate per block (B, m) ── settle ──> the best so far (m), and its row
 
-A candidate is a value and its row. Of two, the one whose value is less (or greater) is the better; NaN is better than any
-number, as in NumPy; of equals the one with the lower row. So it does not matter in which order candidates meet. Row −1 stands
-for none.
+A candidate is a value and its row. The lesser (or greater) value is the better; NaN is better than any number, as in NumPy;
+between equal values the lower row is better. So the order of comparisons does not matter. Row −1 means no candidate.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-THREADS = 256  # of a block
-MOST_BLOCKS = 256  # that search a column: as many candidates as a block has threads
-MOST_COLUMNS = 65_535  # at once, which is the largest second axis of a grid
+THREADS = 256  # per block
+MOST_BLOCKS = 256  # per column: `settle` has a thread for each candidate
+MOST_COLUMNS = 65_535  # blocks along the second axis, by CUDA's limit
 
 
 def search_grid(rows: int, columns: int) -> tuple[int, int, int]:
-    """The blocks of `search`, and along the second axis alone of `settle`."""
+    """Returns the grid of `search`; `settle` has the same with one block along the first axis."""
     return max(1, min(-(-rows // THREADS), MOST_BLOCKS)), max(1, min(columns, MOST_COLUMNS)), 1
 
 
 def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable[..., None]]:
-    """`search` and `settle` for values of a dtype; plain functions in Numba's CUDA dialect."""
+    """Returns `search` and `settle` for values of a dtype, plain functions in Numba's CUDA dialect."""
     from numba import cuda, from_dtype, int64  # not when synknumba is imported
 
     value_type = from_dtype(dtype)
@@ -29,7 +28,7 @@ def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable
 
     @cuda.jit(device=True)
     def meet(values: Any, rows: Any, here: int, there: int) -> None:
-        """The better of two candidates stays here."""
+        """Stores the better of two candidates at `here`."""
         if rows[there] >= 0:
             value, other = values[here], values[there]
             first = not is_better(value, other) and rows[there] < rows[here]
@@ -37,14 +36,14 @@ def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable
                 values[here], rows[here] = other, rows[there]
 
     def search(scores: Any, first: int, values: Any, rows: Any) -> None:
-        """Block b's candidate of column j to values[b, j] and rows[b, j]; row i of the scores is row first + i."""
+        """Writes block b's candidate of column j to values[b, j] and rows[b, j]; scores[i] is row first + i."""
         best_values = cuda.shared.array(256, value_type)
         best_rows = cuda.shared.array(256, int64)
         thread = cuda.threadIdx.x
         for j in range(cuda.blockIdx.y, scores.shape[1], cuda.gridDim.y):
             value, row = scores[0, j], -1
             for i in range(cuda.grid(1), scores.shape[0], cuda.gridsize(1)):
-                if row < 0 or is_better(scores[i, j], value):  # rows rise, so of equals the first stays
+                if row < 0 or is_better(scores[i, j], value):  # rows ascend, so the first of equal values stays
                     value, row = scores[i, j], i
             best_values[thread], best_rows[thread] = value, row
             cuda.syncthreads()
@@ -60,7 +59,7 @@ def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable
             cuda.syncthreads()
 
     def settle(found_values: Any, found_rows: Any, values: Any, rows: Any) -> None:
-        """The best of the candidates, and of what is in values[j] and rows[j], to there."""
+        """Merges the best of the candidates of column j into values[j] and rows[j]."""
         best_values = cuda.shared.array(256, value_type)
         best_rows = cuda.shared.array(256, int64)
         thread = cuda.threadIdx.x
@@ -76,7 +75,7 @@ def locating_kernels(op: str, dtype: Any) -> tuple[Callable[..., None], Callable
                 cuda.syncthreads()
                 step //= 2
             if thread == 0 and best_rows[0] >= 0 and (rows[j] < 0 or is_better(best_values[0], values[j])):
-                values[j], rows[j] = best_values[0], best_rows[0]  # slices follow one another: of equals the earlier stays
+                values[j], rows[j] = best_values[0], best_rows[0]  # slices run in order, so the earlier of equal values stays
             cuda.syncthreads()
 
     return search, settle

@@ -1,19 +1,20 @@
-"""What a device is: the contract between the executor, which knows programs, and a driver, which knows memory and launches.
+"""The device contract, between the executor, which knows programs, and a driver, which knows memory and launches.
 
-A rank has one device. The executor asks it for buffers, prepares steps (callables without arguments) once, and runs the
-steps at every call. A driver
+A rank has one device. The executor requests buffers and prepares steps (callables without arguments) once, and runs the steps
+at every call. A driver
 
-- *must* give every kernel argument an array that it can launch with, and bring results back to host memory by `store`;
-- *should* do nothing at all in `load` where the kernel can work on the host rows directly;
+- *must* provide an array that it can launch with for every kernel argument, and copy results to host memory in `store`;
+- *should* have no `load` where the kernel can work on the host rows directly;
 - *may* keep the storage of a slot between calls and between slices: buffers of one slot are never in use at the same time.
 
-Drivers are final, override the abstract methods only, and document nothing that the contract says already.
+Drivers are final, override abstract methods only, and do not repeat the contract's documentation.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -33,12 +34,12 @@ Three: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """An array that kernels take, and what moves it.
+    """A kernel argument, and the steps that copy it from and to the host.
 
     Attributes:
-        array: on the device; on the CPU it may be the host rows themselves.
-        load: brings the host's rows in; None where there is nothing to do.
-        store: brings the array back to the host; None where there is nothing to do.
+        array: array on the device; on the CPU it may be the host rows themselves.
+        load: copies the host's rows to the array; None if there is nothing to copy.
+        store: copies the array to the host; None if there is nothing to copy.
     """
 
     array: Any
@@ -48,12 +49,12 @@ class Buffer:
 
 @dataclass(slots=True)
 class SliceSteps:
-    """What one slice takes, in three parts that a device may run beside those of other slices.
+    """The steps of one slice, in three parts that a device may overlap with those of other slices.
 
     Attributes:
-        loads: bring in what the work reads.
-        work: on this device alone.
-        stores: bring out what the work has written.
+        loads: copies to the device.
+        work: launches and copies on the device.
+        stores: copies to the host.
     """
 
     loads: list[Step] = field(default_factory=list)
@@ -65,54 +66,54 @@ class Workspace(ABC):
     """The device memory of one program, by slot.
 
     Attributes:
-        turns: how many buffers an argument should have whose slices follow one another: slice k uses that of k % turns.
-        replaced: how often a slot's memory was replaced by more; arrays made before hold the old one.
+        turns: buffers of each sliced argument; slice k uses buffer k % turns.
+        replaced: how often a slot's memory was replaced by a larger one; arrays made before still hold the old one.
     """
 
     turns: int = 1
     replaced: int = 0
 
     def in_order(self, slices: Sequence[SliceSteps]) -> list[Step]:
-        """The steps of all slices as they are to be run. By default one slice after the other."""
+        """Returns the steps of all slices in the order to run them; by default one slice after the other."""
         return [step for one in slices for step in (*one.loads, *one.work, *one.stores)]
 
     @abstractmethod
     def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
-        """Rows of a host array, in order and C-contiguous.
+        """Returns a buffer of rows of a host array, in order and C-contiguous.
 
         Args:
-            slot: who asks; storage of the same slot is shared.
+            slot: key of the storage; buffers of one slot share it.
             host: array in a segment; `rows` select along axis 0.
-            rows: at least one; a `Listed` selection is read again at each load.
-            writable: whether the kernel may write; then `store` puts the rows back. Otherwise the array must refuse writes
+            rows: at least one row; a `Listed` selection is read again at each load.
+            writable: whether the kernel may write; if so, `store` copies the rows back. If not, the array must refuse writes
                 where it is the host's own memory.
         """
 
     @abstractmethod
     def held_rows(self, slot: object, array: Any, rows: Rows, *, writable: bool) -> Buffer:
-        """Rows of an array that lives on the device, in order and C-contiguous; otherwise as `rows`."""
+        """Returns a buffer of rows of a device array, in order and C-contiguous; otherwise like `rows`."""
 
     def expect(self, host: Array, rows: Rows) -> None:
-        """Tells that `rows` will be asked for, perhaps in several parts. By default nothing is done."""
+        """Announces that `rows` will be requested, perhaps in several parts; by default does nothing."""
 
     @abstractmethod
     def whole(self, slot: object, host: Array) -> Buffer:
-        """All of a host array, read-only where it is the host's own memory."""
+        """Returns a buffer of a whole host array, read-only where it is the host's own memory."""
 
     @abstractmethod
     def output(self, slot: object, host: Array) -> Buffer:
-        """An array to be written by a kernel, of the shape and dtype of `host`, where `store` puts it.
+        """Returns a buffer for a kernel to write, with the shape and dtype of `host`, the target of `store`.
 
-        Where the slot is None its memory is shared with nobody, and lives as long as the array.
+        With slot None its memory is not shared, and lives as long as the array.
         """
 
     @abstractmethod
     def scratch(self, slot: object, dtype: Any, shape: Shape) -> Any:
-        """An array with no counterpart on the host, uninitialised."""
+        """Returns an uninitialised array that has no counterpart on the host."""
 
     @abstractmethod
     def storage(self, slot: object) -> object:
-        """What is behind the arrays of a slot now, to be told from what was there before; None if there is nothing."""
+        """Returns the object that holds a slot's memory, by whose identity a replacement shows; None if there is none."""
 
     @abstractmethod
     def close(self) -> None:
@@ -120,31 +121,31 @@ class Workspace(ABC):
 
 
 class DeviceKernel(ABC):
-    """A kernel made ready for a device; compiled for each new signature at `bind`."""
+    """A kernel of a device, compiled for each new signature at `bind` or at the first launch."""
 
     @abstractmethod
     def bind(self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
-        """A step that launches; it need not wait for the launch to end.
+        """Returns a step that launches the kernel; it need not wait for the launch to end.
 
         Args:
             grid: blocks along each axis.
             block: threads of a block along each axis.
-            smem_bytes: dynamic smem of a block.
-            args: `convert`ed arguments. The step launches with what is in the list when it is run.
+            smem_bytes: dynamic shared memory of a block, in bytes.
+            args: arguments from `convert`. The step reads the list each time it is run.
             changing: positions of scalars that may be replaced by others of the same types.
         """
 
     def convert(self, arg: Any) -> Any:
-        """An argument as the launch takes it fastest. By default the argument itself."""
+        """Returns an argument in the form that launches fastest; by default the argument itself."""
         return arg
 
 
 class Replay(ABC):
-    """Steps that were recorded, to be repeated as one.
+    """Recorded steps, repeated by one launch.
 
     Attributes:
-        relaunch: address of the `_serving.Relaunch` that compiled code repeats them by; 0 where there is none.
-        scalars: where they are to be written by whoever launches; None where that is not known, or not before `renew`.
+        relaunch: address of the `_wire.relaunch.Relaunch` by which compiled code launches them; 0 if there is none.
+        scalars: addresses of the scalars' values, for whoever launches; None if unknown, also before the first `renew`.
     """
 
     relaunch: int = 0
@@ -152,87 +153,92 @@ class Replay(ABC):
 
     @abstractmethod
     def __call__(self) -> None:
-        """Repeats the steps and waits for their end."""
+        """Launches the steps and waits for their end."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Waits for the end of what was launched."""
+        """Waits for the end of the last launch."""
 
     @abstractmethod
     def renew(self) -> bool:
-        """Has launches use the scalars that are in their argument lists now; whether that can be done."""
+        """Updates the launches' scalars from their argument lists. Returns False if that is not possible."""
 
     @abstractmethod
     def close(self) -> None:
-        """Frees what was recorded; idempotent."""
+        """Frees the recording; idempotent."""
 
 
 class Device(ABC):
-    """One GPU, or one core, and its memory. Made in a rank, after the fork."""
+    """One GPU, or one core, and its memory; made in a rank, after the fork.
+
+    Attributes:
+        stream: the stream of all steps; None if the device has no streams.
+        when_moved: called with a segment's id before its memory is page-locked anew; recordings that use it are then invalid.
+    """
 
     kind: DeviceKind
-    stream: Any = None  # what steps are put on, where there is such a thing
-    when_moved: Callable[[int], None] | None = None  # called with a segment's id: what is recorded with it is void
+    stream: Any = None
+    when_moved: Callable[[int], None] | None = None
 
     @abstractmethod
     def workspace(self, *, sliced: bool = False) -> Workspace:
-        """Memory for one program; `sliced` where its slices may run beside each other."""
+        """Returns the memory of one program; `sliced` if its slices may overlap."""
 
     def on_stream(self, step: Step) -> Step:
-        """A step of somebody else's that does nothing but put work on the device's stream, as one that can be recorded."""
+        """Marks a step of a communicator, which only puts work on the device's stream, as one that can be recorded."""
         return step
 
     def record(self, steps: Sequence[Step]) -> Replay | None:
-        """Steps that were run before, recorded without being run; None where that is not possible, or of no use."""
+        """Records steps that were run before, without running them; None if that is impossible or of no use."""
         return None
 
     @abstractmethod
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
-        """A Numba CUDA kernel, given as a plain Python function and the options of `cuda.jit`."""
+        """Returns the kernel of a plain Python function in Numba's CUDA dialect, with the options of `cuda.jit`."""
 
     @abstractmethod
     def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
-        """A step that sets every element.
+        """Returns a step that sets every element.
 
         Args:
-            array: of the device.
-            value: a NumPy scalar of its dtype.
-            private: only the steps that this one is recorded with write the array.
+            array: device array.
+            value: NumPy scalar of the array's dtype.
+            private: whether only the steps recorded with this one write the array.
         """
 
     @abstractmethod
     def memory(self, nbytes: int) -> Any:
-        """Memory of its own on the device, for `view`; freed with its last reference."""
+        """Allocates device memory, for `view`; freed with its last reference."""
 
     @abstractmethod
     def view(self, memory: Any, offset: int, dtype: Any, shape: Shape) -> Any:
-        """An array at `offset` bytes of `memory`, writable, as kernels and Python functions take it."""
+        """Returns a writable array at `offset` bytes of `memory`, for kernels and Python functions."""
 
     def read_only(self, array: Any) -> Any:
-        """The array, refusing writes where the device can; by default the array itself."""
+        """Returns the array, read-only if the device has that; by default the array itself."""
         return array
 
     @abstractmethod
     def copy(self, target: Any, source: Any) -> Step:
-        """A step that copies one array of the device to another of the same shape and dtype; both C-contiguous."""
+        """Returns a step that copies a device array to another of the same shape and dtype; both C-contiguous."""
 
     @abstractmethod
     def upload(self, target: Any, host: Array) -> Step:
-        """A step that copies an array of the host to one of the device, both C-contiguous."""
+        """Returns a step that copies a host array to a device array, both C-contiguous."""
 
     @abstractmethod
     def download(self, host: Array, source: Any) -> Step:
-        """A step that copies an array of the device to one of the host, both C-contiguous; `synchronize` waits for it."""
+        """Returns a step that copies a device array to a host array, both C-contiguous; `synchronize` waits for it."""
 
     @abstractmethod
     def accumulate(self, op: Op, target: Any, source: Any, weight: int = 1) -> Step:
-        """A step that puts one array of the device into another: target ← target op source.
+        """Returns a step that accumulates a device array into another: target ← target op source.
 
-        As `_reduction.accumulate`, so a None accumulates as "sum", and "mean" as target + weight · source.
+        Like `_ops.reduction.accumulate`: None accumulates as "sum", and "mean" as target + weight · source.
         """
 
     def fold(self, op: UserOp, target: Any, source: Any) -> Step:
-        """As `accumulate`, with an op of the user's, by a kernel of the device."""
+        """Like `accumulate` with a user's op, by a kernel of the device."""
         kernel = self._folds.get(op)
         if kernel is None:
             kernel = self._folds[op] = self.kernel(fold_kernel(op), {})
@@ -241,87 +247,88 @@ class Device(ABC):
         return kernel.bind(*size, 0, [kernel.convert(array) for array in arrays], ())
 
     def locate(self, op: Op, values: Any, rows: Any, scores: Any, first: int) -> Sequence[Step]:
-        """Steps that put the best of some rows into the best so far, as `_reduction.locate`.
+        """Returns steps that merge the best of some rows into the best so far, like `_ops.reduction.locate`.
 
-        By default by two kernels of the device.
+        By default they launch two kernels of the device.
 
         Args:
             op: "argmin" or "argmax".
-            values: of the device, shape (m,).
-            rows: of the device, int64, shape (m,).
-            scores: of the device, shape (n, m), at least one row.
-            first: the row that scores[0] is of.
+            values: best scores so far: device array, shape (m,).
+            rows: their rows: device array, int64, shape (m,).
+            scores: device array, shape (n, m), n ≥ 1.
+            first: row number of scores[0].
         """
         dtype, (count, columns) = values.dtype, scores.shape
         if not columns:
             return []
-        search, settle = map(self._locating.get, [(op, dtype, 0), (op, dtype, 1)])
-        if search is None or settle is None:
-            search, settle = (self.kernel(one, {}) for one in locating_kernels(str(op), dtype))
-            self._locating.update({(op, dtype, 0): search, (op, dtype, 1): settle})
+        if (op, dtype) not in self._locating:
+            search, settle = locating_kernels(str(op), dtype)
+            self._locating[op, dtype] = self.kernel(search, {}), self.kernel(settle, {})
+        search_kernel, settle_kernel = self._locating[op, dtype]
         grid = search_grid(count, columns)
         shape = grid[0], columns
         found = self.view(self.memory(grid[0] * columns * dtype.itemsize), 0, dtype, shape)
         found_rows = self.view(self.memory(grid[0] * columns * 8), 0, np.dtype(np.int64), shape)
-        searching = [search.convert(one) for one in (scores, first, found, found_rows)]
-        settling = [settle.convert(one) for one in (found, found_rows, values, rows)]
+        searching = [search_kernel.convert(one) for one in (scores, first, found, found_rows)]
+        settling = [settle_kernel.convert(one) for one in (found, found_rows, values, rows)]
         block = LOCATING_THREADS, 1, 1
-        return [search.bind(grid, block, 0, searching, ()), settle.bind((1, *grid[1:]), block, 0, settling, ())]
+        return [
+            search_kernel.bind(grid, block, 0, searching, ()),
+            settle_kernel.bind((1, *grid[1:]), block, 0, settling, ()),
+        ]
 
-    @property
-    def _locating(self) -> dict[tuple[Any, ...], DeviceKernel]:
-        """The kernels of `locate` that were used before, by op, dtype and which of the two."""
-        kept: dict[tuple[Any, ...], DeviceKernel] = self.__dict__.setdefault("_kept_locating", {})
-        return kept
+    @cached_property
+    def _locating(self) -> dict[tuple[Op, Any], tuple[DeviceKernel, DeviceKernel]]:
+        """Kernels of `locate`, by op and dtype."""
+        return {}
 
-    @property
+    @cached_property
     def _folds(self) -> "WeakKeyDictionary[UserOp, DeviceKernel]":
-        """The kernels of ops that were used before."""
-        kept: WeakKeyDictionary[UserOp, DeviceKernel] = self.__dict__.setdefault("_kept_folds", WeakKeyDictionary())
-        return kept
+        """Kernels of `fold`."""
+        return WeakKeyDictionary()
 
     @abstractmethod
     def divide(self, target: Any, divisor: int) -> Step:
-        """A step that divides an array of floating-point or complex numbers."""
+        """Returns a step that divides an array of floating-point or complex numbers in place."""
 
     @abstractmethod
     def to_host(self, value: Any) -> Array:
-        """A NumPy array or scalar array of what a kernel or a function made; waits for it."""
+        """Copies a result of a kernel or function to a NumPy array, 0-d for a scalar; waits for it."""
 
     def leaf(self, value: Any) -> Any:
-        """What a function returned as an array that tells its dtype and shape; for `put`. By default as `to_host`."""
+        """Returns a function's result as an array with dtype and shape, for `put`; by default like `to_host`."""
         return self.to_host(value)
 
     def put(self, host: Array, leaf: Any) -> None:
-        """Copies a leaf to an array of the host, which has it when the device has been waited for."""
+        """Copies a leaf to a host array; complete after `synchronize`."""
         host[...] = leaf
 
     @abstractmethod
     def scope(self) -> AbstractContextManager[object]:
-        """What Python functions run in, so that their work goes to the device's stream."""
+        """Returns the context that Python functions run in, so that their work goes to the device's stream."""
 
     @abstractmethod
     def synchronize(self) -> None:
         """Waits for all steps so far."""
 
     def memory_use(self) -> tuple[int | None, int | None]:
-        """Bytes of the device that this rank has taken, and that are free; by default None, as it is the host's memory."""
+        """Returns the device bytes that this rank has allocated and that are free; None where memory is the host's."""
         return None, None
 
     def recover(self) -> bool:
-        """After an exception: waits for what is under way, and says whether the device can still be used."""
+        """Waits for pending work after an exception. Returns whether the device is still usable."""
         self.synchronize()
         return True
 
     def explain(self, error: BaseException) -> str:
-        """What else is to be told of an exception, as how much memory is free; empty by default."""
+        """Returns text to add to an exception's message, such as the free memory; empty by default."""
         return ""
 
     def attach(self, segment: Segment, *, whole: bool = False) -> None:
-        """Called when a segment is mapped; a driver may page-lock it: now, if the `whole` is going to be used."""
+        """Called when a segment is mapped; a driver may page-lock it, at once if the `whole` will be used."""
 
     def detach(self, segment: Segment) -> None:
-        """Called before a segment is let go. By default nothing is done."""
+        """Called before a segment is unmapped; by default does nothing."""
 
     @abstractmethod
     def close(self) -> None:

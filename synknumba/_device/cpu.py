@@ -1,4 +1,4 @@
-"""The CPU device: one core, whose memory is the host's. Ranks work on views of the segments; nothing is copied."""
+"""The CPU device: one core, which works on views of the host's segments without copies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -28,7 +28,7 @@ class CpuWorkspace(Workspace):
     def rows(self, slot: object, host: Array, rows: Rows, *, writable: bool) -> Buffer:
         if isinstance(rows, Range):
             view = host[rows.as_slice()]
-            if rows.step == 1:  # the rows themselves
+            if rows.step == 1:  # a view of the segment
                 return Buffer(view if writable else _read_only(view))
             buffer = self.scratch(slot, host.dtype, view.shape)
             load: Step = partial(np.copyto, buffer, view)

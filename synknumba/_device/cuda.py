@@ -1,16 +1,15 @@
-"""The CUDA device: one GPU, or a share of one. CuPy owns the memory and the streams, Numba compiles and launches.
+"""The CUDA device: one GPU, or a share of one. CuPy owns memory and streams; a compiler makes and launches kernels.
 
-    host rows (page-locked segment) ──copy──> CuPy array ──as Numba array──> kernel ──> CuPy array ──copy──> host
+    host rows (page-locked segment) ──copy──> CuPy array ──convert──> kernel ──> CuPy array ──copy──> host
 
 All steps of a program without slices go to one stream in the order in which they are run, so a buffer may be filled again
-while the launch before is still under way. What is repeated is recorded, and then launched as one.
+while the previous launch is still running. Repeated steps are recorded as a CUDA graph, and then launched as one.
 """
 
 import contextlib
 import ctypes
 import os
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, final
@@ -18,17 +17,17 @@ from typing import Any, final
 import cupy
 import numpy as np
 from cupy.cuda import runtime
-from numba import cuda
 
-from synknumba._device import cuda_cache
 from synknumba._device.base import Device, DeviceKernel, Replay, Step, Workspace
+from synknumba._device.compilers import find_compiler
+from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_code import Mailbox, add_weighted, divide
 from synknumba._device.cuda_graph import record
-from synknumba._device.cuda_launch import CudaKernel, as_numba
-from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, RecordArray, Streams, typed
+from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, Streams, typed
 from synknumba._device.cuda_steps import (
     DEVICE_TO_DEVICE,
     DEVICE_TO_HOST,
+    CudaKernel,
     Fill,
     OnStream,
     address_of,
@@ -52,18 +51,17 @@ class CudaDevice(Device):
     def __init__(self, index: int) -> None:
         index = _only(index)
         context = threading.Thread(target=_make_context, args=(index,))
-        context.start()  # the driver takes as long as the imports, and needs no Python
+        context.start()  # takes as long as the imports, and needs no Python
         problem = import_problem()
         context.join()
         if problem is not None:
             raise DeviceError(problem)
-        _quieten_numba()
         self._cupy_device = cupy.cuda.Device(index)
         self._cupy_device.use()
-        cuda.select_device(index)
+        self._compiler = find_compiler()(index)
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self._streams = Streams(self.stream)
-        self._numba_stream = cuda.external_stream(self.stream.ptr)
+        self._launch_stream = self._compiler.stream(self.stream.ptr)
         self._locked = LockedMemory(self._before_relocking)
         self._box = Mailbox()
 
@@ -77,9 +75,7 @@ class CudaDevice(Device):
         return record(steps, self.stream, self._box)
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
-        dispatcher = cuda.jit(**options)(function)
-        cuda_cache.attach(dispatcher)
-        return CudaKernel(dispatcher, self._numba_stream, debug=bool(options.get("debug")))
+        return CudaKernel(self._compiler.kernel(function, options, self._launch_stream))
 
     def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
         if not any(np.asarray(value).tobytes()) or isinstance(array, RecordArray):
@@ -123,8 +119,7 @@ class CudaDevice(Device):
             host: Array = value.get()
             return host
         if hasattr(value, "__cuda_array_interface__"):
-            copied: Array = as_numba(value).copy_to_host()
-            return copied
+            return self._compiler.to_host(value)
         return np.asarray(value)
 
     def leaf(self, value: Any) -> Any:
@@ -134,7 +129,7 @@ class CudaDevice(Device):
         if isinstance(leaf, np.ndarray):
             host[...] = leaf
         elif leaf.nbytes:
-            packed = cupy.ascontiguousarray(leaf)  # freed memory is used again by what comes later on the same stream
+            packed = cupy.ascontiguousarray(leaf)  # freed memory is reused only later on the same stream
             runtime.memcpyAsync(host.ctypes.data, address_of(packed), packed.nbytes, DEVICE_TO_HOST, self.stream.ptr)
 
     def scope(self) -> AbstractContextManager[object]:
@@ -151,7 +146,7 @@ class CudaDevice(Device):
         with contextlib.suppress(runtime.CUDARuntimeError):
             self._streams.synchronize()
             return True
-        # An error that stays, such as an illegal address: the context is lost, and with it the process.
+        # A sticky error, such as an illegal address: the context is lost, and the process with it.
         with contextlib.suppress(runtime.CUDARuntimeError):
             runtime.deviceSynchronize()
             return True
@@ -171,7 +166,7 @@ class CudaDevice(Device):
         self._locked.add(segment.id, segment.array(np.uint8, (segment.size,)), whole=whole)
 
     def detach(self, segment: Segment) -> None:
-        with contextlib.suppress(runtime.CUDARuntimeError):  # of a kernel that has made the context useless
+        with contextlib.suppress(runtime.CUDARuntimeError):  # a kernel may have destroyed the context
             self._streams.synchronize()
             self._locked.remove(segment.array(np.uint8, (segment.size,)))
 
@@ -187,24 +182,19 @@ class CudaDevice(Device):
 
 
 def _only(index: int) -> int:
-    """Hides all other GPUs from this process, which the driver then need not set up; the index of the one that is left."""
+    """Hides all other GPUs, so that the driver does not set them up. Returns the index of the remaining one."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = None if visible is None else visible.split(",")
-    if names is not None and index >= len(names):  # the driver will say so
+    if names is not None and index >= len(names):  # the driver reports it
         return index
     os.environ["CUDA_VISIBLE_DEVICES"] = str(index) if names is None else names[index].strip()
     return 0
 
 
 def _make_context(index: int) -> None:
-    """Makes the context that CuPy and Numba find and share later; whatever goes wrong, they will tell."""
+    """Creates the primary context, which CuPy and the compiler then share; errors are left for them to report."""
     with contextlib.suppress(OSError):
         driver = ctypes.CDLL("libcuda.so.1")
         device, context = ctypes.c_int(), ctypes.c_void_p()
         if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), index) == 0:
             driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-
-
-def _quieten_numba() -> None:
-    """Grids are the user's business, and small ones are not worth a warning on every rank."""
-    warnings.filterwarnings("ignore", message=".*Grid size.*", category=Warning)

@@ -1,10 +1,9 @@
-"""The device's own kernels: rows that lie apart, results of slices, small results for the host.
+"""The CUDA device's own kernels: gather and scatter of rows, accumulation of slices, small results for the host.
 
-They are compiled by CuPy when they are used first, and kept on disk by it.
+CuPy compiles them on first use and caches them on disk.
 
-Rows are moved word by word, in words as long as a row's length and the addresses allow. The host's rows are read where they
-lie, page-locked, at nearly the speed of a copy (49 of 55 GB/s on an H100, rows of 3 KB); gathering them on the host first takes
-8 to 22 times as long.
+Rows are moved in words, as long as a row's length and the addresses allow. Page-locked host rows are read in place, at nearly
+the speed of a copy (49 of 55 GB/s on an H100, rows of 3 KB); gathering them on the host first takes 8 to 22 times as long.
 """
 
 from collections.abc import Sequence
@@ -17,11 +16,12 @@ import numpy as np
 
 from synknumba._device.cuda_steps import OnStream, StoreToHost, keeping
 from synknumba._ops.rows import Range, Rows
+from synknumba._types import Array
 
-MAILED_WORDS = 128  # of 4 bytes; more are published
+MAILED_WORDS = 128  # results of at most so many 4-byte words are mailed, larger ones published
 
 _THREADS = 512
-_BLOCKS_PER_MULTIPROCESSOR = 2  # more do not move more
+_BLOCKS_PER_MULTIPROCESSOR = 2  # more blocks move no more bytes a second
 
 _WORDS = {16: "uint4", 8: "unsigned long long", 4: "unsigned int", 2: "unsigned short", 1: "unsigned char"}
 _SOURCE = (
@@ -79,12 +79,12 @@ extern "C" __global__ void mail(const unsigned int* const* table, int words, vol
 
 
 class Copy(NamedTuple):
-    """A small array for the host.
+    """A copy of a small array to the host.
 
     Attributes:
-        target: address on the host, page-locked.
-        source: address on the device.
-        nbytes: of it.
+        target: host address, page-locked.
+        source: device address.
+        nbytes: size in bytes.
     """
 
     target: int
@@ -93,11 +93,12 @@ class Copy(NamedTuple):
 
 
 class Mailbox:
-    """Page-locked words by which the device tells that it has finished; see `_serving`.
+    """Page-locked words by which the device signals that it has finished; see `_wire.relaunch`.
 
     Attributes:
-        address: of the first word.
-        nowhere: address of 4 bytes that nobody reads.
+        words: the words, int64, shape (MAILED_WORDS,).
+        address: address of the first word.
+        nowhere: address of 4 bytes that are never read: the target of a word that carries no result.
     """
 
     def __init__(self) -> None:
@@ -109,7 +110,7 @@ class Mailbox:
         self.nowhere: int = self._nowhere.ctypes.data
 
 
-# Not fused: a product is rounded before it is added, as NumPy does it.
+# Without fused multiply-add: NumPy rounds the product before it adds.
 _ADD_WEIGHTED = cupy.ElementwiseKernel(
     "S source, T weight", "T target", "target += T(source) * weight", "synknumba_add_weighted", options=("--fmad=false",)
 )
@@ -132,16 +133,16 @@ def _blocks(work: int) -> int:
 
 
 def move_rows(table: int, row_bytes: int, rows: Rows, together: Any, stream: Any, *, back: bool, keeps: Any = None) -> OnStream:
-    """A step that gathers rows, or puts them back.
+    """Returns a step that gathers rows of a table, or scatters them back.
 
     Args:
         table: address of the first row, on the device or page-locked on the host.
-        row_bytes: of one row.
-        rows: which; a list of them is read by the device when the step is run, so it is page-locked too.
-        together: device array for the rows.
-        stream: CuPy's.
-        back: put them back.
-        keeps: what must live as long as the step.
+        row_bytes: bytes of one row.
+        rows: row selection; the device reads a list when the step is run, so it must be page-locked too.
+        together: device array of the gathered rows.
+        stream: CuPy's stream.
+        back: scatter instead of gather.
+        keeps: object that must live as long as the step.
     """
     size = gcd(row_bytes, table, together.data.ptr, 16)
     words = row_bytes // size
@@ -166,37 +167,30 @@ def _launch(stream: Any, kernel: Any, sizes: tuple[int, int], args: tuple[Any, .
 
 
 def publish(copies: Sequence[Copy], box: Mailbox, stream: Any) -> OnStream:
-    """A step that copies small arrays to page-locked memory, and then says so in the first word of the mailbox."""
-    table = _on_device(np.array(copies, np.int64).reshape(-1, 3))
+    """Returns a step that copies small arrays to page-locked memory, then signals it in the first word of the mailbox."""
     largest = max((copy.nbytes for copy in copies), default=0)
-    args = (table, np.int32(len(copies)), np.int64(box.address))
-    return keeping(OnStream(_launch, stream, _module().get_function("publish"), (1, _few(largest // 8)), args), table)
+    return _to_box("publish", np.array(copies, np.int64).reshape(-1, 3), largest // 8, box, stream)
 
 
 def mail(sources: Sequence[int], box: Mailbox, stream: Any) -> OnStream:
-    """A step that writes 4 bytes from each of these addresses to the mailbox."""
-    table = _on_device(np.array(sources, np.int64))
-    args = (table, np.int32(len(sources)), np.int64(box.address))
-    return keeping(OnStream(_launch, stream, _module().get_function("mail"), (1, _few(len(sources))), args), table)
+    """Returns a step that writes 4 bytes from each device address to the mailbox."""
+    return _to_box("mail", np.array(sources, np.int64), len(sources), box, stream)
 
 
-def _on_device(table: Any) -> Any:
-    """The table, there before any stream reads it."""
-    made = cupy.asarray(table)
-    cupy.cuda.Device().synchronize()
-    return made
-
-
-def _few(work: int) -> int:
-    """Threads of one block: warps, as few as will do, since a block starts the sooner the fewer it has."""
-    return min(max(-(-work // 32), 1) * 32, _THREADS)
+def _to_box(name: str, rows: Array, work: int, box: Mailbox, stream: Any) -> OnStream:
+    """Returns a step that launches one block of a kernel that reads a table on the device and writes to the mailbox."""
+    table = cupy.asarray(rows)
+    cupy.cuda.Device().synchronize()  # any stream may read the table from now on
+    threads = min(max(-(-work // 32), 1) * 32, _THREADS)  # fewer warps start sooner
+    args = (table, np.int32(len(rows)), np.int64(box.address))
+    return keeping(OnStream(_launch, stream, _module().get_function(name), (1, threads), args), table)
 
 
 def add_weighted(target: Any, source: Any, weight: int) -> None:
-    """Target ← target + weight · source, in the target's dtype."""
+    """Computes target ← target + weight · source, in the target's dtype."""
     _ADD_WEIGHTED(source, target.dtype.type(weight), target)
 
 
 def divide(target: Any, divisor: int) -> None:
-    """Target ← target / divisor, in the target's dtype."""
+    """Computes target ← target / divisor, in the target's dtype."""
     _DIVIDE(target.dtype.type(divisor), target)

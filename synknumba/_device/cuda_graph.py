@@ -1,15 +1,14 @@
-"""Steps recorded as a CUDA graph: one launch instead of one for every copy and kernel.
+"""Steps recorded as a CUDA graph: one launch in place of one for every copy and kernel.
 
     steps ──capture──> graph ──instantiate──> executable ──launch──> wait for the mailbox, or for the stream
 
-Small results are not copied by copies, which take the copy engine 7 µs, but by one kernel, which writes them to page-locked
-memory, on which the host spins: the smallest to the mailbox itself, others where they belong. Behind it, when nobody waits any
-more, outputs are filled for the next run, where nobody else writes to them.
+Small results are written to page-locked memory by one kernel, since a copy takes the copy engine 7 µs; the host spins on the
+mailbox. The smallest results are written to the mailbox itself, others to their targets. After that, when the host no longer
+waits, private outputs are filled for the next run.
 
-Scalars of a kernel are parameters of its node. Other ones are written into the node: 1 µs, where a launch by Numba takes 12 to
-46. Which of the node's parameters a scalar has become is found out by capturing a launch with another scalar and comparing: so
-it does not matter how a compiler lays out its kernels' parameters. What is not found there is not replaced, and the
-steps are run one by one.
+Scalars of a kernel are parameters of its node. Changed scalars are written into the node, which takes 1 µs, where a launch by
+Numba takes 12 to 46. The node's parameter of a scalar is found by capturing a launch with another value and comparing, so it
+does not matter how a compiler lays out its kernels' parameters. If a parameter is not found, the steps are run one by one.
 """
 
 import ctypes
@@ -25,19 +24,24 @@ from cupy.cuda import runtime
 
 from synknumba._device.base import Replay, Step
 from synknumba._device.cuda_code import MAILED_WORDS, Copy, Mailbox, mail, publish
-from synknumba._device.cuda_launch import CudaLaunch, make_launch
-from synknumba._device.cuda_steps import CopyOut, Fill, OnStream, StoreToHost, all_on_stream
+from synknumba._device.cuda_steps import CopyOut, CudaLaunch, Fill, OnStream, StoreToHost, all_on_stream, make_launch
 from synknumba._errors import DeviceError
 from synknumba._wire import doorbell
 from synknumba._wire.relaunch import Relaunch, Scalar, Scalars
 
-MOST_STEPS = 5000  # what more take is not the launches
-PUBLISHED_BYTES = 64 << 10  # one block copies them; more go by copies
+MOST_STEPS = 5000  # beyond, launches are a small part of the time
+PUBLISHED_BYTES = 64 << 10  # copied by one block; larger results go through the copy engine
 
-_NOT_READY = 600  # cudaErrorNotReady: there is work under way, and nothing has gone wrong
-_RELAXED = 2  # cudaStreamCaptureModeRelaxed: other streams' work is none of the capture's business
+_NOT_READY = 600  # cudaErrorNotReady: work is pending, without an error
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed: work on other streams does not affect the capture
 
-_LETTERS = {"b": "?", "i": "qihbQIHBdf", "u": "QIHBqihbdf", "f": "dfe", "c": "df"}  # of the struct module, by a number's kind
+_LETTERS = {
+    "b": "?",
+    "i": "qihbQIHBdf",
+    "u": "QIHBqihbdf",
+    "f": "dfe",
+    "c": "df",
+}  # format characters of the struct module, by kind of dtype
 
 
 class _NodeParams(ctypes.Structure):
@@ -61,7 +65,7 @@ def _driver() -> ctypes.CDLL:
 
 
 class _UnknownError(Exception):
-    """Something about a graph's node cannot be found out, or not be changed."""
+    """A node of a graph cannot be read or changed."""
 
 
 def _give_up(*what: object) -> NoReturn:
@@ -74,13 +78,13 @@ def _address(function: Any) -> int:
 
 @cache
 def launcher() -> int:
-    """The address of the driver's function that launches a graph: 0, or an error, of an executable and a stream."""
+    """Returns the address of cuGraphLaunch, a C function of an executable and a stream that returns 0 or an error."""
     return _address(_driver().cuGraphLaunch)
 
 
 @cache
 def rewriter() -> int:
-    """The address of that which gives a node other parameters: 0, or an error, of an executable, a node and its parameters."""
+    """Returns the address of cuGraphExecKernelNodeSetParams, of an executable, a node and its parameters."""
     return _address(_driver().cuGraphExecKernelNodeSetParams_v2)
 
 
@@ -94,17 +98,17 @@ def _ask(function: str, *args: Any) -> None:
 
 
 def record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay | None:
-    """Steps that were run before as one replay; None if they do anything but put work on streams that join this one."""
+    """Records steps that were run before; None if they do more than put work on this stream and on streams that join it."""
     if not steps or len(steps) > MOST_STEPS or not all_on_stream(steps):
         return None
     try:
         return _record(steps, stream, box)
-    except Exception:  # noqa: BLE001  # of CUDA, CuPy, Numba, NCCL: a step does what cannot be recorded, or there is no memory
+    except Exception:  # noqa: BLE001  # of CUDA, CuPy, the compiler, NCCL: a step cannot be recorded, or memory is short
         return None
 
 
 def _record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay:
-    prints = any(step.kernel is not None and step.kernel.prints for step in steps if isinstance(step, CudaLaunch))
+    prints = any(step.kernel is not None and step.kernel.prints() for step in steps if isinstance(step, CudaLaunch))
     rest, copies = (list(steps), None) if prints else _split(steps)
     fills: list[Step] = []
     targets: list[int] = []
@@ -132,7 +136,7 @@ def _record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay:
 
 
 def _split(steps: Sequence[Step]) -> tuple[list[Step], list[Copy] | None]:
-    """The steps without the copies of small results at their end, and these; None if anything else goes to the host."""
+    """Splits off the copies of small results at the end of the steps; None if anything else is written to the host."""
     head, copies = list(steps), []
     while head and isinstance(last := head[-1], CopyOut):
         copies.append(Copy(*last.args[:3]))
@@ -143,7 +147,7 @@ def _split(steps: Sequence[Step]) -> tuple[list[Step], list[Copy] | None]:
 
 
 def _tell(copies: Sequence[Copy], box: Mailbox, stream: Any) -> tuple[OnStream, list[int]]:
-    """The step that brings results to the host, and where the words of the mailbox belong."""
+    """Returns the step that sends results to the host, and the target address of each word of the mailbox."""
     words = sum(copy.nbytes for copy in copies) // 4
     if 0 < words <= MAILED_WORDS and not any((copy.target | copy.source | copy.nbytes) % 4 for copy in copies):
         places = [(copy, at) for copy in copies for at in range(0, copy.nbytes, 4)]
@@ -152,7 +156,7 @@ def _tell(copies: Sequence[Copy], box: Mailbox, stream: Any) -> tuple[OnStream, 
 
 
 def _split_fills(steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
-    """The private fills, before which nothing uses what they fill, and the other steps."""
+    """Splits steps into private fills, whose arrays no earlier step uses, and the others."""
     fills: list[Step] = []
     rest: list[Step] = []
     for step in steps:
@@ -161,7 +165,7 @@ def _split_fills(steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
 
 
 def _capture(steps: Sequence[Step], stream: Any) -> tuple[int, dict[int, int]]:
-    """A graph of the steps, and the node of each launch, by the step's position."""
+    """Captures a graph of the steps. Returns it with the nodes of launches with scalars, by the step's position."""
     nodes: dict[int, int] = {}
     runtime.streamBeginCapture(stream.ptr, _RELAXED)
     try:
@@ -180,7 +184,7 @@ def _capture(steps: Sequence[Step], stream: Any) -> tuple[int, dict[int, int]]:
 
 
 def _last_node(stream: Any) -> int:
-    """The node that was captured last on a stream."""
+    """Returns the node captured last on a stream."""
     status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
     nodes, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_size_t()
     told = (ctypes.byref(one) for one in (status, number, graph, nodes, count))
@@ -205,14 +209,14 @@ class _GraphReplay(Replay):
         self._stream, self._pointer = stream, stream.ptr
         self._relaunch = relaunch
         self.relaunch = 0 if relaunch is None else relaunch.address
-        self._steps = steps  # what has the addresses; those that were recorded come first
+        self._steps = steps  # keeps alive what the graph addresses; the recorded steps come first
         self._nodes = nodes
         self._changing = len({id(step) for step in steps if isinstance(step, CudaLaunch) and step.changing})
         self._kernels: list[_KernelNode] | None = None
 
     def __call__(self) -> None:
         if not self.relaunch or doorbell.launch(self.relaunch) != 0:
-            runtime.graphLaunch(self._executable, self._pointer)  # which says what is wrong
+            runtime.graphLaunch(self._executable, self._pointer)  # raises the error of the first launch
         self.wait()
 
     def wait(self) -> None:
@@ -222,7 +226,7 @@ class _GraphReplay(Replay):
         while not doorbell.take(self.relaunch):
             if runtime.streamQuery(self._pointer) == _NOT_READY:
                 continue
-            runtime.streamSynchronize(self._pointer)  # raises what has gone wrong, since the mail never comes then
+            runtime.streamSynchronize(self._pointer)  # raises an error, after which no mail arrives
             if not doorbell.take(self.relaunch):
                 raise DeviceError("a recorded run has ended without its results; please report it, with the kernel")
 
@@ -233,7 +237,7 @@ class _GraphReplay(Replay):
                 self.scalars = self._find_places(self._kernels)
             for kernel in self._kernels:
                 kernel.renew(self._executable)
-        except Exception:  # noqa: BLE001  # a scalar that does not fit, a driver that refuses: the steps do it one by one
+        except Exception:  # noqa: BLE001  # a scalar that does not fit, a driver that refuses: the steps are run one by one
             return False
         return True
 
@@ -243,12 +247,12 @@ class _GraphReplay(Replay):
             _give_up("nodes")
         places: list[_ScalarPlace] = []
         for step in launches.values():
-            # One kernel, so its parameters are the same in all launches.
+            # All launches are of one kernel, so their parameters have one layout.
             places = places or _find_scalars(step, self._stream)
         return [_KernelNode(self._nodes[i], step.arguments, places) for i, step in launches.items()]
 
     def _find_places(self, kernels: "Sequence[_KernelNode]") -> Scalars:
-        """Where compiled code writes scalars, and what it calls then."""
+        """Returns where compiled code writes scalars, and what it calls afterwards."""
         places = [place for kernel in kernels for place in kernel.scalars]
         calls = [(self._executable, *kernel.node_and_params) for kernel in kernels]
         return Scalars(places, rewriter(), calls)
@@ -269,14 +273,19 @@ class _GraphReplay(Replay):
 
 @dataclass(frozen=True, slots=True)
 class _ScalarPlace:
-    """Where one scalar is among a kernel's parameters: one for each part of the number, and how it is packed there."""
+    """The place of a scalar among a kernel's parameters.
 
-    position: int  # among the arguments
-    parts: tuple[tuple[int, str, Callable[[Any], Any]], ...]  # parameter, letter, what of the value
+    Attributes:
+        position: index among the arguments.
+        parts: for the number, or its real and its imaginary part: index among the parameters, format character, getter.
+    """
+
+    position: int
+    parts: tuple[tuple[int, str, Callable[[Any], Any]], ...]
 
 
 def _find_scalars(launch: CudaLaunch, stream: Any) -> list[_ScalarPlace]:
-    """Where the scalars that may change are, found by launches that are captured and not run."""
+    """Finds the places of changing scalars by launches that are captured and not run."""
     usual = _captured_params(launch.arguments, launch, stream)
     places = []
     for position in launch.changing:
@@ -300,7 +309,7 @@ def _find_scalars(launch: CudaLaunch, stream: Any) -> list[_ScalarPlace]:
 
 
 def _other(value: Any) -> Any:
-    """Another value of the same type, all parts of which differ."""
+    """Returns another value of the same type, different in all parts."""
     if isinstance(value, bool | np.bool_):
         return type(value)(not value)
     is_complex = isinstance(value, complex | np.complexfloating)
@@ -321,7 +330,7 @@ def _imaginary(value: Any) -> Any:
 
 
 def _fits(letter: str, value: Any, parameter: bytes) -> bool:
-    """Whether a value is packed like that."""
+    """Whether a format packs a value to these bytes."""
     try:
         return struct.pack("<" + letter, value) == parameter
     except (struct.error, TypeError):
@@ -329,7 +338,7 @@ def _fits(letter: str, value: Any, parameter: bytes) -> bool:
 
 
 def _captured_params(arguments: list[Any], launch: CudaLaunch, stream: Any) -> list[bytes]:
-    """The parameters of a kernel that is launched with these arguments."""
+    """Returns the bytes of each parameter of a launch with these arguments."""
     one = make_launch(launch.args[0], arguments, (0,))
     graph, nodes = _capture([one], stream)
     try:
@@ -341,7 +350,7 @@ def _captured_params(arguments: list[Any], launch: CudaLaunch, stream: Any) -> l
 
 
 def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
-    """What a kernel node launches, and where each parameter is and its bytes."""
+    """Returns the parameters of a kernel node, and the address and size in bytes of each of the kernel's."""
     told = _NodeParams()
     _ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(told))
     if not told.params or told.extra:
@@ -360,12 +369,16 @@ def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
 
 
 class _KernelNode:
-    """One launch of a graph, with its parameters in memory of our own.
+    """A launch in a graph, with a copy of its parameters that can be rewritten.
 
     Args:
-        node: of the graph.
-        arguments: of the launch; read again by `renew`.
-        places: where the scalars are.
+        node: node of the graph.
+        arguments: arguments of the launch; read again by `renew`.
+        places: places of the scalars.
+
+    Attributes:
+        node_and_params: the node, and the address of its parameters' structure.
+        scalars: addresses where scalars are written.
     """
 
     def __init__(self, node: int, arguments: list[Any], places: Sequence[_ScalarPlace]) -> None:
@@ -392,7 +405,7 @@ class _KernelNode:
         self._set = _driver().cuGraphExecKernelNodeSetParams_v2
 
     def renew(self, executable: int) -> None:
-        """Puts the arguments' scalars into the graph."""
+        """Writes the arguments' scalars into the graph."""
         for position, pack, start, get in self._packs:
             pack(self._memory, start, get(self._arguments[position]))
         code = self._set(executable, *self.node_and_params)

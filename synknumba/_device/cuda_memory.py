@@ -1,12 +1,12 @@
-"""Device memory of one program, and the copies that fill and empty it.
+"""Device memory of one program, the copies that fill and read it, and page-locked host memory.
 
-    host rows that lie together   ──copy──────────> array ──kernel──> array ──copy──────────> host rows
-    rows that lie apart           ──rows kernel──>                         ──rows kernel──>
-    the same, not page-locked     ──NumPy──> staging memory ──copy──>      …and back
+    contiguous host rows          ──copy──────────> array ──kernel──> array ──copy──────────> host rows
+    scattered rows                ──rows kernel──>                         ──rows kernel──>
+    scattered, not page-locked    ──NumPy──> staging memory ──copy──>      …and back
 
-Where a program has slices, copies have streams of their own, and arguments have two buffers each:
+In a sliced program copies have streams of their own, and arguments have two buffers each:
 
-    load    copy 0 │ copy 1 │ copy 2 │ copy 3 …        copy k waits until slice k − 2 is done with its buffers
+    load    copy 0 │ copy 1 │ copy 2 │ copy 3 …        copy k waits until slice k − 2 has finished with its buffers
     work           │ work 0 │ work 1 │ work 2 …        work k waits for copy k
     store                   │ out 0  │ out 1  …        out k waits for work k
 """
@@ -22,47 +22,22 @@ import numpy as np
 from cupy.cuda import runtime
 
 from synknumba._device.base import Buffer, SliceSteps, Step, Workspace
+from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_code import move_rows
 from synknumba._device.cuda_steps import OnStream, StoreToHost, copy_in, copy_out, keeping
 from synknumba._ops.rows import Listed, Range, Rows
 from synknumba._types import Array, Shape
 
-# Bytes that a kernel reads from page-locked memory faster than the copy engine brings them: 16 against 21 µs for 8 KB in a
-# graph on an H200, 54 against 58 for 512 KB, 86 against 84 for 2 MB.
+# Sizes in bytes that a kernel reads from page-locked memory faster than the copy engine copies them: 16 against 21 µs for 8 KB
+# in a graph on an H200, 54 against 58 for 512 KB, 86 against 84 for 2 MB.
 SMALLEST_MOVED, LARGEST_MOVED = 2 << 10, 1 << 20
 
-LOCKED_WHOLE = 16 << 20  # bytes of a segment that is locked as soon as it is there; 2 ms
+LOCKED_WHOLE = 16 << 20  # segments of at most so many bytes are locked when mapped, which takes 2 ms
 PAGE = mmap.PAGESIZE
 
 
-class RecordArray:
-    """Device memory with a structured dtype, which CuPy does not have; Numba takes it by its interface."""
-
-    def __init__(self, memory: Any, dtype: "np.dtype[Any]", shape: Shape) -> None:
-        self.data = memory
-        self.dtype = dtype
-        self.shape = shape
-        self.nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-
-    def reshape(self, *shape: int) -> "RecordArray":
-        """The same memory in another shape."""
-        return RecordArray(self.data, self.dtype, shape)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        """CUDA Array Interface, version 3."""
-        return {
-            "shape": self.shape,
-            "typestr": self.dtype.str,
-            "descr": self.dtype.descr,
-            "data": (self.data.ptr, False),
-            "version": 3,
-            "strides": None,
-        }
-
-
 def typed(memory: Any, dtype: Any, shape: Shape) -> Any:
-    """An array at a pointer to device memory."""
+    """Returns an array at a pointer to device memory."""
     dtype = np.dtype(dtype)
     if dtype.names is not None or dtype.kind not in "biufc":
         return RecordArray(memory, dtype, shape)
@@ -70,35 +45,35 @@ def typed(memory: Any, dtype: Any, shape: Shape) -> Any:
 
 
 class LockedMemory:
-    """The host's memory that is page-locked by this process, as far as the device has needed it.
+    """The host memory that this process has page-locked, as far as the device needed it.
 
-    Locking takes 0.1 s for each GiB, so of a large segment only the rows that this rank gets are locked. Should it need others
-    later, all of the segment is locked instead, since a copy must not cross from one locked range to the next. Where memory may
-    not be locked (a container's limit), copies still work from pageable memory, five times slower.
+    Locking takes 0.1 s per GiB, so of a large segment only the rank's own rows are locked. If others are needed later, the
+    whole segment is locked instead, since a copy must not cross from one locked range to the next. Where memory cannot be
+    locked (a container's limit), copies still work from pageable memory, five times slower.
 
     Args:
-        before_relocking: called with the id of a segment before it is locked anew.
+        before_relocking: called with the id of a segment before it is unlocked to be locked as a whole.
     """
 
     def __init__(self, before_relocking: Callable[[int], None]) -> None:
         self._before_relocking = before_relocking
-        self._known: dict[int, tuple[int, int]] = {}  # bytes and id of each segment, by address
-        self._locked: dict[int, tuple[int, int]] = {}  # of each segment what is locked: first byte and the one after the last
+        self._known: dict[int, tuple[int, int]] = {}  # by segment address: bytes and id
+        self._locked: dict[int, tuple[int, int]] = {}  # by segment address: first locked byte, and the one after the last
 
     def add(self, segment_id: int, memory: Array, *, whole: bool) -> None:
-        """Gets to know a segment, and locks it if it is small, or if all of it is going to be used."""
+        """Registers a segment, and locks it if it is small or will be used as a whole."""
         address = memory.ctypes.data
         self._known[address] = (memory.nbytes, segment_id)
         if whole or memory.nbytes <= LOCKED_WHOLE:
             self._lock(address, address, address + memory.nbytes)
 
     def remove(self, memory: Array) -> None:
-        """Unlocks a segment; nothing uses it any more."""
+        """Unlocks and forgets a segment that is no longer in use."""
         if self._known.pop(memory.ctypes.data, None) is not None:
             self._unlock(memory.ctypes.data)
 
     def reaches(self, array: Array) -> bool:
-        """Whether the device can read and write the array where it lies; its memory is locked if that is possible."""
+        """Locks an array's memory if possible. Returns whether the device can read and write the array in place."""
         low, high = np.lib.array_utils.byte_bounds(array)
         segment = next((start for start, (size, _) in self._known.items() if start <= low < start + size), None)
         if segment is None:
@@ -114,7 +89,7 @@ class LockedMemory:
         self._unlock(segment)
         if self._lock(segment, segment, segment + size):
             return True
-        self._lock(segment, *held)  # which was possible before
+        self._lock(segment, *held)  # as before
         return False
 
     def _lock(self, segment: int, low: int, high: int) -> bool:
@@ -131,7 +106,7 @@ class LockedMemory:
             runtime.hostUnregister(held[0])
 
     def clear(self) -> None:
-        """Unlocks all."""
+        """Unlocks and forgets all segments."""
         for segment in tuple(self._known):
             self._unlock(segment)
         self._known.clear()
@@ -139,22 +114,22 @@ class LockedMemory:
 
 @dataclass(frozen=True)
 class Streams:
-    """The streams of one device: for work and, where slices overlap, for copies beside it."""
+    """The streams of one device: for work and, created on first use, for copies that overlap it."""
 
     work: Any
 
     @cached_property
     def load(self) -> Any:
-        """For copies to the device."""
+        """Stream of copies to the device."""
         return cupy.cuda.Stream(non_blocking=True)
 
     @cached_property
     def store(self) -> Any:
-        """For copies from the device."""
+        """Stream of copies from the device."""
         return cupy.cuda.Stream(non_blocking=True)
 
     def synchronize(self) -> None:
-        """Waits for all of them that there are."""
+        """Waits for all streams created so far."""
         for name in ("load", "work", "store"):
             if name in self.__dict__:
                 self.__dict__[name].synchronize()
@@ -193,14 +168,14 @@ class CudaWorkspace(Workspace):
         buffer = self.scratch(slot, array.dtype, shape)
         if isinstance(rows, Range) or self._locked.reaches(rows.indices):
             return self._apart(buffer, array.data.ptr, rows, array, (self._streams.work,) * 2, writable=writable)
-        # The list as the device can read it.
+        # A page-locked copy of the row list, which the device can read.
         staging = self._staging_buffer(slot, rows.indices.dtype, rows.indices.shape)
         moved = self._apart(buffer, array.data.ptr, Listed(staging), array, (self._streams.work,) * 2, writable=writable)
 
         def load() -> None:
-            self._streams.work.synchronize()  # the rows before may still be under way
+            self._streams.work.synchronize()  # earlier kernels may still read the staging buffer
             staging[...] = rows.indices
-            assert moved.load is not None  # rows that lie apart are moved
+            assert moved.load is not None  # scattered rows always have a load
             moved.load()
 
         return Buffer(buffer, load, moved.store)
@@ -231,7 +206,7 @@ class CudaWorkspace(Workspace):
         self._staging.clear()
 
     def _straight(self, array: Any, view: Array, *, writable: bool) -> Buffer:
-        """Rows that lie together: one copy each way."""
+        """Buffer of contiguous rows: one copy each way."""
         reached = self._locked.reaches(view)
         if reached and SMALLEST_MOVED <= array.nbytes <= LARGEST_MOVED:
             load = move_rows(view.ctypes.data, array.nbytes, Range(0, 1, 1), array, self._load, back=False, keeps=view)
@@ -243,7 +218,7 @@ class CudaWorkspace(Workspace):
         return copy_out(host.ctypes.data, array, self._store, reached=self._locked.reaches(host))
 
     def _apart(self, buffer: Any, table: int, rows: Rows, source: Any, streams: tuple[Any, Any], *, writable: bool) -> Buffer:
-        """Rows that lie apart, from a table that the device can reach; there and back on these streams."""
+        """Buffer of scattered rows of a table that the device can reach; `streams` are those of load and store."""
         row_bytes = buffer.nbytes // rows.count
         load = move_rows(table, row_bytes, rows, buffer, streams[0], back=False, keeps=source)
         if not writable:
@@ -251,14 +226,14 @@ class CudaWorkspace(Workspace):
         return Buffer(buffer, load, move_rows(table, row_bytes, rows, buffer, streams[1], back=True, keeps=source))
 
     def _staged(self, slot: object, array: Any, host: Array, rows: Rows, *, writable: bool) -> Buffer:
-        """Rows that lie apart and that the device cannot reach: gathered into page-locked memory, and copied from there."""
+        """Buffer of scattered rows out of the device's reach: gathered into page-locked memory, and copied from there."""
         staging = self._staging_buffer(slot, host.dtype, array.shape)
         up = copy_in(array, staging.ctypes.data, self._load)
         down = copy_out(staging.ctypes.data, array, self._store, reached=True)
         where: Any = rows.as_slice() if isinstance(rows, Range) else rows.indices
 
         def load() -> None:
-            self._load.synchronize()  # the copy before may still read the staging buffer
+            self._load.synchronize()  # the previous copy may still read the staging buffer
             staging[...] = host[where]
             up()
 
@@ -279,7 +254,7 @@ class CudaWorkspace(Workspace):
 
 
 class _Mark:
-    """A point in one stream that another waits for; made again at every slice that takes the same turn."""
+    """A point in one stream that another waits for; set again by every slice that uses the same buffers."""
 
     def __init__(self) -> None:
         self._event = cupy.cuda.Event(disable_timing=True)
@@ -292,7 +267,7 @@ class _Mark:
 
 
 def _side_by_side(slices: Sequence[SliceSteps], streams: Streams) -> list[Step]:
-    """The steps of all slices, with marks; those of the next copy come before work, which may be Python that blocks."""
+    """Orders the steps of all slices, with marks; loads of slice k + 1 precede work k, which may be Python code that blocks."""
     work, load, store = streams.work, streams.load, streams.store
     turns = min(2, len(slices))
     start = _Mark()

@@ -1,9 +1,9 @@
-"""Ops of the user's: the kernel that folds with one, on every device, and its use on a core.
+"""Reduction by a user's op: the kernel, for every device, and its use on a core.
 
     target[i] ← fn(… fn(fn(target[i], parts[0, i]), parts[1, i]) …, parts[P − 1, i])
 
-It is in Numba's CUDA dialect, so the function may call what a kernel may call. Parts are folded in the order of their rows: an
-op has to be associative, but need not be commutative.
+The kernel is in Numba's CUDA dialect, so the function may call what a kernel may call. Parts are folded in the order of their
+rows: an op must be associative, but need not be commutative.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from synknumba._ops.reduction import identity
 from synknumba._types import Array, UserOp
 from synknumba.simt import Kernel, jit
 
-THREADS = 256  # of a block
+THREADS = 256  # per block
 MOST_BLOCKS = 4096  # beyond, a thread takes several elements
 
 _kernels: "WeakKeyDictionary[UserOp, Kernel]" = WeakKeyDictionary()
 
 
 def fold_kernel(op: UserOp) -> Callable[..., None]:
-    """The kernel of an op, a plain function of `target`, shape (n,), and `parts`, shape (P, n)."""
+    """Returns the kernel of an op: a plain function of `target`, shape (n,), and `parts`, shape (P, n)."""
     from numba import cuda  # not when synknumba is imported
 
     combine = cuda.jit(device=True)(op.function)
@@ -40,30 +40,30 @@ def fold_kernel(op: UserOp) -> Callable[..., None]:
 
 
 def blocks_for(elements: int) -> int:
-    """The blocks of a launch."""
+    """Returns the number of blocks of a launch."""
     return max(1, min(-(-elements // THREADS), MOST_BLOCKS))
 
 
 def check(op: UserOp) -> None:
-    """Refuses a function that no kernel can call, as far as that shows without the types.
+    """Checks that a kernel can call the op's function, as far as that shows without types.
 
     Raises:
-        KernelError: by name and line.
+        KernelError: it cannot; names the function and the line.
     """
     _kernel(op).check()
 
 
 def check_identity(op: UserOp, dtype: Any, name: str) -> None:
-    """Refuses a function that cannot be compiled for a dtype, and an identity that is none: two of them have to make one.
+    """Checks that an op compiles for a dtype, and that its identity e satisfies op(e, e) = e.
 
     Args:
-        op: that starts from an identity.
-        dtype: of the output.
-        name: of the output.
+        op: op with an identity.
+        dtype: the output's dtype.
+        name: the output's name, for messages.
 
     Raises:
-        KernelError: Numba cannot compile it for numbers of the dtype.
-        ReductionError: the identity is none.
+        KernelError: Numba cannot compile the op for the dtype.
+        ReductionError: op(e, e) ≠ e.
     """
     start = identity(op, dtype)
     try:
@@ -83,11 +83,11 @@ def fold(op: UserOp, parts: Array) -> Any:
     """Folds along axis 0, on this core.
 
     Args:
-        op: what with.
-        parts: shape (P, …), at least one.
+        op: the op.
+        parts: shape (P, …), P ≥ 1.
 
     Returns:
-        Shape (…), memory of its own; a NumPy scalar where parts is 1-D.
+        A new array, shape (…); a NumPy scalar if `parts` is 1-D.
     """
     total = np.array(parts[0], order="C")
     lines = np.ascontiguousarray(parts[1:]).reshape(len(parts) - 1, total.size)
@@ -97,7 +97,7 @@ def fold(op: UserOp, parts: Array) -> Any:
 
 
 def folding(op: UserOp, parts: Array) -> Callable[[], Any]:
-    """A function that folds what is in the parts then."""
+    """Returns a function that folds the parts with the values they have when it is called."""
     return partial(fold, op, parts)
 
 

@@ -1,4 +1,4 @@
-"""What this machine offers, found out without creating a CUDA context or importing a GPU library in this process."""
+"""Counts GPUs and cores, without a CUDA context or a GPU library in this process."""
 
 import ctypes
 import importlib.util
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from synknumba._device.compilers import find_compiler
 from synknumba._host.children import end_child
 from synknumba._host.inherited import fork
 from synknumba._host.signals import held_signals
 
 _CRASHED = "the NVIDIA driver crashed when it was initialised; see what `nvidia-smi` says"
-_END_SECONDS = 2.0  # the driver takes 0.1 s to let go of four GPUs
+_END_SECONDS = 2.0  # the driver takes 0.1 s to release four GPUs
 _CUDA_ERROR_NOT_INITIALIZED = 3  # cuda.h, CUresult
 _CUDA_ERROR_NO_DEVICE = 100
 
@@ -26,8 +27,8 @@ class DeviceReport:
     """The GPUs that this process could use.
 
     Attributes:
-        count: visible GPUs with everything needed to use them; 0 with a `problem` or on a machine without any.
-        problem: one line on what is wrong with the CUDA installation, or None.
+        count: usable visible GPUs; 0 with a `problem`, or on a machine without GPUs.
+        problem: what is wrong with the CUDA installation, in one line; None if nothing is.
     """
 
     count: int
@@ -42,7 +43,7 @@ def _driver(mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:
 
 
 def cuda_is_initialised() -> bool:
-    """Whether CUDA has been initialised in this very process; then its children could not use it."""
+    """Whether CUDA is initialised in this process; its children could then not use it."""
     driver = _driver(os.RTLD_NOLOAD | os.RTLD_NOW)
     if driver is None:
         return False
@@ -51,7 +52,7 @@ def cuda_is_initialised() -> bool:
 
 
 def _count_gpus(*, thorough: bool) -> DeviceReport:
-    """Initialises CUDA; to be run in a child that ends afterwards."""
+    """Counts GPUs, which initialises CUDA; called in a child that ends afterwards."""
     driver = _driver()
     if driver is None:
         return DeviceReport(0)
@@ -66,7 +67,7 @@ def _count_gpus(*, thorough: bool) -> DeviceReport:
 
 
 def _missing_packages(*, thorough: bool) -> str | None:
-    """What keeps the Python packages from driving the GPUs, or None."""
+    """Why the installed Python packages cannot use the GPUs; None if they can."""
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
         return "NUMBA_ENABLE_CUDASIM is set, which replaces numba.cuda by a simulator; unset it to use the GPUs"
     if importlib.util.find_spec("cupy") is None:
@@ -75,24 +76,21 @@ def _missing_packages(*, thorough: bool) -> str | None:
 
 
 def import_problem() -> str | None:
-    """What goes wrong when the CUDA packages are imported, or None. Not for the coordinator: it imports them."""
+    """Why the CUDA packages cannot be used; None if they can. Imports them, so it is not called in the coordinator."""
     try:
         import cupy  # noqa: F401
-        from numba import cuda
 
-        if not cuda.is_available():
-            return "numba.cuda does not find the CUDA libraries: pip install 'synknumba[cuda13]' (or [cuda12])"
+        return find_compiler().problem()
     except Exception as error:  # noqa: BLE001  # numba-cuda without its libraries raises RuntimeErrors of other packages
         reason = str(error).strip().splitlines() or [type(error).__name__]
         return f"the CUDA packages do not import ({reason[0]}): pip install 'synknumba[cuda13]' (or [cuda12])"
-    return None
 
 
 def probe(*, thorough: bool = False) -> DeviceReport:
     """Counts the GPUs in a child process, so that this one never creates a CUDA context.
 
     Args:
-        thorough: also import the CUDA packages there, which takes seconds; ranks find out by themselves.
+        thorough: also import the CUDA packages there, which takes seconds; ranks check them anyway.
     """
     with probed(thorough=thorough) as report:
         return report
@@ -100,10 +98,10 @@ def probe(*, thorough: bool = False) -> DeviceReport:
 
 @contextmanager
 def probed(*, thorough: bool = False) -> Iterator[DeviceReport]:
-    """As `probe`, but the child stays until the block ends: whoever opens GPUs meanwhile finds them set up.
+    """Like `probe`, but the child lives until the block ends: a process that opens GPUs meanwhile finds them set up.
 
-    The driver sets a GPU up for the first process that opens it, which takes 0.2 s, one GPU after another, and takes it down
-    with the last one. Ranks that come after the child would wait for each other to have it all done again.
+    The driver sets up a GPU for the first process that opens it, which takes 0.2 s, one GPU after another, and takes it down
+    after the last one. Ranks started after the child's end would wait for each other to repeat that.
     """
     if _driver_is_absent():
         yield DeviceReport(0)
@@ -114,7 +112,7 @@ def probed(*, thorough: bool = False) -> Iterator[DeviceReport]:
             pid = fork()
             if pid == 0:
                 _answer(ours, theirs, thorough=thorough)
-            for _ in range(2):  # again, where Ctrl-C came before the first time had begun
+            for _ in range(2):  # twice, since Ctrl-C may interrupt before the first call has begun
                 stack.callback(_end, pid)
         theirs.close()
         with ours.makefile("rb") as told:
@@ -124,7 +122,7 @@ def probed(*, thorough: bool = False) -> Iterator[DeviceReport]:
 
 
 def _answer(ours: socket.socket, theirs: socket.socket, *, thorough: bool) -> NoReturn:
-    """The child's life. It ends with the process that wants to know, if it is not ended before."""
+    """Runs the child: sends the report, then waits until the parent ends or kills it."""
     try:
         ours.close()
         report = _count_gpus(thorough=thorough)
@@ -141,12 +139,12 @@ def _end(pid: int) -> None:
 
 
 def _driver_is_absent() -> bool:
-    """Without a GPU's device file there is nothing to count, and nothing need be loaded or forked."""
+    """Whether there is no device file of a GPU, so that nothing need be loaded or forked."""
     return not any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg", "/dev/nvidia0", "/dev/nvhost-ctrl"))
 
 
 def usable_cores() -> int:
-    """Cores this process may use: its affinity, and its cgroup's quota rounded up."""
+    """Returns how many cores this process may use, by its affinity and its cgroup's quota, rounded up."""
     cores = len(os.sched_getaffinity(0))
     quota = _cgroup_quota()
     return max(1, min(cores, quota)) if quota else cores

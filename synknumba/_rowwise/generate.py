@@ -102,7 +102,7 @@ def define_kernel(text: str, name: str, what: str, function: Any, scope: Mapping
         text: its source.
         name: the kernel's.
         what: it is for, as its file is named.
-        function: what `device_function` made of the user's; the text calls it `synk_function`.
+        function: the user's as an `InnerFunction` gives it to kernels; the text calls it `synk_function`.
         scope: what else the text names, besides `cuda`.
     """
     from numba import cuda  # not when synknumba is imported

@@ -2,67 +2,22 @@
 
 Numba registers functions that a script overloads (`numba.extending.overload`, `register_jitable`) or declares by identity, in
 the script's process only. A rank unpickles a new function object, so the pickle carries the overloads and the declaration
-(`simt/_frontend/pickling.py`), and unpickling registers them again. This also applies to pickles that Numba makes with its own
-pickler, of functions that it compiles.
+(`simt/_frontend/overloads.py`, `simt/_frontend/pickling.py`), and unpickling registers them again. This also applies to pickles
+that Numba makes with its own pickler, of functions that it compiles.
 """
 
 import hashlib
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
-from importlib import import_module
-from operator import attrgetter
 from types import FunctionType, MappingProxyType
 from typing import Any
 
 import cloudpickle
 
-from synknumba.simt import internals as foreign
-from synknumba.simt.internals import by_one_pickler
-
-# Modules of the templates of Numba and of numba-cuda, which has its own.
-_MODULES = ("numba.core.typing.templates", "numba.cuda.typing.templates")
-
-# Arguments of `make_overload_template`; a template gives the decorator's arguments in no other way.
-_ARGUMENTS = attrgetter("_overload_func", "_jit_options", "_strict", "_inline.value", "prefer_literal")
-
-
-# Module of the template, class of the Numba type of the function, arguments and metadata of `make_overload_template`.
-_Overload = tuple[str, type, tuple[Any, ...], dict[str, Any]]
-
-
-def overloads_of(function: FunctionType) -> Iterator[_Overload]:
-    """Yields the overloads registered for a function."""
-    for module in _MODULES:
-        registry = getattr(sys.modules.get(module), "builtin_registry", None)
-        for value, kind in getattr(registry, "globals", ()):
-            for template in kind.templates if value is function else ():
-                if hasattr(template, "_overload_func"):
-                    yield module, type(kind), _ARGUMENTS(template), template.metadata
-
-
-def reduce_overloaded(parts: tuple[Any, ...], overloads: list[_Overload]) -> tuple[Any, ...]:
-    """Returns the reduce value of an overloaded function.
-
-    Args:
-        parts: cloudpickle's reduce value of the function, by value.
-        overloads: overloads of the function.
-    """
-    make, arguments, state, _, _, set_state = parts
-    return make, arguments, (set_state, state, overloads), None, None, _set_overloaded
-
-
-def _set_overloaded(function: FunctionType, told: tuple[Any, Any, list[_Overload]]) -> None:
-    set_state, state, overloads = told
-    set_state(function, state)
-    for module, kind, arguments, metadata in overloads:
-        templates: Any = import_module(module)
-        template = templates.make_overload_template(function, *arguments, **metadata)
-        templates.infer(template)
-        templates.infer_global(function, kind(template))
-
+from synknumba.simt.internals import by_one_pickler, is_foreign, overloads_of, reduce_foreign, reduce_overloaded
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
@@ -106,8 +61,8 @@ class _Telling:
     inside = False
 
     def reducer_override(self, obj: Any) -> Any:
-        if foreign.is_foreign(obj):
-            return foreign.reduce_foreign(obj)
+        if is_foreign(obj):
+            return reduce_foreign(obj)
         parts = super().reducer_override(obj)  # type: ignore[misc]  # the pickler's method
         if not isinstance(obj, FunctionType) or parts is NotImplemented:
             return parts

@@ -23,7 +23,7 @@ READERS = {
     "_wire/channel.py": "the private socketpair, and what came inside a message",
     "_wire/pickling.py": "functions, out of a message",
     "_rank/loop.py": "what it has pickled itself, to see whether it can be",
-    "_device/cuda_cache.py": "the cache of kernels, after the checks of simt/_machine/store.py",
+    "_device/compilers/numba_cuda_cache.py": "the cache of kernels, after the checks of simt/_machine/store.py",
     "simt/_machine/cache.py": "the same",
     "simt/_frontend/pickling.py": "a part of the pickle that is being read",
 }

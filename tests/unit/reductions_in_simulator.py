@@ -1,4 +1,4 @@
-"""The kernels of `_folding` and `_locating` under Numba's CUDA simulator, against NumPy; run by test_locating.py."""
+"""The kernels of `fold_kernel` and `argmin_kernel` under Numba's CUDA simulator, against NumPy; run by test_locating.py."""
 
 import inspect
 import textwrap

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numba import float32, float64, int64, types
 
-from synknumba._device import cuda_cache
-from synknumba._device.cuda_cache import CudaCache, attach
+from synknumba._device.compilers import base, numba_cuda_cache
+from synknumba._device.compilers.numba_cuda_cache import CudaCache, attach
 from synknumba.simt._machine.cache import CacheInfo
 from synknumba.simt._machine.store import KernelStore
 
@@ -21,7 +21,7 @@ KINDS = (types.Array(float64, 1, "C"), int64)
 OPTIONS = {"debug": False, "opt": True, "fastmath": False, "link": (), "extensions": [], "max_registers": None}
 HIT, MISS = CacheInfo(hits=1), CacheInfo(misses=1)
 
-TOOLKIT: Any = cuda_cache._toolkit.__wrapped__  # before it is replaced here, and without its memory
+TOOLKIT: Any = numba_cuda_cache._toolkit.__wrapped__  # before it is replaced here, and without its memory
 
 SCALE = 2.0
 
@@ -66,18 +66,18 @@ class Kernel:
 def cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "cache"
     monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(path))
-    monkeypatch.setattr(cuda_cache.cuda, "implementation", "NVIDIA", raising=False)
+    monkeypatch.setattr(numba_cuda_cache.cuda, "implementation", "NVIDIA", raising=False)
     set_capability(monkeypatch, (9, 0))
-    monkeypatch.setattr(cuda_cache, "_toolkit", lambda: ("toolkit",))
-    monkeypatch.setattr(cuda_cache, "_settings", list)
-    cuda_cache._store.cache_clear()
+    monkeypatch.setattr(numba_cuda_cache, "_toolkit", lambda: ("toolkit",))
+    monkeypatch.setattr(numba_cuda_cache, "_settings", list)
+    base._store.cache_clear()
     yield path
-    cuda_cache._store.cache_clear()
+    base._store.cache_clear()
 
 
 def set_capability(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
     device = SimpleNamespace(compute_capability=capability)
-    monkeypatch.setattr(cuda_cache.cuda, "get_current_device", lambda: device)
+    monkeypatch.setattr(numba_cuda_cache.cuda, "get_current_device", lambda: device)
 
 
 def attached(dispatcher: Any) -> CudaCache:
@@ -112,7 +112,7 @@ class TestFound:
         assert len(kernels(cache_directory)) == 1
 
     def test_kernels_of_processors_are_in_the_same_directory_by_other_keys(self, cache_directory: Path) -> None:
-        key = attached(CUDADispatcher(kernel))._key(KINDS)
+        key = attached(CUDADispatcher(kernel)).key(KINDS)
         compiled()
         assert [path.name for path in kernels(cache_directory)] == [key]
 
@@ -138,9 +138,9 @@ def test_a_change_makes_another_kernel(what: str, monkeypatch: pytest.MonkeyPatc
         elif what == "capability":
             set_capability(patch, (8, 0))
         elif what == "settings":
-            patch.setattr(cuda_cache, "_settings", lambda: [("OPT", "0")])
+            patch.setattr(numba_cuda_cache, "_settings", lambda: [("OPT", "0")])
         else:
-            patch.setattr(cuda_cache, {"toolkit": "_toolkit", "versions": "versions"}[what], lambda: ("another",))
+            patch.setattr(numba_cuda_cache, {"toolkit": "_toolkit", "versions": "versions"}[what], lambda: ("another",))
         made, outcome = compiled(kinds=kinds, **options)
         assert outcome == MISS
         assert made.code == ("3.0" if what == "global" else "2.0")
@@ -191,8 +191,10 @@ class TestNotKept:
         assert kept.info.not_kept == "a value that it reads has changed in the meantime"
 
     def test_no_compilers_where_they_are_looked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cuda_cache, "_toolkit", TOOLKIT)
-        monkeypatch.setattr(cuda_cache, "_linker", lambda: 1 / 0)  # asked for before the driver, which no test may initialise
+        monkeypatch.setattr(numba_cuda_cache, "_toolkit", TOOLKIT)
+        monkeypatch.setattr(
+            numba_cuda_cache, "_linker", lambda: 1 / 0
+        )  # asked for before the driver, which no test may initialise
         made, outcome = compiled()
         assert made.code == "2.0"
         assert outcome.not_kept
@@ -203,7 +205,7 @@ class TestNotKept:
 def test_another_numba_cuda_goes_without(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher: Any = CUDADispatcher(kernel)
     if what == "implementation":
-        monkeypatch.setattr(cuda_cache.cuda, "implementation", "Built-in")
+        monkeypatch.setattr(numba_cuda_cache.cuda, "implementation", "Built-in")
     else:
         del dispatcher.overloads
     assert attach(dispatcher) is None

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from numba import cuda, njit, types
 
-from synknumba._device import cuda_cache
-from synknumba._device.cuda_cache import CudaCache, attach
+from synknumba._device.compilers import base
+from synknumba._device.compilers.numba_cuda_cache import CudaCache, attach
 from tests.unit.without_gpu import WITHOUT_GPU, compiling_without_gpu
 
 MATRIX = (types.Array(types.float64, 2, "C"), types.Array(types.float64, 1, "C"))
@@ -91,14 +91,14 @@ def without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     if getattr(cuda, "implementation", None) != "NVIDIA":
         pytest.skip("numba-cuda is not installed; make ptx installs it beside the other packages")
     monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path / "cache"))
-    cuda_cache._store.cache_clear()
+    base._store.cache_clear()
     with compiling_without_gpu():
         try:
             cuda.jit(plain).compile(MATRIX)
         except Exception as error:
             pytest.skip(f"NVIDIA's compilers are not installed ({error}); make ptx installs them")
         yield
-    cuda_cache._store.cache_clear()
+    base._store.cache_clear()
 
 
 def compiled(function: Any, **options: Any) -> tuple[Any, CudaCache]:
@@ -174,7 +174,7 @@ SCRIPT = """
 import json, sys, time
 from pathlib import Path
 from numba import cuda, float64
-from synknumba._device import cuda_cache
+from synknumba._device.compilers import numba_cuda_cache
 from tests.unit.without_gpu import compiling_without_gpu
 
 SCALE = float(sys.argv[3])
@@ -192,7 +192,7 @@ while not theirs.exists():
     time.sleep(0.001)
 with compiling_without_gpu():
     dispatcher = cuda.jit(kernel)
-    kept = cuda_cache.attach(dispatcher)
+    kept = numba_cuda_cache.attach(dispatcher)
     made = dispatcher.compile((float64[::1],))
 print(json.dumps([kept.info.hits, kept.info.misses, kept.info.not_kept, made.inspect_asm((9, 0, "a"))]))
 """

@@ -12,7 +12,7 @@ import pytest
 from llvmlite import ir
 from numba import cuda, float64, typeof, types
 
-from synknumba._device.cuda_llvm import may_print
+from synknumba._device.compilers.numba_cuda import may_print
 from tests.unit.without_gpu import compiling_without_gpu
 
 CALLS = {

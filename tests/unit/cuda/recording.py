@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from synknumba._device.compilers.numba_cuda import NumbaKernel
 from tests.unit.cuda import stand_in
 
 
@@ -44,6 +45,10 @@ class Bench:
     def work(self, function: Any) -> Any:
         """A step that has the function run when the stream comes to it."""
         return self.gpu.steps.OnStream(self.machine.put, self.stream.ptr, function)
+
+    def kernel(self, dispatcher: Any, *, debug: bool = False) -> Any:
+        """The device's kernel of what `cuda.jit` made."""
+        return self.gpu.steps.CudaKernel(NumbaKernel(dispatcher, self.stream, debug=debug))
 
     def fill(self, array: Any, *, private: bool) -> Any:
         """A step that fills with zeros."""

@@ -1,6 +1,6 @@
 """As much of CuPy as the CUDA device uses, on a model of a GPU; and the device's modules, loaded with it.
 
-`_cuda_*.py` import CuPy. They are loaded here with the stand-in in its place, and then forgotten, so nobody else in the process
+`cuda_*.py` import CuPy. They are loaded here with the stand-in in its place, and then forgotten, so nobody else in the process
 gets them, or finds that there is a CuPy.
 """
 
@@ -20,7 +20,7 @@ import synknumba._device
 from tests.unit.cuda.machine import ILLEGAL_ADDRESS, INVALID_VALUE, MISALIGNED, CUDARuntimeError, FaultError, Machine
 
 TO_DEVICE, TO_HOST, ON_DEVICE = 1, 2, 3
-MODULES = ("cuda_steps", "cuda_code", "cuda_memory", "cuda_launch", "cuda_graph")
+MODULES = ("cuda_steps", "cuda_code", "cuda_memory", "cuda_graph")
 
 
 class _Now:
@@ -287,7 +287,7 @@ def _modules() -> dict[str, ModuleType]:
 
 @cache
 def load() -> SimpleNamespace:
-    """The device's modules: steps, code, memory, launch, graph; and the stand-in for CuPy's runtime."""
+    """The device's modules: steps, code, memory, graph; and the stand-in for CuPy's runtime."""
     stand_in = _modules()
     names = [f"synknumba._device.{name}" for name in MODULES]
     package = vars(synknumba._device)

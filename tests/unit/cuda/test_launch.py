@@ -6,6 +6,7 @@ from enum import Enum
 import numpy as np
 import pytest
 
+from synknumba._device.compilers import numba_cuda
 from tests.unit.cuda import stand_in
 from tests.unit.cuda.numba_kernels import Dispatcher
 
@@ -40,21 +41,21 @@ COPIED = [
 
 
 @pytest.mark.parametrize("arg", PLAIN, ids=lambda arg: f"{type(arg).__module__}.{type(arg).__name__} {arg}")
-def test_numbers_and_tuples_of_them_are_recorded(gpu, arg):
-    assert gpu.launch._is_plain(arg)
+def test_numbers_and_tuples_of_them_are_recorded(arg):
+    assert numba_cuda._is_plain(arg)
 
 
 def test_arrays_of_the_device_are_recorded(gpu):
-    assert gpu.launch._is_plain(device_array())
-    assert gpu.launch._is_plain(device_records(gpu))
-    assert gpu.launch._is_plain((1, device_array()))
+    assert numba_cuda._is_plain(device_array())
+    assert numba_cuda._is_plain(device_records(gpu))
+    assert numba_cuda._is_plain((1, device_array()))
 
 
 @pytest.mark.parametrize("arg", COPIED, ids=lambda arg: f"{type(arg).__name__} {arg} {getattr(arg, 'dtype', '')}")
 def test_what_numba_copies_for_each_launch_is_not_recorded(bench, arg):
-    assert not bench.gpu.launch._is_plain(arg)
+    assert not numba_cuda._is_plain(arg)
     dispatcher = Dispatcher(bench.machine, lambda *_: None)
-    kernel = bench.gpu.launch.CudaKernel(dispatcher, bench.stream, debug=False)
+    kernel = bench.kernel(dispatcher)
     assert bench.record([kernel.bind(GRID, BLOCK, 0, [1, arg], ())]) is None
     assert bench.record([kernel.bind(GRID, BLOCK, 0, [1, 2], ())]) is not None
 
@@ -63,7 +64,7 @@ def test_what_numba_copies_for_each_launch_is_not_recorded(bench, arg):
 def test_launches_read_their_arguments_when_they_are_run(bench, recordable):
     seen = []
     dispatcher = Dispatcher(bench.machine, lambda *args: seen.append(args[0]))
-    kernel = bench.gpu.launch.CudaKernel(dispatcher, bench.stream, debug=False)
+    kernel = bench.kernel(dispatcher)
     args = [1.0, device_array() if recordable else np.zeros(1)]
     step = kernel.bind(GRID, BLOCK, 64, args, (0,))
     for args[0] in (1.0, 2.0):
@@ -76,7 +77,7 @@ def test_launches_read_their_arguments_when_they_are_run(bench, recordable):
 def test_debugged_kernels_wait_and_are_not_recorded(bench):
     ran = []
     dispatcher = Dispatcher(bench.machine, lambda _: ran.append("kernel"))
-    kernel = bench.gpu.launch.CudaKernel(dispatcher, bench.stream, debug=True)
+    kernel = bench.kernel(dispatcher, debug=True)
     step = kernel.bind(GRID, BLOCK, 64, [1], ())
     bench.machine.put(bench.stream.ptr, lambda: ran.append("before"))
     step()

@@ -134,7 +134,7 @@ def test_runs_without_results_are_over_when_they_end(bench):
 def test_kernels_that_may_print_are_waited_for_by_the_stream(bench, monkeypatch, calls, results):
     x, out = bench.array(1), bench.host([0.0])
     dispatcher = Dispatcher(bench.machine, lambda x: x.now().fill(3), calls=calls)
-    kernel = bench.gpu.launch.CudaKernel(dispatcher, bench.stream, debug=False)
+    kernel = bench.kernel(dispatcher)
     steps = [kernel.bind((1, 1, 1), (1, 1, 1), 0, [x], ()), *([bench.out(out, x)] if results else [])]
     bench.run(steps)
     replay = bench.record(steps)

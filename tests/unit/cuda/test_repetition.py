@@ -93,7 +93,7 @@ def test_kernels_between_those_with_scalars(bench, monkeypatch, launches):
         into.now()[:] = 10 * into.now() + one * part.now()
 
     def kernel(function):
-        return bench.gpu.launch.CudaKernel(Dispatcher(bench.machine, function), bench.stream, debug=False)
+        return bench.kernel(Dispatcher(bench.machine, function))
 
     writing, folding, size = kernel(write), kernel(fold), ((1, 1, 1), (1, 1, 1), 0)
     scales = [[part, 1, k + 1] for k, part in enumerate(parts)]
@@ -117,7 +117,7 @@ def test_scalars(bench, monkeypatch, launches, refuses):
     driver.refuses = refuses
     monkeypatch.setattr(bench.gpu.graph, "_driver", lambda: driver)
     seen, args = [], [1]
-    kernel = bench.gpu.launch.CudaKernel(Dispatcher(bench.machine, seen.append), bench.stream, debug=False)
+    kernel = bench.kernel(Dispatcher(bench.machine, seen.append))
     repeated = Repetition(device_of(bench), [kernel.bind((1, 1, 1), (1, 1, 1), 0, args, (0,))])
     for args[0] in (1, 1, 1, 5, 5, 6):
         repeated.renew(b"")

@@ -25,7 +25,7 @@ def launching(bench, args, changing, *, launches=1, twice=False):
     """A replay of launches that note what they get; their arguments and what is noted."""
     seen = []
     dispatcher = Dispatcher(bench.machine, lambda *values: seen.append(values), twice=twice)
-    kernel = bench.gpu.launch.CudaKernel(dispatcher, bench.stream, debug=False)
+    kernel = bench.kernel(dispatcher)
     lists = [list(args) for _ in range(launches)]
     steps = [kernel.bind(GRID, BLOCK, 0, one, changing) for one in lists]
     replay = bench.record(steps)

@@ -182,7 +182,7 @@ def test_outputs(place, gpu):
 def test_copies_that_cannot_be_published_are_told_apart(machine, gpu):
     place = Place(machine, gpu)
     assert type(place.workspace.output("a", place.host("float64", (3,))).store) is gpu.steps.CopyOut
-    assert type(place.workspace.output("b", np.zeros(3)).store) is gpu.steps.Store
+    assert type(place.workspace.output("b", np.zeros(3)).store) is gpu.steps.StoreToHost
 
 
 # ---- rows of arrays that live on the device ------------------------------------------------------------------------------

@@ -1,0 +1,221 @@
+"""Contract between the CUDA device, which knows memory, streams and graphs, and a compiler of GPU kernels.
+
+    Python function, options ──kernel──> CompiledKernel ──launcher(grid, block, smem)──> launcher(*args) ──> work on the stream
+                                              │
+                        first launch with a signature: in this process? ──> in the store? ──> compile, store
+
+The signature of a launch is the types of its arguments. A compiler
+
+- *must* accept kernels in Numba's CUDA dialect, and arguments with `__cuda_array_interface__`, `RecordArray` among them;
+- *must* put work on the given stream and nothing else where it says `is_capturable`: such launches are recorded in CUDA graphs,
+  which read and replace the parameters of their nodes;
+- *should* store what it compiles, by a `GpuKernelCache`, so that one rank compiles for all.
+
+Compilers are final, override the abstract methods only, and are the only modules that use private parts of their package.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from synknumba._device.base import Three
+from synknumba._types import Array, Shape
+from synknumba.simt.internals import CacheInfo, KernelStore, NotComparableError, directory
+
+# Options of a user's decorated kernel that its compilation on the ranks keeps.
+_KEPT_OPTIONS = ("fastmath", "debug", "lineinfo", "opt", "max_registers")
+
+
+class CompiledKernel(ABC):
+    """A kernel with its options, compiled for each signature at the first launch with it."""
+
+    @abstractmethod
+    def launcher(self, grid: Three, block: Three, smem_bytes: int) -> Callable[..., object]:
+        """Returns a function of the kernel's arguments that launches it and need not wait for its end."""
+
+    @abstractmethod
+    def is_capturable(self, args: Sequence[Any]) -> bool:
+        """Whether launches with arguments of these types only put work on the stream, and so can be recorded."""
+
+    @abstractmethod
+    def convert(self, arg: Any) -> Any:
+        """Returns an argument in the form that launches fastest."""
+
+    @abstractmethod
+    def prints(self) -> bool:
+        """Whether it or a function that it calls may print, in any signature compiled so far.
+
+        CUDA shows printed text when the host waits for the stream, not before.
+        """
+
+
+class Compiler(ABC):
+    """A compiler in a rank's process, which makes kernels for one GPU.
+
+    Args:
+        index: the GPU; made current in the compiler.
+    """
+
+    @abstractmethod
+    def __init__(self, index: int) -> None: ...
+
+    @staticmethod
+    @abstractmethod
+    def problem() -> str | None:
+        """Why it cannot be used here, in one line; None if it can."""
+
+    @abstractmethod
+    def stream(self, address: int) -> Any:
+        """Returns the compiler's object for a CUDA stream made elsewhere, given its handle."""
+
+    @abstractmethod
+    def kernel(self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any) -> CompiledKernel:
+        """Returns the kernel of a plain Python function; compiles nothing yet.
+
+        Args:
+            function: in Numba's CUDA dialect.
+            options: of `cuda.jit`.
+            stream: of `stream`; launches go there.
+        """
+
+    @abstractmethod
+    def to_host(self, array: Any) -> Array:
+        """Copies an array with `__cuda_array_interface__` to the host; waits for it."""
+
+
+class RecordArray:
+    """Device memory with a structured dtype, which CuPy does not have; compilers take it by its interface."""
+
+    def __init__(self, memory: Any, dtype: "np.dtype[Any]", shape: Shape) -> None:
+        self.data = memory
+        self.dtype = dtype
+        self.shape = shape
+        self.nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+
+    def reshape(self, *shape: int) -> "RecordArray":
+        """Returns the same memory in another shape."""
+        return RecordArray(self.data, self.dtype, shape)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """CUDA Array Interface, version 3."""
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "descr": self.dtype.descr,
+            "data": (self.data.ptr, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | None:
+    """Returns the Python function and the options of a kernel; None if it is none.
+
+    Imports no compiler: a decorated kernel is recognised by its attributes, the same for Numba, numba-cuda and `simt`.
+
+    Args:
+        kernel: a decorated kernel or a plain function.
+    """
+    function = getattr(kernel, "py_func", kernel)
+    if not callable(function) or not hasattr(function, "__code__"):
+        return None
+    options = getattr(kernel, "targetoptions", None) or {}
+    return function, {name: options[name] for name in _KEPT_OPTIONS if options.get(name) is not None}
+
+
+class GpuKernelCache(ABC):
+    """Machine code of one kernel, kept from one process to the next, and compiled once for all ranks.
+
+        signature ──> on disk? ──> lock ──> on disk by now? ──> compile, store
+
+    Of all ranks that need a kernel at the same time, the one that gets the lock compiles it; the others wait, and load what it
+    has stored. What depends on the compiler is abstract.
+    """
+
+    def __init__(self) -> None:
+        self.info = CacheInfo()
+
+    def get(self, signature: tuple[Any, ...]) -> Any:
+        """Returns the compiled kernel for a signature that is new in this process."""
+        store = _store()
+        if store is None:
+            return self._compiled(signature, "the cache is switched off")
+        try:
+            key = self.key(signature)
+        except NotComparableError as error:
+            return self._compiled(signature, str(error))
+        kernel = self._load(store, key, signature)
+        if kernel is not None:
+            return kernel
+        with store.lock(key):  # also released when the compiler refuses the kernel
+            kernel = self._load(store, key, signature)
+            return self._made(store, key, signature) if kernel is None else kernel
+
+    @abstractmethod
+    def key(self, signature: tuple[Any, ...]) -> str:
+        """Returns a digest of everything that the machine code depends on.
+
+        Raises:
+            NotComparableError: something cannot be part of a digest.
+        """
+
+    @abstractmethod
+    def build(self, signature: tuple[Any, ...]) -> Any:
+        """Compiles the kernel."""
+
+    @abstractmethod
+    def load(self, payload: bytes, signature: tuple[Any, ...]) -> Any:
+        """Returns the kernel that `dump` was given, ready to be launched; may raise anything."""
+
+    @abstractmethod
+    def dump(self, kernel: Any) -> bytes:
+        """Returns the bytes to store; may raise anything."""
+
+    def not_kept(self, kernel: Any) -> str | None:
+        """Why a compiled kernel is not to be stored; by default None."""
+        return None
+
+    def _load(self, store: KernelStore, key: str, signature: tuple[Any, ...]) -> Any:
+        payload = store.read(key)
+        if payload is None:
+            return None
+        try:
+            kernel = self.load(payload, signature)
+        except Exception:  # noqa: BLE001  # another program's file, or refused by the driver: compiled again
+            return None
+        self.info = CacheInfo(self.info.hits + 1, self.info.misses, self.info.not_kept)
+        return kernel
+
+    def _made(self, store: KernelStore, key: str, signature: tuple[Any, ...]) -> Any:
+        kernel = self._compiled(signature, None)
+        self.info = CacheInfo(self.info.hits, self.info.misses, self._keep(store, key, signature, kernel))
+        return kernel
+
+    def _compiled(self, signature: tuple[Any, ...], not_kept: str | None) -> Any:
+        kernel = self.build(signature)
+        self.info = CacheInfo(self.info.hits, self.info.misses + 1, not_kept)
+        return kernel
+
+    def _keep(self, store: KernelStore, key: str, signature: tuple[Any, ...], kernel: Any) -> str | None:
+        """Writes a kernel to the disk. Returns why that could not be done."""
+        problem = self.not_kept(kernel)
+        if problem is not None:
+            return problem
+        try:
+            payload = self.dump(kernel)
+            if self.key(signature) != key:
+                return "a value that it reads has changed in the meantime"
+        except Exception as error:  # noqa: BLE001  # pickling may raise anything: the kernel runs all the same
+            return f"it cannot be kept ({type(error).__name__}: {error})"
+        return None if store.write(key, payload) else f"{store.path} cannot be written to"
+
+
+@cache
+def _store() -> KernelStore | None:
+    """The store, looked up once in a process: what was compiled while the cache was switched off is not known to it."""
+    path = directory()
+    return None if path is None else KernelStore(path)
