@@ -25,7 +25,7 @@ from synknumba._host.copying import private_copy
 from synknumba._host.lease import Lender
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._ops.rows import part
+from synknumba._ops.rows import Partition
 from synknumba._types import Array, Extremum, Op, UserOp
 from synknumba._wire.control import RESULT_BYTES, ControlBlock
 from synknumba._wire.messages import Install
@@ -47,19 +47,18 @@ def total_rows(count: Count) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """How many rows a call is about, and how many each participant gets: a rank, or a shard where their number is fixed."""
+    """How many rows a call is about, and their partition into ranks, or into shards where their number is fixed."""
 
     count: Count
-    participants: int
+    partition: Partition
 
     def weights(self) -> Array:
-        """Rows of each participant; 1 each where the call is not about rows."""
+        """Rows of each rank or shard; 1 each where the call is not about rows."""
         if self.count is None:
-            return np.ones(self.participants, np.int64)
+            return np.ones(self.partition.parts, np.int64)
         if isinstance(self.count, tuple):
             return np.array(self.count, np.int64)
-        parts = (part(self.count, self.participants, rank) for rank in range(self.participants))
-        return np.array([stop - start for start, stop in parts], np.int64)
+        return np.array(self.partition.counts(self.count), np.int64)
 
 
 Collector: TypeAlias = Callable[[Count], Any]

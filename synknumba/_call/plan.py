@@ -76,7 +76,7 @@ class Plan(ABC):
         self._inputs = tuple(map(weakref.ref, about.segments))
         self._variables = tuple(map(weakref.ref, about.variables))
         self._number = program.number
-        self.rows = partial(RowCount, participants=program.num_shards(world.world_size))
+        self.rows = partial(RowCount, partition=program.shard_partition)
         self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
         self._memory = world.control.values.data
         self._tally = world.tally
@@ -207,7 +207,7 @@ class KernelPlan(Plan):
         if result.op == "gather":
             rows = self._segments[result.name].array(result.parts.dtype, result.parts.shape)
             return lambda count: private_copy(rows[: total_rows(count)])  # no reference to the plan: it would keep the memory
-        parts = self._parts(result)[: self.rows(None).participants]
+        parts = self._parts(result)[: self.program.shard_partition.parts]
         if result.rows is not None:
             rows = self._segments[result.name].array(result.rows.dtype, result.rows.shape, result.rows.offset)
             return make_locator(result.op, parts, rows[: len(parts)], self._selection)

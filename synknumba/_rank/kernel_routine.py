@@ -163,7 +163,7 @@ class KernelRoutine(Routine):
         return replace(result, parts=replace(result.parts, segment=values[result.lent - self.program.lent]))
 
     def _output(self, name: str, param: Result, slices: Sequence[SliceRows | None]) -> "OutputSteps":
-        own = self.program.own_shards(self.place.world_size, self.place.rank)
+        own = self.program.own_shards(self.place.rank)
         if param.op in reduction.LOCATING:
             return Locator(self, name, param, own)
         if self.program.shards is None or param.parts is None or param.op == "gather":

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from synknumba._ops.rows import part
+from synknumba._ops.rows import Partition
 from synknumba._types import CollectiveKind, CollectiveOp, Op, RankConstant, Shape
 
 _numbers = itertools.count()
@@ -254,6 +254,7 @@ class Program:
         function: the id of a `FunctionSpec` that was shipped before.
         parameters: in the order of the function's signature; each (name, param).
         rows: which rows are selected.
+        partition: of these rows into ranks: the world's; where only the root runs, one part.
         own: which of its own rows each rank gets of the sliceable variables; None where there are none.
         num_slices: parts that each shard is cut into.
         values: `struct` format of what comes with each call, empty if nothing does.
@@ -269,6 +270,7 @@ class Program:
     function: int
     parameters: tuple[tuple[str, Param], ...]
     rows: RowSource
+    partition: Partition
     num_slices: int = 1
     values: str = ""
     solo: bool = False
@@ -284,15 +286,16 @@ class Program:
         """Whether a rank may run several times in a call."""
         return self.num_slices > 1 or self.shards is not None
 
-    def num_shards(self, world_size: int) -> int:
-        """Shards in all."""
-        return self.shards or (1 if self.solo else world_size)
+    @property
+    def shard_partition(self) -> Partition:
+        """The partition of the rows into shards, whose results are kept apart until the coordinator has them."""
+        return self.partition if self.shards is None else Partition.even(self.shards)
 
-    def own_shards(self, world_size: int, rank: int) -> tuple[int, int]:
+    def own_shards(self, rank: int) -> tuple[int, int]:
         """The first of the shards that a rank runs, and the one after the last."""
-        if self.solo:
-            return 0, self.num_shards(world_size) if rank == 0 else 0
-        return part(self.num_shards(world_size), world_size, rank)
+        if self.solo and rank:
+            return 0, 0
+        return (rank, rank + 1) if self.shards is None else self.partition.part(self.shards, rank)
 
     def leaves(self) -> list[Param]:
         """What its parameters get, those inside nested arguments too."""

@@ -41,6 +41,7 @@ from synknumba._errors import SynkError, WorldError
 from synknumba._host import segment as segment_module
 from synknumba._host import this_process
 from synknumba._host.segment import Segment
+from synknumba._ops.rows import Partition
 from synknumba._types import DeviceKind, Transport
 from synknumba._wire import channel
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
@@ -182,6 +183,7 @@ class World:
 
     Attributes:
         world_size: number of ranks.
+        partition: of rows into ranks, in calls and in `scatter`.
         device: "cuda" or "cpu".
         devices: the GPU of each rank; empty on the CPU.
         control: its control block.
@@ -205,6 +207,7 @@ class World:
         prefix_output: bool = False,
     ) -> None:
         self.world_size = world_size
+        self.partition = Partition.even(world_size)
         self.device: DeviceKind = device
         self.devices = devices
         self.transport: Transport = transport

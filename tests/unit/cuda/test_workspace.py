@@ -5,7 +5,7 @@ import mmap
 import numpy as np
 import pytest
 
-from synknumba._ops.rows import Listed, Range
+from synknumba._ops.rows import Listed, Partition, Range
 from tests.unit.cuda import stand_in
 
 ROWS = 300
@@ -182,7 +182,7 @@ def test_outputs(place, gpu):
 def test_copies_that_cannot_be_published_are_told_apart(machine, gpu):
     place = Place(machine, gpu)
     assert type(place.workspace.output("a", place.host("float64", (3,))).store) is gpu.steps.CopyOut
-    assert type(place.workspace.output("b", np.zeros(3)).store) is gpu.steps.Store
+    assert type(place.workspace.output("b", np.zeros(3)).store) is gpu.steps.StoreToHost
 
 
 # ---- rows of arrays that live on the device ------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_slices_of_rows_wherever_they_lie(place, gpu, name, held):
     expected[where(rows)] *= 2
     slices = []
     for k in range(4):
-        slot, part = ("x", k % workspace.turns), rows.part(4, k)
+        slot, part = ("x", k % workspace.turns), Partition.even(4).of(rows, k)
         if held:
             buffer = workspace.held_rows(slot, array, part, writable=True)
         else:
