@@ -20,6 +20,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from synknumba._comm import DRIVERS
 from synknumba._device import fold_kernel
 from synknumba._host.copying import private_copy
 from synknumba._host.lease import Lender
@@ -159,10 +160,10 @@ def is_worthwhile(world: World, nbytes: int) -> bool:
         return False
     if world.device == "cpu":
         return nbytes >= CORES_BYTES
-    if world.transport != "nccl" or nbytes < DEVICES_BYTES:
+    if DRIVERS[world.transport].in_shared_memory or nbytes < DEVICES_BYTES:
         return False
     join(world)
-    return world.transport == "nccl"  # if it cannot be set up, it is "host" from now on
+    return not DRIVERS[world.transport].in_shared_memory  # one that cannot be set up is "host" from now on
 
 
 @final

@@ -237,7 +237,8 @@ class KernelPlan(Plan):
             parts = None if result.stays else replace(result.parts, segment=self._segments[result.name].id)
             told.append(Combined(result.name, result.op, dtype, count, parts))
         weighted = any(one.op == "mean" for one in told)
-        combination = Combination(next_number(), self._number, tuple(told), weighted)
+        transport = self.world.transport if results[0].stays else None  # the same for all results
+        combination = Combination(next_number(), self._number, tuple(told), weighted, transport)
         return Combining(self.world, combination, self.info, self._lenders)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from synknumba._ops.variable_layout import StorageLayout
-from synknumba._types import Shape
+from synknumba._types import Shape, Transport
 from synknumba._wire.program import Collective, Combination, FunctionSpec, HostArray, Program, Transfer
 
 # ---- commands ----------------------------------------------------------------------------------------------
@@ -44,13 +44,16 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Say whether the transport between the GPUs can be set up; rank 0 makes an id for it. The answer is an `Invitation`."""
+    """Say whether a transport can be set up; rank 0 makes an id for it. The answer is an `Invitation`."""
+
+    transport: Transport
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Set up the transport between the GPUs with this id."""
+    """Set up a transport with this id, together with all ranks."""
 
+    transport: Transport
     unique_id: bytes
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from synknumba._ops.rows import Partition
-from synknumba._types import CollectiveKind, CollectiveOp, Op, RankConstant, Shape
+from synknumba._types import CollectiveKind, CollectiveOp, Op, RankConstant, Shape, Transport
 
 _numbers = itertools.count()
 
@@ -355,7 +355,7 @@ class Collective:
         arrays: (dtype, what each rank gives, what each rank gets).
         op: of those that reduce.
         root: of those that have one.
-        host: it goes over the host's memory, which is mapped on every rank.
+        transport: what carries it.
     """
 
     number: int
@@ -363,7 +363,7 @@ class Collective:
     arrays: tuple[tuple[Any, End, End], ...]
     op: CollectiveOp | None
     root: int
-    host: bool
+    transport: Transport
 
     def segments(self) -> frozenset[int]:
         """The ids of the segments that its arrays lie in."""
@@ -405,17 +405,14 @@ class Combination:
         program: the number of the program.
         results: which.
         weighted: whether there is a mean among them.
+        transport: what carries the parts, which are on the devices; None where they are in shared memory.
     """
 
     number: int
     program: int
     results: tuple[Combined, ...]
     weighted: bool
-
-    @property
-    def on_devices(self) -> bool:
-        """Whether the parts are on the devices; the same for all results."""
-        return self.results[0].parts is None
+    transport: Transport | None
 
 
 @dataclass(frozen=True, slots=True)
