@@ -28,7 +28,6 @@ from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
 from synknumba._types import Array, Extremum, Op, UserOp
-from synknumba._wire.control import RESULT_BYTES, ControlBlock
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Combination, Program, Result
 from synknumba._world.failure import CallInfo
@@ -66,18 +65,12 @@ Collector: TypeAlias = Callable[[Count], Any]
 """Combines what there is now; of the rows of the call."""
 
 
-def control_parts(control: ControlBlock, result: Result) -> Array:
-    """The parts of a small result, seen as one array over the ranks' results in the control block."""
+def small_parts(results: Array, result: Result) -> Array:
+    """The parts of a small result, seen as one array over the ranks' results."""
     assert result.parts is not None
     dtype = np.dtype(result.parts.dtype)
-    inner = np.ndarray(result.shape, dtype).strides
-    return np.ndarray(
-        (control.world_size, *result.shape),
-        dtype,
-        control.memory.data,
-        control.layout.results + result.parts.offset,
-        (RESULT_BYTES, *inner),
-    )
+    strides = results.strides[0], *np.ndarray(result.shape, dtype).strides
+    return np.ndarray((len(results), *result.shape), dtype, results.data, result.parts.offset, strides)
 
 
 def make_collector(op: Op, parts: Array, rows: Callable[[Count], RowCount]) -> Collector:
@@ -184,7 +177,7 @@ class Combining:
         self._lenders = [lenders[result.name] for result in told.results]
         fields = len(told.results) + (world.world_size if told.weighted else 0)
         self._pack = struct.Struct(f"<{fields}q").pack_into
-        self._memory = world.control.values.data
+        self._memory = world.ranks.values.data
         world.command(Install(None, told), info=info)
 
     def run(self, weights: Callable[[], Array]) -> None:

@@ -28,7 +28,6 @@ from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._types import Batch
 from synknumba._variables.variable import Variable
-from synknumba._wire.control import VALUE_BYTES
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Param, Program, Sharded, next_number
 from synknumba._world.failure import CallInfo
@@ -197,7 +196,7 @@ class Function(Distributed):
     def _make_plan(self, world: World, bound: Bound, rows: CallRows, capacity: int, options: CallOptions) -> Plan:
         self._check_per_rank(world, bound)
         self._check_writes(bound)
-        room = VALUE_BYTES // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
+        room = world.ranks.values.nbytes // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
         if len(bound.values) > room:
             raise ArgumentError(
                 f"{self.name} got {len(bound.values)} numbers, and a call takes at most {room}; pass them as an array"

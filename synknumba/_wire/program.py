@@ -127,7 +127,7 @@ class Result:
         shape: on one rank; for "gather" of one row.
         parts: where the coordinator reads it: shape (W, *shape), in the result dtype, or for "gather" (rows, *shape).
             None for an output that the caller did not ask for.
-        in_control: the parts are rows of the control block's results, at `parts.offset` bytes, and not in a segment.
+        is_small: the parts are in the ranks' small results, at `parts.offset` bytes of each, and not in a segment.
         stays: each rank's part stays on its device, where a `Combination` takes it; `parts` tells its dtype and shape.
         lent: the parts are in a segment whose id comes with each call: which of `Program.lent` at the end of its values.
         rows: of an op that locates, the parts' rows: int64, of their shape, and in the control block where they are.
@@ -140,7 +140,7 @@ class Result:
     dtype: Any
     shape: Shape
     parts: HostArray | None
-    in_control: bool = False
+    is_small: bool = False
     stays: bool = False
     lent: int | None = None
     rows: HostArray | None = None
