@@ -151,7 +151,7 @@ def is_worthwhile(world: World, nbytes: int) -> bool:
     """Whether the ranks should combine a result of so many bytes. The world is begun; the transport is made ready."""
     if world.world_size == 1:
         return False
-    if world.device == "cpu":
+    if world.traits.shares_memory:
         return nbytes >= CORES_BYTES
     if DRIVERS[world.transport].in_shared_memory or nbytes < DEVICES_BYTES:
         return False

@@ -291,7 +291,7 @@ class Function(Distributed):
         """Sends a program, and the function before its first."""
         spec = None
         if self._id not in world.shipped:
-            if world.device == "cpu" and self._options.style == "kernel":
+            if world.traits.compiled_by_simt and self._options.style == "kernel":
                 simt.jit(self.py_func).check()  # refused here, by name and line, rather than on every rank
             for op in self._options.user_ops():
                 fold_kernel.check(op)

@@ -137,7 +137,7 @@ class OutputBuilder:
         shape = (world.world_size, *result.shape)
         if isinstance(result.op, str) and not solo and is_worthwhile(world, nbytes):
             built.combined.add(result.name)
-            if world.device == "cuda":
+            if not world.traits.shares_memory:
                 return replace(result, parts=HostArray(-1, dtype, shape), stays=True)
         return self._in_segment(built, result, dtype, shape, lend=result.op is not None and world.world_size == 1)
 

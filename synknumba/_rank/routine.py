@@ -177,6 +177,7 @@ class Routine(Repeated):
         self.segments = program.segments()
         self.variables = program.variables()
         layout = struct.Struct("<" + program.values)
+        self._refuses_writes = place.device.traits.shares_memory  # to inputs, which are the host's own
         self._slicing = Partition.even(program.num_slices)  # of each shard
         self._unpack = layout.unpack
         self._packed_values = place.control.values.data[: layout.size]
@@ -331,7 +332,7 @@ class Routine(Repeated):
         """
         # A list of rows may change, and slices replace each other's.
         stays = array.version and not isinstance(rows, Listed) and not self.program.is_cut
-        is_read = self.place.device.kind == "cpu" or _name_of(slot) in self.program.only_read
+        is_read = self._refuses_writes or _name_of(slot) in self.program.only_read
         kept = slot if is_read or not stays else ("kept", slot)
         buffer = make(kept)
         if buffer.store is not None:

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any, Generic, Literal, TextIO, TypeAlias, TypeVar, final
 
-from synknumba._device import usable_cores
+from synknumba._device import TRAITS, usable_cores
 from synknumba._errors import SynkError, WorldError
 from synknumba._host import segment as segment_module
 from synknumba._host import this_process
@@ -185,6 +185,7 @@ class World:
         world_size: number of ranks.
         partition: of rows into ranks, in calls and in `scatter`.
         device: "cuda" or "cpu".
+        traits: what the ranks' devices are like.
         devices: the GPU of each rank; empty on the CPU.
         ranks: where calls put values and find results.
         tally: what is counted while it runs.
@@ -209,6 +210,7 @@ class World:
         self.world_size = world_size
         self.partition = Partition.even(world_size)
         self.device: DeviceKind = device
+        self.traits = TRAITS[device]
         self.devices = devices
         self.transport: Transport = transport
         self.transport_is_free = transport_is_free  # whether it may be another than asked for
@@ -411,7 +413,7 @@ class World:
     @holds_world
     def _measure_devices(self) -> Sequence[Measured]:
         nothing = [Measured(None, None)] * self.world_size
-        if self.device == "cpu" or self._rounds.under_way or not self._take():
+        if self.traits.shares_memory or self._rounds.under_way or not self._take():
             return nothing
         try:
             if self._closed:

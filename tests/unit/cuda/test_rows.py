@@ -59,7 +59,7 @@ def test_rows_of_any_length_at_any_address(rows, row_bytes, offsets, back, seed)
         expected_packed = expected_table[chosen]
     stream = stand_in.Stream()
     step = gpu.code.move_rows(table.ctypes.data, row_bytes, selected, packed, stream, back=back)
-    assert isinstance(step, gpu.steps.Store) == back
+    assert isinstance(step, gpu.steps.StoreToHost) == back
     step()
     machine.synchronize(stream.ptr)  # raises if a word is not where words can be
     np.testing.assert_array_equal(table, expected_table)
