@@ -35,7 +35,7 @@ from _collectives_peers import AT_LEAST, Collective, Group, How, Prepared, Row, 
 from _common import Timing, arguments, print_table, save, time_calls
 
 import synknumba as synk
-from synknumba._comm import Communicator, Exchange, host_communicator, nccl_communicator, nccl_unique_id
+from synknumba._comm import DRIVERS, Communicator, Exchange, host_communicator
 from synknumba._wire import doorbell
 
 COLLECTIVES: tuple[Collective, ...] = ("all_reduce", "all_gather", "broadcast")
@@ -209,9 +209,9 @@ class NcclAlone(Forked):
         self._stream.use()
         shared_id = self._words[64:].view(np.uint8)[:ID_BYTES]
         if rank == 0:
-            shared_id[:] = np.frombuffer(nccl_unique_id(), np.uint8)
+            shared_id[:] = np.frombuffer(DRIVERS["nccl"].make_unique_id(), np.uint8)
         self.meet()
-        self.communicator = nccl_communicator(ranks, rank, shared_id.tobytes(), self._stream)
+        self.communicator = DRIVERS["nccl"].open(rank, ranks, shared_id.tobytes(), self._stream)
 
     def arrays(self, count: int) -> tuple[Any, ...]:
         own = self._cupy.ones(count, np.float32)

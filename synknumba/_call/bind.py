@@ -6,7 +6,6 @@ Variables as arguments of a call: each rank's own arrays, rows of them, or accum
 """
 
 import inspect
-import itertools
 import math
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
@@ -20,7 +19,7 @@ from synknumba._call.bound_arguments import Bound, leaves_of
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
-from synknumba._ops import rows as rows_module
+from synknumba._ops.rows import Partition
 from synknumba._ops.tree import flatten, is_nested
 from synknumba._types import Array, Op, RankConstant, Shape
 from synknumba._variables.variable import Variable
@@ -144,7 +143,7 @@ class VariableBinder:
 
 def _shapes_by_rank(bound: Bound, variable: Variable) -> list[tuple[Shape, ...]]:
     """The shapes of each array on the ranks of the call; where it is only worked out, for as many ranks as it is for."""
-    size = bound.world_size
+    size = bound.partition.parts
     placed = variable._layout[1] >= 0  # noqa: SLF001  # as that of Data
     if placed and len(variable.shapes()[0]) == size:
         return variable.shapes()
@@ -152,8 +151,8 @@ def _shapes_by_rank(bound: Bound, variable: Variable) -> list[tuple[Shape, ...]]
         return [(shape,) * size for shape in variable.root_shapes()]
     out = []
     for shapes in variable.shapes():  # as if all its rows were scattered over so many
-        edges = rows_module.bounds(sum(shape[0] for shape in shapes), size)
-        out.append(tuple((stop - start, *shapes[0][1:]) for start, stop in itertools.pairwise(edges)))
+        counts = bound.partition.counts(sum(shape[0] for shape in shapes))
+        out.append(tuple((count, *shapes[0][1:]) for count in counts))
     return out
 
 
@@ -259,7 +258,7 @@ class Binder:
         raise ArgumentError(message)
 
     def bind(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], world: World | None, world_size: int, *, solo: bool = False
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], world: World | None, partition: Partition, *, solo: bool = False
     ) -> Bound:
         """Sorts a call's arguments, copying NumPy arrays into shared memory and placing new variables.
 
@@ -267,10 +266,10 @@ class Binder:
             args: by position.
             kwargs: by name.
             world: that the call is made in; None where it is only worked out.
-            world_size: number of ranks.
+            partition: of rows into ranks.
             solo: only the root runs.
         """
-        bound = Bound(world=world, world_size=world_size, solo=solo)
+        bound = Bound(partition, world=world, solo=solo)
         for name, value in self.match(args, kwargs).items():
             bound.whole[name] = value
             bound.parameters[name] = self._param(bound, name, name, value)

@@ -10,7 +10,7 @@ from synknumba._errors import BatchError
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._ops import rows as rows_module
-from synknumba._ops.rows import Range, Rows
+from synknumba._ops.rows import Partition, Range, Rows
 from synknumba._types import Array, Batch, RankConstant
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.variable import Variable
@@ -23,6 +23,7 @@ class Bound:
     """One call's arguments.
 
     Attributes:
+        partition: of rows into ranks.
         parameters: what each parameter gets.
         key: equal for calls that differ in nothing but values.
         values, formats: what changes from call to call, and how it is packed.
@@ -38,10 +39,10 @@ class Bound:
         variables: the variables, by the parameter, or leaf of one, that gets them.
         changed: those of them that ranks may write to.
         world: that the call is made in; None where it is not to be made, so that nothing is copied.
-        world_size: number of ranks.
         solo: only the root runs.
     """
 
+    partition: Partition
     parameters: dict[str, Param] = field(default_factory=dict)
     key: list[Any] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
@@ -58,13 +59,17 @@ class Bound:
     variables: dict[str, Variable] = field(default_factory=dict)
     changed: list[Variable] = field(default_factory=list)
     world: World | None = None
-    world_size: int = 1
     solo: bool = False
 
     @property
     def dry(self) -> bool:
         """Whether the call is not to be made."""
         return self.world is None
+
+    @property
+    def run_partition(self) -> Partition:
+        """The partition of rows into the ranks that run."""
+        return Partition.even(1) if self.solo else self.partition
 
     @property
     def storages(self) -> list[Allocation]:

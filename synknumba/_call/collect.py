@@ -20,14 +20,14 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from synknumba._comm import DRIVERS
 from synknumba._device import fold_kernel
 from synknumba._host.copying import private_copy
 from synknumba._host.lease import Lender
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._ops.rows import part
+from synknumba._ops.rows import Partition
 from synknumba._types import Array, Extremum, Op, UserOp
-from synknumba._wire.control import RESULT_BYTES, ControlBlock
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Combination, Program, Result
 from synknumba._world.failure import CallInfo
@@ -47,37 +47,30 @@ def total_rows(count: Count) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """How many rows a call is about, and how many each participant gets: a rank, or a shard where their number is fixed."""
+    """How many rows a call is about, and their partition into ranks, or into shards where their number is fixed."""
 
     count: Count
-    participants: int
+    partition: Partition
 
     def weights(self) -> Array:
-        """Rows of each participant; 1 each where the call is not about rows."""
+        """Rows of each rank or shard; 1 each where the call is not about rows."""
         if self.count is None:
-            return np.ones(self.participants, np.int64)
+            return np.ones(self.partition.parts, np.int64)
         if isinstance(self.count, tuple):
             return np.array(self.count, np.int64)
-        parts = (part(self.count, self.participants, rank) for rank in range(self.participants))
-        return np.array([stop - start for start, stop in parts], np.int64)
+        return np.array(self.partition.counts(self.count), np.int64)
 
 
 Collector: TypeAlias = Callable[[Count], Any]
 """Combines what there is now; of the rows of the call."""
 
 
-def control_parts(control: ControlBlock, result: Result) -> Array:
-    """The parts of a small result, seen as one array over the ranks' results in the control block."""
+def small_parts(results: Array, result: Result) -> Array:
+    """The parts of a small result, seen as one array over the ranks' results."""
     assert result.parts is not None
     dtype = np.dtype(result.parts.dtype)
-    inner = np.ndarray(result.shape, dtype).strides
-    return np.ndarray(
-        (control.world_size, *result.shape),
-        dtype,
-        control.memory.data,
-        control.layout.results + result.parts.offset,
-        (RESULT_BYTES, *inner),
-    )
+    strides = results.strides[0], *np.ndarray(result.shape, dtype).strides
+    return np.ndarray((len(results), *result.shape), dtype, results.data, result.parts.offset, strides)
 
 
 def make_collector(op: Op, parts: Array, rows: Callable[[Count], RowCount]) -> Collector:
@@ -158,12 +151,12 @@ def is_worthwhile(world: World, nbytes: int) -> bool:
     """Whether the ranks should combine a result of so many bytes. The world is begun; the transport is made ready."""
     if world.world_size == 1:
         return False
-    if world.device == "cpu":
+    if world.traits.shares_memory:
         return nbytes >= CORES_BYTES
-    if world.transport != "nccl" or nbytes < DEVICES_BYTES:
+    if DRIVERS[world.transport].in_shared_memory or nbytes < DEVICES_BYTES:
         return False
     join(world)
-    return world.transport == "nccl"  # if it cannot be set up, it is "host" from now on
+    return not DRIVERS[world.transport].in_shared_memory  # one that cannot be set up is "host" from now on
 
 
 @final
@@ -184,7 +177,7 @@ class Combining:
         self._lenders = [lenders[result.name] for result in told.results]
         fields = len(told.results) + (world.world_size if told.weighted else 0)
         self._pack = struct.Struct(f"<{fields}q").pack_into
-        self._memory = world.control.values.data
+        self._memory = world.ranks.values.data
         world.command(Install(None, told), info=info)
 
     def run(self, weights: Callable[[], Array]) -> None:

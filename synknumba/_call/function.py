@@ -24,10 +24,10 @@ from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, ReductionError, WorldError
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
+from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._types import Batch
 from synknumba._variables.variable import Variable
-from synknumba._wire.control import VALUE_BYTES
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Param, Program, Sharded, next_number
 from synknumba._world.failure import CallInfo
@@ -154,8 +154,8 @@ class Function(Distributed):
         if world is not self._world:
             self._enter(world)
         options.check(self.name)
-        bound = self._binder.bind(args, kwargs, world, world.world_size, solo=options.solo)
-        rows = self._selector.select(bound, options.batch, options.local_batch, world.world_size, solo=options.solo)
+        bound = self._binder.bind(args, kwargs, world, world.partition, solo=options.solo)
+        rows = self._selector.select(bound, options.batch, options.local_batch)
         if options.shards is not None:
             check_shards(self.name, bound, rows)
         check_writable_rows(rows, *bound.written())
@@ -196,7 +196,7 @@ class Function(Distributed):
     def _make_plan(self, world: World, bound: Bound, rows: CallRows, capacity: int, options: CallOptions) -> Plan:
         self._check_per_rank(world, bound)
         self._check_writes(bound)
-        room = VALUE_BYTES // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
+        room = world.ranks.values.nbytes // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
         if len(bound.values) > room:
             raise ArgumentError(
                 f"{self.name} got {len(bound.values)} numbers, and a call takes at most {room}; pass them as an array"
@@ -209,6 +209,7 @@ class Function(Distributed):
             function=self._id,
             parameters=tuple(bound.parameters.items()),
             rows=rows.source,
+            partition=bound.run_partition,
             own=rows.own_source,
             num_slices=options.num_slices,
             values=_formats(bound, rows),
@@ -271,6 +272,7 @@ class Function(Distributed):
             function=self._id,
             parameters=tuple(parameters),
             rows=rows.source,
+            partition=bound.run_partition,
             own=rows.own_source,
             num_slices=options.num_slices,
             values=_formats(bound, rows) + "q" * built.lent,
@@ -289,7 +291,7 @@ class Function(Distributed):
         """Sends a program, and the function before its first."""
         spec = None
         if self._id not in world.shipped:
-            if world.device == "cpu" and self._options.style == "kernel":
+            if world.traits.compiled_by_simt and self._options.style == "kernel":
                 simt.jit(self.py_func).check()  # refused here, by name and line, rather than on every rank
             for op in self._options.user_ops():
                 fold_kernel.check(op)
@@ -374,12 +376,14 @@ class Function(Distributed):
         options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
         options.check(self.name)
         world = open_world()
-        if world_size is None:
-            if world is None:
-                raise WorldError("plan() needs world_size=… where no world is open")
-            world_size = world.world_size
-        bound = self._binder.bind(args, kwargs, None, world_size)
-        rows = self._selector.select(bound, batch, local_batch, world_size, solo=False)
+        if world_size is not None:
+            partition = Partition.even(world_size)
+        elif world is not None:
+            partition = world.partition
+        else:
+            raise WorldError("plan() needs world_size=… where no world is open")
+        bound = self._binder.bind(args, kwargs, None, partition)
+        rows = self._selector.select(bound, batch, local_batch)
         if shards is not None:
             check_shards(self.name, bound, rows)
         about = self.name, self._options.outputs, self._options.ops, self.update_modes

@@ -18,7 +18,6 @@ from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._types import Shape, UserOp
 from synknumba._variables.variable import Variable
-from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.program import HeldRows, HostArray, Result, Sharded
 from synknumba._world.world import World
 
@@ -31,7 +30,7 @@ class Built:
 
     results: dict[str, Result] = field(default_factory=dict)
     segments: dict[str, Segment] = field(default_factory=dict)
-    used: int = 0  # bytes of each rank's part of the control block
+    used: int = 0  # bytes of each rank's small results
     lent: int = 0  # results that the caller may get where the kernel has written them
     combined: set[str] = field(default_factory=set)  # results that the ranks combine
 
@@ -131,14 +130,14 @@ class OutputBuilder:
             return self._in_segment(built, result, dtype, (shards, *result.shape), lend=False)
         nbytes = int(np.prod(result.shape, dtype=np.int64)) * dtype.itemsize
         start = -(-built.used // 64) * 64
-        if nbytes <= SMALL_RESULT_BYTES and start + nbytes <= RESULT_BYTES:
+        if nbytes <= SMALL_RESULT_BYTES and start + nbytes <= world.ranks.results.shape[1]:
             built.used = start + nbytes
             parts = HostArray(-1, dtype, result.shape, start)
-            return replace(result, parts=parts, in_control=True)
+            return replace(result, parts=parts, is_small=True)
         shape = (world.world_size, *result.shape)
         if isinstance(result.op, str) and not solo and is_worthwhile(world, nbytes):
             built.combined.add(result.name)
-            if world.device == "cuda":
+            if not world.traits.shares_memory:
                 return replace(result, parts=HostArray(-1, dtype, shape), stays=True)
         return self._in_segment(built, result, dtype, shape, lend=result.op is not None and world.world_size == 1)
 

@@ -5,7 +5,7 @@
                                                   └─ Program, shipped once
 
 A plan is found again by the key of its call: argument kinds, dtypes, shapes and segments, slices and subset. Executing a known
-plan writes what changes (scalars, batch bounds) into the control block, rings, and combines.
+plan writes what changes (scalars, batch bounds) where the ranks get it from, has them run, and combines.
 """
 
 import struct
@@ -24,9 +24,9 @@ from synknumba._call.collect import (
     Count,
     RowCount,
     Selection,
-    control_parts,
     make_collector,
     make_locator,
+    small_parts,
     total_rows,
 )
 from synknumba._device import fold_kernel
@@ -37,7 +37,6 @@ from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.tree import Structure, describe, spread, unflatten
 from synknumba._types import Array, Op, UserOp
-from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
 from synknumba._wire.results import RankReturn, ResultReader
@@ -76,9 +75,9 @@ class Plan(ABC):
         self._inputs = tuple(map(weakref.ref, about.segments))
         self._variables = tuple(map(weakref.ref, about.variables))
         self._number = program.number
-        self.rows = partial(RowCount, participants=program.num_shards(world.world_size))
+        self.rows = partial(RowCount, partition=program.shard_partition)
         self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
-        self._memory = world.control.values.data
+        self._memory = world.ranks.values.data
         self._tally = world.tally
         self._row_bytes = about.row_bytes
         self._whole_bytes = about.whole_bytes * (1 if program.solo else world.world_size)
@@ -207,7 +206,7 @@ class KernelPlan(Plan):
         if result.op == "gather":
             rows = self._segments[result.name].array(result.parts.dtype, result.parts.shape)
             return lambda count: private_copy(rows[: total_rows(count)])  # no reference to the plan: it would keep the memory
-        parts = self._parts(result)[: self.rows(None).participants]
+        parts = self._parts(result)[: self.program.shard_partition.parts]
         if result.rows is not None:
             rows = self._segments[result.name].array(result.rows.dtype, result.rows.shape, result.rows.offset)
             return make_locator(result.op, parts, rows[: len(parts)], self._selection)
@@ -216,9 +215,9 @@ class KernelPlan(Plan):
     def _parts(self, result: Result) -> Array:
         """One part a rank, along axis 0."""
         assert result.parts is not None
-        if not result.in_control:
+        if not result.is_small:
             return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
-        return control_parts(self.world.control, result)
+        return small_parts(self.world.ranks.results, result)
 
     def _lender(self, result: Result, place: Segment) -> Lender:
         assert result.parts is not None
@@ -237,7 +236,8 @@ class KernelPlan(Plan):
             parts = None if result.stays else replace(result.parts, segment=self._segments[result.name].id)
             told.append(Combined(result.name, result.op, dtype, count, parts))
         weighted = any(one.op == "mean" for one in told)
-        combination = Combination(next_number(), self._number, tuple(told), weighted)
+        transport = self.world.transport if results[0].stays else None  # the same for all results
+        combination = Combination(next_number(), self._number, tuple(told), weighted, transport)
         return Combining(self.world, combination, self.info, self._lenders)
 
 
@@ -252,9 +252,9 @@ class FunctionPlan(Plan):
         super().__init__(world, program, info, about)
         self._has_ops = has_ops
         self._part = "rank" if program.shards is None else "shard"
-        control = world.control
-        self._readers = [ResultReader(control.results[rank]) for rank in range(world.world_size)]
-        self._numbers = control.results[:, :8].view(np.int64)[:, 0]
+        self._results = world.ranks.results
+        self._readers = [ResultReader(memory) for memory in self._results]
+        self._numbers = self._results[:, :8].view(np.int64)[:, 0]
         self._combiners: dict[tuple[int, ...], Collector] = {}
 
     @property
@@ -358,16 +358,14 @@ class FunctionPlan(Plan):
         """
         if self.program.shards is not None:
             return lambda: np.stack(leaves)
-        control = self.world.control
-        first = leaves[0]
-        offsets = [leaf.ctypes.data - control.base for leaf in leaves]
-        regular = all(offset - offsets[0] == i * RESULT_BYTES for i, offset in enumerate(offsets))
+        results, first = self._results, leaves[0]
+        offsets = [leaf.ctypes.data - results.ctypes.data for leaf in leaves]
+        regular = all(offset - offsets[0] == i * results.strides[0] for i, offset in enumerate(offsets))
         same = all(leaf.dtype == first.dtype for leaf in leaves)
-        inside = offsets[0] >= 0 and offsets[-1] < control.layout.size
+        inside = offsets[0] >= 0 and offsets[-1] < results.nbytes
         if regular and same and inside:
-            view = np.ndarray(
-                (len(leaves), *first.shape), first.dtype, control.memory.data, offsets[0], (RESULT_BYTES, *first.strides)
-            )
+            strides = results.strides[0], *first.strides
+            view = np.ndarray((len(leaves), *first.shape), first.dtype, results.data, offsets[0], strides)
             return lambda: view
         return lambda: np.stack(leaves)
 

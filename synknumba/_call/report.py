@@ -8,7 +8,7 @@ from typing import Any
 from synknumba._call.arguments import Output
 from synknumba._call.bound_arguments import Bound
 from synknumba._call.select_rows import CallRows
-from synknumba._ops.rows import bounds, part
+from synknumba._ops.rows import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +93,25 @@ def make_report(
         num_slices: slices of each shard.
         shards: in all; None for one a rank.
     """
-    pieces = shards or bound.world_size
+    slicing = Partition.even(num_slices)
     per_row, whole = bound.sizes()
     own = None if rows.own is None else rows.own.counts
     ranks, at = [], 0
-    for rank in range(bound.world_size):
+    for rank in range(bound.partition.parts):
         if isinstance(rows.count, tuple):
             cuts: tuple[int, ...] = (at, at + rows.count[rank])
             at = cuts[1]
         else:
-            first, after = part(pieces, bound.world_size, rank)
-            cuts = bounds(rows.count or 0, pieces)[first : after + 1]
+            cuts = bound.partition.shard_edges(rows.count or 0, shards, rank)
         start, stop = cuts[0], cuts[-1]
         mine = None if own is None else own[rank]
-        slices = tuple(one for cut in pairwise(cuts) for one in _slices(*cut, mine or 0, num_slices))
+        slices = tuple(one for cut in pairwise(cuts) for one in _slices(*cut, mine or 0, slicing))
         ranks.append(RankReport(rank, (start, stop), slices, per_row * (stop - start) + whole, mine))
     told = tuple((key, output.op) for key, output in outputs.items()) or ((("result", ops),) if ops is not None else ())
     return PlanReport(name, bound.texts(), rows.total, num_slices, tuple(ranks), told, tuple(updates.items()), shards)
 
 
-def _slices(start: int, stop: int, own: int, num_slices: int) -> tuple[tuple[int, int], ...]:
+def _slices(start: int, stop: int, own: int, slicing: Partition) -> tuple[tuple[int, int], ...]:
     """The parts of some rows that are run: those that have rows, or rows of the rank's own."""
-    cuts = [part(stop - start, num_slices, k) for k in range(num_slices)]
-    own_cuts = [part(own, num_slices, k) for k in range(num_slices)]
-    runs = [cut for cut, (low, high) in zip(cuts, own_cuts, strict=True) if cut[1] > cut[0] or high > low]
-    return tuple((start + low, start + high) for low, high in runs)
+    cuts = zip(pairwise(slicing.edges(stop - start)), slicing.counts(own), strict=True)
+    return tuple((start + low, start + high) for (low, high), own_rows in cuts if high > low or own_rows)

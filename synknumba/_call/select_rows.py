@@ -10,7 +10,7 @@ from synknumba._call.collect import Count, total_rows
 from synknumba._errors import ArgumentError, BatchError, PartitionError
 from synknumba._host.segment import Segment
 from synknumba._ops.local_rows import OwnRows, select_own
-from synknumba._ops.rows import Listed, Range, Rows, part
+from synknumba._ops.rows import Listed, Range, Rows
 from synknumba._types import Array, Batch, RankConstant
 from synknumba._wire.program import Filled, FunctionStyle, HostArray, OwnSource, Param, PerRank, RowSource, Update
 
@@ -64,25 +64,23 @@ class RowSelector:
         self._indices: Segment | None = None
         self._own_indices: Segment | None = None
 
-    def select(self, bound: Bound, batch: Batch, local_batch: Any, world_size: int, *, solo: bool) -> CallRows:
+    def select(self, bound: Bound, batch: Batch, local_batch: Any) -> CallRows:
         """The rows of a call, checked.
 
         Args:
             bound: the call's arguments.
             batch: as in the call.
             local_batch: as in the call.
-            world_size: number of ranks.
-            solo: only the root runs.
         """
         rows = bound.select(self._name, batch)
-        own = self._select_own(bound, local_batch, solo=solo)
+        own = self._select_own(bound, local_batch)
         if own is not None and rows is not None and self._style == "kernel":
-            self._check_agreement(bound, rows, own, 1 if solo else world_size)
+            self._check_agreement(bound, rows, own)
         if own is not None and rows is None and local_batch is not None and bound.contiguous:
             raise BatchError(f"{self._name}: synk.OFFSET is the index in the whole, which rows of a local_batch do not have")
         return CallRows(rows, own)
 
-    def _select_own(self, bound: Bound, local_batch: Any, *, solo: bool) -> OwnRows | None:
+    def _select_own(self, bound: Bound, local_batch: Any) -> OwnRows | None:
         if not bound.own_lengths:
             if local_batch is not None:
                 raise ArgumentError(
@@ -97,16 +95,15 @@ class RowSelector:
                     raise PartitionError(
                         f"{name} has {theirs} rows on rank {rank} but {first} has {mine}; sliceable variables must agree"
                     )
-        return select_own(local_batch, lengths[:1] if solo else lengths)
+        return select_own(local_batch, lengths[:1] if bound.solo else lengths)
 
-    def _check_agreement(self, bound: Bound, rows: Rows, own: OwnRows, world_size: int) -> None:
+    def _check_agreement(self, bound: Bound, rows: Rows, own: OwnRows) -> None:
         """A kernel is launched for one number of rows."""
         sliceable = next(iter(bound.own_lengths))
-        for rank, count in enumerate(own.counts):
-            start, stop = part(rows.count, world_size, rank)
-            if stop - start != count:
+        for rank, (count, expected) in enumerate(zip(own.counts, bound.run_partition.counts(rows.count), strict=True)):
+            if expected != count:
                 raise PartitionError(
-                    f"{self._name}: rank {rank} gets {stop - start} rows of the sharded arguments but {count} of {sliceable}; "
+                    f"{self._name}: rank {rank} gets {expected} rows of the sharded arguments but {count} of {sliceable}; "
                     f"a kernel needs as many of both. Scatter them alike, or select with batch and local_batch."
                 )
 

@@ -1,5 +1,11 @@
-"""The transports: what carries a collective. Drivers are imported when asked for, so that no GPU library is loaded before."""
+"""The transports by name: what carries a collective. Drivers are imported when asked for, and with them the GPU libraries.
 
+rank 0       DRIVERS[name].problem() ──> make_unique_id() ──┐
+every rank   DRIVERS[name].problem() ───────────────────────┴──> open(rank, world_size, unique_id, stream) ──> Communicator
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import DTypeLike
@@ -7,7 +13,7 @@ from numpy.typing import DTypeLike
 from synknumba._comm.base import Communicator as Communicator
 from synknumba._comm.base import Exchange as Exchange
 from synknumba._comm.base import make_step as make_step
-from synknumba._types import CollectiveOp
+from synknumba._types import CollectiveOp, Transport
 
 
 def host_communicator(part: int, parts: int) -> Communicator:
@@ -36,8 +42,7 @@ def prepare(op: CollectiveOp | None, dtype: DTypeLike) -> None:
     prepare_host(op, dtype)
 
 
-def nccl_problem() -> str | None:
-    """Why NCCL cannot be used, in one line; None if it can. To be called in a rank."""
+def _nccl_problem() -> str | None:
     try:
         from synknumba._comm.nccl import available  # drivers are imported when asked for
     except ImportError as error:
@@ -45,15 +50,45 @@ def nccl_problem() -> str | None:
     return available()
 
 
-def nccl_unique_id() -> bytes:
-    """What the ranks of one communicator know each other by. To be called in one rank."""
+def _nccl_unique_id() -> bytes:
     from synknumba._comm.nccl import make_unique_id
 
     return make_unique_id()
 
 
-def nccl_communicator(world_size: int, rank: int, unique_id: bytes, stream: Any) -> Communicator:
-    """The transport between GPUs; waits for the other ranks."""
+def _nccl_communicator(rank: int, world_size: int, unique_id: bytes, stream: Any) -> Communicator:
     from synknumba._comm.nccl import NcclCommunicator
 
     return NcclCommunicator(world_size, rank, unique_id, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class TransportDriver:
+    """How ranks open a transport.
+
+    Attributes:
+        open: opens a rank's end, given the rank, the world size, the unique id and the device's stream; may wait for other
+            ranks.
+        in_shared_memory: whether collectives are about memory that all ranks have mapped, so that each rank opens its end by
+            itself. Otherwise they are about memory of the ranks' own, and all ranks open their ends together.
+        problem: says in one line why the transport cannot be used on this rank; None if it can.
+        make_unique_id: makes the id that one rank sends to all for the ends of one communicator.
+    """
+
+    open: Callable[[int, int, bytes, Any], Communicator]
+    in_shared_memory: bool
+    problem: Callable[[], str | None]
+    make_unique_id: Callable[[], bytes]
+
+
+DRIVERS: Mapping[Transport, TransportDriver] = {
+    "host": TransportDriver(
+        open=lambda rank, world_size, *_: host_communicator(rank, world_size),
+        in_shared_memory=True,
+        problem=lambda: None,
+        make_unique_id=bytes,
+    ),
+    "nccl": TransportDriver(
+        open=_nccl_communicator, in_shared_memory=False, problem=_nccl_problem, make_unique_id=_nccl_unique_id
+    ),
+}

@@ -1,8 +1,10 @@
 """The devices of ranks. Drivers are imported by `open_device`, so that the coordinator loads no GPU library."""
 
+from synknumba._device.base import TRAITS as TRAITS
 from synknumba._device.base import Buffer as Buffer
 from synknumba._device.base import Device as Device
 from synknumba._device.base import DeviceKernel as DeviceKernel
+from synknumba._device.base import DeviceTraits as DeviceTraits
 from synknumba._device.base import Replay as Replay
 from synknumba._device.base import SliceSteps as SliceSteps
 from synknumba._device.base import Step as Step

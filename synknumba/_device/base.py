@@ -33,6 +33,34 @@ Three: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceTraits:
+    """What a kind of device is like, for whoever must not import its driver.
+
+    Attributes:
+        shares_memory: whether arrays on the device are in memory of the host, so that kernels work on rows, variables and
+            results in segments directly, and the coordinator reaches all of them. Otherwise each rank's are its own.
+        queues_work: whether steps return before their work is done, so that `synchronize` must come before results are read.
+        compiled_by_simt: whether kernels are compiled by `synknumba.simt`, which can refuse one before it is sent.
+        has_float16: whether kernels compute with float16.
+        has_long_double: whether kernels compute with long double, and complex numbers of it.
+    """
+
+    shares_memory: bool
+    queues_work: bool
+    compiled_by_simt: bool
+    has_float16: bool
+    has_long_double: bool
+
+
+TRAITS: Mapping[DeviceKind, DeviceTraits] = {
+    "cpu": DeviceTraits(shares_memory=True, queues_work=False, compiled_by_simt=True, has_float16=False, has_long_double=True),
+    "cuda": DeviceTraits(
+        shares_memory=False, queues_work=True, compiled_by_simt=False, has_float16=True, has_long_double=False
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Buffer:
     """A kernel argument, and the steps that copy it from and to the host.
 
@@ -179,6 +207,11 @@ class Device(ABC):
     kind: DeviceKind
     stream: Any = None
     when_moved: Callable[[int], None] | None = None
+
+    @property
+    def traits(self) -> DeviceTraits:
+        """What devices of this kind are like."""
+        return TRAITS[self.kind]
 
     @abstractmethod
     def workspace(self, *, sliced: bool = False) -> Workspace:

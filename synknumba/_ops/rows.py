@@ -1,12 +1,14 @@
 """Which rows whose: what a `batch` selects, and how rows are cut into shards and slices.
 
 There is one rule for cutting, used for shards and for the slices inside a shard, in calls and in `scatter` alike: of n rows in
-W parts, part r is the rows from r·n // W up to (r+1)·n // W.
+W parts, part r is the rows from r·n // W up to (r+1)·n // W. Only a `Partition` knows it. A world has one into its ranks, which
+its programs carry; shards and slices are cut by partitions of their own.
 """
 
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Never, TypeAlias, cast, final
 
 import numpy as np
@@ -18,24 +20,6 @@ from synknumba._types import Array, Batch
 _ACCEPTED = "a batch is an int (that many first rows), a slice, a 1-D list or array of integers, or a boolean mask"
 
 
-def bounds(n: int, parts: int) -> tuple[int, ...]:
-    """Where each part of n rows starts, and where the last one stops.
-
-    >>> bounds(10, 4)
-    (0, 2, 5, 7, 10)
-    """
-    return tuple(r * n // parts for r in range(parts + 1))
-
-
-def part(n: int, parts: int, index: int) -> tuple[int, int]:
-    """Start and stop of one part of n rows.
-
-    >>> part(5, 3, 0), part(5, 3, 1), part(5, 3, 2)
-    ((0, 1), (1, 3), (3, 5))
-    """
-    return index * n // parts, (index + 1) * n // parts
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -44,14 +28,6 @@ class Range:
     start: int
     step: int
     count: int
-
-    def part(self, parts: int, index: int) -> "Range":
-        """One part of these rows.
-
-        >>> Range(10, -2, 5).part(2, 1)
-        Range(start=6, step=-2, count=3)
-        """
-        return self.between(*part(self.count, parts, index))
 
     def between(self, low: int, high: int) -> "Range":
         """Those from one position to another.
@@ -93,16 +69,83 @@ class Listed:
         """How many rows, repeated ones counted each time."""
         return len(self.indices)
 
-    def part(self, parts: int, index: int) -> "Listed":
-        """One part of these rows: a view of the indices."""
-        return self.between(*part(self.count, parts, index))
-
     def between(self, low: int, high: int) -> "Listed":
         """Those from one position to another: a view of the indices."""
         return Listed(self.indices[low:high])
 
 
 Rows: TypeAlias = Range | Listed
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Any number of rows in consecutive parts, which together are all rows in order; parts may be empty.
+
+    Of n rows, part r of W is the rows from m[r]·n // m[W] up to m[r+1]·n // m[W], where m are the marks.
+
+    Attributes:
+        marks: integers that increase from 0, one more than there are parts; 0, 1, …, W for even parts.
+    """
+
+    marks: Sequence[int]
+
+    @classmethod
+    def even(cls, parts: int) -> "Partition":
+        """Parts whose sizes differ by at most one row."""
+        return cls(range(parts + 1))  # a tuple of as many as a million shards would have to be sent
+
+    @property
+    def parts(self) -> int:
+        """Number of parts."""
+        return len(self.marks) - 1
+
+    def part(self, n: int, index: int) -> tuple[int, int]:
+        """Start and stop of one part of n rows.
+
+        >>> thirds = Partition.even(3)
+        >>> thirds.part(5, 0), thirds.part(5, 1), thirds.part(5, 2)
+        ((0, 1), (1, 3), (3, 5))
+        """
+        marks = self.marks
+        return marks[index] * n // marks[-1], marks[index + 1] * n // marks[-1]
+
+    def edges(self, n: int) -> tuple[int, ...]:
+        """Where each part of n rows starts, and where the last one stops.
+
+        >>> Partition.even(4).edges(10)
+        (0, 2, 5, 7, 10)
+        """
+        return tuple(mark * n // self.marks[-1] for mark in self.marks)
+
+    def counts(self, n: int) -> tuple[int, ...]:
+        """Rows of each part of n rows.
+
+        >>> Partition.even(4).counts(10)
+        (2, 3, 2, 3)
+        """
+        return tuple(stop - start for start, stop in pairwise(self.edges(n)))
+
+    def of(self, rows: Rows, index: int) -> Rows:
+        """One part of some rows; of a list a view of the indices.
+
+        >>> Partition.even(2).of(Range(10, -2, 5), 1)
+        Range(start=6, step=-2, count=3)
+        """
+        return rows.between(*self.part(rows.count, index))
+
+    def shard_edges(self, n: int, shards: int | None, index: int) -> tuple[int, ...]:
+        """Where the shards of one part start, and where the last one stops, of n rows in `shards` even shards.
+
+        The shards themselves are divided by this partition; None for one shard a part.
+
+        >>> Partition.even(2).shard_edges(10, 4, 1), Partition.even(2).shard_edges(10, None, 1)
+        ((5, 7, 10), (5, 10))
+        """
+        if shards is None:
+            return self.part(n, index)
+        first, after = self.part(shards, index)
+        return Partition.even(shards).edges(n)[first : after + 1]
 
 
 def select(batch: Batch, n: int) -> Rows:

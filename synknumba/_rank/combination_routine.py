@@ -15,7 +15,7 @@ from synknumba._comm import Communicator, Exchange
 from synknumba._device import Step
 from synknumba._host.lease import MOST_PLACES
 from synknumba._ops import reduction
-from synknumba._ops.rows import part
+from synknumba._ops.rows import Partition
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
@@ -46,6 +46,7 @@ class CombinationRoutine(Repeated):
         self._place = place
         self._source = source
         self._communicator = communicator
+        self._partition = Partition.even(place.world_size)  # of the elements: as much work for each, whatever rows it had
         self._layout = struct.Struct(f"<{len(told.results) + (place.world_size if told.weighted else 0)}q")
         self._runs: dict[bytes, Repetition] = {}
         self._last: tuple[bytes, Repetition] | None = None
@@ -86,14 +87,14 @@ class CombinationRoutine(Repeated):
 
     def _part(self, result: Combined, segment: int) -> Array:
         """This rank's elements of the result, where the coordinator reads them."""
-        start, stop = part(result.count, self._place.world_size, self._place.rank)
+        start, stop = self._partition.part(result.count, self._place.rank)
         return self._place.segments[segment].array(result.dtype, (result.count,))[start:stop]
 
     def _on_cores(self, targets: Sequence[Array], weights: Array) -> list[Step]:
         steps: list[Step] = []
         for result, target in zip(self._told.results, targets, strict=True):
             assert result.parts is not None  # they are in shared memory
-            start, stop = part(result.count, self._place.world_size, self._place.rank)
+            start, stop = self._partition.part(result.count, self._place.rank)
             parts = self._place.host(result.parts).reshape(self._place.world_size, result.count)[:, start:stop]
             steps.append(partial(reduction.combine_into, result.op, parts, weights, target))
         return steps
@@ -120,11 +121,10 @@ class CombinationRoutine(Repeated):
     def _exchange(self, result: Combined, line: Any) -> tuple[Exchange, Any]:
         """The result of each rank, which gets its part of all where it has it."""
         world_size, rank = self._place.world_size, self._place.rank
-        cuts = [part(result.count, world_size, one) for one in range(world_size)]
-        own = line[slice(*cuts[rank])]
+        own = line[slice(*self._partition.part(result.count, rank))]
         sources = tuple(line if one == rank else None for one in range(world_size))
         targets = tuple(own if one == rank else None for one in range(world_size))
-        counts = tuple(stop - start for start, stop in cuts)
+        counts = self._partition.counts(result.count)
         return Exchange(line.dtype, sources, targets, (result.count,) * world_size, counts), own
 
     def _weighted(self, result: Combined, line: Any, weights: Array, steps: list[Step]) -> Any:

@@ -28,6 +28,7 @@ class FunctionRoutine(Routine):
         super().__init__(program, place)
         self._function = function
         self._writer = ResultWriter(place.control.results[place.rank], RESULT_BYTES, place.device)
+        self._queues_work = place.device.traits.queues_work
         self._steps: list[Step] = []  # up to the last slice
         self._after: list[Step] = []  # of updates
         self._results: list[tuple[Any, SliceRows | None]] = []
@@ -47,7 +48,7 @@ class FunctionRoutine(Routine):
             calls.append((call, moves.is_empty))
         self._steps = [*checks, *updates.before(), *self.workspace.in_order(parts)]
         self._after = updates.after()
-        plain = self.place.device.kind == "cpu" and len(calls) == 1 and calls[0][1] and not updates
+        plain = not self._queues_work and len(calls) == 1 and calls[0][1] and not updates
         self._alone = calls[0][0] if plain and self.program.subset is None and self.program.shards is None else None
 
     def _call_slice(self, call: Callable[[], Any], rows: SliceRows | None, *, alone: bool) -> None:

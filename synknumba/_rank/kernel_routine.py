@@ -163,7 +163,7 @@ class KernelRoutine(Routine):
         return replace(result, parts=replace(result.parts, segment=values[result.lent - self.program.lent]))
 
     def _output(self, name: str, param: Result, slices: Sequence[SliceRows | None]) -> "OutputSteps":
-        own = self.program.own_shards(self.place.world_size, self.place.rank)
+        own = self.program.own_shards(self.place.rank)
         if param.op in reduction.LOCATING:
             return Locator(self, name, param, own)
         if self.program.shards is None or param.parts is None or param.op == "gather":
@@ -229,7 +229,7 @@ class Accumulator(OutputSteps):
         if param.stays and not self._direct:
             self._total = routine.total(name, final_dtype, param.shape)
         elif self._part is not None and param.op != "gather" and not self._direct:
-            buffer = routine.workspace.output(None if param.in_control else (name, "total"), self._part)
+            buffer = routine.workspace.output(None if param.is_small else (name, "total"), self._part)
             self._total = buffer.array
             self._stores = [] if buffer.store is None else [self._device.download(self._part, buffer.array)]
         self._scratch: Any = None
@@ -239,7 +239,7 @@ class Accumulator(OutputSteps):
         param, place = self._param, self._routine.place
         if param.parts is None or param.stays:
             return None
-        if param.in_control:
+        if param.is_small:
             memory = place.control.results[place.rank, param.parts.offset :]
             nbytes = int(np.prod(param.shape, dtype=np.int64)) * np.dtype(param.parts.dtype).itemsize
             return memory[:nbytes].view(param.parts.dtype).reshape(param.shape or (1,))
@@ -253,7 +253,7 @@ class Accumulator(OutputSteps):
             return []
         op, total = self._param.op, self._total
         identity = reduction.identity("sum" if op == "mean" else op, total.dtype)
-        return [self._device.fill(total, identity, private=self._param.in_control)]
+        return [self._device.fill(total, identity, private=self._param.is_small)]
 
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
         op, workspace = self._param.op, self._routine.workspace
@@ -272,10 +272,10 @@ class Accumulator(OutputSteps):
         elif target is None:
             array = self._scratch = workspace.scratch(slot, dtype, shape)
         else:
-            buffer = workspace.output(None if self._param.in_control else slot, target)
+            buffer = workspace.output(None if self._param.is_small else slot, target)
             array = buffer.array
             moves.stores += [] if buffer.store is None else [buffer.store]
-        private = target is not None and self._param.in_control
+        private = target is not None and self._param.is_small
         if self._param.filled:
             moves.before.append(self._device.fill(array, reduction.identity(op, dtype), private=private))
         return array

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, assert_never
 
-from synknumba._comm import Communicator, host_communicator, nccl_communicator, nccl_problem, nccl_unique_id
+from synknumba._comm import DRIVERS, Communicator
 from synknumba._device import Device, DeviceKernel, open_device
 from synknumba._host.inherited import flush
 from synknumba._host.segment import Segment
@@ -29,6 +29,7 @@ from synknumba._rank.function_routine import FunctionRoutine
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Holding, Place, Repeated, Routine
 from synknumba._rank.startup import RankConfig, settle
+from synknumba._types import Transport
 from synknumba._wire import channel, pickling
 from synknumba._wire import doorbell as doorbell_module
 from synknumba._wire.control import MESSAGE
@@ -86,7 +87,7 @@ class Rank:
         self.holdings: dict[int, Holding] = {}
         self.place = Place(config.rank, config.world_size, config.control, device, self.segments, self.holdings)
         self._table = Table()
-        self._transports: dict[bool, Communicator] = {}  # by whether it goes over the host
+        self._transports: dict[Transport, Communicator] = {}
         device.when_moved = self._forget_buffers
 
     # ---- the loop
@@ -180,10 +181,10 @@ class Rank:
                 self._install(function, program)
             case Hold():
                 self._hold(command)
-            case Invite():
-                return self._invite()
-            case Join(unique_id):
-                self._transports[False] = self._gpu_transport(unique_id)
+            case Invite(transport):
+                return self._invite(transport)
+            case Join(transport, unique_id):
+                self._open(transport, unique_id)
             case Drop():
                 self._drop(command)
             case Measure():
@@ -223,7 +224,7 @@ class Rank:
             case Program():
                 self.routines[program.number] = self._routine(program, self.functions[program.function])
             case Collective():
-                self.routines[program.number] = CollectiveRoutine(program, self.place, self._transport(host=program.host))
+                self.routines[program.number] = CollectiveRoutine(program, self.place, self._transport(program.transport))
             case Combination():
                 self.routines[program.number] = self._combination(program)
             case Transfer():
@@ -238,7 +239,7 @@ class Rank:
     def _combination(self, told: Combination) -> CombinationRoutine:
         source = self.routines[told.program]
         assert isinstance(source, KernelRoutine)  # it was installed before
-        return CombinationRoutine(told, self.place, source, self._transport(host=False) if told.on_devices else None)
+        return CombinationRoutine(told, self.place, source, None if told.transport is None else self._transport(told.transport))
 
     # ---- variables and transports
 
@@ -252,20 +253,21 @@ class Rank:
                 step()
             self.device.synchronize()
 
-    def _transport(self, *, host: bool) -> Communicator:
+    def _transport(self, name: Transport) -> Communicator:
         """This rank's end of a transport."""
-        rank, world_size = self.config.rank, self.config.world_size
-        if host not in self._transports and (host or world_size == 1):  # alone there is nobody to join
-            self._transports[host] = host_communicator(rank, world_size) if host else self._gpu_transport(b"")
-        return self._transports[host]
+        if name not in self._transports and (DRIVERS[name].in_shared_memory or self.config.world_size == 1):
+            self._open(name, b"")  # nobody has to be joined
+        return self._transports[name]
 
-    def _invite(self) -> Invitation:
-        problem = nccl_problem()
+    def _invite(self, name: Transport) -> Invitation:
+        driver = DRIVERS[name]
+        problem = driver.problem()
         makes_it = problem is None and self.config.rank == 0
-        return Invitation(nccl_unique_id() if makes_it else b"", problem)
+        return Invitation(driver.make_unique_id() if makes_it else b"", problem)
 
-    def _gpu_transport(self, unique_id: bytes) -> Communicator:
-        return nccl_communicator(self.config.world_size, self.config.rank, unique_id, self.device.stream)
+    def _open(self, name: Transport, unique_id: bytes) -> None:
+        rank, world_size = self.config.rank, self.config.world_size
+        self._transports[name] = DRIVERS[name].open(rank, world_size, unique_id, self.device.stream)
 
     # ---- functions
 

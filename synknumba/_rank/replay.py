@@ -97,5 +97,5 @@ class Repetition:
             self._now = self._one_by_one()
 
     def _one_by_one(self) -> list[Step]:
-        wait = [] if self._device.kind == "cpu" else [self._device.synchronize]
+        wait = [self._device.synchronize] if self._device.traits.queues_work else []
         return [*self._checks, *self._steps, *wait]

@@ -19,7 +19,7 @@ import numpy as np
 
 from synknumba._device import Buffer, Device, SliceSteps, Step
 from synknumba._host.segment import Segment
-from synknumba._ops.rows import Listed, Range, Rows, bounds, part
+from synknumba._ops.rows import Listed, Partition, Range, Rows
 from synknumba._ops.tree import unflatten
 from synknumba._ops.variable_layout import StorageLayout, line_type
 from synknumba._types import Array, RankConstant, Span
@@ -177,6 +177,8 @@ class Routine(Repeated):
         self.segments = program.segments()
         self.variables = program.variables()
         layout = struct.Struct("<" + program.values)
+        self._refuses_writes = place.device.traits.shares_memory  # to inputs, which are the host's own
+        self._slicing = Partition.even(program.num_slices)  # of each shard
         self._unpack = layout.unpack
         self._packed_values = place.control.values.data[: layout.size]
         self._loaded: dict[object, tuple[Any, object]] = {}  # slot → what its memory holds, where that is known, and the memory
@@ -248,31 +250,28 @@ class Routine(Repeated):
         own, before = self.own_rows(selecting[fields:])
         if rows is None:
             return [None] if own is None else self._own_slices(own, before)
-        shards = self.program.num_shards(self.place.world_size)
-        first, after = self.program.own_shards(self.place.world_size, self.place.rank)
-        cuts = bounds(rows.count, shards)[first : after + 1]
+        cuts = self.program.partition.shard_edges(rows.count, self.program.shards, self.place.rank)
         among = rows.between(cuts[0], cuts[-1])
-        return [one for shard in range(after - first) for one in self._shard_slices(rows, cuts, shard, own, among)]
+        return [one for shard in range(len(cuts) - 1) for one in self._shard_slices(rows, cuts, shard, own, among)]
 
     def _shard_slices(self, rows: Rows, cuts: Sequence[int], shard: int, own: Rows | None, among: Rows) -> list[SliceRows]:
         """The slices of one of this rank's shards; `cuts` is where these start, and where the last one stops."""
         start, stop = cuts[shard : shard + 2]
-        mine, parts = rows.between(start, stop), self.program.num_slices
+        mine, slicing = rows.between(start, stop), self._slicing
         out: list[SliceRows] = []
-        for k in range(parts):
-            low, high = part(stop - start, parts, k)
-            of_own = None if own is None else _part(own, parts, k)
+        for k in range(slicing.parts):
+            low, high = slicing.part(stop - start, k)
+            of_own = None if own is None else _part(own, slicing, k)
             if high > low or (of_own is not None and of_own.count):
-                out.append(SliceRows(_part(mine, parts, k), start + low, start + high, of_own, among, shard, len(out)))
+                out.append(SliceRows(_part(mine, slicing, k), start + low, start + high, of_own, among, shard, len(out)))
         return out
 
     def _own_slices(self, own: Rows, before: int) -> list[SliceRows | None]:
         out: list[SliceRows | None] = []
-        for k in range(self.program.num_slices):
-            low, high = part(own.count, self.program.num_slices, k)
+        for k in range(self._slicing.parts):
+            low, high = self._slicing.part(own.count, k)
             if high > low:
-                of_own = own.part(self.program.num_slices, k)
-                out.append(SliceRows(None, before + low, before + high, of_own, number=len(out)))
+                out.append(SliceRows(None, before + low, before + high, own.between(low, high), number=len(out)))
         return out
 
     # ---- arguments
@@ -333,7 +332,7 @@ class Routine(Repeated):
         """
         # A list of rows may change, and slices replace each other's.
         stays = array.version and not isinstance(rows, Listed) and not self.program.is_cut
-        is_read = self.place.device.kind == "cpu" or _name_of(slot) in self.program.only_read
+        is_read = self._refuses_writes or _name_of(slot) in self.program.only_read
         kept = slot if is_read or not stays else ("kept", slot)
         buffer = make(kept)
         if buffer.store is not None:
@@ -385,9 +384,9 @@ def _name_of(slot: object) -> object:
     return slot
 
 
-def _part(rows: Rows, parts: int, index: int) -> Rows:
+def _part(rows: Rows, partition: Partition, index: int) -> Rows:
     """One part of some rows; nothing is gathered where there are none."""
-    found = rows.part(parts, index)
+    found = partition.of(rows, index)
     return found if found.count else Range(0, 1, 0)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from synknumba import simt
 from synknumba._call.arguments import IndexRange, PerRankValues
 from synknumba._call.serialize import InnerFunction
+from synknumba._device import TRAITS
 from synknumba._errors import ArgumentError, KernelError
 from synknumba._host.data import Data
 from synknumba._rowwise.arguments import Given
@@ -311,7 +312,7 @@ def _element(function: str, name: str, dtype: "np.dtype[Any]", device: DeviceKin
         raise ArgumentError(
             f"{name} of {function} has dtype {dtype}, which Numba does not compute with; convert it to one of numbers"
         )
-    if dtype == np.float16 and device == "cpu":
+    if dtype == np.float16 and not TRAITS[device].has_float16:
         raise ArgumentError(
             f"{name} of {function} has dtype float16, which cores do not compute with; convert it, for example to float32"
         )

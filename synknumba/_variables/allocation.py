@@ -51,7 +51,7 @@ class Allocation:
         self.segment: Segment | None = None
         self._starts: list[list[int]] = []  # of each rank's arrays in the segment; the last is that of `VECTOR`, which is −1
         hosts: tuple[HostArray, ...] = ()
-        if world.device == "cpu":
+        if world.traits.shares_memory:
             places = [layout.place(rank) for rank in range(world.world_size)]
             *parts, size = _parts([nbytes for _, nbytes in places])
             self.segment = Segment(size)

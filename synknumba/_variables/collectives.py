@@ -17,7 +17,7 @@ import numpy as np
 
 from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError
 from synknumba._ops import rows as rows_module
-from synknumba._ops.rows import Rows
+from synknumba._ops.rows import Partition, Rows
 from synknumba._ops.tree import describe, flatten, parts_like, shape_told, unflatten
 from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape
 from synknumba._variables.allocation import Allocation
@@ -331,8 +331,8 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
     accepted = [one.fetch([0])[0] for one in several] if values is None else matched(vars, several, values, "scatter")
     chosen = [[_Chosen(array, batch) for array in arrays] for arrays in accepted]
     with placed(several) as world:
-        size = world.world_size
-        parts = [{rank: [array.part(size, rank) for array in arrays] for rank in range(size)} for arrays in chosen]
+        ranks, partition = range(world.world_size), world.partition
+        parts = [{rank: [array.part(partition, rank) for array in arrays] for rank in ranks} for arrays in chosen]
         give_values(world, several, parts, sharded=True)
     return vars
 
@@ -344,9 +344,9 @@ class _Chosen:
         self._array = array
         self._rows: Rows = rows_module.select(batch, len(array))
 
-    def part(self, parts: int, index: int) -> Array:
+    def part(self, partition: Partition, index: int) -> Array:
         """One part of them."""
-        rows = self._rows.part(parts, index)
+        rows = partition.of(self._rows, index)
         if isinstance(rows, rows_module.Range):
             return self._array[rows.as_slice()]
         return np.take(self._array, rows.indices, axis=0)
@@ -515,7 +515,7 @@ def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any
         check_all_uniform(several, "reduce_scatter")
 
         def shape(shapes: tuple[Shape, ...], rank: int) -> Shape:
-            start, stop = rows_module.part(shapes[0][0], world.world_size, rank)
+            start, stop = world.partition.part(shapes[0][0], rank)
             return (stop - start, *shapes[0][1:])
 
         run_into(world, Work("reduce_scatter", op), several, targets, shape, sharded=True)
@@ -546,7 +546,7 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
     if batch is not None:
         for one in several:
             check_rows(one, "set_value with batch=")
-        accepted = [[_Chosen(array, batch).part(1, 0) for array in arrays] for arrays in accepted]
+        accepted = [[_Chosen(array, batch).part(Partition.even(1), 0) for array in arrays] for arrays in accepted]
     with placed(several) as world:
         rank = check_rank(rank, world.world_size)
         give_values(world, several, [{rank: arrays} for arrays in accepted])

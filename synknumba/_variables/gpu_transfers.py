@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from synknumba._comm import DRIVERS
 from synknumba._host.casting import fill
 from synknumba._host.segment import Segment
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
@@ -125,9 +126,9 @@ class GpuTraffic(Traffic):
 
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         join(self.world)
-        if self.world.transport == "nccl":
+        if not DRIVERS[self.world.transport].in_shared_memory:
             arrays = tuple(pair.ends() for pair in pairs)
-            program = Collective(next_number(), work.kind, arrays, work.op, work.root, host=False)
+            program = Collective(next_number(), work.kind, arrays, work.op, work.root, self.world.transport)
             return self.install(program, describe(work, pairs)), (program.number,)
         return self._staged(work, pairs)
 

@@ -147,7 +147,7 @@ class Traffic(ABC):
             return _direct(work, arrays, segments, self.alone()), None
         for dtype in {dtype for dtype, _, _ in arrays}:
             prepare(work.op, dtype)  # here, once, rather than on all ranks at the same time
-        program = Collective(next_number(), work.kind, tuple(arrays), work.op, work.root, host=True)
+        program = Collective(next_number(), work.kind, tuple(arrays), work.op, work.root, "host")
         return self.install(program, info), program.number
 
     def alone(self) -> Communicator:

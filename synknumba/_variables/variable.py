@@ -32,7 +32,7 @@ Values: TypeAlias = dict[int, _Values]  # the arrays of a variable, by rank
 def traffic_of(world: World) -> Traffic:
     """What carries values and collectives in a world; between its `begin` and `end`."""
     if world.traffic is None:
-        world.traffic = CoreTraffic(world) if world.device == "cpu" else GpuTraffic(world)
+        world.traffic = CoreTraffic(world) if world.traits.shares_memory else GpuTraffic(world)
     traffic: Traffic = world.traffic
     return traffic
 
@@ -283,7 +283,7 @@ class Variable:
 
     def _check_device(self, world: World) -> None:
         """Refuses what no GPU computes with."""
-        for dtype in self._dtypes if world.device == "cuda" else ():
+        for dtype in () if world.traits.has_long_double else self._dtypes:
             if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
                 raise DataError(f"{self.label} has dtype {dtype}, which GPUs do not have; make it of float64 or complex128")
 

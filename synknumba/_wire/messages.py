@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from synknumba._ops.variable_layout import StorageLayout
-from synknumba._types import Shape
+from synknumba._types import Shape, Transport
 from synknumba._wire.program import Collective, Combination, FunctionSpec, HostArray, Program, Transfer
 
 # ---- commands ----------------------------------------------------------------------------------------------
@@ -44,13 +44,16 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Check whether the GPU transport can be set up; rank 0 creates its unique id. The answer is an `Invitation`."""
+    """Check whether a transport can be set up; rank 0 creates its unique id. The answer is an `Invitation`."""
+
+    transport: Transport
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Set up the GPU transport with this unique id; collective."""
+    """Set up a transport with this unique id; collective."""
 
+    transport: Transport
     unique_id: bytes
 
 

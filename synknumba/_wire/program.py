@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from synknumba._ops.rows import part
-from synknumba._types import CollectiveKind, CollectiveOp, Op, RankConstant, Shape
+from synknumba._ops.rows import Partition
+from synknumba._types import CollectiveKind, CollectiveOp, Op, RankConstant, Shape, Transport
 
 _numbers = itertools.count()
 
@@ -127,7 +127,7 @@ class Result:
         shape: on one rank; for "gather" of one row.
         parts: where the coordinator reads it: shape (W, *shape), in the result dtype, or for "gather" (rows, *shape).
             None for an output that the caller did not ask for.
-        in_control: the parts are rows of the control block's results, at `parts.offset` bytes, and not in a segment.
+        is_small: the parts are in the ranks' small results, at `parts.offset` bytes of each, and not in a segment.
         stays: each rank's part stays on its device, where a `Combination` takes it; `parts` tells its dtype and shape.
         lent: the parts are in a segment whose id comes with each call: which of `Program.lent` at the end of its values.
         rows: of an op that locates, the parts' rows: int64, of their shape, and in the control block where they are.
@@ -140,7 +140,7 @@ class Result:
     dtype: Any
     shape: Shape
     parts: HostArray | None
-    in_control: bool = False
+    is_small: bool = False
     stays: bool = False
     lent: int | None = None
     rows: HostArray | None = None
@@ -254,6 +254,7 @@ class Program:
         function: the id of a `FunctionSpec` that was shipped before.
         parameters: in the order of the function's signature; each (name, param).
         rows: which rows are selected.
+        partition: of these rows into ranks: the world's; where only the root runs, one part.
         own: which of its own rows each rank gets of the sliceable variables; None where there are none.
         num_slices: parts that each shard is cut into.
         values: `struct` format of what comes with each call, empty if nothing does.
@@ -269,6 +270,7 @@ class Program:
     function: int
     parameters: tuple[tuple[str, Param], ...]
     rows: RowSource
+    partition: Partition
     num_slices: int = 1
     values: str = ""
     solo: bool = False
@@ -284,15 +286,16 @@ class Program:
         """Whether a rank may run several times in a call."""
         return self.num_slices > 1 or self.shards is not None
 
-    def num_shards(self, world_size: int) -> int:
-        """Shards in all."""
-        return self.shards or (1 if self.solo else world_size)
+    @property
+    def shard_partition(self) -> Partition:
+        """The partition of the rows into shards, whose results are kept apart until the coordinator has them."""
+        return self.partition if self.shards is None else Partition.even(self.shards)
 
-    def own_shards(self, world_size: int, rank: int) -> tuple[int, int]:
+    def own_shards(self, rank: int) -> tuple[int, int]:
         """The first of the shards that a rank runs, and the one after the last."""
-        if self.solo:
-            return 0, self.num_shards(world_size) if rank == 0 else 0
-        return part(self.num_shards(world_size), world_size, rank)
+        if self.solo and rank:
+            return 0, 0
+        return (rank, rank + 1) if self.shards is None else self.partition.part(self.shards, rank)
 
     def leaves(self) -> list[Param]:
         """What its parameters get, those inside nested arguments too."""
@@ -352,7 +355,7 @@ class Collective:
         arrays: (dtype, what each rank gives, what each rank gets).
         op: of those that reduce.
         root: of those that have one.
-        host: it goes over the host's memory, which is mapped on every rank.
+        transport: what carries it.
     """
 
     number: int
@@ -360,7 +363,7 @@ class Collective:
     arrays: tuple[tuple[Any, End, End], ...]
     op: CollectiveOp | None
     root: int
-    host: bool
+    transport: Transport
 
     def segments(self) -> frozenset[int]:
         """The ids of the segments that its arrays lie in."""
@@ -402,17 +405,14 @@ class Combination:
         program: the number of the program.
         results: which.
         weighted: whether there is a mean among them.
+        transport: what carries the parts, which are on the devices; None where they are in shared memory.
     """
 
     number: int
     program: int
     results: tuple[Combined, ...]
     weighted: bool
-
-    @property
-    def on_devices(self) -> bool:
-        """Whether the parts are on the devices; the same for all results."""
-        return self.results[0].parts is None
+    transport: Transport | None
 
 
 @dataclass(frozen=True, slots=True)

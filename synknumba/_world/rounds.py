@@ -13,11 +13,11 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NoReturn, TypeAlias, final
+from typing import NoReturn, Protocol, TypeAlias, final
 
 from synknumba._errors import ArgumentError, CallTimeout, DeviceError, SynkError, WorldError
 from synknumba._host.signals import held_signals
-from synknumba._types import DeviceKind
+from synknumba._types import Array, DeviceKind
 from synknumba._wire import channel, doorbell, pickling
 from synknumba._wire.control import MESSAGE, ControlBlock
 from synknumba._wire.messages import Answer, Command, Failed, Install, News, Stop, Warned
@@ -31,6 +31,25 @@ START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine long
 
 RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, what it says, descriptors
 Learn: TypeAlias = Callable[[Sequence[RankNews]], None]
+
+
+class Ranks(Protocol):
+    """The ranks as calls see them, on whatever machines they are. `Rounds` are the ranks of this one.
+
+    Attributes:
+        values: what `run` hands to every rank: bytes, which the caller packs beforehand.
+        results: what ranks have left since the last `run`: bytes, shape (W, bytes of a rank), C-contiguous.
+    """
+
+    values: Array
+    results: Array
+
+    def run(self, number: int, info: CallInfo, learn: Learn) -> None:
+        """Has every rank run a program."""
+
+    def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
+        """Has every rank carry out a command; returns what ranks say."""
+        ...
 
 
 @final
@@ -67,6 +86,7 @@ class Rounds:
         self._ending = False  # before any rank is killed: that it dies then is no news
         self._killing = threading.Lock()
         self._control = control
+        self.values, self.results = control.values, control.results
         self._base, self._world_size = control.base, control.world_size
         self._spins = control.patience.pauses, control.patience.coordinator
         self._processes = processes

@@ -2,6 +2,7 @@
 
 import logging
 
+from synknumba._comm import DRIVERS
 from synknumba._errors import DeviceError, RankError
 from synknumba._wire.messages import Invitation, Invite, Join
 from synknumba._world.failure import CallInfo
@@ -15,33 +16,33 @@ def join(world: World) -> None:
     """Makes the world's transport ready, or another that was not ruled out. Between `begin` and `end`.
 
     Raises:
-        DeviceError: "nccl" was asked for and cannot be set up.
+        DeviceError: the transport was asked for and cannot be set up.
     """
-    if world.joined or world.transport != "nccl" or world.world_size == 1:
+    if world.joined or world.world_size == 1 or DRIVERS[world.transport].in_shared_memory:
         return
-    problem = _set_up_nccl(world)
+    problem = _set_up(world)
     if problem is None:
         world.joined = True
         return
     if not world.transport_is_free:
-        raise DeviceError(f'transport="nccl" cannot be set up: {problem}. Use transport="auto" or "host".')
+        raise DeviceError(f'transport="{world.transport}" cannot be set up: {problem}. Use transport="auto" or "host".')
+    _log.warning("collectives go over the host: %s cannot be set up: %s", world.transport.upper(), problem)
     world.transport = "host"
-    _log.warning("collectives go over the host: NCCL cannot be set up: %s", problem)
 
 
-def _set_up_nccl(world: World) -> str | None:
-    """Sets NCCL up on all ranks; says why not.
+def _set_up(world: World) -> str | None:
+    """Sets the transport up on all ranks; says why not.
 
     Raises:
         CallTimeout: the ranks wait for each other for ever, as they do where it fails on one of them alone.
     """
-    info = CallInfo("setting up NCCL", is_call=False)
+    info = CallInfo(f"setting up {world.transport.upper()}", is_call=False)
     allowed, world.timeout = world.timeout, world.timeout or START_SECONDS
     try:
-        told = [item for _, item, _ in world.command(Invite(), info=info) if isinstance(item, Invitation)]
+        told = [item for _, item, _ in world.command(Invite(world.transport), info=info) if isinstance(item, Invitation)]
         problems = [one.problem for one in told if one.problem is not None]
         if not problems:
-            world.command(Join(next(one.unique_id for one in told if one.unique_id)), info=info)
+            world.command(Join(world.transport, next(one.unique_id for one in told if one.unique_id)), info=info)
     except RankError as error:
         return error.failures[0].message
     finally:

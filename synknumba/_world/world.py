@@ -36,11 +36,12 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any, Generic, Literal, TextIO, TypeAlias, TypeVar, final
 
-from synknumba._device import usable_cores
+from synknumba._device import TRAITS, usable_cores
 from synknumba._errors import SynkError, WorldError
 from synknumba._host import segment as segment_module
 from synknumba._host import this_process
 from synknumba._host.segment import Segment
+from synknumba._ops.rows import Partition
 from synknumba._types import DeviceKind, Transport
 from synknumba._wire import channel
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
@@ -48,7 +49,7 @@ from synknumba._wire.messages import Attach, Drop, Measure, Measured
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
 from synknumba._world.failure import whereabouts
 from synknumba._world.processes import Processes
-from synknumba._world.rounds import Rounds
+from synknumba._world.rounds import Ranks, Rounds
 
 Kind: TypeAlias = Literal["segment", "program", "function", "variable"]
 """What a rank can let go of; a variable's is its memory."""
@@ -182,12 +183,14 @@ class World:
 
     Attributes:
         world_size: number of ranks.
+        partition: of rows into ranks, in calls and in `scatter`.
         device: "cuda" or "cpu".
+        traits: what the ranks' devices are like.
         devices: the GPU of each rank; empty on the CPU.
-        control: its control block.
+        ranks: where calls put values and find results.
         tally: what is counted while it runs.
-        run: has every rank run a program, as `Rounds.run`.
-        command: has every rank carry out a command, as `Rounds.command`.
+        run: has every rank run a program, as `Ranks.run`.
+        command: has every rank carry out a command, as `Ranks.command`.
         transport: "nccl" or "host": what carries the collectives. An "nccl" that was not asked for becomes "host" at the first
             collective if NCCL cannot be set up.
     """
@@ -205,7 +208,9 @@ class World:
         prefix_output: bool = False,
     ) -> None:
         self.world_size = world_size
+        self.partition = Partition.even(world_size)
         self.device: DeviceKind = device
+        self.traits = TRAITS[device]
         self.devices = devices
         self.transport: Transport = transport
         self.transport_is_free = transport_is_free  # whether it may be another than asked for
@@ -226,13 +231,14 @@ class World:
         segment_module.sweep_names()
         segment_module.close_orphans()
         patience = CROWDED if world_size + 1 > usable_cores() else ROOMY
-        self.control = ControlBlock(world_size, patience)
+        self._control = ControlBlock(world_size, patience)
         self._processes = Processes()
-        self._rounds = Rounds(self.control, self._processes, self.tally, timeout, weakref.WeakMethod(self._release))
-        self.run, self.command = self._rounds.run, self._rounds.command
+        self._rounds = Rounds(self._control, self._processes, self.tally, timeout, weakref.WeakMethod(self._release))
+        self.ranks: Ranks = self._rounds
+        self.run, self.command = self.ranks.run, self.ranks.command
         self._unsubscribe = _nothing
         try:
-            self._processes.start(self.control, device, devices, profile=profile, prefix_output=prefix_output)
+            self._processes.start(self._control, device, devices, profile=profile, prefix_output=prefix_output)
             self._rounds.await_ranks(device)
             # Not before: it keeps the world, and one that Ctrl-C has kept from starting, and from ending, must go by itself.
             self._unsubscribe = segment_module.on_release(lambda segment: self.forget("segment", segment))
@@ -340,7 +346,7 @@ class World:
         self._died = reason
         with self._looking:
             if self._at_end is None:
-                self._at_end = self.control.worked, Memory(segment_module.total_bytes(), (), (), ())
+                self._at_end = self._control.worked, Memory(segment_module.total_bytes(), (), (), ())
                 self.tally.closed = time.monotonic_ns()
             self._closed = True
         self._unsubscribe()
@@ -350,7 +356,7 @@ class World:
                 callback()
         self.traffic = None
         self._processes.close()
-        self.control.close()
+        self._control.close()
         self._belongings.clear()
         _open.leave(self, reason)
 
@@ -399,7 +405,7 @@ class World:
         ranks = own_memory(self._processes.pids)
         with self._looking:
             if self._at_end is None:
-                worked, memory = self.control.worked, Memory(segment_module.total_bytes(), ranks, held, free)
+                worked, memory = self._control.worked, Memory(segment_module.total_bytes(), ranks, held, free)
             else:
                 worked, memory = self._at_end
         return self.tally.told(self._rounds.sequence, worked, memory, self._processes.dropped_bytes)
@@ -407,7 +413,7 @@ class World:
     @holds_world
     def _measure_devices(self) -> Sequence[Measured]:
         nothing = [Measured(None, None)] * self.world_size
-        if self.device == "cpu" or self._rounds.under_way or not self._take():
+        if self.traits.shares_memory or self._rounds.under_way or not self._take():
             return nothing
         try:
             if self._closed:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import synknumba as synk
-from synknumba._comm import Communicator, Exchange, host_communicator
+from synknumba._comm import DRIVERS, Communicator, Exchange, TransportDriver, host_communicator
 from synknumba._device import Device
 from synknumba._device.cpu import CpuDevice
 from synknumba._rank import loop as loop_module
@@ -85,11 +85,15 @@ class LinkedCommunicator(Communicator):
 def opened_by_ranks(world_size: int, device: Callable[[], Device] = PrivateDevice, **others: Any) -> Iterator[None]:
     """Ranks that are forked meanwhile open such a device, and can link them; `others` replace names of the rank's loop."""
     links = Links(world_size)
+    linked = TransportDriver(
+        open=lambda rank, world_size, unique_id, stream: LinkedCommunicator(links, world_size, rank),
+        in_shared_memory=False,
+        problem=lambda: None,
+        make_unique_id=lambda: b"links",
+    )
     in_ranks = {
         "open_device": lambda kind, index: device(),
-        "nccl_problem": lambda: None,
-        "nccl_unique_id": lambda: b"links",
-        "nccl_communicator": lambda world_size, rank, unique_id, stream: LinkedCommunicator(links, world_size, rank),
+        "DRIVERS": {**DRIVERS, "nccl": linked},
         **others,
     }
     usual = {name: getattr(loop_module, name) for name in in_ranks}

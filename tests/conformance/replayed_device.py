@@ -30,8 +30,8 @@ LATE_EVERY = 11
 LATE_SECONDS = 0.05  # longer than compiled code waits
 
 
-class CountedSpin:
-    """`_spin`, as ranks use it, and how many rounds it has served."""
+class CountedDoorbell:
+    """The module `doorbell`, as ranks use it, and how many rounds it has served."""
 
     def __init__(self) -> None:
         self.served = self.under_way = 0
@@ -268,14 +268,14 @@ class ReplayedDevice(PrivateDevice):
 
 def fork_replayed(world_size: int, transport: Any = "host", timeout: float | None = None) -> synk.World:
     """A world of such ranks."""
-    with opened_by_ranks(world_size, ReplayedDevice, doorbell=CountedSpin()):
+    with opened_by_ranks(world_size, ReplayedDevice, doorbell_module=CountedDoorbell()):
         return synk.World(world_size, "cuda", (0,) * world_size, profile=False, timeout=timeout, transport=transport)
 
 
 @synk.function(outputs=None)
 def count_served() -> tuple[int, int]:
     """Of each rank, how many rounds compiled code has served, and how many it has begun, since it was asked last."""
-    spin: Any = loop._spin
-    told = spin.served, spin.under_way
-    spin.served = spin.under_way = 0
+    counted: Any = loop.doorbell_module
+    told = counted.served, counted.under_way
+    counted.served = counted.under_way = 0
     return told

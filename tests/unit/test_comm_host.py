@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from synknumba import _comm
 from synknumba._comm import Communicator, Exchange, prepare
 from synknumba._comm.host import SCRATCH_BYTES, STREAM_BYTES, HostCommunicator, share
+from synknumba._types import Transport
 from tests.conformance.collectives.cases import complex_product
 
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -458,3 +459,9 @@ def test_nothing_is_compiled_before_it_is_needed() -> None:
 
 def test_communicator_is_what_comm_gives() -> None:
     assert isinstance(_comm.host_communicator(0, 1), HostCommunicator)
+    assert isinstance(_comm.DRIVERS["host"].open(0, 1, b"", None), HostCommunicator)
+
+
+def test_every_transport_has_a_driver() -> None:
+    assert set(_comm.DRIVERS) == set(get_args(Transport))
+    assert _comm.DRIVERS["host"].problem() is None

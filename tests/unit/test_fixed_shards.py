@@ -12,6 +12,7 @@ from numba import cuda
 
 import synknumba as synk
 from synknumba import random
+from synknumba._ops.rows import Partition
 from synknumba._wire.program import Program, RowSource
 
 SIZES = (1, 2, 3, 5)
@@ -163,8 +164,8 @@ def test_a_parameter_cannot_be_called_shards():
 
 @given(shards=st.integers(1, 40), world_size=st.integers(1, 12), solo=st.booleans())
 def test_each_shard_is_run_once_and_in_order(shards, world_size, solo):
-    program = Program(0, 0, (), RowSource("all", 5), shards=shards, solo=solo)
-    owned = [list(range(*program.own_shards(world_size, rank))) for rank in range(world_size)]
+    program = Program(0, 0, (), RowSource("all", 5), Partition.even(1 if solo else world_size), shards=shards, solo=solo)
+    owned = [list(range(*program.own_shards(rank))) for rank in range(world_size)]
     assert [shard for ours in owned for shard in ours] == list(range(shards))
     assert max(map(len, owned)) == (shards if solo else -(-shards // world_size))
 

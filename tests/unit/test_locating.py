@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 
 from synknumba._device.argmin_kernel import THREADS, locating_kernels, search_grid
 from synknumba._ops.reduction import best, identity, locate
-from synknumba._ops.rows import part
+from synknumba._ops.rows import Partition
 from synknumba.simt import jit
 
 VALUES = {
@@ -52,9 +52,9 @@ def test_ranks_and_slices(way: Any, data: st.DataObject) -> None:
     values = np.full((world_size, columns), identity(op, dtype))
     rows = np.full((world_size, columns), -1)
     for rank in range(world_size):
-        start, stop = part(n, world_size, rank)
+        start, stop = Partition.even(world_size).part(n, rank)
         for k in range(num_slices):
-            low, high = part(stop - start, num_slices, k)
+            low, high = Partition.even(num_slices).part(stop - start, k)
             if high > low:
                 way(op, values[rank], rows[rank], np.ascontiguousarray(scores[start + low : start + high]), start + low)
     check(op, *best(op, values, rows), scores)

@@ -1,6 +1,7 @@
 """Rows: what a batch selects is what NumPy's indexing selects, and the parts put together are the whole."""
 
-from itertools import pairwise
+import pickle
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synknumba._errors import BatchError, PartitionError, SynkError
-from synknumba._ops.rows import Listed, Range, Rows, bounds, common_length, minibatch_rows, part, select
+from synknumba._ops.rows import Listed, Partition, Range, Rows, common_length, minibatch_rows, select
 
 INTEGER_DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", ">i4"]
 
 counts = st.integers(0, 60)
 world_sizes = st.integers(1, 9)
+even = st.builds(Partition.even, world_sizes)
+# Whatever the marks are: a part may weigh nothing, but not all of them.
+weights = st.lists(st.integers(0, 1000), min_size=1, max_size=9).filter(any)
+partitions = even | weights.map(lambda each: Partition((0, *accumulate(each))))
 maybe_index = st.none() | st.integers(-70, 70)
 steps = st.none() | st.integers(-9, 9).filter(bool)
 
@@ -33,21 +38,41 @@ def chosen(rows: Rows, n: int) -> list[int]:
     [(5, 2, [2, 3]), (5, 3, [1, 2, 2]), (10, 4, [2, 3, 2, 3]), (2, 3, [0, 1, 1]), (0, 3, [0, 0, 0]), (7, 1, [7])],
 )
 def test_parts_have_the_sizes_of_the_manual(n: int, parts: int, sizes: list[int]) -> None:
-    assert list(np.diff(bounds(n, parts))) == sizes
+    assert list(Partition.even(parts).counts(n)) == sizes
 
 
 @given(n=counts | st.integers(0, 2**40), parts=world_sizes)
-def test_bounds_are_the_rule_and_the_parts(n: int, parts: int) -> None:
-    edges = bounds(n, parts)
-    assert edges == tuple(r * n // parts for r in range(parts + 1))
-    assert [part(n, parts, r) for r in range(parts)] == list(pairwise(edges))
-    sizes = np.diff(edges)
-    assert sizes.sum() == n
-    assert sizes.max() - sizes.min() <= 1
+def test_even_parts_are_by_the_rule(n: int, parts: int) -> None:
+    partition = Partition.even(parts)
+    assert partition.edges(n) == tuple(r * n // parts for r in range(parts + 1))
+    assert max(partition.counts(n)) - min(partition.counts(n)) <= 1
 
 
-@given(n=counts, batch=st.builds(slice, maybe_index, maybe_index, steps), parts=world_sizes, slices=world_sizes)
-def test_parts_of_parts_of_a_slice_are_its_rows_in_order(n: int, batch: slice, parts: int, slices: int) -> None:
+@given(n=counts | st.integers(0, 2**40), partition=partitions)
+def test_parts_cover_all_rows_in_order(n: int, partition: Partition) -> None:
+    edges = partition.edges(n)
+    assert (edges[0], edges[-1], len(edges)) == (0, n, partition.parts + 1)
+    assert all(start <= stop for start, stop in pairwise(edges))
+    assert [partition.part(n, r) for r in range(partition.parts)] == list(pairwise(edges))
+    assert partition.counts(n) == tuple(stop - start for start, stop in pairwise(edges))
+
+
+@given(n=counts, partition=partitions, shards=st.none() | st.integers(1, 40))
+def test_shards_of_all_parts_cover_all_rows_in_order(n: int, partition: Partition, shards: int | None) -> None:
+    of_parts = [partition.shard_edges(n, shards, r) for r in range(partition.parts)]
+    found = [shard for edges in of_parts for shard in pairwise(edges)]
+    expected = partition if shards is None else Partition.even(shards)
+    assert found == [expected.part(n, shard) for shard in range(expected.parts)]
+
+
+@given(partition=partitions)
+def test_a_partition_is_a_value(partition: Partition) -> None:
+    same = pickle.loads(pickle.dumps(partition))
+    assert (same, hash(same)) == (partition, hash(partition))
+
+
+@given(n=counts, batch=st.builds(slice, maybe_index, maybe_index, steps), parts=partitions, slices=even)
+def test_parts_of_parts_of_a_slice_are_its_rows_in_order(n: int, batch: slice, parts: Partition, slices: Partition) -> None:
     expected = list(np.arange(n)[batch])
     if not expected:
         with pytest.raises(BatchError, match="empty batch"):
@@ -56,13 +81,13 @@ def test_parts_of_parts_of_a_slice_are_its_rows_in_order(n: int, batch: slice, p
     rows = select(batch, n)
     assert isinstance(rows, Range)
     assert chosen(rows, n) == list(rows.indices()) == expected
-    pieces = [rows.part(parts, r).part(slices, k) for r in range(parts) for k in range(slices)]
+    pieces = [slices.of(parts.of(rows, r), k) for r in range(parts.parts) for k in range(slices.parts)]
     assert [row for piece in pieces for row in chosen(piece, n)] == expected
     assert sum(piece.count for piece in pieces) == rows.count
 
 
-@given(data=st.data(), n=st.integers(1, 60), dtype=st.sampled_from(INTEGER_DTYPES), parts=world_sizes)
-def test_a_list_selects_as_numpy_does(data: st.DataObject, n: int, dtype: str, parts: int) -> None:
+@given(data=st.data(), n=st.integers(1, 60), dtype=st.sampled_from(INTEGER_DTYPES), parts=partitions)
+def test_a_list_selects_as_numpy_does(data: st.DataObject, n: int, dtype: str, parts: Partition) -> None:
     low = 0 if np.dtype(dtype).kind == "u" else -n
     batch = np.array(data.draw(st.lists(st.integers(low, n - 1), min_size=1, max_size=40)), dtype=dtype)
     expected = list(np.arange(n)[batch])
@@ -73,7 +98,7 @@ def test_a_list_selects_as_numpy_does(data: st.DataObject, n: int, dtype: str, p
         assert rows.indices.flags.c_contiguous
         assert list(rows.indices) == expected
         assert rows.count == len(expected)
-        assert [row for r in range(parts) for row in chosen(rows.part(parts, r), n)] == expected
+        assert [row for r in range(parts.parts) for row in chosen(parts.of(rows, r), n)] == expected
 
 
 @given(n=st.integers(1, 60), start=st.integers(-70, 70), stop=st.integers(-70, 70), step=st.integers(-9, 9).filter(bool))
@@ -120,7 +145,9 @@ def test_parts_of_a_list_are_views() -> None:
     indices = np.array([3, 1, 2, 0, 3])
     rows = select(indices, 4)
     assert isinstance(rows, Listed)
-    assert rows.part(2, 1).indices.base is indices or np.shares_memory(rows.part(2, 1).indices, indices)
+    second = Partition.even(2).of(rows, 1)
+    assert isinstance(second, Listed)
+    assert np.shares_memory(second.indices, indices)
 
 
 def test_a_wrapped_list_leaves_the_callers_array_alone() -> None:

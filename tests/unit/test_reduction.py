@@ -16,7 +16,7 @@ import synknumba as synk
 from synknumba._device.fold_kernel import check, fold
 from synknumba._errors import ReductionError
 from synknumba._ops.reduction import accumulate, as_op, check_dtype, combine, identity, result_dtype
-from synknumba._ops.rows import part
+from synknumba._ops.rows import Partition
 
 DTYPES = ["int8", "uint8", "int32", "uint32", "int64", "float16", "float32", "float64", "complex128", "bool"]
 NUMPY = {"sum": np.add.reduce, "prod": np.multiply.reduce, "min": np.minimum.reduce, "max": np.maximum.reduce, "mean": np.mean}
@@ -34,10 +34,10 @@ def in_parallel(op: str, values: Any, world_size: int, num_slices: int) -> Any:
     final = result_dtype(op, values.dtype)
     parts, weights = [], []
     for rank in range(world_size):
-        start, stop = part(len(values), world_size, rank)
+        start, stop = Partition.even(world_size).part(len(values), rank)
         acc = np.full(values.shape[1:], 0 if op == "mean" else identity(op, final), dtype=final)
         for k in range(num_slices):
-            low, high = part(stop - start, num_slices, k)
+            low, high = Partition.even(num_slices).part(stop - start, k)
             if high > low:
                 rows = values[start + low : start + high]
                 accumulate(op, acc, np.asarray(on_slice(op, rows)), high - low)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ import mmap
 import numpy as np
 import pytest
 
-from synknumba._ops.rows import Listed, Range
+from synknumba._ops.rows import Listed, Partition, Range
 from tests.unit.cuda import stand_in
 from tests.unit.cuda.machine import PAGE
 
@@ -170,7 +170,7 @@ def test_slices_of_a_shard_that_was_told_of_before(gpu, machine, locked, moved, 
     shard = Range(200, 1, 300) if step == 1 else Range(*slice(None, None, step).indices(900)[::2], 900 // abs(step))
     workspace.expect(host, shard)
     for k in range(3):
-        workspace.rows(("x", k % 2), host, shard.part(3, k), writable=False)
+        workspace.rows(("x", k % 2), host, Partition.even(3).of(shard, k), writable=False)
     assert not moved
     ((low, high),) = ranges(machine, memory)
     assert high - low <= (300 * ROW + 2 * PAGE if step == 1 else len(host) * ROW + PAGE)

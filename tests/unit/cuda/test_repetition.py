@@ -5,12 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from synknumba._device import TRAITS
 from synknumba._rank.replay import Repetition
 from tests.unit.cuda.numba_kernels import Dispatcher, Driver
 
 
 def device_of(bench):
-    return SimpleNamespace(kind="cuda", synchronize=bench.stream.synchronize, record=bench.record)
+    return SimpleNamespace(traits=TRAITS["cuda"], synchronize=bench.stream.synchronize, record=bench.record)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import mmap
 import numpy as np
 import pytest
 
-from synknumba._ops.rows import Listed, Range
+from synknumba._ops.rows import Listed, Partition, Range
 from tests.unit.cuda import stand_in
 
 ROWS = 300
@@ -252,7 +252,7 @@ def test_slices_of_rows_wherever_they_lie(place, gpu, name, held):
     expected[where(rows)] *= 2
     slices = []
     for k in range(4):
-        slot, part = ("x", k % workspace.turns), rows.part(4, k)
+        slot, part = ("x", k % workspace.turns), Partition.even(4).of(rows, k)
         if held:
             buffer = workspace.held_rows(slot, array, part, writable=True)
         else:
