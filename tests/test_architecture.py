@@ -1,0 +1,42 @@
+"""The page on the architecture names what is there: each package once, files that exist, the layers of the contract."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "synknumba"
+PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
+PAGE = (ROOT / "docs/architecture.md").read_text()
+
+
+def test_each_package_is_named_once():
+    named = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - {"kernels"}
+    assert len(packages) > 10
+    assert sorted(named) == sorted(packages)
+    inside = {path.parent.name for path in PACKAGE.glob("simt/*/__init__.py")}
+    assert inside <= set(re.findall(r"`(_\w+)`", PAGE))
+
+
+def test_layers_are_those_of_the_contract():
+    (layers,) = (
+        contract["layers"]
+        for contract in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+        if contract["name"] == "layers"
+    )
+    there = [" | ".join(name for name in line.split(" | ") if not name.startswith("(")) for line in layers]
+    assert "\n".join(line for line in there if line) in PAGE
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_named_exist(page):
+    text = (ROOT / page).read_text()
+    named = {name.strip("`") for name in re.findall(r"`[\w/]+\.py`|(?<=\()[\w/.]+\.py(?=\))", text)}
+    assert len(named) > 10
+    tests = {path.name for path in (ROOT / "tests").rglob("*.py")} | {path.name for path in PACKAGE.rglob("*.py")}
+    places = (ROOT, PACKAGE, PACKAGE / "_device", PACKAGE / "_comm", ROOT / "benchmarks")
+    named = {name for name in named if not re.search("NAME|FAMILY", name)}  # of files to be made
+    assert [name for name in named if name not in tests and not any((place / name).exists() for place in places)] == []
