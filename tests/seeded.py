@@ -1,0 +1,719 @@
+"""Faults that are put into the package one at a time, to see that the tests find them.
+
+    python -m tests.seeded [--jobs N] [--only NAME ...] [--json FILE] [--seconds LIMIT] [--whole]
+    python -m tests.seeded --check
+
+For each fault the tracked files are copied to a temporary directory, the fault is put into the copy, and pytest runs there:
+the tests that most likely find the fault first, and the others only if these pass. The fault "none" changes nothing. All of
+these runs stop at the first failure, and take the quick suite unless the whole one is asked for.
+
+A fault is found if a test fails (pytest exits with 1), if pytest is ended by a signal, or if no test ends for LIMIT seconds.
+The exit status is 0 if all faults are found.
+"""
+
+import argparse
+import ast
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("tests", "synknumba", "kernels")
+OWN_TEST = "tests/unit/test_seeded.py"  # in a copy with a fault its old code is not there
+POLL_SECONDS = 0.2
+SHOWN_LINES = 20  # of the output of a run that ends with an error of pytest's
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A small change of one file.
+
+    Attributes:
+        name: short, and unique.
+        file: relative to the repository.
+        old: code that is in the file exactly once.
+        new: what is put in its place.
+        near: test files and folders that most likely find it; they run first.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    near: tuple[str, ...]
+
+
+FAULTS = (
+    # ---- arithmetic without processes
+    Fault(
+        "ops-identity-of-extremes",
+        "synknumba/_ops/reduction.py",
+        "return -np.inf, np.inf",
+        "return np.finfo(dtype).min, np.finfo(dtype).max",
+        ("tests/unit/test_reduction.py",),
+    ),
+    Fault(
+        "ops-nan-not-the-best",
+        "synknumba/_ops/reduction.py",
+        "(rows < 0) | ((found != found) & (values == values))",
+        "rows < 0",
+        ("tests/conformance/test_locate.py",),
+    ),
+    Fault(
+        "ops-large-mean-without-weights",
+        "synknumba/_ops/reduction.py",
+        "out[start:stop] = _weighted_mean(parts[:, start:stop], weights)",
+        "out[start:stop] = _weighted_mean(parts[:, start:stop], np.minimum(weights, 1))",
+        ("tests/conformance/test_large_reductions.py",),
+    ),
+    Fault(
+        "ops-negative-step-to-row-zero",
+        "synknumba/_ops/rows.py",
+        "stop if stop >= 0 else None",
+        "stop if stop > 0 else None",
+        ("tests/conformance/test_rows.py", "tests/unit/test_partition.py"),
+    ),
+    Fault(
+        "ops-squared-weights-scaled-once",
+        "synknumba/_ops/moments.py",
+        "np.ldexp(parts.squares, 2 * more)",
+        "np.ldexp(parts.squares, more)",
+        ("tests/unit/test_estimate.py",),
+    ),
+    Fault(
+        "ops-tree-of-ops-by-order",
+        "synknumba/_ops/tree.py",
+        "pairs = [(prefix[key], child) for key, child in zip(keys, children, strict=True)]",
+        "pairs = list(zip(prefix.values(), children, strict=True))",
+        ("tests/conformance/test_arguments.py", "tests/conformance/test_errors.py"),
+    ),
+    # ---- memory and processes of the host
+    Fault(
+        "host-used-items-forgotten",
+        "synknumba/_host/data.py",
+        "self._used = max(self._used, source.size)",
+        "self._used = source.size",
+        ("tests/unit/test_data.py",),
+    ),
+    Fault(
+        "host-descriptor-left-open",
+        "synknumba/_host/segment.py",
+        "        finally:\n            os.close(fd)\n        segment = cls.__new__(cls)",
+        "        except SharedMemoryError:\n            os.close(fd)\n            raise\n        segment = cls.__new__(cls)",
+        ("tests/unit/test_shm.py",),
+    ),
+    Fault(
+        "host-result-shared-with-a-child",
+        "synknumba/_host/lease.py",
+        "        place.make_private()\n        del _lent[place_id]",
+        "        place.close()\n        del _lent[place_id]",
+        ("tests/conformance/test_kept_results.py",),
+    ),
+    Fault(
+        "host-second-signal-lost",
+        "synknumba/_host/signals.py",
+        "self._came.append(number)",
+        "self._came[:] = [number]",
+        ("tests/unit/test_signals.py",),
+    ),
+    Fault(
+        "host-one-random-state-for-all-ranks",
+        "synknumba/_host/inherited.py",
+        "np.random.seed([rank, *np.random.randint(0, 2**32, 4, np.uint32)])",
+        "np.random.seed([*np.random.randint(0, 2**32, 4, np.uint32)])",
+        ("tests/faults/test_hygiene.py",),
+    ),
+    # ---- messages and programs
+    Fault(
+        "wire-known-call-of-other-rows",
+        "synknumba/_wire/relaunch.py",
+        "known = (number, values.ctypes.data, len(packed), packing.nbytes,",
+        "known = (number, values.ctypes.data, packing.nbytes, packing.nbytes,",
+        ("tests/unit/test_serving.py", "tests/conformance/test_served.py"),
+    ),
+    Fault(
+        "wire-imaginary-part-is-the-real-one",
+        "synknumba/_wire/relaunch.py",
+        "index = self.first[place.position] + place.part",
+        "index = self.first[place.position]",
+        ("tests/conformance/test_replayed.py",),
+    ),
+    Fault(
+        "wire-results-in-an-old-mapping",
+        "synknumba/_wire/results.py",
+        "if self._segment is not None and self._segment.size == size:",
+        "if self._segment is not None:",
+        ("tests/conformance/test_worlds.py",),
+    ),
+    Fault(
+        "wire-serial-call-of-the-first-shard",
+        "synknumba/_wire/program.py",
+        "return 0, self.num_shards(world_size) if rank == 0 else 0",
+        "return 0, 1 if rank == 0 else 0",
+        ("tests/conformance/test_shards.py",),
+    ),
+    # ---- the ranks from the outside
+    Fault(
+        "world-failure-of-another-rank",
+        "synknumba/_world/failure.py",
+        "told = tuple(RankFailure(rank, item.type_name, item.message, item.traceback) for rank, item in failures)",
+        "told = tuple(RankFailure(r, i.type_name, i.message, i.traceback) for r, (_, i) in enumerate(failures))",
+        ("tests/conformance/test_errors.py",),
+    ),
+    Fault(
+        "world-news-lost-beside-a-failure",
+        "synknumba/_world/rounds.py",
+        "        learn([one for one in news if not isinstance(one[1], Failed)])\n"
+        "        failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]\n",
+        "        failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]\n"
+        "        if not failures:\n"
+        "            learn([one for one in news if not isinstance(one[1], Failed)])\n",
+        ("tests/conformance/test_errors.py",),
+    ),
+    Fault(
+        "world-last-line-without-an-end",
+        "synknumba/_world/output_pump.py",
+        "one.pass_on(all_of_it=True)",
+        "one.pass_on()",
+        ("tests/faults/test_hygiene.py",),
+    ),
+    Fault(
+        "world-function-not-sent-again",
+        "synknumba/_world/world.py",
+        "self.shipped: set[int] = set()",
+        'self.shipped: set[int] = vars(_open).setdefault("shipped", set())',
+        ("tests/conformance/test_worlds.py",),
+    ),
+    Fault(
+        "world-signals-during-a-fork",
+        "synknumba/_world/processes.py",
+        "with held_signals(), contextlib.ExitStack() as child_ends:",
+        "with contextlib.ExitStack() as child_ends:",
+        ("tests/faults/test_interrupts.py",),
+    ),
+    # ---- a rank from the inside
+    Fault(
+        "rank-local-batch-by-starts",
+        "synknumba/_rank/routine.py",
+        "sum(values[2 : 3 * rank : 3])",
+        "sum(values[0 : 3 * rank : 3])",
+        ("tests/conformance/variables/test_sliceable.py",),
+    ),
+    Fault(
+        "rank-other-frozen-rows",
+        "synknumba/_rank/routine.py",
+        "kept, (array.version, rows), self",
+        "kept, array.version, self",
+        ("tests/conformance/test_frozen.py",),
+    ),
+    Fault(
+        "rank-mean-of-a-shard-in-slices",
+        "synknumba/_rank/kernel_routine.py",
+        "self._rows[rows.shard] += rows.count",
+        "self._rows[rows.shard] = rows.count",
+        ("tests/conformance/test_shards.py",),
+    ),
+    Fault(
+        "rank-scalars-of-compiled-code",
+        "synknumba/_rank/kernel_routine.py",
+        '        binding.scalars = b""\n        self._packed = None',
+        "        self._packed = None",
+        ("tests/conformance/test_served.py",),
+    ),
+    Fault(
+        "rank-nested-argument-used-again",
+        "synknumba/_rank/function_routine.py",
+        "return lambda: self._function(**arguments | {name: _fresh(arguments[name]) for name in trees})",
+        "return lambda: self._function(**arguments)",
+        ("tests/conformance/test_objects.py", "tests/conformance/test_arguments.py"),
+    ),
+    Fault(
+        "rank-update-without-rows",
+        "synknumba/_rank/update_routine.py",
+        "self._acting = not (routine.program.solo and routine.place.rank != 0)",
+        "self._acting = len(slices) > 0",
+        ("tests/conformance/variables/test_updates.py",),
+    ),
+    # ---- calls
+    Fault(
+        "call-plan-of-other-shards",
+        "synknumba/_call/options.py",
+        "return (self.num_slices, self.subset, self.solo, self.shards)",
+        "return (self.num_slices, self.subset, self.solo)",
+        ("tests/conformance/test_shards.py",),
+    ),
+    Fault(
+        "call-scalar-of-another-dtype",
+        "synknumba/_call/bind.py",
+        "bound.key.append((fmt, dtype))",
+        "bound.key.append(fmt)",
+        ("tests/conformance/test_arguments.py",),
+    ),
+    Fault(
+        "call-large-int-on-the-hot-path",
+        "synknumba/_call/plan_cache.py",
+        "elif kind is int and -(2**63) <= arg < 2**63:",
+        "elif kind is int:",
+        ("tests/conformance/test_arguments.py",),
+    ),
+    Fault(
+        "call-result-of-one-rank-not-copied",
+        "synknumba/_call/collect.py",
+        "return (lambda _: parts[0]) if parts.ndim == 1 else (lambda _: private_copy(parts[0]))",
+        "return lambda _: parts[0]",
+        ("tests/conformance/test_ops.py", "tests/conformance/test_repeated.py"),
+    ),
+    Fault(
+        "call-best-row-without-the-step",
+        "synknumba/_call/collect.py",
+        "return start + step * positions",
+        "return start + positions",
+        ("tests/conformance/test_locate.py",),
+    ),
+    Fault(
+        "call-ranks-of-different-dtypes",
+        "synknumba/_call/plan.py",
+        "if regular and same and inside:",
+        "if regular and inside:",
+        ("tests/conformance/test_ops.py", "tests/conformance/test_errors.py"),
+    ),
+    # ---- variables and collectives
+    Fault(
+        "variables-shards-not-noted",
+        "synknumba/_variables/collectives.py",
+        'target.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)',
+        'target.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=False)',
+        ("tests/conformance/collectives/test_lifetimes.py",),
+    ),
+    Fault(
+        "variables-shape-of-rank-zero",
+        "synknumba/_variables/collectives.py",
+        "shapes = [(shapes[root],) * world.world_size for shapes in one.shapes()]",
+        "shapes = [(shapes[0],) * world.world_size for shapes in one.shapes()]",
+        ("tests/conformance/collectives/test_moves.py",),
+    ),
+    Fault(
+        "variables-averages-of-unsigned-numbers",
+        "synknumba/_variables/collectives.py",
+        '"avg": dict.fromkeys("biu",',
+        '"avg": dict.fromkeys("bi",',
+        ("tests/unit/collectives/test_bad_collectives.py",),
+    ),
+    Fault(
+        "variables-staged-from-rank-zero",
+        "synknumba/_variables/gpu_transfers.py",
+        'root_gives = {work.root} if work.kind == "broadcast" else None',
+        'root_gives = {0} if work.kind == "broadcast" else None',
+        ("tests/conformance/collectives/test_moves.py",),
+    ),
+    # ---- functions of one row
+    Fault(
+        "rowwise-covariance-of-swapped-values",
+        "synknumba/_rowwise/moment_kernels.py",
+        "+ synk_x{j} * {parts[1]} + synk_x{i} * ({parts[2]} + synk_x{j} * synk_u)",
+        "+ synk_x{i} * {parts[1]} + synk_x{j} * ({parts[2]} + synk_x{i} * synk_u)",
+        ("tests/conformance/test_expectation_blocks.py", "tests/conformance/test_expectation.py"),
+    ),
+    Fault(
+        "rowwise-barrier-behind-the-means",
+        "synknumba/_rowwise/moment_kernels.py",
+        '*_stored_means(recipe, target)]),\n        "cuda.syncthreads()",',
+        "*_stored_means(recipe, target)]),",
+        ("tests/conformance/test_expectation.py",),
+    ),
+    Fault(
+        "rowwise-groups-in-reverse",
+        "synknumba/_rowwise/map_kernels.py",
+        "_both(recipe, 'synk_value', value)}\" for value in values[1:]",
+        "_both(recipe, value, 'synk_value')}\" for value in values[1:]",
+        ("tests/conformance/test_vectorize.py",),
+    ),
+    # ---- transports
+    Fault(
+        "comm-average-of-two-replicas",
+        "synknumba/_comm/host.py",
+        "                    if is_average:\n                        value /= divisor\n                    x[i] = value",
+        "                    x[i] = value",
+        ("tests/unit/test_comm_host.py",),
+    ),
+    Fault(
+        "comm-extremes-of-signed-numbers",
+        "synknumba/_comm/host.py",
+        'elif dtype.kind == "i" and op in {"sum", "prod"}:',
+        'elif dtype.kind == "i" and op != "avg":',
+        ("tests/unit/test_comm_host.py",),
+    ),
+    # ---- random numbers
+    Fault(
+        "random-draws-beyond-32-bits",
+        "synknumba/random.py",
+        "last = ((d >> _HALF) & _DRAW_HIGH) | purpose",
+        "last = purpose",
+        ("tests/unit/random_streams/test_values.py",),
+    ),
+    # ---- the compiler for cores
+    Fault(
+        "simt-break-in-an-else",
+        "synknumba/simt/_frontend/desugar.py",
+        "statement.body, statement.orelse = _flagged(statement.body, flag), _flagged(statement.orelse, flag)",
+        "statement.body = _flagged(statement.body, flag)",
+        ("tests/unit/simt/test_language.py",),
+    ),
+    Fault(
+        "simt-bound-too-wide",
+        "synknumba/simt/_analysis/bounds.py",
+        "low.append(f\"{self._rounded('floor', limit, text, nan_low)} + 1{minus}\")",
+        "low.append(f\"{self._rounded('floor', limit, text, nan_low)}{minus}\")",
+        ("tests/unit/simt/test_passes.py",),
+    ),
+    Fault(
+        "simt-counter-used-behind-its-loop",
+        "synknumba/simt/_analysis/loops.py",
+        "for node in own_exits(work)) or count_names(behind, name):",
+        "for node in own_exits(work)):",
+        ("tests/unit/simt/test_passes.py",),
+    ),
+    Fault(
+        "simt-mask-of-an-ended-iteration",
+        "synknumba/simt/_emit/masks.py",
+        '{counter}", loop), inside)\n        body = head + nested(loop.body, replace(inside, level=ended))',
+        '{counter}", loop), inside)\n        body = head + nested(loop.body, inside)',
+        ("tests/unit/simt/test_masks.py", "tests/conformance/simt/test_corpus.py"),
+    ),
+    Fault(
+        "simt-new-value-of-cas",
+        "synknumba/simt/_library/atomics.py",
+        "        store_item(context, builder, array, builder.select(equal, args[3], current), pointer)\n        return current",
+        "        new = builder.select(equal, args[3], current)\n"
+        "        store_item(context, builder, array, new, pointer)\n"
+        "        return new",
+        ("tests/conformance/simt/test_corpus.py",),
+    ),
+    Fault(
+        "simt-shuffle-from-the-first-lane",
+        "synknumba/simt/_library/collectives.py",
+        "return lane - operand if lane >= operand else lane",
+        "return lane - operand if lane > operand else lane",
+        ("tests/unit/simt/test_collectives.py",),
+    ),
+    Fault(
+        "simt-kernel-of-another-layout",
+        "synknumba/simt/_machine/fingerprint.py",
+        "{kind.ndim}, {kind.layout}, {kind.mutable}",
+        "{kind.ndim}, {kind.mutable}",
+        ("tests/unit/simt/test_cache.py", "tests/unit/simt/test_kernel.py"),
+    ),
+    Fault(
+        "simt-race-behind-a-syncwarp",
+        "synknumba/simt/_debugger/shadow.py",
+        "second.seen[first.lane] >= before.clock",
+        "second.seen[first.lane] > before.clock",
+        ("tests/unit/simt/test_check.py",),
+    ),
+)
+NONE = Fault("none", "", "", "", ())
+
+
+# ---- the table
+
+
+def with_fault(fault: Fault, root: Path) -> str:
+    """The text of a fault's file with the fault in it.
+
+    Raises:
+        ValueError: its old code is not there exactly once.
+    """
+    text = (root / fault.file).read_text(encoding="utf-8")
+    if (count := text.count(fault.old)) != 1:
+        raise ValueError(f"{fault.name}: the old code must be in {fault.file} once, and is there {count} times")
+    return text.replace(fault.old, fault.new)
+
+
+def problems(root: Path = ROOT) -> list[str]:
+    """What is wrong with the table: faults that cannot be made, or that change nothing."""
+    counts = Counter(fault.name for fault in (NONE, *FAULTS))
+    return [f"{name} is there {count} times" for name, count in counts.items() if count > 1] + [
+        problem for fault in FAULTS for problem in _problems_of(fault, root)
+    ]
+
+
+def _problems_of(fault: Fault, root: Path) -> Iterator[str]:
+    try:
+        text = with_fault(fault, root)
+        new, old = ast.parse(text), ast.parse((root / fault.file).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError) as error:
+        yield str(error) if isinstance(error, ValueError) else f"{fault.name}: {error}"
+    else:
+        if ast.dump(new) == ast.dump(old):
+            yield f"{fault.name}: only a comment is changed"
+    for path in fault.near:
+        if not path.startswith("tests/") or not (root / path).exists():  # pytest knows --quick by the conftest of tests
+            yield f"{fault.name}: there are no tests at {path}"
+
+
+# ---- one fault
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one fault.
+
+    Attributes:
+        name: of the fault.
+        file: that it is in.
+        found: whether it was found.
+        how: "failed", "crashed", "hung" where it was found; "passed"; "error" where pytest could not run the tests.
+        stage: the run that found it, or the last one: "near" or "rest".
+        test: the first test that failed, where one did; else what pytest said, of a crash or an error.
+        seconds: that it took.
+    """
+
+    name: str
+    file: str
+    found: bool
+    how: str
+    stage: str
+    test: str
+    seconds: float
+
+    def __str__(self) -> str:
+        """One line."""
+        verdict = {"passed": "NOT FOUND", "error": "ERROR"}.get(self.how, f"found ({self.how})")
+        return f"{self.name:<40} {verdict:<16} {self.stage:<5} {self.seconds:6.0f} s  {self.test}".rstrip()
+
+
+class Stopped(Exception):  # noqa: N818  # nothing is wrong
+    """The runner has been asked to end."""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs pytest on copies with faults.
+
+    Attributes:
+        options: of pytest, for all runs.
+        seconds: without an ended test, after which pytest is taken to hang.
+        stop: set when all runs are to be broken off.
+    """
+
+    options: tuple[str, ...]
+    seconds: float
+    stop: threading.Event
+
+    def run(self, fault: Fault) -> Outcome:
+        """Copies, changes and tests."""
+        began = time.monotonic()
+        how, stage, test = "passed", "rest", ""
+        with _scratch() as folder:
+            tree = folder / "tree"
+            copy_tracked(ROOT, tree)
+            if fault is not NONE:
+                (tree / fault.file).write_text(with_fault(fault, tree), encoding="utf-8")
+            ignored = [f"--ignore={path}" for path in (OWN_TEST, *fault.near)]
+            stages = {"near": list(fault.near), "rest": [*FOLDERS, *ignored]}
+            for stage, arguments in stages.items():
+                if arguments:
+                    how, test = self._pytest(tree, folder / stage, arguments)
+                if how != "passed":
+                    break
+        found = how not in ("passed", "error")
+        return Outcome(fault.name, fault.file, found, how, stage, test, _seconds_since(began))
+
+    def _pytest(self, tree: Path, scratch: Path, arguments: Sequence[str]) -> tuple[str, str]:
+        """One run; how it ended, and the first failing test."""
+        temporary, log = scratch / "tmp", scratch / "log"
+        temporary.mkdir(parents=True)
+        env = {name: value for name, value in os.environ.items() if name not in {"NUMBA_CACHE_DIR", "PYTEST_ADDOPTS"}}
+        path = [str(tree), *filter(None, [env.get("PYTHONPATH")])]
+        env |= {"PYTHONPATH": os.pathsep.join(path), "TMPDIR": str(temporary), _MARK: str(tree)}
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--color=no",
+            *self.options,
+            *arguments,
+        ]
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command,
+                cwd=tree,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                code = self._wait(process, log)
+            finally:
+                _kill_all(process, str(tree))
+        return _verdict(code, log.read_text(encoding="utf-8", errors="replace"), self.seconds)
+
+    def _wait(self, process: "subprocess.Popen[bytes]", log: Path) -> int | None:
+        """The exit code; None if nothing has been written for too long."""
+        size, since = 0, time.monotonic()
+        while not self.stop.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(POLL_SECONDS)
+            if (now := log.stat().st_size) != size:
+                size, since = now, time.monotonic()
+            elif time.monotonic() - since > self.seconds:
+                return None
+        raise Stopped
+
+
+def _seconds_since(began: float) -> float:
+    return round(time.monotonic() - began, 1)
+
+
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py(?:::[^\[\s]+?)*(?:\[.*?\])?)(?=: | - |$)", re.MULTILINE)
+
+
+def _verdict(code: int | None, output: str, seconds: float) -> tuple[str, str]:
+    failed = _FAILED.search(output)
+    test = failed[1] if failed else ""
+    if code is None:
+        return "hung", test or f"no test has ended for {seconds:.0f} s"
+    if code in (0, 5):  # 5: of these files no test is left
+        return "passed", ""
+    if code < 0:
+        return "crashed", test or f"pytest was ended by {signal.Signals(-code).name}"
+    if code == 1:
+        return "failed", test
+    last = "\n".join(output.splitlines()[-SHOWN_LINES:])
+    return "error", f"pytest exits with {code}:\n{last}"
+
+
+def copy_tracked(root: Path, target: Path) -> None:
+    """Copies the files that git knows, as they are now."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout.decode()
+    for name in filter(None, listed.split("\0")):
+        if (root / name).is_file():  # and has not been removed
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, target / name)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A temporary directory, which goes whatever tests have done to folders in it."""
+    folder = Path(tempfile.mkdtemp(prefix="seeded-"))
+    try:
+        yield folder
+    finally:
+        for inside, folders, _ in os.walk(folder):
+            for name in folders:
+                place = Path(inside, name)
+                if not place.is_symlink():  # which may lead elsewhere
+                    place.chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_MARK = "SYNKNUMBA_SEEDED"  # in the environment of all that a run starts
+
+
+def _kill_all(process: "subprocess.Popen[bytes]", mark: str) -> None:
+    """Ends pytest and all that it has started, also what is in sessions of its own by now."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    wanted = f"{_MARK}={mark}".encode()
+    for _ in range(10):  # what is being killed may have started something else
+        found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if _has(path, wanted)]
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _has(path: Path, wanted: bytes) -> bool:
+    with suppress(OSError):  # it has ended, or is somebody else's
+        return wanted in path.read_bytes().split(b"\0")
+    return False
+
+
+# ---- all of them
+
+
+def run_all(runner: Runner, faults: Sequence[Fault], jobs: int, told: Callable[[Outcome], None]) -> None:
+    """Tests the faults; each outcome is told when it is known."""
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(runner.run, fault) for fault in faults]
+        try:
+            for future in as_completed(futures):
+                told(future.result())
+        except BaseException:
+            runner.stop.set()
+            for future in futures:
+                future.cancel()
+            raise
+
+
+def summary(outcomes: Sequence[Outcome], suite: str, seconds: float) -> str:
+    """One line about all."""
+    of = f"{sum(one.found for one in outcomes)} of {len(outcomes)} faults found by the {suite} suite in {seconds:.0f} s"
+    others = {"not found": "passed", "could not be tested": "error"}
+    told = {what: [one.name for one in outcomes if one.how == how] for what, how in others.items()}
+    return "; ".join([of, *(f"{what}: {', '.join(names)}" for what, names in told.items() if names)])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    known = {fault.name: fault for fault in (NONE, *FAULTS)}
+    parser = argparse.ArgumentParser(prog="python -m tests.seeded", description="Sees whether the tests find seeded faults.")
+    parser.add_argument("--check", action="store_true", help="only see whether all faults can be made")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults that are tested at the same time")
+    parser.add_argument(
+        "--only", nargs="+", default=[one.name for one in FAULTS], choices=known, metavar="NAME", help="of faults"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="to write the outcomes to")
+    parser.add_argument("--seconds", type=float, default=900.0, metavar="LIMIT", help="without an ended test, for a hang")
+    parser.add_argument("--whole", action="store_true", help="the whole suite instead of the quick one")
+    options = parser.parse_args(arguments)
+    asked = [known[name] for name in dict.fromkeys(options.only)]
+    found = (
+        problems() if options.check else [problem for one in asked if one is not NONE for problem in _problems_of(one, ROOT)]
+    )
+    if options.check or found:
+        print("\n".join(found) or f"all {len(FAULTS)} faults can be made")
+        return 1 if found else 0
+
+    suite = "whole" if options.whole else "quick"
+    began = time.monotonic()
+    outcomes: list[Outcome] = []
+
+    def told(outcome: Outcome) -> None:
+        print(outcome, flush=True)
+        outcomes.append(outcome)
+        if options.json:  # after each, so that what is known is there if the rest is broken off
+            report = {"suite": suite, "seconds": _seconds_since(began), "faults": [asdict(one) for one in outcomes]}
+            options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    runner = Runner(() if options.whole else ("--quick",), options.seconds, threading.Event())
+    run_all(runner, asked, options.jobs, told)
+    print(summary(outcomes, suite, _seconds_since(began)))
+    return 0 if all(one.found for one in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
