@@ -161,8 +161,8 @@ FAULTS = (
     Fault(
         "wire-serial-call-of-the-first-shard",
         "synknumba/_wire/program.py",
-        "return 0, self.num_shards(world_size) if rank == 0 else 0",
-        "return 0, 1 if rank == 0 else 0",
+        "return (rank, rank + 1) if self.shards is None else self.partition.part(self.shards, rank)",
+        "return (rank, rank + 1) if self.shards is None or self.solo else self.partition.part(self.shards, rank)",
         ("tests/conformance/test_shards.py",),
     ),
     # ---- the ranks from the outside

@@ -4,7 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from tests.conformance.simt.agree import check
 from tests.conformance.simt.corpus import CASES, MODULES, WITHOUT_WAITING, Case, is_from
 
 ROOT = Path(__file__).resolve().parents[3]
+
+# Of the other cases, the quick suite has one in eight, to see what takes no branch of its own.
+QUICK = {*(Path(__file__).parent / "quick_cases.txt").read_text().split(), *list(CASES)[::8]}
 
 Arguments = tuple[Any, ...]
 
@@ -59,20 +62,26 @@ def ran(simulated: Any) -> Callable[[str], Arguments]:
     return run
 
 
+def cases(names: Iterable[str]) -> list[Any]:
+    """The parameters of a test of cases."""
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.whole) for name in names]
+
+
 def test_corpus_is_there() -> None:
+    assert set(CASES) >= QUICK
     assert len(CASES) > 280
     assert {case.kernel.__module__ for case in CASES.values()} == {module.__name__ for module in MODULES}
     assert len({case.kernel for case in CASES.values()}) > 230
     assert sum(case.expect is not None for case in CASES.values()) > 250
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.expect])
+@pytest.mark.parametrize("name", cases(name for name, case in CASES.items() if case.expect))
 def test_agrees_with_numpy(name: str, ran: Any) -> None:
     case = CASES[name]
     check(case, ran(name), case.expect(*case.make()))
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.differs])
+@pytest.mark.parametrize("name", cases(name for name, case in CASES.items() if not case.differs))
 def test_agrees_with_the_simulator(name: str, ran: Any, simulated: Any) -> None:
     check(CASES[name], ran(name), simulated(name))
 
@@ -95,7 +104,7 @@ def in_blocks(case: Case) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if in_blocks(case)])
+@pytest.mark.parametrize("name", cases(name for name, case in CASES.items() if in_blocks(case)))
 def test_does_not_depend_on_the_order_of_threads(name: str) -> None:
     """In plain Python, where memory that starts undefined holds a pattern, and what the optimiser is told is checked."""
     case = CASES[name]

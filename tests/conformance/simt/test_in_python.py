@@ -10,6 +10,7 @@ from tests.conformance.simt import fuzz
 from tests.conformance.simt.agree import check
 from tests.conformance.simt.corpus import ALGORITHMS, CASES, Case, is_from
 from tests.conformance.simt.kernel_writer import written
+from tests.conformance.simt.test_corpus import cases
 from tests.quick import whole
 
 Line = tuple[str, int]
@@ -27,7 +28,7 @@ EARLY = {
 RACES = {"last_block"}
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.expect])
+@pytest.mark.parametrize("name", cases(name for name, case in CASES.items() if case.expect))
 def test_debug_agrees_with_numpy(name: str) -> None:
     case = CASES[name]
     args = case.make()
@@ -35,7 +36,7 @@ def test_debug_agrees_with_numpy(name: str) -> None:
     check(case, args, case.expect(*case.make()))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases(CASES))
 def test_check_finds_what_is_wrong_and_nothing_else(name: str) -> None:
     case = CASES[name]
     launch = simt.check(case.kernel)[case.grid, case.block, 0, case.shared]

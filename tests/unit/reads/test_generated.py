@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from numba import cuda
 from numba.core import types
 
 from synknumba._call.access import read_parameters
-from synknumba._call.serialize import device_function
 from synknumba._rowwise.generate import define_kernel
 from synknumba._rowwise.map_kernels import MapRecipe, Operand, ReductionRecipe, map_source, reduction_source
 from synknumba._rowwise.moment_kernels import Recipe, kernel_source
@@ -15,7 +15,7 @@ def kernel_of(text, function):
     scope = {"float64": np.float64, "nan": np.nan}
     scope |= {f"synk_{kind}": kind for kind in (types.float64, types.int64, types.uint64)}
     name = text.removeprefix("def ").partition("(")[0]
-    return define_kernel(text, name, "test", device_function(function), scope)
+    return define_kernel(text, name, "test", cuda.jit(device=True)(function), scope)
 
 
 @pytest.mark.parametrize("together", [1, 4])
