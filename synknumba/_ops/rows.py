@@ -6,9 +6,8 @@ its programs carry; shards and slices are cut by partitions of their own.
 """
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Never, TypeAlias, cast, final
 
 import numpy as np
@@ -88,12 +87,12 @@ class Partition:
         marks: integers that increase from 0, one more than there are parts; 0, 1, …, W for even parts.
     """
 
-    marks: Sequence[int]
+    marks: tuple[int, ...]
 
     @classmethod
     def even(cls, parts: int) -> "Partition":
         """Parts whose sizes differ by at most one row."""
-        return cls(range(parts + 1))  # a tuple of as many as a million shards would have to be sent
+        return cls(tuple(range(parts + 1)))
 
     @property
     def parts(self) -> int:
@@ -116,7 +115,8 @@ class Partition:
         >>> Partition.even(4).edges(10)
         (0, 2, 5, 7, 10)
         """
-        return tuple(mark * n // self.marks[-1] for mark in self.marks)
+        total = self.marks[-1]
+        return tuple([mark * n // total for mark in self.marks])  # a list takes half the time of a generator
 
     def counts(self, n: int) -> tuple[int, ...]:
         """Rows of each part of n rows.
@@ -124,7 +124,9 @@ class Partition:
         >>> Partition.even(4).counts(10)
         (2, 3, 2, 3)
         """
-        return tuple(stop - start for start, stop in pairwise(self.edges(n)))
+        total = self.marks[-1]
+        edges = [mark * n // total for mark in self.marks]
+        return tuple(map(operator.sub, edges[1:], edges))
 
     def of(self, rows: Rows, index: int) -> Rows:
         """One part of some rows; of a list a view of the indices.
@@ -145,7 +147,7 @@ class Partition:
         if shards is None:
             return self.part(n, index)
         first, after = self.part(shards, index)
-        return Partition.even(shards).edges(n)[first : after + 1]
+        return tuple([shard * n // shards for shard in range(first, after + 1)])
 
 
 def select(batch: Batch, n: int) -> Rows:

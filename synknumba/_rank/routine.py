@@ -261,9 +261,9 @@ class Routine(Repeated):
         out: list[SliceRows] = []
         for k in range(slicing.parts):
             low, high = slicing.part(stop - start, k)
-            of_own = None if own is None else _part(own, slicing, k)
+            of_own = None if own is None else _between(own, *slicing.part(own.count, k))
             if high > low or (of_own is not None and of_own.count):
-                out.append(SliceRows(_part(mine, slicing, k), start + low, start + high, of_own, among, shard, len(out)))
+                out.append(SliceRows(_between(mine, low, high), start + low, start + high, of_own, among, shard, len(out)))
         return out
 
     def _own_slices(self, own: Rows, before: int) -> list[SliceRows | None]:
@@ -384,10 +384,9 @@ def _name_of(slot: object) -> object:
     return slot
 
 
-def _part(rows: Rows, partition: Partition, index: int) -> Rows:
-    """One part of some rows; nothing is gathered where there are none."""
-    found = partition.of(rows, index)
-    return found if found.count else Range(0, 1, 0)
+def _between(rows: Rows, low: int, high: int) -> Rows:
+    """Rows from one position to another; nothing is gathered where there are none."""
+    return rows.between(low, high) if high > low else Range(0, 1, 0)
 
 
 def scalar_value(param: Dynamic, values: tuple[Any, ...]) -> Any:
