@@ -10,7 +10,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,10 +70,17 @@ def _kept(group: list[pytest.Item]) -> list[pytest.Item]:
     for row in rows:
         items = [item for item in group if _row(item) == row]
         if MAIN_ROW not in rows or row.get("device") != "cpu" or row == MAIN_ROW:
-            kept += each_value_once({item: set(item.callspec.indices.items()) for item in items})
+            kept += each_value_once({item: set(_values(item)) for item in items})
         elif row == LONE_ROW and group[0].path.name not in NOT_ALONE:
             kept += items[:1]
     return kept
+
+
+def _values(item: pytest.Item) -> Iterator[tuple[str, Any]]:
+    """The parameters of a test; numbers and strings by their values, which parameters given together may share."""
+    spec = item.callspec  # type: ignore[attr-defined]
+    for name, value in spec.params.items():
+        yield name, value if isinstance(value, str | int | float) else (spec.indices[name],)
 
 
 def each_value_once(values: Mapping[T, Set[Any]]) -> list[T]:
