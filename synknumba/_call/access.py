@@ -1,19 +1,18 @@
-"""Which of its parameters a kernel surely only reads, by its source.
+"""Static analysis of a function's source: array parameters that it only reads, and parameters that it writes.
 
-A frozen input that is surely read needs no copy of its own on a GPU. An array is, if all that a kernel does with its name is to
-take elements and to ask for sizes: no view of it is made, so nobody can write through one.
+`read_parameters`: on a GPU, a frozen input that is certainly only read needs no copy of its own. An array is certainly only
+read if the kernel uses its name only to read elements and to query sizes: then no view of it exists, so nothing can write
+through one.
 
-    x[i]   x[i, j + 1]   x[i][j]   x.shape[0]   len(x)   x.size          with i, j that surely are numbers
-    x[k]   x[1:]   x[...]   y = x   row = x[i]   store(x, i)   x[i] = 0  and everything else: not surely
+    x[i]   x[i, j + 1]   x[i][j]   x.shape[0]   len(x)   x.size          only read, if i and j are certainly numbers
+    x[k]   x[1:]   x[...]   y = x   row = x[i]   store(x, i)   x[i] = 0  and anything else: not certain
 
-The k of x[k] must be looked at, since it may be a slice, a tuple or None, and then x[k] is a view. Numbers are what loops over
-ranges, the positions of threads, sizes and arithmetic give, and names that hold nothing else. Where this is not seen, a copy is
-made that was not needed, and nothing is wrong.
+The k of x[k] is analysed too, since x[k] is a view if k is a slice, a tuple or None. Numbers are the variables of loops over
+ranges, the positions of threads, sizes, results of arithmetic, and names that are bound to nothing else. Where the analysis
+fails, an unnecessary copy is made; the result is the same.
 
-Which of its parameters a kernel writes to, as far as its source shows.
-
-Inputs are read-only: on the CPU they are the caller's own memory, and on a GPU what is written to a copy of them is lost. The
-CPU's compiler refuses every such store. This look at the source refuses the plain ones for every device, before anything is
+`written_parameters`: inputs are read-only. On the CPU they are the caller's own memory, and on a GPU, writes to a copy would be
+lost. The CPU's compiler refuses every such store. This analysis refuses the obvious ones on every device, before anything is
 sent: `x[...] = …`, `x[...] += …`, `x += …` and `cuda.atomic.…(x, …)` where x is a parameter.
 """
 
@@ -28,7 +27,7 @@ from typing import Any
 import numpy as np
 
 _SIZES = {"shape", "size", "ndim", "itemsize", "nbytes", "strides", "dtype"}
-_OF_NUMBERS = {"int", "len", "abs", "min", "max"}  # functions that return numbers, given what Numba lets them take
+_OF_NUMBERS = {"int", "len", "abs", "min", "max"}  # these return numbers for every argument that Numba allows
 _POSITIONS = {"threadIdx", "blockIdx", "blockDim", "gridDim"}
 _SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | ast.comprehension
 
@@ -36,30 +35,31 @@ _NUMBER = ast.Constant(0)
 
 
 def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int]) -> frozenset[str]:
-    """The array parameters of a kernel of which surely nothing but elements and sizes are read.
+    """Returns the array parameters of which a kernel certainly reads only elements and sizes.
 
     Args:
         function: the kernel.
-        dimensions: of the parameters that are arrays, at least 1; 0 for those that are numbers. Nothing is known of others.
+        dimensions: number of dimensions of each array parameter, at least 1; 0 for each number. Parameters of other types are
+            absent.
     """
     definition = _definition(function)
     if definition is None or any(isinstance(node, _SCOPES) for one in definition.body for node in ast.walk(one)):
-        return frozenset()  # a name may mean several things
+        return frozenset()  # a name may have several meanings
     try:
         outside = inspect.getclosurevars(function)
-    except ValueError:  # a name that has no value yet
+    except ValueError:  # a closure variable without a value
         return frozenset()
     source = _Source(definition, dimensions, outside)
     return frozenset(name for name in source.arrays if all(map(source.only_reads, source.uses(name))))
 
 
 class _Source:
-    """A kernel's source, and what its names are.
+    """A kernel's source, with its names classified.
 
     Args:
-        definition: of the kernel, without functions inside.
-        dimensions: see `read_parameters`.
-        outside: what names mean that the kernel does not bind.
+        definition: syntax tree of the kernel, which contains no nested functions.
+        dimensions: as for `read_parameters`.
+        outside: values of the names that the kernel does not bind.
     """
 
     def __init__(self, definition: ast.FunctionDef, dimensions: Mapping[str, int], outside: inspect.ClosureVars) -> None:
@@ -79,18 +79,18 @@ class _Source:
         self._numpy = {name for name, value in around.items() if value is np} - known
         constants = {name for name, value in around.items() if isinstance(value, int | float | np.number)} - known
         self._numbers = {name for name, number in dimensions.items() if not number} & own | (bindings.keys() - own) | constants
-        # A name holds a number if it gets nothing else, given that the others hold numbers.
+        # Starts from all candidates, and removes names bound to anything but a number until none is left to remove.
         before = -1
         while len(self._numbers) != before:
             before = len(self._numbers)
             self._numbers = {name for name in self._numbers if all(map(self._is_number, bindings.get(name, ())))}
 
     def uses(self, name: str) -> list[ast.Name]:
-        """Where a name is used."""
+        """Returns the occurrences of a name."""
         return [node for node in self._names if node.id == name]
 
     def only_reads(self, name: ast.Name) -> bool:
-        """Whether one use of an array's name takes an element of it, or asks for a size."""
+        """Returns whether one occurrence of an array's name reads an element, or queries a size."""
         indices, node = 0, name
         while isinstance(parent := self._parents.get(id(node)), ast.Subscript) and parent.value is node:
             parts = _parts(parent)
@@ -99,7 +99,7 @@ class _Source:
             indices += len(parts)
             if indices >= self.arrays[name.id]:
                 return True
-            node = parent  # type: ignore[assignment]  # a part of the array
+            node = parent  # type: ignore[assignment]  # a subarray
         return node is name and self._is_size(parent)
 
     def _is_size(self, node: ast.AST | None) -> bool:
@@ -111,7 +111,7 @@ class _Source:
         return False
 
     def _is_number(self, node: ast.expr | None) -> bool:
-        """Whether an expression surely gives a number, or an array of numbers, by which rows are copied."""
+        """Returns whether an expression is certainly a number, or an array of numbers, which as an index copies rows."""
         match node:
             case ast.Constant(value=value):
                 return type(value) in {int, float}
@@ -120,9 +120,9 @@ class _Source:
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert()):
                 return True
             case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return self._is_number(left) or self._is_number(right)  # not two tuples
+                return self._is_number(left) or self._is_number(right)  # rules out the concatenation of two tuples
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                return self._is_number(left) and self._is_number(right)  # not a tuple, repeated
+                return self._is_number(left) and self._is_number(right)  # rules out the repetition of a tuple
             case ast.BinOp():
                 return True
             case ast.IfExp(body=first, orelse=second):
@@ -138,7 +138,7 @@ class _Source:
         return False
 
     def _is_element(self, node: ast.Subscript) -> bool:
-        """Whether it is an element or a row of an array, or one of its sizes."""
+        """Returns whether a subscript is an element or a row of an array, or one of its sizes."""
         parts = _parts(node)
         if not (parts and all(map(self._is_number, parts))):
             return False
@@ -159,7 +159,7 @@ class _Source:
 
     def _is_call_for_number(self, node: ast.Call, args: list[ast.expr]) -> bool:
         match node.func:
-            case ast.Name(id="range"):  # what a loop over it gives
+            case ast.Name(id="range"):  # stands for the loop variable
                 return "range" in self._builtins
             case ast.Name(id=name) if name in self._types:
                 return True
@@ -182,7 +182,7 @@ class _Source:
 
 
 def _parts(node: ast.Subscript) -> list[ast.expr]:
-    """What is between the brackets."""
+    """Returns the indices inside the brackets."""
     return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
 
 
@@ -191,13 +191,13 @@ def _is_numba(value: object) -> bool:
 
 
 def _is_type_of_numbers(value: object) -> bool:
-    from numba.core.types import Number  # not when synknumba is imported
+    from numba.core.types import Number  # deferred until needed
 
     return isinstance(value, Number)
 
 
 def _bindings(body: list[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
-    """Names that a kernel binds, each with an expression that is a number if the name then holds one; None if it may not."""
+    """Yields each name that a kernel binds, and an expression: if that is a number, the name holds one. None: it may not."""
     seen: set[int] = set()
     for node in body:
         for target, value in _assigned(node):
@@ -209,7 +209,7 @@ def _bindings(body: list[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
             if not isinstance(node.ctx, ast.Load) and id(node) not in seen:
                 yield node.id, None
         elif not isinstance(node, ast.Attribute | ast.Constant | ast.keyword):
-            for name in _mentioned(node):  # by `import`, `global`, `case`, …
+            for name in _mentioned(node):  # bound by `import`, `global`, `case`, …
                 yield name, None
 
 
@@ -245,7 +245,7 @@ def _paired(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr 
 
 
 def _definition(function: Callable[..., Any]) -> ast.FunctionDef | None:
-    """The source that a function was compiled from; None where there is none, or where it is another by now."""
+    """Returns the syntax tree of a function; None if the source is unavailable, or has changed since it was compiled."""
     if not isinstance(function, FunctionType):
         return None
     code = function.__code__
@@ -275,7 +275,7 @@ def _first_line(node: ast.FunctionDef) -> int:
 
 
 def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
-    """The parameters that are stored to, each with the line of its first store; empty where there is no source."""
+    """Returns the parameters that a function stores to, with the line of the first store; empty if there is no source."""
     try:
         lines, first = inspect.getsourcelines(function)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -290,14 +290,14 @@ def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
     for node in nodes:
         for name in _stored(node) & names:
             found.setdefault(name, first + node.lineno - 1)  # type: ignore[attr-defined]  # statements and calls have lines
-    added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}  # arrays are, where they lie
+    added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}  # on an array, `x += …` works in place
     stores = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     rebound = {node.id for node in stores if id(node) not in added_to}
     return {name: line for name, line in found.items() if name not in rebound}
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """What is in a function, without the functions inside it, which may call their own parameters the same."""
+    """Yields the nodes of a function, except those of nested functions, whose parameters may have the same names."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.Lambda | ast.ClassDef | ast.AsyncFunctionDef):
@@ -305,7 +305,7 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _stored(node: ast.AST) -> set[str]:
-    """Names whose elements a statement or call stores to."""
+    """Returns the names to whose elements a statement or call stores."""
     match node:
         case ast.Assign(targets=targets):
             return {name for target in targets for name in _elements(target)}

@@ -1,4 +1,4 @@
-"""What may be passed to a `Function` besides arrays, `Data` and scalars, and what its outputs are declared with."""
+"""Special arguments of calls (`arange`, `per_rank`), and the declaration of kernel outputs (`output`)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from synknumba._types import NamedOp, Op, Shape, UserOp
 
 @dataclass(frozen=True, slots=True)
 class IndexRange:
-    """The indices 0 … length − 1, sharded like rows but without memory. Made by `arange`."""
+    """The indices 0 … length − 1, sharded like rows but without memory. Created by `arange`."""
 
     length: int
 
     def __len__(self) -> int:
-        """How many indices."""
+        """Returns the number of indices."""
         return self.length
 
 
 def arange(n: int) -> IndexRange:
-    """An index range that is sharded over the ranks and takes no memory.
+    """Returns an index range that is sharded over the ranks and takes no memory.
 
-    A kernel or a Python function gets a `Span` for it: `span.start` and `span.stop`, the rank's part of the range.
+    A kernel or Python function receives a `Span`: the rank's part is `span.start` … `span.stop` − 1.
 
     Args:
         n: number of indices, at least 0.
@@ -40,16 +40,16 @@ def arange(n: int) -> IndexRange:
 
 @dataclass(frozen=True, slots=True)
 class PerRankValues:
-    """One scalar for each rank. Made by `per_rank`."""
+    """One scalar for each rank. Created by `per_rank`."""
 
     values: tuple[Any, ...]
 
 
 def per_rank(values: Iterable[Any]) -> PerRankValues:
-    """Gives each rank a scalar of its own.
+    """Returns an argument that has a different scalar value on each rank.
 
     Args:
-        values: one Python or NumPy scalar for each rank, in rank order.
+        values: a Python or NumPy scalar for each rank, in rank order.
 
     Raises:
         ArgumentError: a value is not a scalar.
@@ -66,12 +66,12 @@ ShapeRule = Shape | int | Callable[[Mapping[str, Any]], Shape | int] | None
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How a kernel's output parameter is made and put together. Made by `output`.
+    """Declaration of a kernel's output parameter. Created by `output`.
 
     Attributes:
-        op, shape, dtype, like: as `output` takes them.
-        scratch: it is memory that no caller gets.
-        filled: it starts at the identity of the op. Of one that is not, with the op None, slices write different elements.
+        op, shape, dtype, like: as for `output`.
+        scratch: whether the array is working memory that no caller receives.
+        filled: whether the array starts at the identity of the op. If not, and the op is None, slices write different elements.
     """
 
     op: Op
@@ -92,27 +92,30 @@ def output(
 ) -> Output:
     """Declares an output parameter of a kernel.
 
-    The array is allocated on each rank and set to the identity of `op` before each launch; the kernel combines into it or
-    writes it. Slices and ranks are then put together with the same op.
+    The array is allocated on each rank and set to the identity of `op` before each launch; the kernel combines values into it,
+    or writes it. The arrays of slices and ranks are then combined with the same op.
 
     Args:
-        op: "sum", "prod", "min", "max"; "mean", weighted by rows; "gather", rows in order; None, a list of each rank's value;
-            "argmin", "argmax": the kernel writes a value for each row, as for "gather", and the best one is returned with the
-            index of its row, as an `Extremum`. Of equals it is the first, and NaN is better than any number, as in NumPy. Rows
-            that the kernel does not write are at +∞, or −∞.
-            Or a function of two numbers that is associative; it is called with results in the order of their rows, by
-            kernels, so it is written as what they call.
-        shape: of the array on one rank, () for a number (the kernel then sees shape (1,)); for "gather", "argmin" and
-            "argmax" the shape of one row.
-            It may be a function of the call's arguments: a dict of name → array or scalar, whose arrays have their full shape.
-        dtype: of the array; by default float64, or that of `like`.
-        like: name of a parameter whose dtype, and where `shape` is not given whose shape, is taken; of the ops by rows
-            its row shape.
-        identity: of a function: the number e with op(e, a) = op(a, e) = a, which the array is set to.
+        op: "sum", "prod", "min", "max": element by element. "mean": element by element, weighted by numbers of rows. "gather":
+            the kernel writes its rows, which are concatenated in order. None: a list with each rank's value. "argmin",
+            "argmax": the kernel writes a value for each row, as for "gather", and the best value and the index of its row are
+            returned as an `Extremum`. Of equal values the first wins, and NaN is better than any number, as in NumPy. Rows that
+            the kernel does not write are +∞ for "argmin", −∞ for "argmax". A function: an associative function of two numbers.
+            It is called with results in the order of their rows, inside kernels, so it must be written like a device function.
+        shape: shape of the array on one rank; () for a single number, which the kernel sees with shape (1,). For "gather",
+            "argmin" and "argmax", the shape of one row. It may be a function of the call's arguments: of a dict from names to
+            arrays and scalars, in which arrays have their full shape.
+        dtype: dtype of the array; default: that of `like`, or float64.
+        like: name of a parameter whose dtype is used, and, unless `shape` is given, its shape; for "gather", "argmin" and
+            "argmax", the shape of its rows.
+        identity: for an op that is a function, the number e with op(e, a) = op(a, e) = a, to which the array is set.
+
+    Returns:
+        The declaration, for `outputs=` of a decorator.
 
     Raises:
-        ReductionError: the op is unknown, or does not suit the dtype, or is a function without an identity.
-        ArgumentError: neither `shape` nor `like` is given.
+        ReductionError: the op is unknown, is not defined for the dtype, or is a function without an identity.
+        ArgumentError: neither `shape` nor `like` is given, and the op is not "gather", "argmin" or "argmax".
     """
     known = reduction.as_op(op, "output", identity)
     if isinstance(known, UserOp) and known.identity is None:

@@ -1,8 +1,13 @@
-"""A call's arguments, checked and sorted: which parameter gets what, how many rows there are, what changes from call to call.
+"""Binding of a call's arguments: each is checked, and becomes a parameter for the ranks.
 
-Everything that can be wrong with an argument is found here, in the coordinator, before anything is sent.
+    array, `Data`                        Sharded, Broadcast
+    number                               Dynamic: sent with each call
+    `arange`, RANK, …, `per_rank`        IndexSpan, Filled, PerRank
+    variable                             Held, HeldRows, Update: each rank's own arrays, rows of them, accumulators
+    dict, list, tuple (functions only)   Tree of these
+    anything else                        Constant: part of the plan
 
-Variables as arguments of a call: each rank's own arrays, rows of them, or accumulators that they are assigned from.
+All errors in arguments are found here, in the coordinator, before anything is sent.
 """
 
 import inspect
@@ -44,7 +49,7 @@ from synknumba._world.world import World
 
 @final
 class VariableBinder:
-    """Binds the variables of one function's calls."""
+    """Binds the variables in the calls of one function."""
 
     def __init__(
         self,
@@ -64,12 +69,12 @@ class VariableBinder:
         self._updated = {id(variable) for variable, _ in updates.values()}
 
     def param(self, bound: Bound, name: str, path: str, variable: Variable) -> Param:
-        """Each rank's own arrays.
+        """Returns the parameter for a variable: each rank's own arrays, or rows of them if it is sliceable.
 
         Args:
-            bound: the call so far.
-            name: the parameter.
-            path: the same, or the leaf of a nested one, as it is named in messages.
+            bound: the call so far, which is updated.
+            name: name of the parameter.
+            path: the same, or the leaf of a nested one, for messages.
             variable: the argument.
         """
         if variable.is_tree and self._style == "kernel":
@@ -97,7 +102,7 @@ class VariableBinder:
         return Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
 
     def update(self, bound: Bound, name: str, variable: Variable, op: Op) -> Param:
-        """An accumulator with the shape of a variable."""
+        """Returns the parameter for an accumulator, which has the shape of a variable."""
         if variable.is_tree and self._style == "kernel":
             raise ArgumentError(
                 f"updates[{name!r}] of {self._name} is a tree of arrays, and a kernel takes arrays; make a variable of each"
@@ -112,7 +117,7 @@ class VariableBinder:
         return Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
 
     def _check_whole(self, bound: Bound, path: str, variable: Variable) -> None:
-        """Refuses to run on the root alone with rows that are not there."""
+        """Raises `ArgumentError` for a sharded variable in a call on the root alone, which lacks the other ranks' rows."""
         if bound.solo and variable.sharded:
             raise ArgumentError(
                 f"{path} of {self._name} is {variable.label}, of which each rank has its own rows; as_serial needs "
@@ -131,7 +136,7 @@ class VariableBinder:
             bound.key.append(id(variable))
             return -1
         number = variable.place(bound.world).number
-        bound.key.append(variable._layout)  # noqa: SLF001  # as that of Data
+        bound.key.append(variable._layout)  # noqa: SLF001  # as for Data
         return number
 
     def _count_rows(self, bound: Bound, path: str, variable: Variable) -> None:
@@ -142,15 +147,15 @@ class VariableBinder:
 
 
 def _shapes_by_rank(bound: Bound, variable: Variable) -> list[tuple[Shape, ...]]:
-    """The shapes of each array on the ranks of the call; where it is only worked out, for as many ranks as it is for."""
+    """Returns the shapes of each array by rank, for the number of ranks of the call, which may be planned for other worlds."""
     size = bound.partition.parts
-    placed = variable._layout[1] >= 0  # noqa: SLF001  # as that of Data
+    placed = variable._layout[1] >= 0  # noqa: SLF001  # as for Data
     if placed and len(variable.shapes()[0]) == size:
         return variable.shapes()
     if not variable.sharded:
         return [(shape,) * size for shape in variable.root_shapes()]
     out = []
-    for shapes in variable.shapes():  # as if all its rows were scattered over so many
+    for shapes in variable.shapes():  # as if all rows were scattered over that many ranks
         counts = bound.partition.counts(sum(shape[0] for shape in shapes))
         out.append(tuple((count, *shapes[0][1:]) for count in counts))
     return out
@@ -161,10 +166,10 @@ _MISSING = inspect.Parameter.empty
 
 
 def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
-    """Parameter names and defaults of a function that can be called by name.
+    """Returns the names and defaults of a function's parameters.
 
     Raises:
-        ArgumentError: it takes *args or **kwargs, or uses a name that calls use themselves.
+        ArgumentError: a parameter cannot be passed by name, or has the name of a call option.
     """
     names: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -184,9 +189,13 @@ class Binder:
     """Binds the arguments of one function.
 
     Args:
-        name: of the function.
-        parameters: and their defaults.
-        options: what its decorator was given.
+        name: name of the function.
+        parameters: parameter names and their defaults.
+        options: options of the decorator.
+
+    Attributes:
+        passed: names of the parameters that callers pass.
+        fixed: `Data` and variables that the decorator has bound, and so take part in every call.
     """
 
     def __init__(self, name: str, parameters: Mapping[str, Any], options: FunctionOptions) -> None:
@@ -208,19 +217,19 @@ class Binder:
             sliceable=options.sliceable,
             updates=options.updates,
         )
-        self._made = {*self._outputs, *self._updates}  # for the call, and not passed
+        self._made = {*self._outputs, *self._updates}  # allocated for the call, not passed
         self.passed = [p for p in parameters if p not in self._made and p not in self._givens]
         given = [leaf for value in self._givens.values() for leaf in flatten(value)[0]]
-        # What every call is about besides its arguments.
+        # Part of the key of every call, though not passed.
         self.fixed: list[Data | Variable] = [one for one in given if isinstance(one, Data | Variable)]
         self.fixed += (variable for variable, _ in self._updates.values())
         self._staging: dict[object, Data] = {}
 
     def match(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Argument values by name, in the order of the signature.
+        """Returns argument values by name, in the order of the signature.
 
         Raises:
-            ArgumentError: one is missing, given twice, unknown, or an output.
+            ArgumentError: an argument is missing, given twice, unknown, or not passed by callers.
         """
         if len(args) > len(self.passed):
             message = f"{self._name} takes {len(self.passed)} arguments ({', '.join(self.passed)}), got {len(args)}"
@@ -260,14 +269,14 @@ class Binder:
     def bind(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], world: World | None, partition: Partition, *, solo: bool = False
     ) -> Bound:
-        """Sorts a call's arguments, copying NumPy arrays into shared memory and placing new variables.
+        """Binds a call's arguments; copies NumPy arrays into shared memory, and places new variables.
 
         Args:
-            args: by position.
-            kwargs: by name.
-            world: that the call is made in; None where it is only worked out.
-            partition: of rows into ranks.
-            solo: only the root runs.
+            args: positional arguments.
+            kwargs: arguments by name.
+            world: world of the call; None for a call that is only planned, so that nothing is copied or placed.
+            partition: partition of rows into ranks.
+            solo: whether only the root runs.
         """
         bound = Bound(partition, world=world, solo=solo)
         for name, value in self.match(args, kwargs).items():
@@ -279,7 +288,7 @@ class Binder:
         return bound
 
     def stage(self, slot: object, name: str, array: Array) -> Data:
-        """A NumPy array as `Data` that is kept for the slot and filled anew at each call."""
+        """Returns a NumPy array as `Data`, which is kept for the slot and refilled at each call."""
         staged = self._staging.get(slot)
         try:
             if staged is not None and staged.dtype == array.dtype.newbyteorder("=") and staged.ndim == array.ndim:
@@ -293,7 +302,7 @@ class Binder:
     # ---- one parameter
 
     def _param(self, bound: Bound, name: str, slot: Any, value: Any) -> Param:
-        """What a parameter, or a leaf of a nested one, gets."""
+        """Returns the parameter for an argument, or for a leaf of a nested one."""
         if isinstance(value, Variable):
             return self._variables.param(bound, name, _path(name, slot), value)
         nested = is_nested(value) and self._style == "function"
@@ -343,7 +352,7 @@ class Binder:
                 )
 
     def _array(self, bound: Bound, name: str, slot: Any, data: Data) -> Param:
-        segment = data._segment  # noqa: SLF001  # Data's layout is for this module
+        segment = data._segment  # noqa: SLF001  # shared with this module
         bound.key.append(data._layout)  # noqa: SLF001
         bound.segments.append(segment)
         if data.frozen and name in self._inout:
@@ -354,14 +363,14 @@ class Binder:
         return self._place(bound, name, slot, array, by_position=data.minibatch)
 
     def _shape(self, name: str, array: Array | Data) -> Shape:
-        """As the function sees it."""
+        """Returns the shape that the function sees."""
         if name not in self._flat:
             return array.shape
         kept = 0 if name in self._broadcast else 1
         return (*array.shape[:kept], math.prod(array.shape[kept:]))
 
     def _place(self, bound: Bound, name: str, slot: Any, array: HostArray, *, by_position: bool) -> Param:
-        """Sharded or whole."""
+        """Returns the parameter for an array, sharded or broadcast."""
         if name in self._broadcast or not array.shape:
             return Broadcast(array)
         path, writable, length = _path(name, slot), name in self._inout, array.shape[0]
@@ -372,7 +381,7 @@ class Binder:
         return Sharded(array, by_position, writable)
 
     def _scalar(self, bound: Bound, name: str, value: Any) -> Param:
-        """A number, which travels with each call."""
+        """Returns the parameter for a number, which is sent with each call."""
         kind = np.asarray(value).dtype.kind if isinstance(value, np.generic) else _python_kind(value)
         if kind not in "biufc" or isinstance(value, np.longdouble | np.clongdouble):
             return self._constant(bound, name, value)
@@ -391,7 +400,7 @@ class Binder:
         return bound.add_value(value if dtype is None else value.item() if isinstance(value, np.generic) else value, fmt, dtype)
 
     def _filled(self, bound: Bound, name: str, path: str, value: Any) -> Param:
-        """What each rank fills in."""
+        """Returns the parameter for a value that each rank fills in."""
         if isinstance(value, PerRankValues):
             bound.key.append(_exact(value.values))
             bound.per_rank[path] = len(value.values)
@@ -406,7 +415,10 @@ class Binder:
         return Filled(value)
 
     def _constant(self, bound: Bound, name: str, value: Any) -> Param:
-        """A value that is part of the plan; compared by its pickle, since it may be mutable, and 1 == 1.0 == True."""
+        """Returns the parameter for a value that is part of the plan.
+
+        Its key is its pickle, since the value may be mutable, and 1 == 1.0 == True.
+        """
         if not (isinstance(value, tuple | Enum | np.generic) or value is None or self._style == "function"):
             hint = "pass np.asarray(...) of it" if isinstance(value, list) else "pass an array, Data, or a number"
             raise ArgumentError(
@@ -423,7 +435,7 @@ class Binder:
         return Constant(value)
 
     def _check_aliases(self, bound: Bound) -> None:
-        """A `Data` whose rows are written must not be read through another argument of the same call."""
+        """Raises `ArgumentError` if a `Data` whose rows are written is also read through another argument."""
         if not self._inout:
             return
         owners: dict[int, str] = {}
@@ -448,18 +460,18 @@ class Binder:
 
 def _share_memory(a: Array, b: Array) -> bool:
     try:
-        return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]  # any int is right
-    except np.exceptions.TooHardError:  # whether two strided views overlap can take long to find out
+        return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]  # any int is accepted
+    except np.exceptions.TooHardError:  # deciding whether two strided views overlap can take long
         return True
 
 
 def _path(name: str, slot: Any) -> str:
-    """A parameter, or the leaf of a nested one, as it is named in messages."""
+    """Returns the name of a parameter, or of a leaf of a nested one, for messages."""
     return name if isinstance(slot, str) else f"{name}[{slot[1]}]"
 
 
 def _exact(value: Any) -> tuple[str, bytes]:
-    """A key that is equal only for values that are the same to the ranks."""
+    """Returns a key that is equal only for values that the ranks cannot distinguish."""
     return ("pickled", cloudpickle.dumps(value))
 
 

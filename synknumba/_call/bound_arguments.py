@@ -1,4 +1,4 @@
-"""One call's arguments, sorted: which parameter gets what, how many rows there are, what changes from call to call."""
+"""The bound arguments of one call: parameters for the ranks, numbers of rows, and the values that change from call to call."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,26 +20,27 @@ from synknumba._world.world import World
 
 @dataclass(slots=True)
 class Bound:
-    """One call's arguments.
+    """The arguments of one call, as `Binder.bind` collects them.
 
     Attributes:
-        partition: of rows into ranks.
-        parameters: what each parameter gets.
-        key: equal for calls that differ in nothing but values.
-        values, formats: what changes from call to call, and how it is packed.
-        lengths: rows of each sharded argument.
-        minibatches: rows of each minibatch argument.
-        empties: arrays without rows inside nested arguments, which need not agree with those that have rows.
+        partition: partition of rows into ranks.
+        parameters: parameter for the ranks, by name.
+        key: plan key; equal for calls that differ in scalar values and array contents only.
+        values: scalars that are sent with each call.
+        formats: `struct` format of each of these.
+        lengths: number of rows of each sharded argument.
+        minibatches: number of rows of each minibatch argument.
+        empties: arrays without rows inside nested arguments, which need not agree in length with those that have rows.
         per_rank: number of values of each per-rank argument.
-        contiguous: arguments that are index ranges or offsets, and so need rows in one piece.
-        segments: that the ranks must have mapped.
-        write_back: parameters whose NumPy arrays get rows back, and where from.
-        whole: the arguments as they were passed, for output shapes.
-        own_lengths: rows that each rank has of each sliceable variable.
-        variables: the variables, by the parameter, or leaf of one, that gets them.
-        changed: those of them that ranks may write to.
-        world: that the call is made in; None where it is not to be made, so that nothing is copied.
-        solo: only the root runs.
+        contiguous: arguments that are index ranges or offsets, and so require consecutive rows.
+        segments: segments that the ranks must have mapped.
+        write_back: (parameter, array, staged copy) of each NumPy array to which rows are written back.
+        whole: arguments as they were passed, for output shapes.
+        own_lengths: number of rows on each rank, for each sliceable variable.
+        variables: variables, by the parameter, or leaf of one, that receives them.
+        changed: variables that ranks may write to.
+        world: world of the call; None for a call that is only planned.
+        solo: whether only the root runs.
     """
 
     partition: Partition
@@ -63,27 +64,27 @@ class Bound:
 
     @property
     def dry(self) -> bool:
-        """Whether the call is not to be made."""
+        """Whether the call is only planned, so that nothing is copied."""
         return self.world is None
 
     @property
     def run_partition(self) -> Partition:
-        """The partition of rows into the ranks that run."""
+        """Partition of rows into the ranks that run."""
         return Partition.even(1) if self.solo else self.partition
 
     @property
     def storages(self) -> list[Allocation]:
-        """The memory of its variables."""
+        """Memory of the variables."""
         return [] if self.dry else [one.storage() for one in self.variables.values()]
 
     def written(self) -> tuple[list[str], list[str]]:
-        """The parameters whose rows are written back: of sharded arguments, and of sliceable variables."""
+        """Returns the parameters whose rows are written back: those of sharded arguments, and those of sliceable variables."""
         leaves = [(name, leaf) for name, param in self.parameters.items() for leaf in leaves_of(param)]
         sharded = [name for name, leaf in leaves if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position]
         return sharded, [name for name, leaf in leaves if isinstance(leaf, HeldRows) and leaf.writable]
 
     def sizes(self) -> tuple[int, int]:
-        """Bytes that a row of all sharded arguments takes, and bytes of all broadcast arguments."""
+        """Returns the bytes per row of all sharded arguments, and the bytes of all broadcast arguments."""
         per_row = whole = 0
         for leaf in (leaf for param in self.parameters.values() for leaf in leaves_of(param)):
             match leaf:
@@ -94,32 +95,32 @@ class Bound:
         return per_row, whole
 
     def texts(self) -> tuple[str, ...]:
-        """Each argument in a few words."""
+        """Returns a short description of each argument."""
         return tuple(f"{name}: {describe_value(value)}" for name, value in self._passed())
 
     def lasting_texts(self) -> tuple[str, ...]:
-        """The same, but of what changes from call to call the type alone: true of every call of one plan."""
+        """Returns descriptions that hold for all calls of a plan: of arguments that change between calls, only the type."""
         changing = {name for name, param in self.parameters.items() if isinstance(param, Dynamic | Tree)}
         told = ((name, type(value).__name__ if name in changing else describe_value(value)) for name, value in self._passed())
         return tuple(f"{name}: {text}" for name, text in told)
 
     def _passed(self) -> Iterator[tuple[str, Any]]:
-        """The arguments, without the slice's number, which generated kernels alone have and nobody has passed."""
+        """Yields the arguments as passed; without the slice number, an internal argument of generated kernels."""
         return ((name, value) for name, value in self.whole.items() if value is not RankConstant.SLICE)
 
     def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
-        """Notes a scalar that comes with each call."""
+        """Adds a scalar that is sent with each call, and returns its parameter."""
         param = Dynamic(len(self.values), dtype)
         self.values.append(value)
         self.formats.append(fmt)
         return param
 
     def select(self, function: str, batch: Batch) -> Rows | None:
-        """The rows of the call; None where nothing is sharded.
+        """Returns the rows of the call; None if nothing is sharded.
 
         Raises:
-            PartitionError: lengths disagree.
-            BatchError: the batch selects what does not exist.
+            PartitionError: the numbers of rows disagree.
+            BatchError: the batch selects rows that do not exist.
         """
         lengths = self.lengths or self.minibatches or self.empties
         if not lengths:
@@ -147,17 +148,17 @@ class Bound:
 
 
 def leaves_of(param: Param) -> list[Param]:
-    """What a parameter gets, leaf by leaf where it is nested."""
+    """Returns the leaves of a parameter; the parameter itself if it is not nested."""
     if not isinstance(param, Tree):
         return [param]
     return [leaf for one in param.leaves for leaf in leaves_of(one)]
 
 
 def describe_value(value: Any) -> str:
-    """An argument in a few words: dtype and shape of an array, the value of a number."""
+    """Describes an argument briefly: dtype and shape of an array, the value of a number."""
     if isinstance(value, Data | np.ndarray):
         return f"{value.dtype} {value.shape}"
-    if isinstance(value, Variable):  # its repr tells what changes from call to call
+    if isinstance(value, Variable):  # its repr shows what changes from call to call
         return "variable, a tree" if value.is_tree else f"variable {value.dtype} {value.shape}"
     text = repr(value)
     return text if len(text) <= 40 else f"{type(value).__name__}"

@@ -1,15 +1,19 @@
-"""How the coordinator puts together what ranks have left in memory: a function of a call's row count, made once for a plan.
+"""Combination of the ranks' results into the result of a call.
 
-Large results of reductions, in the coordinator: after the kernels, the ranks combine them, each a part of the elements.
+A collector combines small results in the coordinator: a function of the call's number of rows, made once for each plan, which
+reads the ranks' parts from memory.
+
+Large results of reductions are combined by the ranks, after the kernels; each rank combines some of the elements:
 
                     cores                                       GPUs
     kernels         rank r writes parts[r] in a segment         rank r's result stays on its GPU
     (arrivals)
     combination     rank r combines its elements of             reduce_scatter by NCCL; rank r copies
                     parts[0], parts[1], …, in this order        its elements of the result
-                                └──────────> a place, lent to the caller <──────────┘
+                                └──────────> memory that is lent to the caller <────────┘
 
-They are two rounds, and not one: a rank whose kernel has failed says so in the first, and nobody waits for it in a collective.
+These are two rounds rather than one: a rank whose kernel fails reports this in the first, so no rank waits for it in a
+collective.
 """
 
 import struct
@@ -34,26 +38,26 @@ from synknumba._world.failure import CallInfo
 from synknumba._world.transport import join
 from synknumba._world.world import World
 
-SEQUENTIAL_SUM = 8  # NumPy adds fewer numbers than this in order; its call for two of them takes 1 µs, Python's loop 0.2
+SEQUENTIAL_SUM = 8  # NumPy adds fewer numbers than this in order, too; for two of them it takes 1 µs, a Python loop 0.2 µs
 
 Count: TypeAlias = int | tuple[int, ...] | None
 """Rows of a call: in all, or by rank where they are the ranks' own; None where it is not about rows."""
 
 
 def total_rows(count: Count) -> int | None:
-    """Rows in all."""
+    """Returns the number of rows on all ranks; None if the call has no rows."""
     return sum(count) if isinstance(count, tuple) else count
 
 
 @dataclass(frozen=True, slots=True)
 class RowCount:
-    """How many rows a call is about, and their partition into ranks, or into shards where their number is fixed."""
+    """Number of rows of a call, and their partition into ranks, or into shards if their number is fixed."""
 
     count: Count
     partition: Partition
 
     def weights(self) -> Array:
-        """Rows of each rank or shard; 1 each where the call is not about rows."""
+        """Returns the number of rows of each rank or shard, int64; 1 for each if the call has no rows."""
         if self.count is None:
             return np.ones(self.partition.parts, np.int64)
         if isinstance(self.count, tuple):
@@ -66,7 +70,7 @@ Collector: TypeAlias = Callable[[Count], Any]
 
 
 def small_parts(results: Array, result: Result) -> Array:
-    """The parts of a small result, seen as one array over the ranks' results."""
+    """Returns a view of a small result on all ranks: shape (W, *shape)."""
     assert result.parts is not None
     dtype = np.dtype(result.parts.dtype)
     strides = results.strides[0], *np.ndarray(result.shape, dtype).strides
@@ -74,7 +78,7 @@ def small_parts(results: Array, result: Result) -> Array:
 
 
 def make_collector(op: Op, parts: Array, rows: Callable[[Count], RowCount]) -> Collector:
-    """A function of the row count that combines the parts as they are then. It returns memory of its own."""
+    """Returns a collector for an op, which reads the parts when it is called and returns memory of its own."""
     if op is None:
         return lambda _: [private_copy(value) if isinstance(value, np.ndarray) else value for value in parts]
     if op == "mean":
@@ -92,15 +96,15 @@ def make_collector(op: Op, parts: Array, rows: Callable[[Count], RowCount]) -> C
 
 @final
 class Selection:
-    """Which rows of the data a call's rows are.
+    """Maps positions among the rows of a call to indices of rows in the data.
 
     Args:
-        program: of the calls.
-        segments: that it is about; not kept alive.
+        program: program of the calls.
+        segments: weak references to the segments of the call.
 
     Attributes:
-        values: of the last call, those that select rows.
-        first: where these begin among all values.
+        values: those values of the last call that select rows.
+        first: index of the first of these among all values.
     """
 
     def __init__(self, program: Program, segments: Sequence[Callable[[], Segment | None]]) -> None:
@@ -111,21 +115,21 @@ class Selection:
         self.values: tuple[Any, ...] = ()
 
     def data_rows(self, positions: Any) -> Any:
-        """The index in the data of rows that are told by their position in the call."""
+        """Returns the indices in the data of rows given by their positions in the call."""
         if self._source.kind == "range":
             start, step, _ = self.values[:3]
             return start + step * positions
         if self._source.kind != "list":
             return positions
         indices = self._source.indices
-        assert indices is not None  # a "list" has them
+        assert indices is not None  # always present for a "list"
         found = [segment for one in self._segments for segment in [one()] if segment is not None]
         (segment,) = [one for one in found if one.id == indices.segment]
         return segment.array(np.int64, indices.shape)[positions]
 
 
 def make_locator(op: Op, values: Array, rows: Array, selection: Selection) -> Collector:
-    """A function that finds the best of the parts as they are then."""
+    """Returns a collector that finds the best of the parts, and the index of its row."""
 
     def collect(_: Count) -> Extremum:
         value, position = reduction.best(op, values, rows)
@@ -135,20 +139,23 @@ def make_locator(op: Op, values: Array, rows: Array, selection: Selection) -> Co
 
 
 def _add(values: list[float]) -> float:
-    """One after the other, as NumPy adds so few; the built-in `sum` compensates from Python 3.12 on."""
+    """Returns the sum in order, as NumPy adds so few numbers; the built-in `sum` compensates from Python 3.12 on."""
     total = values[0]
     for value in values[1:]:
         total += value
     return total
 
 
-# On two cores the ranks' sum takes as long as the coordinator's up to 1 MiB, and a half of it at 64 MiB.
+# On two cores, a sum by the ranks takes as long as one by the coordinator up to 1 MiB, and half as long at 64 MiB.
 CORES_BYTES = 1 << 20
 DEVICES_BYTES = 256 << 10
 
 
 def is_worthwhile(world: World, nbytes: int) -> bool:
-    """Whether the ranks should combine a result of so many bytes. The world is begun; the transport is made ready."""
+    """Returns whether the ranks should combine a result of `nbytes` bytes.
+
+    Sets up the transport if that decides; called between the world's `begin` and `end`.
+    """
     if world.world_size == 1:
         return False
     if world.traits.shares_memory:
@@ -156,18 +163,18 @@ def is_worthwhile(world: World, nbytes: int) -> bool:
     if DRIVERS[world.transport].in_shared_memory or nbytes < DEVICES_BYTES:
         return False
     join(world)
-    return not DRIVERS[world.transport].in_shared_memory  # one that cannot be set up is "host" from now on
+    return not DRIVERS[world.transport].in_shared_memory  # "host" by now if it could not be set up
 
 
 @final
 class Combining:
-    """The combination of one plan.
+    """The combination of large results by the ranks, for one plan.
 
     Args:
-        world: that the plan is of.
-        told: what the ranks are told; they have the program that it is about.
-        info: for messages.
-        lenders: of the places, by the results' names.
+        world: world of the plan.
+        told: program for the ranks, which must have the plan's own program already.
+        info: description for error messages.
+        lenders: memory for the results, by name.
     """
 
     def __init__(self, world: World, told: Combination, info: CallInfo, lenders: Mapping[str, Lender]) -> None:
@@ -181,7 +188,11 @@ class Combining:
         world.command(Install(None, told), info=info)
 
     def run(self, weights: Callable[[], Array]) -> None:
-        """Has the ranks combine what they have; `weights` tells their rows, if there is a mean."""
+        """Has the ranks combine their results.
+
+        Args:
+            weights: returns the number of rows on each rank; called if one of the results is a mean.
+        """
         values: list[Any] = [lender.choose() for lender in self._lenders]
         if self._told.weighted:
             values += weights().tolist()
@@ -189,9 +200,9 @@ class Combining:
         self._world.run(self._told.number, self._info, _nothing_to_learn)
 
     def forget(self) -> None:
-        """Has the ranks drop it."""
+        """Makes the ranks drop the program."""
         self._world.forget("program", self._told.number)
 
 
 def _nothing_to_learn(_: object) -> None:
-    """Ranks that combine have no news."""
+    """Ignores news: ranks that combine send none."""

@@ -1,7 +1,7 @@
-"""`Function` and the decorators that make one: a kernel or a Python function that runs on every rank at a call.
+"""`Function`: a kernel or a Python function that runs on every rank when it is called.
 
-f(x, y, 0.5) ──known call──> Plan.execute                       the hot path: a key, a doorbell, a sum
-    └──────── new call ────> Binder → rows → Plan (shipped) → execute
+f(x, y, 0.5) ──known call──> Plan.execute                       hot path: look up a key, ring the doorbell, combine
+    └──────── new call ────> Binder → rows → Plan (sent to the ranks) → execute
 """
 
 import weakref
@@ -33,27 +33,27 @@ from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Param, P
 from synknumba._world.failure import CallInfo
 from synknumba._world.world import World, current_world, holds_world, open_world
 
-ROW_VALUES = 3  # of a call's values, at most: those that select rows
-OWN_VALUES = 3  # likewise, for each rank: those that select rows of sliceable variables
+ROW_VALUES = 3  # at most so many of a call's values select rows
+OWN_VALUES = 3  # at most so many for each rank select rows of sliceable variables
 
 
 class Function(Distributed):
-    """A function that runs on all ranks when it is called. Made by the decorators.
+    """A function that runs on all ranks when it is called. Created by the decorators.
 
-    Call it as `f(*args, batch=None, local_batch=None, num_slices=1, output_subset=None, shards=None, **kwargs)`: arguments by
-    position or name, in the order of the wrapped function's parameters, without its outputs.
+    Arguments are passed by position or name, in the order of the wrapped function's parameters, without its outputs:
 
-    - `Data` and NumPy arrays are sharded along axis 0, unless their name is in `broadcast=`; 0-d ones are broadcast.
+    - `Data` and NumPy arrays are sharded along axis 0, unless their name is in `broadcast=`; 0-d arrays are broadcast.
     - Python and NumPy scalars go to every rank by value.
-    - `synknumba.arange(n)`, `RANK`, `WORLD_SIZE`, `OFFSET`, `per_rank([...])` are filled in on each rank.
-    - A `Variable` is each rank's own array, written in place. Those in `sliceable=` are rows.
+    - `synknumba.arange(n)`, `RANK`, `WORLD_SIZE`, `OFFSET` and `per_rank([...])` are filled in on each rank.
+    - A `Variable` is each rank's own array, written in place. If its name is in `sliceable=`, its rows are passed.
 
-    `batch` selects rows before they are divided: an int (the first rows), a slice, or a list of row numbers. `num_slices` cuts
-    each rank's rows into that many parts, run one after the other. `shards` cuts the rows into that many shards whatever the
-    world size, and puts their results together in order: the same bits for every number of ranks, of a function that gives the
-    same for the same rows; where the op is None they are a list with a value for each shard. `local_batch` selects among each
-    rank's own rows of sliceable variables: one selection for all ranks, or a list with one for each. `output_subset` names the
-    outputs wanted, in the order wanted.
+    Calls take the options `batch`, `local_batch`, `num_slices`, `output_subset` and `shards` besides; see `__call__`.
+
+    Only the coordinator calls, one call at a time. A call returns when all ranks are done.
+
+    Attributes:
+        name: name in messages.
+        py_func: the wrapped function.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Function(Distributed):
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         self._options = options
-        self._inner = inner  # where `function` is a kernel that was generated around one
+        self._inner = inner  # the function that `function`, a generated kernel, calls; else None
         parameters = signature_names(function, "the function" if options.style == "function" else "the kernel")
         check_names(self.name, parameters, options)
         self._parameters = parameters
@@ -79,7 +79,7 @@ class Function(Distributed):
         self._builder = OutputBuilder(self.name, options.outputs)
         self._world: World | None = None
         self._plans = KeptPlans(self._binder)
-        self._written: dict[str, int] | None = None  # parameters that the source stores to, when it has been looked at
+        self._written: dict[str, int] | None = None  # parameters that the source stores to; None before the analysis
 
     # ---- calls
 
@@ -94,13 +94,32 @@ class Function(Distributed):
         shards: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Runs the function on all ranks and puts the results together.
+        """Runs the function on all ranks, and combines the results.
+
+        Args:
+            *args: arguments by position.
+            batch: rows to select before they are divided among the ranks: an int (the first rows), a slice, a list of row
+                numbers, or a boolean mask; None for all.
+            local_batch: rows to select from each rank's own rows of sliceable variables: one selection for all ranks, or a list
+                with one for each rank; None for all.
+            num_slices: number of parts into which each rank's rows, or each of its shards, are cut; they run one after the
+                other.
+            output_subset: names or positions of the outputs to return, in this order; None for all.
+            shards: number of parts into which the rows are cut, independent of the world size; None for one part per rank. The
+                results of shards are combined in order, so they have the same bits for every number of ranks, provided that the
+                function returns the same for the same rows. With the op None, the result is a list with one value per shard.
+            **kwargs: arguments by name.
+
+        Returns:
+            The combined results: of a kernel, the value of its output, or a named tuple of several; of a Python function, the
+                tree
+            that it returns.
 
         Raises:
-            ArgumentError, PartitionError, BatchError, DataError, ReductionError, LaunchError: bad input; nothing was sent.
+            ArgumentError, PartitionError, BatchError, DataError, ReductionError, LaunchError: invalid input; nothing was sent.
             WorldError: there is no world, or it is busy.
-            RankError: an exception on a rank; the world stays usable.
-            RankDied, CallTimeout: the ranks have been ended; `fork()` works again.
+            RankError: an exception on a rank; the world remains usable.
+            RankDied, CallTimeout: all ranks have been terminated; `fork()` works again.
         """
         world = current_world()
         world.begin()
@@ -118,7 +137,7 @@ class Function(Distributed):
             world.end()
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """A decorated method is called with its object, which is sent to the ranks by pickle."""
+        """Binds a decorated method to its instance, which is sent to the ranks by pickle."""
         return self if instance is None else partial(self, instance)
 
     @holds_world
@@ -132,9 +151,9 @@ class Function(Distributed):
         shards: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Runs the function on the root alone, on all the rows: what the result of a call is compared with.
+        """Runs the function on the root alone, on all rows, as a reference for the result of a call.
 
-        Variables are the root's; they must be replicas, and not divided.
+        Arguments are those of a call. Variables are the root's; they must be replicas, not sharded.
         """
         world = current_world()
         world.begin()
@@ -146,7 +165,7 @@ class Function(Distributed):
 
     @staticmethod
     def _mark(world: World, variable: Variable | None) -> None:
-        """Notes that ranks may have written to a variable, each something else."""
+        """Records that ranks may have written different values to a variable."""
         if variable is not None:
             variable.mark(differs=world.world_size > 1)
 
@@ -183,13 +202,13 @@ class Function(Distributed):
     # ---- plans
 
     def _enter(self, world: World) -> None:
-        """Starts afresh in a new world; plans belong to one."""
+        """Drops the plans of the previous world, and enters a new one; a plan belongs to one world."""
         self._leave()
         self._world = world
         world.at_close(weakref.WeakMethod(self._leave))
 
     def _leave(self) -> None:
-        """Lets go of the plans, and of the memory of their results."""
+        """Drops all plans, and the memory of their results."""
         self._world = None
         self._plans.clear()
 
@@ -224,7 +243,7 @@ class Function(Distributed):
         return FunctionPlan(world, program, info, about, has_ops=self._options.has_ops)
 
     def _check_writes(self, bound: Bound) -> None:
-        """Refuses to lose what a function writes to an input."""
+        """Raises `ArgumentError` if the function's source writes to an input, where the write would be lost."""
         if self._written is None:
             self._written = written_parameters(self.py_func)
         for name, line in self._written.items():
@@ -240,7 +259,7 @@ class Function(Distributed):
                 raise ArgumentError(f"{self.name} ({where}) writes to {name}, which is {what}. {way_out}, or write to a copy.")
 
     def _only_read(self, bound: Bound) -> frozenset[str]:
-        """The frozen inputs that the kernel surely does not write to: on a GPU these need no copy of their own for a call."""
+        """Returns the frozen inputs that the kernel certainly does not write to: on a GPU, a call needs no copies of these."""
         arrays = {name: param.array for name, param in bound.parameters.items() if isinstance(param, Sharded | Broadcast)}
         frozen = {name for name, array in arrays.items() if array.version and array.dtype.names is None}
         if not frozen:
@@ -259,8 +278,8 @@ class Function(Distributed):
         info: CallInfo,
     ) -> Plan:
         launch = self._options.launch
-        assert launch is not None  # every kernel has one
-        launch.resolve(rows.total)  # refuses a grid that cannot be derived before anything is sent
+        assert launch is not None  # always set for a kernel
+        launch.resolve(rows.total)  # raises if the grid cannot be derived, before anything is sent
         wanted = self._builder.wanted(options.subset)
         built = self._builder.build(bound, rows.total, capacity, world, wanted, options.shards)
         self._builder.check_count(rows.total, wanted)
@@ -288,11 +307,11 @@ class Function(Distributed):
         return KernelPlan(world, program, info, about, wanted, finish, built.segments, sorted(built.combined))
 
     def _ship(self, world: World, program: Program | None, info: CallInfo) -> None:
-        """Sends a program, and the function before its first."""
+        """Installs a program on the ranks, and the function before its first program."""
         spec = None
         if self._id not in world.shipped:
             if world.traits.compiled_by_simt and self._options.style == "kernel":
-                simt.jit(self.py_func).check()  # refused here, by name and line, rather than on every rank
+                simt.jit(self.py_func).check()  # raises here, with name and line, instead of on every rank
             for op in self._options.user_ops():
                 fold_kernel.check(op)
             sent = {}
@@ -330,12 +349,14 @@ class Function(Distributed):
                 f"output_subset={list(options.subset)} names an output that outputs={ops!r} of {self.name} does not have"
             ) from None
 
-    # ---- what else it tells
+    # ---- inspection
 
     def build_inputs(
         self, *values: Any, force_cast: bool = False, oversize: float = 1.0, minibatch: bool = False, **named: Any
     ) -> Any:
-        """Makes `Data` of values for this function's arguments, named as its parameters.
+        """Creates `Data` for this function's arguments, named after its parameters.
+
+        Values are passed by position or name, as for a call; `force_cast`, `oversize` and `minibatch` are those of `data`.
 
         Returns:
             One `Data`, or a tuple in the order of the parameters.
@@ -359,19 +380,14 @@ class Function(Distributed):
         world_size: int | None = None,
         **kwargs: Any,
     ) -> PlanReport:
-        """Works a call out without making it: who gets which rows, bytes per rank, slices, how results are put together.
+        """Plans a call without making it: each rank's rows, bytes and slices, and how results are combined.
 
-        Needs no GPU and no world.
+        Needs no GPU and no world. Arguments are those of a call, and `world_size`, the number of ranks to plan for; default:
+        that of the open world.
 
-        Args:
-            *args: as for the call.
-            batch: as for the call.
-            local_batch: as for the call.
-            num_slices: as for the call.
-            output_subset: as for the call.
-            shards: as for the call.
-            **kwargs: as for the call.
-            world_size: ranks to plan for; default: those of the open world.
+        Raises:
+            WorldError: no world is open, and `world_size` is not given.
+            ArgumentError, PartitionError, BatchError: as for a call.
         """
         options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
         options.check(self.name)
@@ -391,22 +407,22 @@ class Function(Distributed):
 
     @property
     def output_modes(self) -> Any:
-        """The op of each output: a dict by name for kernels, the tree of ops for Python functions."""
+        """Op of each output: a dict by name for kernels; the tree of ops for Python functions, None without one."""
         if self._options.style == "kernel":
             return {name: output.op for name, output in self._options.outputs.items()}
         return self._options.ops if self._options.has_ops else None
 
     @property
     def update_modes(self) -> dict[str, Any]:
-        """The op of each updated variable, by parameter."""
+        """Op of each updated variable, by parameter."""
         return {name: op for name, (_, op) in self._options.updates.items()}
 
     def __repr__(self) -> str:
-        """Name, style and parameters."""
+        """Shows style, name and parameters."""
         return f"<synknumba {self._options.style} {self.name}({', '.join(self._parameters)})>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A rank gets a stand-in that says that only the coordinator makes calls."""
+        """Pickles as a `RankSideFunction`, since only the coordinator makes calls."""
         return RankSideFunction, (self.name, self.py_func)
 
 

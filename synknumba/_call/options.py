@@ -1,4 +1,4 @@
-"""What a decorator and a call were given, checked as far as it can be without the arguments."""
+"""Options of decorators and calls, checked as far as possible without the arguments."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,22 @@ from synknumba._wire.program import FunctionStyle
 
 @dataclass(frozen=True, slots=True)
 class FunctionOptions:
-    """What a decorator was given, and `flat`: the arrays that a generated kernel sees with all axes but the rows' as one."""
+    """The options of a decorator.
+
+    Attributes:
+        style: "kernel" or "function".
+        outputs: declared outputs of a kernel, by parameter.
+        ops: tree of ops for the result of a Python function.
+        has_ops: whether `ops` were given.
+        broadcast: parameters that are passed whole to every rank.
+        inout: sharded parameters, or sliceable ones, whose rows are written.
+        givens: bound arguments, by parameter.
+        sliceable: parameters that take variables as rows.
+        updates: (variable, op) of each accumulator, by parameter.
+        launch: launch configuration of a kernel; None for a Python function.
+        compile_options: compiler options of a kernel.
+        flat: parameters whose arrays a generated kernel sees with all axes but that of the rows merged into one.
+    """
 
     style: FunctionStyle
     outputs: Mapping[str, Output]
@@ -34,14 +49,14 @@ class FunctionOptions:
     flat: frozenset[str] = frozenset()
 
     def user_ops(self) -> list[UserOp]:
-        """The ops that are functions of the user's."""
+        """Returns the ops that are user-defined functions."""
         ops = [output.op for output in self.outputs.values()] + flatten(self.ops)[0]
         return [op for op in ops if isinstance(op, UserOp)]
 
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """The options of one call."""
+    """The options of one call, as for `Function.__call__`; `solo`: only the root runs."""
 
     batch: Batch
     num_slices: int = 1
@@ -52,7 +67,7 @@ class CallOptions:
 
     @property
     def subset(self) -> tuple[str | int, ...] | None:
-        """The outputs wanted, or None for all."""
+        """Outputs to return; None for all."""
         if self.output_subset is None:
             return None
         if isinstance(self.output_subset, np.integer):
@@ -63,16 +78,21 @@ class CallOptions:
 
     @property
     def is_plain(self) -> bool:
-        """Whether every option but `shards` has its default."""
+        """Whether every option except `shards` has its default."""
         selects = self.batch is not None or self.local_batch is not None
         return not selects and self.num_slices == 1 and self.output_subset is None and not self.solo
 
     def key(self) -> tuple[Any, ...]:
-        """The options' part of the plan's key."""
+        """Returns the options' part of the plan key."""
         return (self.num_slices, self.subset, self.solo, self.shards)
 
     def check(self, function: str) -> None:
-        """Refuses what no call can have."""
+        """Raises an error for options that are invalid in every call.
+
+        Raises:
+            PartitionError: `num_slices` or `shards` is not a positive integer.
+            ReductionError: `output_subset` is not a list of different names or positions.
+        """
         slices = self.num_slices
         if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
             raise PartitionError(f"num_slices must be an integer of at least 1, got {slices!r}")
@@ -92,7 +112,12 @@ _COMPATIBLE = ({"givens", "broadcast"}, {"givens", "sliceable"}, {"inout", "slic
 
 
 def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Variable, Op]]:
-    """The updates that a decorator was given, checked."""
+    """Checks the updates given to a decorator, and returns them by parameter.
+
+    Raises:
+        ArgumentError: an update is not a (variable, op) pair, or a variable has two.
+        ReductionError: an op is not defined for updates, or for the dtype.
+    """
     seen: dict[int, str] = {}
     for parameter, value in updates.items():
         if not (isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Variable)):
@@ -111,7 +136,11 @@ def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Vari
 
 
 def check_names(name: str, parameters: Collection[str], options: FunctionOptions) -> None:
-    """Every name a decorator was given must be a parameter, and of one role only."""
+    """Checks that every name given to a decorator is a parameter, in compatible roles.
+
+    Raises:
+        ArgumentError: a name is not a parameter, or has two roles that exclude each other.
+    """
     roles = {
         "outputs": options.outputs if options.style == "kernel" else (),
         "broadcast": options.broadcast,

@@ -1,4 +1,4 @@
-"""A kernel's outputs for one call: their shapes, and where each rank's part lies."""
+"""Allocation of a kernel's outputs for one plan: dtypes, shapes, and the location of each rank's part."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,22 +21,22 @@ from synknumba._variables.variable import Variable
 from synknumba._wire.program import HeldRows, HostArray, Result, Sharded
 from synknumba._world.world import World
 
-SMALL_RESULT_BYTES = 16 * 1024  # more than this for one output and it gets a segment of its own
+SMALL_RESULT_BYTES = 16 * 1024  # a larger output gets a segment of its own
 
 
 @dataclass(slots=True)
 class Built:
-    """The outputs of one plan, and the segments that they lie in."""
+    """The outputs of one plan, and the segments that contain them."""
 
     results: dict[str, Result] = field(default_factory=dict)
     segments: dict[str, Segment] = field(default_factory=dict)
-    used: int = 0  # bytes of each rank's small results
-    lent: int = 0  # results that the caller may get where the kernel has written them
-    combined: set[str] = field(default_factory=set)  # results that the ranks combine
+    used: int = 0  # bytes of small results, on each rank
+    lent: int = 0  # number of results that may be returned without a copy
+    combined: set[str] = field(default_factory=set)  # names of the results that the ranks combine
 
 
 class OutputBuilder:
-    """Makes the outputs of one kernel."""
+    """Allocates the outputs of one kernel."""
 
     def __init__(self, name: str, outputs: Mapping[str, Output]) -> None:
         self._name = name
@@ -50,20 +50,27 @@ class OutputBuilder:
         return bool(self._rules)
 
     def shapes(self, bound: Bound) -> tuple[Shape, ...]:
-        """What the functions of the arguments say now: they may look at values, so a plan holds for these shapes alone."""
+        """Returns the shapes that are functions of the arguments.
+
+        Such a function may use the arguments' values, so a plan is valid for these shapes only.
+        """
         return tuple(self._checked_shape(name, rule(bound.whole)) for name, rule in self._rules.items())
 
     def capacity(self, count: int | None, *, exact: bool) -> int:
-        """Rows to make room for, where something is gathered; a power of two lets batches of similar size share a plan."""
+        """Returns the number of rows to allocate for gathered outputs; 0 if there are none.
+
+        Unless the number of rows is part of the plan, it is rounded up to a power of two, so that batches of similar size share
+        a plan.
+        """
         if not self._gathers or not count:
             return 0
         return count if exact else 1 << (count - 1).bit_length()
 
     def wanted(self, subset: Sequence[str | int] | None) -> list[str]:
-        """The names of the outputs to return, in order.
+        """Returns the names of the outputs to return, in order.
 
         Raises:
-            ReductionError: the subset names something that is not an output, or the same twice.
+            ReductionError: the subset names something other than an output, or an output twice.
         """
         names = [name for name, output in self._outputs.items() if not output.scratch]
         if subset is None:
@@ -82,7 +89,7 @@ class OutputBuilder:
         return out
 
     def check_count(self, count: int | None, wanted: Sequence[str]) -> None:
-        """A mean needs rows, and so does the best of them."""
+        """Raises `ReductionError` if an output is a mean or an extremum of rows, and there are no rows."""
         of_rows = {"mean", *reduction.LOCATING}
         found = [(name, op) for name in wanted for op in [self._outputs[name].op] if isinstance(op, str) and op in of_rows]
         if found and count == 0:
@@ -90,7 +97,7 @@ class OutputBuilder:
             raise ReductionError(f'{name} of {self._name} is a "{op}" of rows, and there are none; pass at least one row')
 
     def check_rows(self, rows: CallRows) -> None:
-        """The best row has to have an index."""
+        """Raises `BatchError` if an output locates a row, and rows have no index in the whole data."""
         located = [name for name, output in self._outputs.items() if output.op in reduction.LOCATING]
         if located and rows.rows is None and rows.own is not None and not rows.own.whole:
             op = self._outputs[located[0]].op
@@ -108,7 +115,16 @@ class OutputBuilder:
         wanted: Sequence[str],
         shards: int | None = None,
     ) -> Built:
-        """All outputs, of which only the wanted ones have a place. The world is begun."""
+        """Returns all outputs, and allocates memory for those in `wanted`; called between the world's `begin` and `end`.
+
+        Args:
+            bound: arguments of the call.
+            count: number of rows; None if the call has no rows.
+            capacity: number of rows to allocate for gathered outputs.
+            world: world of the call.
+            wanted: names of the outputs to return.
+            shards: number of shards; None for one per rank.
+        """
         built = Built()
         for name, output in self._outputs.items():
             dtype, shape = self._resolve(name, output, bound, count)
@@ -143,7 +159,7 @@ class OutputBuilder:
 
     @staticmethod
     def _place_located(built: Built, result: Result, participants: int) -> Result:
-        """Memory for the best values of all ranks or shards, and behind them for their rows."""
+        """Allocates memory for the best values of all ranks or shards, followed by the indices of their rows."""
         shape = (participants, *result.shape)
         dtype, count = np.dtype(result.dtype), int(np.prod(shape, dtype=np.int64))
         start = -(-count * dtype.itemsize // 64) * 64
@@ -153,7 +169,7 @@ class OutputBuilder:
 
     @staticmethod
     def _in_segment(built: Built, result: Result, dtype: "np.dtype[Any]", shape: Shape, *, lend: bool) -> Result:
-        """Memory for a result; `lend` where that is what the caller may get."""
+        """Allocates a segment for a result; with `lend`, one that may itself be returned to the caller."""
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         segment = built.segments[result.name] = Segment(nbytes)
         if not lend or nbytes < lease.LENT_BYTES:
@@ -162,10 +178,10 @@ class OutputBuilder:
         return replace(result, parts=HostArray(-1, dtype, shape), lent=built.lent - 1)
 
     def _resolve(self, name: str, output: Output, bound: Bound, count: int | None) -> tuple["np.dtype[Any]", Shape]:
-        """Dtype and shape on one rank (for "gather" of one row)."""
+        """Returns dtype and shape on one rank; for ops by rows, the shape of one row."""
         like = self._like(name, output, bound)
         declared = output.dtype if output.dtype is not None else np.float64 if like is None else like[0]
-        dtype = np.dtype(declared).newbyteorder("=")  # as `Data` is, whatever the byte order of an array passed
+        dtype = np.dtype(declared).newbyteorder("=")  # native, like `Data`, whatever the byte order of the argument
         reduction.check_dtype(output.op, dtype, name)
         if output.op in reduction.BY_ROWS and count is None:
             raise ReductionError(

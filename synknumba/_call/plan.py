@@ -1,11 +1,11 @@
-"""One call, worked out in the coordinator: which rows, what the ranks are told, and how their results are put together.
+"""Plans: a call worked out once in the coordinator, then executed repeatedly.
 
     arguments ──Bound──> rows, values ──key──> Plan (made once, numbered) ──execute──> result
                                                   │
-                                                  └─ Program, shipped once
+                                                  └─ Program, sent to the ranks once
 
-A plan is found again by the key of its call: argument kinds, dtypes, shapes and segments, slices and subset. Executing a known
-plan writes what changes (scalars, batch bounds) where the ranks get it from, has them run, and combines.
+A plan is found by the key of the call: kinds, dtypes, shapes and segments of arguments, slices and subset. Executing it writes
+the values that change (scalars, bounds of the batch) to shared memory, rings the ranks, and combines their results.
 """
 
 import struct
@@ -47,23 +47,23 @@ from synknumba._world.world import World
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The memory that a plan is about; when it goes, the plan is stale."""
+    """The memory that a plan refers to. When any of it is freed, the plan is stale."""
 
     segments: Sequence[Segment]
-    variables: Sequence[Any] = ()  # the memory of variables, which layers above know
-    row_bytes: int = 0  # of all that is divided
-    whole_bytes: int = 0  # of what goes to every rank
-    count: "Count" = None  # rows of the call that it was made for
+    variables: Sequence[Any] = ()  # memory of the variables
+    row_bytes: int = 0  # bytes per row of all sharded arguments
+    whole_bytes: int = 0  # bytes of the arguments that go to every rank
+    count: "Count" = None  # number of rows of the call that it was made for
 
 
 class Plan(ABC):
-    """A program and how to use it.
+    """A program on the ranks, and its execution.
 
     Attributes:
-        lenders: of the results that the caller may get where they lie.
-        scattered_bytes: handed to the ranks by a call like the one that it was made for.
-        rows: of a call's row count, who had how many. It does not refer to the plan, whose memory is freed with the last
-            reference.
+        lenders: memory of the results that may be returned without a copy.
+        scattered_bytes: bytes sent to the ranks by a call like the one that the plan was made for.
+        rows: makes a `RowCount` from a call's number of rows. It does not refer to the plan, whose memory is freed with its
+            last reference.
     """
 
     lenders: Sequence[Lender] = ()
@@ -84,29 +84,29 @@ class Plan(ABC):
         self.scattered_bytes = self.scattered_by(about.count)
 
     def scattered_by(self, count: Count) -> int:
-        """Bytes that a call of so many rows hands to the ranks."""
+        """Returns the bytes that a call with this number of rows sends to the ranks."""
         return self._row_bytes * (total_rows(count) or 0) + self._whole_bytes
 
     def execute(self, values: tuple[Any, ...], count: Count) -> Any:
-        """One call. The world is begun.
+        """Executes one call; called between the world's `begin` and `end`.
 
         Args:
-            values: in the order of the program's `values` format, without what says where results go.
-            count: rows of this call.
+            values: values in the order of the program's `values` format, without the segment ids of results at its end.
+            count: number of rows of this call.
         """
         if self.lenders:
             values = (*values, *[lender.choose() for lender in self.lenders])
         if self._pack is not None:
             self._pack(self._memory, 0, *values)
         tally = self._tally
-        tally.calls += 1  # whatever becomes of it
+        tally.calls += 1  # counts failed calls, too
         tally.scattered_bytes += self.scattered_bytes
         self.world.run(self._number, self.info, self.learn)
         return self.collect(count)
 
     @property
     def stale(self) -> bool:
-        """Whether memory that it is about is gone, so that no call will use it again."""
+        """Whether memory that the plan refers to is gone, so that no call will use it again."""
         segments = [segment() for segment in self._inputs]
         gone = any(variable() is None for variable in self._variables)
         return gone or any(segment is None or segment.closed for segment in segments)
@@ -114,20 +114,20 @@ class Plan(ABC):
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Shared memory that is held for the results."""
+        """Bytes of shared memory held for the results."""
 
     def trim(self) -> None:
-        """Gives back the shared memory that it can do without."""
+        """Frees shared memory that the plan does not need."""
 
     def learn(self, news: Sequence[RankNews]) -> None:
-        """Takes in what ranks say."""
+        """Processes news from the ranks."""
 
     @abstractmethod
     def collect(self, count: Count) -> Any:
-        """Puts the ranks' results together."""
+        """Combines the ranks' results."""
 
     def forget(self) -> None:
-        """Has the ranks drop the program."""
+        """Makes the ranks drop the program."""
         self.world.forget("program", self._number)
 
 
@@ -136,7 +136,7 @@ class Plan(ABC):
 
 @final
 class KernelPlan(Plan):
-    """A plan for a kernel, whose outputs' places are known beforehand."""
+    """Plan for a kernel, the location of whose outputs is known beforehand."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class KernelPlan(Plan):
         self._selection = Selection(program, self._inputs)
         self._collectors = [self._collector(results[name]) for name in wanted]
         self._alone = self._collectors[0] if len(self._collectors) == 1 else None
-        self._finish = finish  # makes a named tuple of several results
+        self._finish = finish  # makes a named tuple of two or more results
 
     @property
     def nbytes(self) -> int:
@@ -190,7 +190,7 @@ class KernelPlan(Plan):
         return self._finish(*(collector(count) for collector in self._collectors))
 
     def _complete(self, count: Count) -> None:
-        """What is left to be done until large results are what the caller gets."""
+        """Completes results that are returned without a copy: checks the rows of means, and has the ranks combine."""
         if self._lent_mean:
             reduction.check_weights(self.rows(count).weights())
         if self._combining is not None:
@@ -205,7 +205,7 @@ class KernelPlan(Plan):
             return lambda _: lender.result(shape)
         if result.op == "gather":
             rows = self._segments[result.name].array(result.parts.dtype, result.parts.shape)
-            return lambda count: private_copy(rows[: total_rows(count)])  # no reference to the plan: it would keep the memory
+            return lambda count: private_copy(rows[: total_rows(count)])  # without the plan, which would keep the memory
         parts = self._parts(result)[: self.program.shard_partition.parts]
         if result.rows is not None:
             rows = self._segments[result.name].array(result.rows.dtype, result.rows.shape, result.rows.offset)
@@ -213,7 +213,7 @@ class KernelPlan(Plan):
         return make_collector(result.op, parts, self.rows)
 
     def _parts(self, result: Result) -> Array:
-        """One part a rank, along axis 0."""
+        """Returns the parts of all ranks or shards as one array, along axis 0."""
         assert result.parts is not None
         if not result.is_small:
             return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
@@ -225,7 +225,7 @@ class KernelPlan(Plan):
         return Lender(place, result.parts.dtype, lambda segment: world.attach([segment]))
 
     def _combine(self, results: Sequence[Result]) -> Combining:
-        """Has the ranks combine some results, in places of their own."""
+        """Prepares the combination of some results by the ranks, in memory of its own."""
         told = []
         for result in results:
             assert result.parts is not None  # only wanted outputs are combined
@@ -246,7 +246,7 @@ class KernelPlan(Plan):
 
 @final
 class FunctionPlan(Plan):
-    """A plan for a Python function, whose results say themselves what they are."""
+    """Plan for a Python function, whose results come with their structure, dtypes and shapes."""
 
     def __init__(self, world: World, program: Program, info: CallInfo, about: About, *, has_ops: bool) -> None:
         super().__init__(world, program, info, about)
@@ -263,14 +263,14 @@ class FunctionPlan(Plan):
 
     def learn(self, news: Sequence[RankNews]) -> None:
         for rank, item, descriptors in news:
-            assert isinstance(item, Returned)  # failures were raised by the world
+            assert isinstance(item, Returned)  # the world has raised failures already
             self._readers[rank].learn(item, descriptors)
 
     def collect(self, count: Count) -> Any:
         numbers = tuple(self._numbers.tolist())
         combiner = self._combiners.get(numbers)
         if combiner is None:
-            if len(self._combiners) > 1024:  # results of ever new shapes
+            if len(self._combiners) > 1024:  # shapes may be new in every call
                 self._combiners.clear()
             combiner = self._combiners[numbers] = self._make_combiner(numbers, count)
         return combiner(count)
@@ -286,7 +286,7 @@ class FunctionPlan(Plan):
             )
         returns = [self._readers[rank].read(numbers[rank]) for rank in ran]
         if self.program.shards is not None:
-            # As many have results as there are rows, or all; so these numbers never stand for other ones.
+            # The shards that have rows are as many as there are rows, or all, so the same numbers always mean the same shards.
             ran = np.flatnonzero(self.rows(count).weights()).tolist()
             returns = [shard for one in returns for shard in one.apart()]
         structure = self._common_structure(ran, returns)
@@ -339,7 +339,7 @@ class FunctionPlan(Plan):
                 f'{self.info}: results of different shapes cannot be combined with "{op}": {told}. Use "gather", or '
                 f"None for a list."
             )
-        dtype = np.result_type(*leaves)  # a Python function may return other dtypes on other ranks
+        dtype = np.result_type(*leaves)  # dtypes may differ between ranks
         reduction.check_dtype(op, dtype, self.info.function)
         if len(leaves) == 1 and op != "mean":
             return lambda _: leaves[0].copy() if leaves[0].ndim else leaves[0][()]
@@ -352,9 +352,10 @@ class FunctionPlan(Plan):
         return lambda _: reduce(together(), 0, dtype)
 
     def _strided(self, leaves: Sequence[Array]) -> Callable[[], Array]:
-        """The leaves as one array: a view where they lie at the same place of each rank's results, else a new stack.
+        """Returns a function that returns the leaves as one array.
 
-        Of shards it is always a stack, whose strides do not depend on how many ranks there are: the bits of a sum may.
+        It is a view if the leaves are at the same offset in each rank's results, else a new stack. Shards are always stacked:
+        the strides then do not depend on the number of ranks, as the bits of a sum may depend on strides.
         """
         if self.program.shards is not None:
             return lambda: np.stack(leaves)

@@ -1,4 +1,4 @@
-"""The plans that a function keeps, and the calls of the plainest kind, which find theirs without looking at anything else."""
+"""Plan cache of a function, with a fast path for calls that pass only `Data`, variables and scalars."""
 
 import weakref
 from collections import OrderedDict
@@ -12,18 +12,18 @@ from synknumba._call.plan import Plan
 from synknumba._host.data import Data
 from synknumba._variables.variable import Variable
 
-BYTES_KEPT = 256 << 20  # of results in shared memory, per function: a loop over ever new lengths must not fill /dev/shm
-PLANS_KEPT = 128  # per function: an epoch's different shapes; the least recently used is dropped beyond
+BYTES_KEPT = 256 << 20  # of results in shared memory, per function, so that a loop over ever new lengths does not fill /dev/shm
+PLANS_KEPT = 128  # per function: enough for the different shapes of an epoch
 
 
 @dataclass(frozen=True, slots=True)
 class KnownCall:
-    """A call of the plainest kind that was made before.
+    """An entry of the fast path.
 
     Attributes:
-        plan: that it is made by.
-        count: its rows.
-        changed: the variables that ranks may write to.
+        plan: plan of the call.
+        count: number of rows of the call.
+        changed: variables that ranks may write to.
     """
 
     plan: Plan
@@ -35,8 +35,8 @@ class KnownCall:
 class KeptPlans:
     """The plans of one function in one world.
 
-    A plan is found by the key of its call. A call with nothing but `Data`, variables and numbers by position is found by their
-    layouts alone.
+    A plan is found by the key of its call. A call with nothing but `Data`, variables and numbers, all by position, is found by
+    their layouts and types alone.
     """
 
     def __init__(self, binder: Binder) -> None:
@@ -45,26 +45,26 @@ class KeptPlans:
         self._known: dict[tuple[Any, ...], KnownCall] = {}
 
     def get(self, key: Any) -> Plan | None:
-        """The plan of a call, which is now the one used last."""
+        """Returns the plan of a call, which becomes the most recently used; None if there is none."""
         plan = self._plans.get(key)
         if plan is not None:
             self._plans.move_to_end(key)
         return plan
 
     def clear(self) -> None:
-        """Lets go of all of them, and of the memory of their results."""
+        """Drops all plans, and the memory of their results."""
         self._plans.clear()
         self._known.clear()
 
     def known(self, args: tuple[Any, ...], shards: int | None) -> tuple[KnownCall | None, tuple[Any, ...]]:
-        """A call of the plainest kind that was made before, and what it changes from call to call."""
+        """Returns the entry of the fast path for these arguments, or None, and the scalars among them."""
         key: list[Any] = [shards]
         key += [one._layout for one in self._binder.fixed]  # noqa: SLF001  # as below
         values: list[Any] = []
         for arg in args:
             kind = arg.__class__
             if kind is Data or kind is Variable:
-                key.append(arg._layout)  # noqa: SLF001  # the hot path reads it without a call
+                key.append(arg._layout)  # noqa: SLF001  # hot path: no call
             elif kind is float:
                 key.append(float)
                 values.append(arg)
@@ -76,7 +76,7 @@ class KeptPlans:
         return self._known.get(tuple(key)), tuple(values)
 
     def keep(self, key: Any, plan: Plan) -> None:
-        """Keeps a plan, and lets go of stale ones and of those used least recently, if there are too many or too large."""
+        """Adds a plan. Drops stale ones, and the least recently used if there are too many or they hold too much memory."""
         for one in [k for k, old in self._plans.items() if old.stale]:
             self._drop(one)
         self._plans[key] = plan
@@ -99,12 +99,12 @@ class KeptPlans:
         old.forget()
 
     def remember(self, args: tuple[Any, ...], shards: int | None, bound: Bound, plan: Plan, count: Count) -> None:
-        """Lets a call with arguments like these take the hot path, if they are of the plainest kind."""
+        """Adds a call to the fast path, if its arguments allow it."""
         scalars = [arg for arg in args if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)]
         arrays = [arg for arg in args if type(arg) is Data or type(arg) is Variable]
         fixed = self._binder.fixed
-        # Numbers and NumPy arrays that are bound by givens= are not among the arguments: they are packed, or copied into shared
-        # memory, at each call.
+        # Numbers and NumPy arrays bound by givens= exclude the fast path: they are not in `args`, but are packed, or copied to
+        # shared memory, at each call.
         copied = len(bound.segments) > sum(isinstance(one, Data) for one in (*arrays, *fixed))
         if len(scalars) + len(arrays) == len(args) == len(self._binder.passed) and scalars == bound.values and not copied:
             changed = tuple(map(weakref.ref, bound.changed))

@@ -1,4 +1,4 @@
-"""A call worked out but not made: what `Function.plan` returns."""
+"""Report on a planned call: the return value of `Function.plan`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from synknumba._ops.rows import Partition
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """One rank's share.
+    """One rank's share of a planned call.
 
     Attributes:
-        rank: which.
+        rank: the rank.
         rows: (start, stop), positions among the rows of the call.
-        own_rows: how many it takes of its own rows of sliceable variables; None where there are none.
+        own_rows: number of selected rows of its own in sliceable variables; None if there are no such variables.
         slices: (start, stop) of each slice that has rows, shard after shard.
-        input_bytes: of the arrays that it reads from the host; variables are with it already.
+        input_bytes: bytes of the arrays that it reads from the host; variables are not counted, as they are on the rank.
     """
 
     rank: int
@@ -32,17 +32,18 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """A call, worked out.
+    """A planned call, which has not been made. `str` formats it as a table.
 
     Attributes:
-        function: its name.
-        arguments: what was passed, one short text each.
-        rows: of the call, after `batch`; where sliceable variables alone have rows, theirs; None where nothing has.
-        num_slices: that each rank cuts its rows, or each of its shards, into.
-        ranks: each rank's share.
-        outputs: (name, op) of each output; for a Python function one entry with its tree of ops.
-        updates: (parameter, op) of each variable that is updated.
-        shards: that the rows are cut into, whatever the world size; None for one a rank.
+        function: name of the function.
+        arguments: short description of each argument.
+        rows: number of rows that `batch` selects; if only sliceable variables have rows, the number of these on all ranks; None
+            if nothing has rows.
+        num_slices: number of slices of each rank, or of each shard.
+        ranks: share of each rank.
+        outputs: (name, op) of each output; for a Python function, one entry with its tree of ops, if any.
+        updates: (parameter, op) of each updated variable.
+        shards: number of shards, independent of the world size; None for one per rank.
     """
 
     function: str
@@ -55,7 +56,7 @@ class PlanReport:
     shards: int | None = None
 
     def __str__(self) -> str:
-        """A small table."""
+        """Formats the report as a small table."""
         cut = "" if self.shards is None else f" in {self.shards} shards"
         lines = [f"{self.function}({', '.join(self.arguments)})"]
         lines.append("no sharded argument: every rank runs once" if self.rows is None else f"{self.rows} rows{cut}")
@@ -81,17 +82,17 @@ def make_report(
     num_slices: int,
     shards: int | None = None,
 ) -> PlanReport:
-    """Works the report out.
+    """Makes the report on a call.
 
     Args:
-        name: of the function.
-        outputs: of a kernel.
-        ops: of a Python function.
-        updates: the op of each updated variable, by parameter.
-        bound: the call's arguments.
-        rows: the rows of the call.
-        num_slices: slices of each shard.
-        shards: in all; None for one a rank.
+        name: name of the function.
+        outputs: declared outputs of a kernel.
+        ops: tree of ops of a Python function.
+        updates: op of each updated variable, by parameter.
+        bound: arguments of the call.
+        rows: rows of the call.
+        num_slices: number of slices of each shard.
+        shards: number of shards; None for one per rank.
     """
     slicing = Partition.even(num_slices)
     per_row, whole = bound.sizes()
@@ -112,6 +113,6 @@ def make_report(
 
 
 def _slices(start: int, stop: int, own: int, slicing: Partition) -> tuple[tuple[int, int], ...]:
-    """The parts of some rows that are run: those that have rows, or rows of the rank's own."""
+    """Returns the slices that are run: those with rows, or with rows of the rank's own."""
     cuts = zip(pairwise(slicing.edges(stop - start)), slicing.counts(own), strict=True)
     return tuple((start + low, start + high) for (low, high), own_rows in cuts if high > low or own_rows)

@@ -1,4 +1,4 @@
-"""The rows of one call: what `batch` and `local_batch` select, as the ranks are told, and how many each has."""
+"""The rows of one call: those that `batch` and `local_batch` select, and their encoding for the ranks."""
 
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -20,12 +20,13 @@ class CallRows:
     """The rows of one call.
 
     Attributes:
-        rows: that `batch` selects of the sharded arguments; None where there are none.
-        own: that `local_batch` selects of the sliceable variables; None where there are none.
-        source, own_source: the same as the ranks are told.
-        values: what of them comes with each call.
-        key: their part of the plan's key.
-        segments: that the ranks must have mapped for them.
+        rows: rows of the sharded arguments that `batch` selects; None if nothing is sharded.
+        own: rows of the sliceable variables that `local_batch` selects; None if there are none.
+        source: encoding of `rows` for the ranks.
+        own_source: encoding of `own` for the ranks.
+        values: those parts of the encodings that are sent with each call.
+        key: part of the plan key.
+        segments: segments with row numbers, which the ranks must have mapped.
     """
 
     rows: Rows | None
@@ -38,25 +39,25 @@ class CallRows:
 
     @property
     def count(self) -> Count:
-        """Rows in all; by rank where they are the ranks' own; None where the call is not about rows."""
+        """Number of rows; by rank if they are the ranks' own; None if the call has no rows."""
         if self.rows is not None:
             return self.rows.count
         return None if self.own is None else self.own.counts
 
     @property
     def total(self) -> int | None:
-        """Rows in all."""
+        """Number of rows on all ranks; None if the call has no rows."""
         return total_rows(self.count)
 
     @property
     def exact(self) -> bool:
-        """Whether the number of rows is part of the plan, and not of each call."""
+        """Whether the number of rows is part of the plan, rather than sent with each call."""
         return self.source.kind in ("all", "none") and (self.own_source is None or self.own_source.kind == "all")
 
 
 @final
 class RowSelector:
-    """Works the rows of a function's calls out; keeps the shared memory for lists of row numbers."""
+    """Selects the rows of one function's calls. Owns the shared memory for lists of row numbers."""
 
     def __init__(self, name: str, style: FunctionStyle) -> None:
         self._name = name
@@ -65,12 +66,17 @@ class RowSelector:
         self._own_indices: Segment | None = None
 
     def select(self, bound: Bound, batch: Batch, local_batch: Any) -> CallRows:
-        """The rows of a call, checked.
+        """Returns the rows of a call, checked but not yet encoded.
 
         Args:
-            bound: the call's arguments.
-            batch: as in the call.
-            local_batch: as in the call.
+            bound: arguments of the call.
+            batch: batch of the call.
+            local_batch: local batch of the call.
+
+        Raises:
+            BatchError: a selection is invalid, or selects rows that have no index although an argument needs it.
+            PartitionError: numbers of rows disagree.
+            ArgumentError: `local_batch` is given without sliceable variables.
         """
         rows = bound.select(self._name, batch)
         own = self._select_own(bound, local_batch)
@@ -98,7 +104,7 @@ class RowSelector:
         return select_own(local_batch, lengths[:1] if bound.solo else lengths)
 
     def _check_agreement(self, bound: Bound, rows: Rows, own: OwnRows) -> None:
-        """A kernel is launched for one number of rows."""
+        """Raises `PartitionError` if a rank has unequal numbers of sharded and sliceable rows: a launch has one number."""
         sliceable = next(iter(bound.own_lengths))
         for rank, (count, expected) in enumerate(zip(own.counts, bound.run_partition.counts(rows.count), strict=True)):
             if expected != count:
@@ -108,7 +114,7 @@ class RowSelector:
                 )
 
     def tell(self, call: CallRows, batch: Batch) -> None:
-        """Makes the selection something that the ranks can read."""
+        """Encodes the selection for the ranks, in place."""
         self._tell_rows(call, batch)
         self._tell_own(call)
 
@@ -148,7 +154,7 @@ class RowSelector:
 
 
 def _filled(segment: Segment | None, indices: Array) -> Segment:
-    """Shared memory with row numbers."""
+    """Returns shared memory that contains row numbers; the segment grows if necessary."""
     if segment is None:
         segment = Segment(indices.nbytes)
     elif segment.size < indices.nbytes:
@@ -162,7 +168,7 @@ def _numbers(segment: Segment) -> HostArray:
 
 
 def check_writable_rows(call: CallRows, written: list[str], own_written: list[str]) -> None:
-    """Refuses to write the same row twice: which rank's, or which slice's, value would stay is not defined."""
+    """Raises `BatchError` if a written row is listed twice: which rank's or slice's value remains is undefined."""
     if written and isinstance(call.rows, Listed) and len(np.unique(call.rows.indices)) != call.rows.count:
         raise BatchError(f"batch lists a row twice, and {written[0]} is in inout=, so its rows are written; list each row once")
     for rank, rows in enumerate(call.own.rows if call.own is not None and own_written else ()):
@@ -174,7 +180,7 @@ def check_writable_rows(call: CallRows, written: list[str], own_written: list[st
 
 
 def check_shards(name: str, bound: Bound, call: CallRows) -> None:
-    """Refuses shards=… where there are no rows to cut, and with what differs between worlds of different sizes."""
+    """Raises `ArgumentError` if `shards` is given and there are no rows, or an argument depends on the world size."""
     if call.own is not None:
         what = f"{next(iter(bound.own_lengths))} is a sliceable variable, whose rows are the ranks' own"
     elif call.rows is None:
@@ -188,7 +194,7 @@ def check_shards(name: str, bound: Bound, call: CallRows) -> None:
 
 
 def _varies(name: str, param: Param) -> str | None:
-    """What of a parameter depends on the number of ranks."""
+    """Returns how a parameter depends on the number of ranks, for messages; None if it does not."""
     for leaf in leaves_of(param):
         match leaf:
             case Filled(RankConstant.RANK | RankConstant.WORLD_SIZE as constant):

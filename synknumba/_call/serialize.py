@@ -1,8 +1,9 @@
-"""What of a function goes to the ranks, and what comes back from one: its pickle with its sources, stand-ins, named tuples.
+"""Serialisation of functions for the ranks: pickles with their sources, stand-ins on ranks, and named tuples of results.
 
-What ranks are sent once in each world, before they run it: functions, and those that are inside of generated kernels.
+A function is sent to the ranks once per world, before they run it; generated kernels are sent without the function inside.
 
-distribute()  ──> all that there are          first call of one ──> that one
+    first call of a function  ──> that function
+    distribute()              ──> all functions
 """
 
 import itertools
@@ -34,17 +35,17 @@ def make_spec(
     options: FunctionOptions | None = None,
     sent: Mapping[int, Any] = _NOTHING,
 ) -> FunctionSpec:
-    """The function as it is shipped.
+    """Returns a function in the form in which it is sent to the ranks.
 
     Args:
-        function_id: its number.
-        name: for messages.
-        function: the plain function, or one that kernels call.
-        options: what its decorator was given; None where kernels call it.
-        sent: what it refers to and the ranks have, by number.
+        function_id: number of the function.
+        name: name in messages.
+        function: the plain function, or a device function that kernels call.
+        options: options of the decorator; None for a device function.
+        sent: objects that the ranks already have, by number; they are pickled as references.
 
     Raises:
-        ArgumentError: it, or something that it refers to, cannot be pickled.
+        ArgumentError: the function, or an object that it refers to, cannot be pickled.
     """
     told = (None, {}) if options is None else (options.launch, dict(options.compile_options))
     try:
@@ -59,7 +60,7 @@ def make_spec(
 
 
 def _pseudo_files() -> dict[str, Any]:
-    """Sources that exist in `linecache` only: cells of a notebook or an interactive session, which ranks cannot read."""
+    """Returns sources that exist in `linecache` only, so ranks cannot read them: notebook cells, interactive input."""
     return {
         name: entry
         for name, entry in linecache.cache.items()
@@ -68,7 +69,7 @@ def _pseudo_files() -> dict[str, Any]:
 
 
 class RankSideFunction:
-    """What a `Function` is on a rank: its plain function, and no calls."""
+    """Stand-in for a `Function` on a rank: contains the plain function, and raises `WorldError` when it is called."""
 
     def __init__(self, name: str, py_func: Callable[..., Any]) -> None:
         self.name = name
@@ -81,7 +82,7 @@ class RankSideFunction:
 
 @cache
 def result_class(function: str, names: tuple[str, ...]) -> Callable[..., Any]:
-    """A named tuple for several results, which pickles and copies though no module has its class."""
+    """Returns a named tuple class for several results, which can be pickled and copied though no module contains it."""
     title = f"{function}_result"
     cls = namedtuple(title if title.isidentifier() else "result", names)  # type: ignore[misc]
     cls.__reduce__ = lambda self: (_make_result, (function, names, tuple(self)))  # type: ignore[method-assign,assign,arg-type]
@@ -97,7 +98,7 @@ _made: "weakref.WeakSet[Distributed]" = weakref.WeakSet()
 
 
 class Distributed(ABC):
-    """Something that ranks know by its number."""
+    """A function that ranks know by its number."""
 
     def __init__(self) -> None:
         self._id = next(_ids)
@@ -105,25 +106,25 @@ class Distributed(ABC):
 
     @property
     def number(self) -> int:
-        """Of no other; what was made later has a greater one."""
+        """Unique id; increases with creation order."""
         return self._id
 
     @abstractmethod
     def send(self, world: World) -> None:
-        """Sends it, unless the ranks have it. The world is begun."""
+        """Sends the function, unless the ranks have it; called between the world's `begin` and `end`."""
 
     def _note_sent(self, world: World) -> None:
-        """The ranks have it from now on, and forget it when it is gone here."""
+        """Records that the ranks have the function; they drop it when it is garbage-collected here."""
         world.shipped.add(self._id)
         weakref.finalize(self, _forget, weakref.ref(world), self._id).atexit = False
 
 
 @final
 class InnerFunction(Distributed):
-    """A function of numbers or rows that generated kernels call; these are sent without it.
+    """A function of numbers or rows that generated kernels call, and that is sent separately from them.
 
     Args:
-        name: for messages.
+        name: name in messages.
         py_func: the plain function.
     """
 
@@ -134,8 +135,8 @@ class InnerFunction(Distributed):
 
     @cached_property
     def device_function(self) -> Any:
-        """It as kernels call it: one object for all of them, by which it is known in what is sent."""
-        from numba import cuda  # not when synknumba is imported
+        """The function as kernels call it: a single object for all kernels, which pickles refer to by number."""
+        from numba import cuda  # deferred until needed
 
         return cuda.jit(device=True)(self.py_func)
 
@@ -147,10 +148,14 @@ class InnerFunction(Distributed):
 
 @holds_world
 def distribute() -> None:
-    """Sends every function made so far to the ranks now, instead of at its first call. May be called again.
+    """Sends every function created so far to the ranks now, instead of at its first call. May be called again.
 
-    Of what `expectation` and `vectorize` made, it is the function that is wrapped: kernels are generated around it when
-    calls show what the arguments are.
+    Of functions made by `expectation` and `vectorize`, the wrapped function is sent; kernels are generated around it when calls
+    show the types of their arguments.
+
+    Raises:
+        WorldError: there is no world, or it is busy, or this process is a rank.
+        ArgumentError: a function cannot be pickled.
     """
     world = current_world()
     world.begin()
@@ -162,7 +167,7 @@ def distribute() -> None:
 
 
 def _forget(world: "weakref.ref[World]", number: int) -> None:
-    """Has the ranks drop what is gone here."""
+    """Makes the ranks drop a function."""
     alive = world()
     if alive is not None:
         alive.forget("function", number)

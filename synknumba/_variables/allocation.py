@@ -1,9 +1,9 @@
-"""The memory of one variable on all ranks, as the coordinator knows it.
+"""The memory of one variable on all ranks, as the coordinator refers to it.
 
-    on cores    one segment, a part for each rank: every rank, and the coordinator, can reach every part
-    on GPUs     an allocation on each, known by its number alone
+    cores    one shared-memory segment with a part for each rank: every rank and the coordinator can access every part
+    GPUs     one allocation per GPU, which the coordinator knows by its number only
 
-Its arrays have the dtypes and shapes of its layout for ever; a variable that gets other shapes gets other memory.
+An allocation never changes its layout: a variable that gets other shapes gets a new allocation.
 """
 
 import itertools
@@ -20,10 +20,10 @@ from synknumba._wire.messages import Hold
 from synknumba._wire.program import End, HostArray
 from synknumba._world.world import World
 
-PART_ALIGNMENT = 4096  # a rank's part starts on a page of its own
+PART_ALIGNMENT = 4096  # bytes; each rank's part starts on a page of its own
 
 _numbers = itertools.count()
-_uses: dict[int, dict[Any, Callable[[], None]]] = {}  # what is to be forgotten with the memory of a number
+_uses: dict[int, dict[Any, Callable[[], None]]] = {}  # callbacks by key, for each allocation number
 
 
 @final
@@ -31,25 +31,25 @@ class Allocation:
     """Memory on all ranks of a world.
 
     Attributes:
-        number: by which the ranks know it; never used again.
-        layout: of its arrays.
-        world: that it lives in.
-        segment: that it lies in on cores; None on GPUs.
+        number: unique id, by which the ranks identify the memory; never reused.
+        layout: layout of its arrays.
+        world: world whose ranks hold the memory.
+        segment: shared-memory segment that contains all parts, on cores; None on GPUs.
     """
 
     def __init__(self, world: World, layout: StorageLayout, carry: "Allocation | None" = None) -> None:
-        """Makes it on all ranks; between the world's `begin` and `end`.
+        """Allocates memory on all ranks; called between the world's `begin` and `end`.
 
         Args:
-            world: where.
-            layout: of its arrays.
-            carry: memory whose arrays are copied over where they have the same shape on a rank.
+            world: world whose ranks allocate.
+            layout: layout of the arrays.
+            carry: earlier memory; each rank copies those of its arrays whose shape on that rank is unchanged.
         """
         self.number = next(_numbers)
         self.layout = layout
         self.world = world
         self.segment: Segment | None = None
-        self._starts: list[list[int]] = []  # of each rank's arrays in the segment; the last is that of `VECTOR`, which is −1
+        self._starts: list[list[int]] = []  # by rank: offset of each array; the last is that of `VECTOR`, −1
         hosts: tuple[HostArray, ...] = ()
         if world.traits.shares_memory:
             places = [layout.place(rank) for rank in range(world.world_size)]
@@ -65,32 +65,35 @@ class Allocation:
         world.command(Hold(self.number, layout, hosts, -1 if carry is None else carry.number))
 
     def when_gone(self, key: Any, callback: Callable[[], None]) -> None:
-        """Has something called when the memory goes; it may be in a garbage collection, so it takes no lock.
+        """Registers a callback that runs when the memory is freed.
+
+        It may run inside a garbage collection, so it must not take a lock.
 
         Args:
-            key: of what is to be forgotten; of one key, the last callback is called.
-            callback: forgets it.
+            key: identifies the callback; registering another one under the same key replaces it.
+            callback: removes a cache entry that refers to the memory.
         """
         _uses.setdefault(self.number, {})[key] = callback
 
     def host(self, leaf: int, rank: int) -> HostArray:
-        """Where one rank's array lies; on cores."""
-        assert self.segment is not None  # on GPUs nobody asks
+        """Returns the location of one rank's array in the segment; on cores only."""
+        assert self.segment is not None  # called on cores only
         of = self.layout.leaf(leaf)
         return HostArray(self.segment.id, of.dtype, of.shapes[rank], self._starts[rank][leaf])
 
     def array(self, leaf: int, rank: int) -> Array:
-        """One rank's array itself; on cores."""
-        assert self.segment is not None  # on GPUs nobody asks
+        """Returns a view of one rank's array; on cores only."""
+        assert self.segment is not None  # called on cores only
         host = self.host(leaf, rank)
         return self.segment.array(host.dtype, host.shape, host.offset)
 
     def end(self, leaf: int, places: Sequence[HostArray] = ()) -> tuple[Any, End]:
-        """One array as a collective sees it: its dtype there, and where it is on each rank.
+        """Returns one array as an operand of a collective: its transfer dtype, and its location on every rank.
 
         Args:
-            leaf: which array, or `VECTOR`.
-            places: of each rank's copy in other memory that all have mapped, if it is about those.
+            leaf: index of the array, or `VECTOR`.
+            places: location of each rank's copy in a segment that all processes have mapped, if the collective works on copies;
+                ignored on cores.
         """
         of, ranks = self.layout.leaf(leaf), range(self.world.world_size)
         dtype = line_type(of.dtype, 0)[0]
@@ -104,12 +107,17 @@ class Allocation:
 
 
 def _parts(sizes: Sequence[int]) -> list[int]:
-    """Where each rank's part of a segment starts, and the bytes of all."""
+    """Returns the offset of each rank's part in a segment, followed by the total size in bytes."""
     return list(itertools.accumulate((-(-size // PART_ALIGNMENT) * PART_ALIGNMENT for size in sizes), initial=0))
 
 
 def not_in_use(numbers: Iterable[int], key: Any) -> None:
-    """Notes that something is forgotten, whatever becomes of the memory that it was about."""
+    """Removes callbacks registered with `Allocation.when_gone`, without running them.
+
+    Args:
+        numbers: numbers of the allocations, which may have been freed already.
+        key: key of the callbacks.
+    """
     for number in numbers:
         _uses.get(number, {}).pop(key, None)
 

@@ -1,13 +1,12 @@
-"""The collectives over variables, and what is read from and written to single ranks.
+"""The collectives over variables, and access to the arrays of single ranks.
 
-    vars, values ──checked──> world.begin ── traffic ── world.end ──> the variables, or arrays
+    vars, values ──checked──> world.begin ── variables placed, plan found or made, run ── world.end ──> vars, or NumPy arrays
 
-`vars` is one `Variable`, or a nested dict, list or tuple of them, which are sent together; values come and go in the same
-shape. Everything that can be wrong is found before anything is sent.
+`vars` is one `Variable`, or a nested dict, list or tuple of variables, which are processed together; values and results have
+the same structure. All arguments are checked before anything is sent.
 
-What collectives are given, judged before anything is sent: variables, values, ops, shapes.
-
-How a collective is carried out: variables put on the ranks, their arrays paired, the plan found or made, run, and noted.
+Only the coordinator calls these functions, once for all ranks; on a rank they raise `WorldError`. All ranks take part, and a
+function returns when every rank is done.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,10 +27,10 @@ from synknumba._world.world import World, current_world, holds_world, open_world
 
 @final
 class placed:  # noqa: N801  # used as a function
-    """The open world, begun, with the variables in it. Used in functions that `holds_world` marks.
+    """Context of a collective: takes the open world, and places the variables on its ranks.
 
-    Not a generator: one that Ctrl-C has broken off would give the world back when it is collected, in the middle of another
-    call.
+    Used in functions that `holds_world` marks. Not a generator: one interrupted by Ctrl-C would release the world when it is
+    garbage-collected, in the middle of another call.
     """
 
     def __init__(self, several: Sequence[Variable]) -> None:
@@ -53,24 +52,31 @@ class placed:  # noqa: N801  # used as a function
         return world
 
     def __exit__(self, *exc: object) -> None:
-        """Gives it back."""
+        """Releases the world."""
         self._world.end()
 
 
 def give_values(world: World, several: Sequence[Variable], values: Sequence[Values], *, sharded: bool | None = None) -> None:
-    """Gives variables new values: all of them, or, where there is no memory for all, none."""
+    """Writes new values to several variables; if memory does not suffice for all, none of them changes."""
     rooms = [one.room_for(world, new) for one, new in zip(several, values, strict=True)]
     for one, new, room in zip(several, values, rooms, strict=True):
         one.assign(world, new, room, sharded=sharded)
 
 
 def pairs_of(one: Variable, source: Allocation, target: Allocation) -> list[Pair]:
-    """The arrays of a variable; one vector where it is flat."""
+    """Returns the arrays of a variable as pairs; a single vector if it is flat."""
     return [Pair(source, target, leaf) for leaf in source.layout.pieces()]
 
 
 def run_in_place(world: World, work: Work, several: Sequence[Variable], *, differs: bool) -> None:
-    """A collective whose result is where what is given was; `differs` says whether replicas may differ then."""
+    """Runs a collective that writes its result over its source.
+
+    Args:
+        world: the open world; between its `begin` and `end`.
+        work: the collective.
+        several: the variables.
+        differs: whether replicas may differ afterwards.
+    """
     traffic = traffic_of(world)
     pairs = [pair for one in several for pair in pairs_of(one, one.storage(), one.storage())]
     run = traffic.collective(work, pairs)
@@ -78,26 +84,30 @@ def run_in_place(world: World, work: Work, several: Sequence[Variable], *, diffe
     for one in several:
         one.mark(differs=differs, sharded=False)
     if len(several) == 1:
-        layout = several[0]._layout  # noqa: SLF001  # a key, and no more
+        layout = several[0]._layout  # noqa: SLF001  # only as a key
         traffic.remember((work, layout, layout), run, [several[0].storage()])
 
 
 def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: Any = None) -> Any:
-    """Repeats a collective over one variable, in place or to one other, that was made before; None where there is none."""
+    """Repeats an earlier collective over one variable, in place or into one other variable: the fast path.
+
+    Returns:
+        The variable that has the result; None if the collective is not cached, for the caller to take the general path.
+    """
     changing = kind in ("all_gather", "reduce_scatter")
     target = dest if changing else vars
     if type(vars) is not Variable or type(target) is not Variable:
         return None
     if type(root) is not int or not (op is None or type(op) is str):
-        return None  # what is not checked yet may not be hashable, or be True, which equals 1
+        return None  # arguments not checked yet may be unhashable, or be True, which equals 1
     work = Work(kind, cast("CollectiveOp | None", op), root)
     world = open_world()
     if world is None:
-        return None  # and the longer way says why there is none
+        return None  # the general path raises the reason
     world.begin()
     try:
         traffic: Traffic = traffic_of(world)
-        run = traffic.remembered((work, vars._layout, target._layout))  # noqa: SLF001  # a key, and no more
+        run = traffic.remembered((work, vars._layout, target._layout))  # noqa: SLF001  # only as a key
         if run is None:
             return None
         run()
@@ -117,12 +127,21 @@ def run_into(
     *,
     sharded: bool,
 ) -> None:
-    """A collective whose result has other shapes than what is given."""
+    """Runs a collective whose results have other shapes than its sources.
+
+    Args:
+        world: the open world; between its `begin` and `end`.
+        work: the collective.
+        several: the source variables.
+        targets: the target variables.
+        shape: returns the shape of a result on a rank; called with the shapes of the source by rank, and the rank.
+        sharded: whether each rank has its own rows of the result.
+    """
     pairs, storages = [], []
     for one, target in zip(several, targets, strict=True):
         shapes = [tuple(shape(given, rank) for rank in range(world.world_size)) for given in one.shapes()]
         storage = target.storage()
-        # What is given to be combined or joined must not be written over before it is read.
+        # A source must not be overwritten before every rank has read it.
         if any(target is other for other in several) or target.shapes() != shapes:
             storage = Allocation(world, target.layout_with(shapes))
         storages.append(storage)
@@ -149,7 +168,11 @@ _REFUSED = {  # op: {dtype kind: way out}
 
 
 def several_of(vars: Any, what: str) -> list[Variable]:
-    """The variables, each once."""
+    """Returns the variables of a tree.
+
+    Raises:
+        ArgumentError: a leaf is not a variable, there is none, or one occurs twice.
+    """
     if isinstance(vars, Variable):
         return [vars]
     found, _ = flatten(vars)
@@ -167,12 +190,12 @@ def several_of(vars: Any, what: str) -> list[Variable]:
 
 
 def like(vars: Any, results: Sequence[Any]) -> Any:
-    """Results, one for each variable, in the shape of `vars`."""
+    """Returns results, one for each variable, in the structure of `vars`."""
     return results[0] if isinstance(vars, Variable) else unflatten(flatten(vars)[1], results)
 
 
 def matched(vars: Any, several: Sequence[Variable], values: Any, what: str) -> list[list[Array]]:
-    """The arrays of each variable, from values in the shape of `vars`."""
+    """Returns the arrays of each variable, checked, from values in the structure of `vars`."""
     if isinstance(vars, Variable):
         return [vars.accept(values)]
     structure = flatten(vars)[1]
@@ -185,7 +208,7 @@ def matched(vars: Any, several: Sequence[Variable], values: Any, what: str) -> l
 
 
 def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -> Sequence[Variable]:
-    """The variables that get the result, checked against those that give it."""
+    """Returns the target variables, checked against the sources; the sources themselves if `dest` is None."""
     if dest is None:
         return several
     targets = several_of(dest, what)
@@ -211,7 +234,7 @@ def _check_destination(one: Variable, target: Variable, what: str) -> None:
 
 
 def check_op(several: Sequence[Variable], op: object) -> None:
-    """Refuses an op that there is not, or not for a dtype."""
+    """Raises `ReductionError` if the op is unknown, or not defined for the dtype of a variable."""
     if not isinstance(op, str) or op not in _OPS:
         raise ReductionError(f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}")
     for one in several:
@@ -224,26 +247,26 @@ def check_op(several: Sequence[Variable], op: object) -> None:
 
 
 def check_rows(one: Variable, what: str) -> None:
-    """Refuses numbers, which have no rows."""
+    """Raises `PartitionError` if an array is 0-d and so has no rows."""
     if any(not shape for shape in one.root_shapes()):
         raise PartitionError(f"{what} divides or joins rows, but {one.label} is 0-d; give it at least one dimension")
 
 
 def check_all_uniform(several: Sequence[Variable], what: str) -> None:
-    """Refuses shapes that differ between ranks where elements are combined."""
+    """Raises `PartitionError` if shapes differ between ranks, in collectives that combine elements."""
     for one in several:
         check_uniform(one, what, "all_gather or gather take arrays of different lengths")
 
 
 def check_uniform(one: Variable, what: str, way_out: str) -> None:
-    """Refuses shapes that differ between ranks."""
+    """Raises `PartitionError` if shapes differ between ranks."""
     for shapes in one.shapes():
         if len(set(shapes)) > 1:
             raise PartitionError(f"{what} needs one shape on all ranks, but {one.label} has {_told(shapes)}; {way_out}")
 
 
 def check_row_shapes(one: Variable, what: str) -> None:
-    """Refuses rows that do not fit after one another."""
+    """Raises `PartitionError` if the ranks' rows differ in shape and cannot be concatenated."""
     for shapes in one.shapes():
         if len({shape[1:] for shape in shapes}) > 1:
             raise PartitionError(
@@ -260,22 +283,29 @@ def _told(shapes: Sequence[Shape]) -> str:
 
 @holds_world
 def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
-    """Gives every rank the root's array, or a new value.
+    """Copies the root's arrays, or new values, to every rank.
+
+    Without `values`, the ranks copy the root's arrays, in place if all ranks have the root's shapes. With `values`, the
+    coordinator writes them to all ranks. Either way, arrays of other shapes are replaced, and all replicas are equal
+    afterwards. Every rank waits for the root; the call returns when all ranks have their arrays.
 
     Args:
-        vars: a `Variable`, or a tree of them.
-        values: what all ranks get, of the shape of `vars`: arrays, `Data`, numbers or trees of them; None for what the root
-            has.
-        root: whose array.
+        vars: a `Variable`, or a tree of variables.
+        values: new values for all ranks, in the structure of `vars`: arrays, `Data`, numbers or trees of these; None for the
+            root's arrays.
+        root: rank whose arrays are copied; of no effect with `values`.
 
     Returns:
         `vars`.
 
     Raises:
-        ArgumentError: `vars` are not variables, or one is there twice.
-        DataError: a value of another number of dimensions, or of a dtype that does not cast safely.
+        ArgumentError: `vars` contains something other than variables, or one variable twice.
+        DataError: a value has another structure or number of dimensions, or its dtype does not cast safely.
         PartitionError: there is no such rank.
-        WorldError: there is no world, or a variable belongs to another.
+        WorldError: there is no world, or it is busy, or a variable belongs to another one, or this process is a rank.
+        SharedMemoryError, RankError: there is no memory for the arrays; nothing has changed.
+        DeviceError: the transport requested from `fork()` cannot be set up.
+        RankDied, CallTimeout: a rank has died or takes too long; the world is closed, and `fork()` works again.
     """
     if values is None:
         quick = run_known(vars, "broadcast", None, root)
@@ -294,7 +324,7 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
 
 
 def _broadcast_from(world: World, several: Sequence[Variable], root: int) -> None:
-    """Sends the root's arrays, to memory of the root's shapes."""
+    """Copies the root's arrays to all ranks, in place or to new memory with the root's shapes."""
     work = Work("broadcast", None, root)
     if all(leaf.uniform for one in several for leaf in one.storage().layout.leaves):
         run_in_place(world, work, several, differs=False)
@@ -311,19 +341,25 @@ def _broadcast_from(world: World, several: Sequence[Variable], root: int) -> Non
 
 @holds_world
 def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
-    """Gives every rank its rows: rank r of W gets rows r·n // W up to (r+1)·n // W of each array, as in calls.
+    """Divides rows among the ranks: of n rows, rank r of W gets rows r·n // W up to (r+1)·n // W, as in calls.
+
+    The rows pass through the coordinator: it writes each rank's part of `values`, or of the array that it first fetches from
+    the root, rank 0. Each rank holds only its own rows afterwards, possibly none; where the shape changes, in new memory. The
+    call returns when all ranks have their rows.
 
     Args:
-        vars: a `Variable`, or a tree of them, of at least one dimension.
-        values: what is divided, of the shape of `vars`: arrays or `Data`, or trees of them; None for what the root has.
-        batch: which rows to divide: an int (the first rows), a slice, or a list of row numbers; None for all.
+        vars: a `Variable`, or a tree of variables, of at least one dimension.
+        values: rows to divide, in the structure of `vars`: arrays, `Data` or trees of these; None for the root's arrays.
+        batch: rows to select before dividing: an int (the first rows), a slice, a list of row numbers, or a boolean mask; None
+            for all.
 
     Returns:
         `vars`.
 
     Raises:
         BatchError: the batch selects rows that do not exist, or none.
-        ArgumentError, DataError, WorldError: as in `broadcast`.
+        PartitionError: an array is 0-d.
+        ArgumentError, DataError, WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for `broadcast`.
     """
     several = several_of(vars, "scatter")
     for one in several:
@@ -345,7 +381,7 @@ class _Chosen:
         self._rows: Rows = rows_module.select(batch, len(array))
 
     def part(self, partition: Partition, index: int) -> Array:
-        """One part of them."""
+        """Returns one part of the rows: a view for a range of rows, a copy for a list."""
         rows = partition.of(self._rows, index)
         if isinstance(rows, rows_module.Range):
             return self._array[rows.as_slice()]
@@ -354,19 +390,20 @@ class _Chosen:
 
 @holds_world
 def gather(vars: Any, nd_up: int = 1) -> Any:
-    """The arrays of all ranks in one, in rank order.
+    """Returns the arrays of all ranks, joined in rank order. The variables do not change.
 
     Args:
-        vars: a `Variable`, or a tree of them.
-        nd_up: 1 for a new first axis, one entry a rank, which needs one shape on all ranks; 0 for rows after one another, of
-            any lengths.
+        vars: a `Variable`, or a tree of variables.
+        nd_up: 1 to stack along a new first axis, one entry per rank, which needs one shape on all ranks; 0 to concatenate rows,
+            whose number may differ between ranks.
 
     Returns:
-        NumPy arrays, in the shape of `vars`.
+        NumPy arrays in the coordinator's own memory, in the structure of `vars`. With W ranks and arrays of shape (n, …), their
+        shape is (W, n, …) for `nd_up=1`, and (sum of all n, …) for `nd_up=0`.
 
     Raises:
-        PartitionError: the ranks' shapes do not allow it, or `nd_up` is neither 0 nor 1.
-        ArgumentError, WorldError: as in `broadcast`.
+        PartitionError: the shapes on the ranks do not allow it, or `nd_up` is neither 0 nor 1.
+        ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
     """
     several = several_of(vars, "gather")
     if type(nd_up) is not int or nd_up not in {0, 1}:
@@ -388,7 +425,7 @@ def gather(vars: Any, nd_up: int = 1) -> Any:
 
 
 def _fetch_all(world: World, one: Variable) -> list[list[Array]]:
-    """The arrays of each rank."""
+    """Returns copies of the arrays of each rank."""
     ranks, count = range(world.world_size), len(one.leaves())
     flat = traffic_of(world).fetch(one.storage(), [(leaf, rank) for rank in ranks for leaf in one.leaves()])
     return [flat[rank * count : (rank + 1) * count] for rank in ranks]
@@ -396,18 +433,24 @@ def _fetch_all(world: World, one: Variable) -> list[list[Array]]:
 
 @holds_world
 def all_gather(vars: Any, dest: Any = None) -> Any:
-    """Gives every rank the rows of all ranks, in rank order; lengths may differ.
+    """Concatenates the rows of all ranks in rank order, on every rank. Numbers of rows may differ between ranks.
+
+    Every rank waits for all others; the call returns when all have the result. Replicas of the result are equal. Not in place:
+    the result of `vars` themselves gets new memory, and so does that of a `dest` whose shapes do not fit or that is in `vars`
+    too.
 
     Args:
-        vars: a `Variable`, or a tree of them, of at least one dimension.
-        dest: variables that get the rows, in the shape of `vars` and of the same dtypes; None for `vars` themselves.
+        vars: a `Variable`, or a tree of variables, of at least one dimension.
+        dest: variables for the result, in the structure of `vars`, of the same dtypes and numbers of dimensions; None for
+            `vars` themselves.
 
     Returns:
-        The variables that have the rows.
+        The variables that have the result: `dest`, or `vars`.
 
     Raises:
-        PartitionError: the ranks' row shapes differ.
-        ArgumentError, DataError, WorldError: as in `broadcast`.
+        PartitionError: an array is 0-d, or the shapes of rows differ between ranks.
+        ArgumentError, DataError: as for `broadcast`, or `dest` does not match `vars`.
+        WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
     quick = run_known(vars, "all_gather", None, dest=dest)
     if quick is not None:
@@ -429,22 +472,26 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
 
 @holds_world
 def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: int = 0) -> Any:
-    """Combines the arrays of all ranks on the root.
+    """Combines the arrays of all ranks, element by element, on the root.
+
+    In place, the root's array becomes the result and other ranks keep theirs, so replicas may differ afterwards. Not in place,
+    the result is returned, and no rank's array changes. The root waits for all ranks; the call returns when all are done.
 
     Args:
-        vars: a `Variable`, or a tree of them, of one shape on all ranks.
-        op: "sum", "prod", "min", "max", or "avg": the sum divided by the number of ranks, in the variable's dtype.
-        in_place: whether the root's array becomes the result; the others keep theirs.
-        root: where.
+        vars: a `Variable`, or a tree of variables, of the same shape on all ranks.
+        op: "sum", "prod": in the variable's dtype, so integers wrap; "min", "max": a NaN on any rank gives NaN; "avg": the sum
+            divided by the number of ranks, in the variable's dtype.
+        in_place: whether the root's array becomes the result.
+        root: rank that gets the result.
 
     Returns:
-        `vars`; where it is not in place, NumPy arrays in the shape of `vars`, and nothing has changed.
+        `vars`; not in place, NumPy arrays in the structure of `vars`.
 
     Raises:
-        ReductionError: the op is unknown, or not defined for the dtype: avg needs floats or complex numbers, min and max an
-            order.
+        ReductionError: the op is unknown, or not defined for the dtype: "avg" needs floats or complex numbers, "min" and "max"
+            ordered values, and no op but "min" and "max" takes booleans.
         PartitionError: the shapes differ between ranks, or there is no such rank.
-        ArgumentError, WorldError: as in `broadcast`.
+        ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
     if in_place:
         quick = run_known(vars, "reduce", op, root)
@@ -465,17 +512,20 @@ def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: 
 
 @holds_world
 def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:
-    """Combines the arrays of all ranks, and gives every rank the result.
+    """Combines the arrays of all ranks, element by element, and gives every rank the result, in place.
+
+    Every rank waits for all others; the call returns when all have the result. All replicas are equal afterwards.
 
     Args:
-        vars: a `Variable`, or a tree of them, of one shape on all ranks.
-        op: as in `reduce`.
+        vars: a `Variable`, or a tree of variables, of the same shape on all ranks.
+        op: op, as for `reduce`.
 
     Returns:
         `vars`.
 
     Raises:
-        ReductionError, PartitionError, ArgumentError, WorldError: as in `reduce`.
+        ReductionError, PartitionError: as for `reduce`.
+        ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
     quick = run_known(vars, "all_reduce", op)
     if quick is not None:
@@ -490,18 +540,26 @@ def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:
 
 @holds_world
 def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any:
-    """Combines the arrays of all ranks, and gives each rank its rows of the result: those that `scatter` would give it.
+    """Combines the arrays of all ranks, element by element, and gives each rank its rows of the result.
+
+    Rows are divided as by `scatter`. Every rank waits for all others; the call returns when all have their rows. Not in place:
+    the result of `vars` themselves gets new memory, and so does that of a `dest` whose shapes do not fit or that is in `vars`
+    too.
 
     Args:
-        vars: a `Variable`, or a tree of them, of one shape on all ranks and at least one dimension.
-        op: as in `reduce`.
-        dest: variables that get the rows, in the shape of `vars` and of the same dtypes; None for `vars` themselves.
+        vars: a `Variable`, or a tree of variables, of the same shape on all ranks and at least one dimension.
+        op: op, as for `reduce`.
+        dest: variables for the result, in the structure of `vars`, of the same dtypes and numbers of dimensions; None for
+            `vars` themselves.
 
     Returns:
-        The variables that have the rows.
+        The variables that have the result: `dest`, or `vars`.
 
     Raises:
-        ReductionError, PartitionError, ArgumentError, DataError, WorldError: as in `reduce`.
+        PartitionError: an array is 0-d, or the shapes differ between ranks.
+        ArgumentError, DataError: as for `broadcast`, or `dest` does not match `vars`.
+        ReductionError: as for `reduce`.
+        WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
     quick = run_known(vars, "reduce_scatter", op, dest=dest)
     if quick is not None:
@@ -527,19 +585,21 @@ def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any
 
 @holds_world
 def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
-    """Gives one rank's arrays new values; the others keep theirs.
+    """Sets one rank's arrays to new values; other ranks keep theirs, so replicas may differ afterwards.
 
     Args:
-        rank: whose.
-        vars: a `Variable`, or a tree of them.
-        values: of the shape of `vars`: arrays, `Data`, numbers or trees of them.
-        batch: which rows of them; None for all.
+        rank: rank to write to.
+        vars: a `Variable`, or a tree of variables.
+        values: new values, in the structure of `vars`: arrays, `Data`, numbers or trees of these. Shapes may differ from the
+            old ones.
+        batch: rows of `values` to write, as for `scatter`; None for all.
 
     Returns:
         `vars`.
 
     Raises:
-        ArgumentError, DataError, BatchError, PartitionError, WorldError: as in `scatter`.
+        PartitionError: there is no such rank, or an array is 0-d and `batch` is given.
+        ArgumentError, DataError, BatchError, WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for `scatter`.
     """
     several = several_of(vars, "set_value")
     accepted = matched(vars, several, values, "set_value")
@@ -554,19 +614,20 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
 
 
 def get_value(rank: int, vars: Any) -> Any:
-    """Copies of one rank's arrays, as NumPy's, in the shape of `vars`.
+    """Returns copies of one rank's arrays, as NumPy arrays in the structure of `vars`.
 
     Raises:
-        ArgumentError, PartitionError, WorldError: as in `broadcast`.
+        ArgumentError, PartitionError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
     """
     return like(vars, [one.get_value(rank) for one in several_of(vars, "get_value")])
 
 
 def get_lengths(vars: Any) -> Any:
-    """The number of rows on each rank: a list with an int for each, in the shape of `vars`.
+    """Returns the number of rows on each rank: for each array a list with one int per rank, in the structure of `vars`.
 
     Raises:
-        ArgumentError, WorldError: as in `broadcast`.
+        PartitionError: an array is 0-d.
+        ArgumentError, WorldError: as for `broadcast`.
     """
     several = several_of(vars, "get_lengths")
     for one in several:
@@ -575,10 +636,10 @@ def get_lengths(vars: Any) -> Any:
 
 
 def get_shapes(vars: Any) -> Any:
-    """The shape on each rank: a list with a tuple for each, in the shape of `vars`.
+    """Returns the shape on each rank: for each array a list with one tuple per rank, in the structure of `vars`.
 
     Raises:
-        ArgumentError, WorldError: as in `broadcast`.
+        ArgumentError, WorldError: as for `broadcast`.
     """
     return _of_ranks(vars, several_of(vars, "get_shapes"), lambda shape: shape)
 

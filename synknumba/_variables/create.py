@@ -1,4 +1,4 @@
-"""`variable` and `flatten`: what makes a `Variable`."""
+"""Creation of variables: `variable` and `flatten`."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -16,20 +16,23 @@ from synknumba._world.world import holds_world, open_world
 
 
 def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
-    """Makes arrays that live on the ranks between calls; at first every rank has the same.
+    """Creates a variable: an array, or a tree of arrays, that stays on the ranks between calls.
+
+    Every rank starts with a replica of the value. If no world is open, the variable is placed on the ranks at its first use.
 
     Args:
-        value: array, `Data`, number or nested list of numbers, of any fixed-size dtype, 0-d too; or a nested dict, list or
-            tuple of them, which makes one variable of several arrays.
-        name: for messages.
-        dtype: by default the value's; casts must be safe.
+        value: array, `Data`, number or nested list of numbers, of any fixed-size dtype and any number of dimensions, including
+            0; or a nested dict, list or tuple of these, which makes one variable with several arrays. A variable stands for its
+            value on the root.
+        name: name in messages.
+        dtype: dtype of all arrays; default: that of each value. Casts must be safe.
 
     Returns:
-        The variable. Where no world is open yet, it is put on the ranks at its first use.
+        The `Variable`.
 
     Raises:
-        DataError: the value cannot be held.
-        ArgumentError: the name is not a text.
+        DataError: there is no array, its dtype cannot be stored on the ranks, or the value does not cast safely to `dtype`.
+        ArgumentError: `name` is not a string.
         WorldError: this process is a rank.
 
     Example:
@@ -45,23 +48,25 @@ def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = N
 
 
 def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
-    """Makes a variable whose arrays lie one after the other as one vector, so that a collective moves all of them as one.
+    """Creates a variable whose arrays are stored as one contiguous vector, so that a collective transfers all of them at once.
 
-    Functions get the same tree of arrays as of any other variable.
+    Functions receive the same tree of arrays as for any other variable.
 
     Args:
-        tree: nested dict, list or tuple of arrays of one dtype; also of variables, whose root's values are taken.
-        name: for messages.
-        dtype: of all arrays; by default theirs.
+        tree: nested dict, list or tuple of arrays of one dtype. A variable stands for its value on the root.
+        name: name in messages.
+        dtype: dtype of all arrays; default: their own.
+
+    Returns:
+        The `Variable`.
 
     Raises:
-        DataError: the arrays have different dtypes.
-        ArgumentError: as in `variable`.
-        WorldError: this process is a rank.
+        DataError: the arrays have different dtypes; otherwise as for `variable`.
+        ArgumentError, WorldError: as for `variable`.
     """
     leaves, structure = take_apart(_told_apart(tree))
     made = _make(leaves, structure, name, dtype, flat=True)
-    kinds = sorted({str(one) for one in made._dtypes})  # noqa: SLF001  # not yet anybody else's
+    kinds = sorted({str(one) for one in made._dtypes})  # noqa: SLF001  # created above, not shared yet
     if len(kinds) > 1:
         raise DataError(f"flatten needs arrays of one dtype, got {', '.join(kinds)}; convert them, or pass dtype=")
     return _place_now(made)
@@ -79,7 +84,7 @@ def _make(leaves: Sequence[Any], structure: Structure, name: str | None, dtype: 
 
 @holds_world
 def _place_now(made: Variable) -> Variable:
-    """Puts a new variable on the ranks if a world is open."""
+    """Places a new variable on the ranks if a world is open, and returns it."""
     world = open_world()
     if world is not None:
         world.begin()
@@ -91,7 +96,7 @@ def _place_now(made: Variable) -> Variable:
 
 
 def _owned(value: Any, dtype: DTypeLike | None, label: str) -> Array:
-    """A copy of a first value, in native byte order."""
+    """Returns a copy of an initial value, in native byte order."""
     plain = value.value if isinstance(value, _Numbers) else plain_value(value)
     try:
         wanted = np.asarray(plain).dtype if dtype is None else np.dtype(dtype)
@@ -110,14 +115,14 @@ def _owned(value: Any, dtype: DTypeLike | None, label: str) -> Array:
 
 @final
 class _Numbers:
-    """A nested list of numbers, which is one array, where lists of arrays are trees."""
+    """Marks a nested list of numbers, which becomes one array; lists of arrays are trees."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 def _told_apart(value: Any) -> Any:
-    """A first value with its nested lists of numbers marked, and its variables read."""
+    """Returns an initial value with nested lists of numbers marked, and variables replaced by their values."""
     if isinstance(value, Variable):
         return value.get_value()
     if isinstance(value, dict):

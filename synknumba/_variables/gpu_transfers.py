@@ -1,8 +1,8 @@
-"""Values and collectives on GPUs, whose memory the coordinator cannot reach.
+"""Transfers and collectives of variables on GPUs, whose memory the coordinator cannot access.
 
-values                    page-locked staging segment ── each rank's own copy ──> variables
+values                    page-locked staging segment ── each rank copies its own ──> variables
 collectives, "nccl"       from GPU to GPU
-collectives, "host"       down into the staging segment, the collective there as on cores, up again
+collectives, "host"       download to the staging segment, collective there as on cores, upload
 """
 
 from collections.abc import Sequence
@@ -23,19 +23,19 @@ from synknumba._world.transport import join
 from synknumba._world.world import World
 
 ALIGNMENT = 256
-BYTES_KEPT = 256 << 20  # of staging memory; more is let go after the call
+BYTES_KEPT = 256 << 20  # of staging memory; a larger segment is freed after the call
 
 _Arrays = tuple[tuple[int, int, tuple[HostArray | None, ...]], ...]
 
 
 class StagingLayout:
-    """Places in a staging segment that is not there yet."""
+    """Layout of the arrays in a staging segment that has yet to be allocated."""
 
     def __init__(self) -> None:
         self.nbytes = 0
 
     def place(self, dtype: Any, shape: tuple[int, ...], segment: int) -> HostArray:
-        """Room for one array."""
+        """Reserves space for one array, and returns its location."""
         start = self.nbytes
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         self.nbytes += -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -46,7 +46,7 @@ class StagingLayout:
 class GpuTraffic(Traffic):
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._staging = Segment(1)  # grows; its id stays
+        self._staging = Segment(1)  # grows on demand and keeps its id
 
     # ---- values
 
@@ -110,7 +110,7 @@ class GpuTraffic(Traffic):
         return self._staging.array(host.dtype, host.shape, host.offset)
 
     def _let_go(self, packing: StagingLayout) -> None:
-        """Gives much staging memory back. What was planned with it goes too: the ranks drop it with the segment."""
+        """Frees a large staging segment, and drops all plans; the ranks drop their programs with the segment."""
         if packing.nbytes > BYTES_KEPT:
             self._staging.close()
             self._staging = Segment(1)
@@ -165,7 +165,7 @@ class GpuTraffic(Traffic):
 
 
 def _on_root(leaf: LeafLayout, root: int) -> LeafLayout:
-    """The same array on the root, and none on the others; a number takes no room."""
+    """Returns the layout of an array on the root alone, empty on other ranks; 0-d arrays, which are small, stay."""
     empty = ((0,) * len(shape) for shape in leaf.shapes)
     return LeafLayout(
         leaf.dtype, tuple(s if rank == root else e for rank, (s, e) in enumerate(zip(leaf.shapes, empty, strict=True)))

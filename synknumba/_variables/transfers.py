@@ -1,13 +1,14 @@
-"""What moves between the coordinator and the variables, and between the ranks: worked out once, numbered, and repeated.
+"""Transfers and collectives of variables: planned once, numbered, and repeated.
 
     deliver     values from the coordinator to the ranks' arrays
-    fetch       copies of the ranks' arrays
-    collective  between the ranks' arrays
+    fetch       copies of the ranks' arrays to the coordinator
+    collective  among the ranks' arrays
 
-A plan is found again by the memory that it is about, so a repeated collective costs a round, or less: where the arrays lie in
-memory that the coordinator can reach, and are small, it does the work itself, since the ranks are idle between calls.
+Plans are cached by the memory that they refer to, so repeating a collective costs one round, or less: if the arrays are small
+and in memory that the coordinator has mapped, it does the work itself, since the ranks are idle between calls.
 
-Values and collectives on cores: all memory is shared, so values are written, read and combined in place.
+`Traffic` is the interface. `CoreTraffic` implements it on cores, where all memory is shared, so values are written, read and
+combined in place; `GpuTraffic` (in `gpu_transfers`) implements it on GPUs.
 """
 
 import weakref
@@ -30,16 +31,16 @@ from synknumba._wire.program import Collective, End, HostArray, Transfer, next_n
 from synknumba._world.failure import CallInfo
 from synknumba._world.world import World
 
-DIRECT_BYTES = 2 << 20  # read and written: what one core does in the time of a round
-PLANS_KEPT = 4096  # a few KiB each; a model of some thousand arrays that are not flattened has one for each
+DIRECT_BYTES = 2 << 20  # read and written in total: one core does this much in the time of a round
+PLANS_KEPT = 4096  # a few KiB each; a model of thousands of arrays needs one for each unless they are flattened
 
 Run: TypeAlias = Callable[[], object]
-Ends: TypeAlias = tuple[Any, End, End]  # dtype, what is given, what is got
+Ends: TypeAlias = tuple[Any, End, End]  # dtype, source, target
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Values for one array of a variable: by rank, None where the rank keeps what it has."""
+    """New values for one array of a variable: an array for each rank, or None where the rank keeps its own."""
 
     storage: Allocation
     leaf: int
@@ -48,7 +49,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One array of a collective: what is given, and what gets it; often the same memory."""
+    """One array of a collective: the source and target memory, which are often the same, and the index of the array."""
 
     source: Allocation
     target: Allocation
@@ -56,17 +57,17 @@ class Pair:
 
     @property
     def in_place(self) -> bool:
-        """Whether ranks get it where they gave it."""
+        """Whether each rank's target is its source."""
         return self.source is self.target
 
     def ends(self, given: Sequence[HostArray] = (), got: Sequence[HostArray] = ()) -> Ends:
-        """As a collective sees it; `given` and `got` are places of copies, as in `Allocation.end`."""
+        """Returns the operands of a collective; `given` and `got` are locations of copies, as in `Allocation.end`."""
         return (*self.source.end(self.leaf, given), self.target.end(self.leaf, got)[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A collective."""
+    """A collective: its kind, the op of a reduction, and the root of a broadcast or reduce."""
 
     kind: CollectiveKind
     op: CollectiveOp | None = None
@@ -75,7 +76,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What runs a collective or a transfer, the numbers of its programs on the ranks, and of the memory that it is about."""
+    """A cached plan: a callable that runs it, and the numbers of its programs and of the memory that it refers to."""
 
     run: Run
     programs: tuple[int, ...]
@@ -83,7 +84,11 @@ class _Plan:
 
 
 class Traffic(ABC):
-    """Carries values and collectives in one world. All methods are for between the world's `begin` and `end`."""
+    """Transfers and collectives of one world.
+
+    All methods are called between the world's `begin` and `end`, except `forget` and `forget_quick`, which may run at any time
+    in a garbage collection.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -93,22 +98,25 @@ class Traffic(ABC):
 
     @abstractmethod
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Gives variables their values, of the shapes that they have."""
+        """Writes values to the ranks' arrays, which have the shapes of the values."""
 
     @abstractmethod
     def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
-        """Copies of arrays: of each (leaf, rank)."""
+        """Returns a copy of each array listed in `places` as (leaf, rank)."""
 
     @abstractmethod
     def reduced(self, work: Work, storage: Allocation) -> list[Array]:
-        """What a `reduce` would give the root: an array for each, of the coordinator's own. Nothing that ranks have changes."""
+        """Returns the result that `reduce` gives the root, one array per leaf, in the coordinator's own memory.
+
+        The ranks' arrays do not change.
+        """
 
     @abstractmethod
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
-        """Works a collective out, for as often as it is wanted; with the numbers of its programs."""
+        """Plans a collective for repeated use. Returns a callable that runs it, and the numbers of its programs."""
 
     def collective(self, work: Work, pairs: Sequence[Pair]) -> Run:
-        """A collective, ready to be run; the plan of the last time if it was wanted before."""
+        """Returns a callable that runs a collective; the plan is reused if it is cached."""
         key = (work, *((pair.source.number, pair.target.number, pair.leaf) for pair in pairs))
         known = self._known(key)
         if known is not None:
@@ -118,7 +126,13 @@ class Traffic(ABC):
         return run
 
     def remember(self, key: Any, run: Run, about: Sequence[Allocation]) -> None:
-        """Notes what the plainest repeat of a call runs."""
+        """Caches the callable of a collective for `run_known`, the fast path of a repeated call.
+
+        Args:
+            key: key of the call.
+            run: callable that runs the collective.
+            about: memory that it refers to; the entry is dropped when any of it is freed.
+        """
         if key not in self._quick:
             self._quick[key] = run
             callback = partial(_forget_quick, weakref.ref(self), key, [storage.number for storage in about])
@@ -126,47 +140,47 @@ class Traffic(ABC):
                 storage.when_gone(key, callback)
 
     def remembered(self, key: Any) -> Run | None:
-        """What was noted; None where nothing was, or where it is not kept any more."""
+        """Returns the callable cached under a key; None if there is none, or it has been dropped."""
         return self._quick.get(key)
 
     def over_host(
         self, work: Work, arrays: Sequence[Ends], segments: Sequence[Segment], info: CallInfo
     ) -> tuple[Run, int | None]:
-        """A collective over memory that all have mapped: the coordinator's own work where it is little, else a round.
+        """Plans a collective over shared memory: the coordinator does a small one itself, the ranks a large one.
 
         Args:
-            work: which collective.
-            arrays: with the places of all ranks' arrays.
-            segments: that they lie in.
-            info: for messages.
+            work: the collective.
+            arrays: operands, with the locations of all ranks' arrays.
+            segments: segments that contain the arrays.
+            info: description for error messages.
 
         Returns:
-            What runs it, and the number of its program, if any.
+            A callable that runs the collective, and the number of its program; None if the coordinator does the work.
         """
         if _bytes(arrays) <= DIRECT_BYTES or self.world.world_size == 1:
             return _direct(work, arrays, segments, self.alone()), None
         for dtype in {dtype for dtype, _, _ in arrays}:
-            prepare(work.op, dtype)  # here, once, rather than on all ranks at the same time
+            prepare(work.op, dtype)  # compiles once, here, instead of on all ranks at the same time
         program = Collective(next_number(), work.kind, tuple(arrays), work.op, work.root, "host")
         return self.install(program, info), program.number
 
     def alone(self) -> Communicator:
-        """What the coordinator does collectives with by itself."""
+        """Returns the communicator with which the coordinator carries out collectives by itself."""
         self._alone = self._alone or host_communicator(0, 1)
         return self._alone
 
     def install(self, program: Collective | Transfer, info: CallInfo) -> Run:
-        """Has the ranks prepare something; what runs it."""
+        """Installs a program on the ranks. Returns a callable that runs it."""
         self.world.command(Install(None, program), info=info)
         return partial(self.world.run, program.number, info, _nothing_to_learn)
 
     def forget_all(self) -> None:
-        """Lets go of every plan."""
+        """Drops all plans, here and on the ranks."""
         while self._plans:
             self._drop(next(iter(self._plans)))
 
     def _known(self, key: Any) -> Run | None:
-        """What runs a plan that is kept, which is then the last to be dropped."""
+        """Returns the callable of a cached plan, which becomes the most recently used; None if it is not cached."""
         known = self._plans.get(key)
         if known is None:
             return None
@@ -176,26 +190,26 @@ class Traffic(ABC):
     def _keep(self, key: Any, run: Run, numbers: tuple[int, ...], about: Sequence[Allocation]) -> None:
         self._plans[key] = _Plan(run, numbers, frozenset(storage.number for storage in about))
         for storage in about:
-            # A plan must go with its memory, at whatever moment that is, and must not keep it.
+            # Freeing the memory drops the plan, at whatever moment that is; the plan must not keep the memory alive.
             storage.when_gone(key, partial(_forget, weakref.ref(self), key))
         while len(self._plans) > PLANS_KEPT:
             self._drop(next(iter(self._plans)))
 
     def _drop(self, key: Any) -> None:
-        self._quick.clear()  # one of them may be what goes
+        self._quick.clear()  # one of them may belong to the dropped plan
         known = self.forget(key)
         for number in known.programs if known else ():
             self.world.forget("program", number)
 
     def forget(self, key: Any) -> "_Plan | None":
-        """Lets go of a plan here; the ranks drop its programs with the memory that they are about."""
+        """Drops a plan in the coordinator; the ranks drop its programs together with the memory that they refer to."""
         known = self._plans.pop(key, None)
         if known is not None:
             not_in_use(known.about, key)
         return known
 
     def forget_quick(self, key: Any) -> None:
-        """Lets go of what `remember` noted."""
+        """Drops an entry made by `remember`."""
         self._quick.pop(key, None)
 
 
@@ -213,11 +227,11 @@ def _forget_quick(traffic: "weakref.ref[Traffic]", key: Any, about: Sequence[int
 
 
 def _nothing_to_learn(_: object) -> None:
-    """Collectives and transfers send no news."""
+    """Ignores news: collectives and transfers send none."""
 
 
 def describe(work: Work, pairs: Sequence[Pair]) -> CallInfo:
-    """A collective, for messages."""
+    """Returns a description of a collective for error messages."""
     texts = []
     for pair in pairs:
         of = pair.source.layout.leaf(pair.leaf)
@@ -226,12 +240,12 @@ def describe(work: Work, pairs: Sequence[Pair]) -> CallInfo:
 
 
 def _bytes(arrays: Sequence[Ends]) -> int:
-    """Bytes that a collective reads and writes, on all ranks."""
+    """Returns the bytes that a collective reads and writes, on all ranks together."""
     return sum(np.dtype(dtype).itemsize * (sum(source.counts) + sum(target.counts)) for dtype, source, target in arrays)
 
 
 def _direct(work: Work, arrays: Sequence[Ends], segments: Sequence[Segment], transport: Communicator) -> Run:
-    """What one participant alone does."""
+    """Returns a callable with which a single participant carries out a whole collective."""
     by_id = {segment.id: segment for segment in segments}
 
     def lines(end: End) -> tuple[Array, ...]:
@@ -259,7 +273,7 @@ class CoreTraffic(Traffic):
             self.collective(Work("broadcast"), spread)()
 
     def _is_worth_spreading(self, values: Sequence[Array | None]) -> bool:
-        """Whether all ranks get the same, and so much that they had better copy it themselves."""
+        """Returns whether all ranks get the same value, and one so large that the ranks should copy it themselves."""
         first = values[0]
         same = first is not None and all(value is first for value in values)
         return same and first is not None and first.nbytes * len(values) > DIRECT_BYTES and len(values) > 1
@@ -268,8 +282,8 @@ class CoreTraffic(Traffic):
         return [storage.array(leaf, rank).copy() for leaf, rank in places]
 
     def reduced(self, work: Work, storage: Allocation) -> list[Array]:
-        # The coordinator alone: for the ranks to help it, the result would have to be in new shared memory first.
-        assert work.op is not None  # it reduces
+        # By the coordinator alone: for the ranks to take part, the result would first need new shared memory.
+        assert work.op is not None  # a reduction has an op
         leaves = range(len(storage.layout.leaves))
         results = [np.empty(storage.layout.leaf(leaf).shapes[0], storage.layout.leaf(leaf).dtype) for leaf in leaves]
         exchanges = []

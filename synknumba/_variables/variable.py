@@ -1,9 +1,9 @@
-"""`Variable`: arrays that live on the ranks between calls.
+"""`Variable`: an array, or a tree of arrays, that stays on the ranks between calls.
 
-    value ──at creation, or when a world is opened──> a replica on every rank ──scatter──> a shard on every rank
+    value ──created, or first used in a world──> a replica on every rank ──scatter──> a shard on every rank
 
-What a rank does to its array stays there. The coordinator knows the dtype and the shapes, and whether replicas may differ, but
-not the values: it fetches them when asked.
+Each rank may change its own array. The coordinator keeps the dtypes, the shapes, and whether replicas may differ, but not the
+values, which it fetches on request.
 """
 
 import operator
@@ -26,11 +26,11 @@ from synknumba._variables.transfers import CoreTraffic, Delivery, Traffic
 from synknumba._world.world import World, current_world, holds_world, open_world
 
 _Values: TypeAlias = list[Array]
-Values: TypeAlias = dict[int, _Values]  # the arrays of a variable, by rank
+Values: TypeAlias = dict[int, _Values]  # arrays of a variable, by rank
 
 
 def traffic_of(world: World) -> Traffic:
-    """What carries values and collectives in a world; between its `begin` and `end`."""
+    """Returns the object that transfers a world's variables; called between the world's `begin` and `end`."""
     if world.traffic is None:
         world.traffic = CoreTraffic(world) if world.traits.shares_memory else GpuTraffic(world)
     traffic: Traffic = world.traffic
@@ -39,13 +39,19 @@ def traffic_of(world: World) -> Traffic:
 
 @final
 class Variable:
-    """An array, or a nested tree of arrays, on every rank. Made by `variable` and `flatten`.
+    """An array, or a nested tree of arrays, on every rank. Created by `variable` and `flatten`.
 
-    Pass it to functions like any argument: each gets the rank's own array, and may write to it in place. The same object can be
-    used by any number of functions, and in collectives. It belongs to the world in which it was first used.
+    Pass it to functions like any other argument: on each rank the function receives the rank's own array, and may write to it
+    in place. A variable may be used by any number of functions, and in collectives. It belongs to the world in which it is
+    first used.
+
+    `shape`, `size`, `nbytes` and `len` are those on the root, rank 0; `get_shapes` and `get_lengths` return those on all ranks.
+    `np.asarray`, `bool`, `int` and `float` copy the root's array to the coordinator.
+
+    A variable cannot be pickled. In a process forked from the coordinator, one on cores can be read, and one on GPUs cannot.
 
     Attributes:
-        name: for messages; None or any text.
+        name: name in messages; None or any string.
     """
 
     __slots__ = (
@@ -68,65 +74,65 @@ class Variable:
         self._structure = structure
         self._flat = flat
         self._dtypes = [value.dtype for value in values]
-        self._pending: _Values | None = list(values)  # until there is a world
+        self._pending: _Values | None = list(values)  # initial values; None once they are on the ranks
         self._storage: Allocation | None = None
         self._layout = ("variable", -1)
         self._sharded = False
         self._differs = False
 
-    # ---- what it is
+    # ---- properties
 
     @property
     def is_tree(self) -> bool:
-        """Whether it is a tree of arrays, and not one array."""
+        """Whether this is a tree of arrays rather than a single array."""
         return self._structure != LEAF
 
     @property
     def dtype(self) -> Any:
-        """The dtype; of a tree, the tree of them."""
+        """Dtype; for a tree, the tree of dtypes."""
         return unflatten(self._structure, self._dtypes)
 
     @property
     def shape(self) -> Any:
-        """The shape on the root; of a tree, the tree of them."""
+        """Shape on the root; for a tree, the tree of shapes."""
         return unflatten(self._structure, self.root_shapes())
 
     @property
     def ndim(self) -> Any:
-        """The number of dimensions, which is fixed; of a tree, the tree of them."""
+        """Number of dimensions, which never changes; for a tree, the tree of these numbers."""
         return unflatten(self._structure, [len(shape) for shape in self.root_shapes()])
 
     @property
     def size(self) -> int:
-        """The number of items on the root, of all arrays."""
+        """Number of elements on the root, in all arrays."""
         return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.root_shapes())
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the items on the root, of all arrays."""
+        """Bytes of the elements on the root, in all arrays."""
         sizes = (int(np.prod(shape, dtype=np.int64)) for shape in self.root_shapes())
         return sum(size * dtype.itemsize for size, dtype in zip(sizes, self._dtypes, strict=True))
 
     def __len__(self) -> int:
-        """Rows on the root."""
+        """Returns the number of rows on the root."""
         shapes = self.root_shapes()
         if self.is_tree or not shapes[0]:
             raise ArgumentError(f"{self.label} has no length: it is {'a tree' if self.is_tree else '0-d'}")
         return shapes[0][0]
 
     def root_shapes(self) -> list[Shape]:
-        """The shape of each array on the root."""
+        """Returns the shape of each array on the root."""
         if self._storage is None:
             return [value.shape for value in self._pending or ()]
         return [leaf.shapes[0] for leaf in self._storage.layout.leaves]
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """Name in error messages."""
         return "the variable" if self.name is None else f"variable {self.name!r}"
 
     def __repr__(self) -> str:
-        """Name, dtype, shape, where it lives, and whether replicas may differ."""
+        """Shows name, dtype, shape, location, and whether replicas may differ."""
         name = "" if self.name is None else f" {self.name!r}"
         what = f"{self.dtype} {self.shape}" if not self.is_tree else f"tree {describe(self._structure)}"
         flat = ", one vector" if self._flat else ""
@@ -147,30 +153,38 @@ class Variable:
     # ---- values
 
     def get_value(self, rank: int = 0) -> Any:
-        """A copy of one rank's array, as NumPy's; of a tree, the tree of them.
+        """Returns a copy of one rank's array.
+
+        Called in the coordinator, between calls. On cores, the last value can still be read after the world is closed.
 
         Args:
-            rank: whose; by default the root's.
+            rank: rank to read; default: the root.
+
+        Returns:
+            A NumPy array; for a tree, the tree of arrays.
 
         Raises:
             PartitionError: there is no such rank.
-            WorldError: it lived on GPUs, in a world that is closed.
+            WorldError: this process is a rank, or the variable was on the GPUs of a closed world.
         """
         return unflatten(self._structure, self.fetch([rank])[0])
 
     @holds_world
     def set_value(self, value: Any, rank: int = 0) -> None:
-        """Gives one rank's array a new value; the others keep theirs.
+        """Sets one rank's array to a new value; other ranks keep theirs, so replicas may differ afterwards.
+
+        Called in the coordinator, between calls. Before a world is open, `rank` must be 0, and the value becomes the initial
+        value on all ranks.
 
         Args:
-            value: array, `Data`, number or nested list, of this dtype (or one that casts safely) and number of dimensions; of a
-                tree, a tree of them. The shape may be another.
-            rank: whose; by default the root's.
+            value: array, `Data`, number or nested list; for a tree, a tree of these. The number of dimensions must be the
+                variable's, and the dtype must cast safely to the variable's. The shape may differ.
+            rank: rank to write to; default: the root.
 
         Raises:
-            DataError: another number of dimensions, or a dtype that does not cast safely; nothing has changed.
+            DataError: the value has another number of dimensions, or its dtype does not cast safely; nothing has changed.
             PartitionError: there is no such rank.
-            WorldError: the world is closed.
+            WorldError: this process is a rank, or the variable belongs to a closed world.
         """
         refuse_on_rank("variables are set")
         values = self.accept(value)
@@ -190,7 +204,7 @@ class Variable:
             world.end()
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """A copy of the root's array."""
+        """Returns a copy of the root's array."""
         if copy is False:
             raise ValueError(f"{self.label} lives on the ranks; np.asarray of it is always a copy")
         if self.is_tree:
@@ -207,7 +221,7 @@ class Variable:
         return float(np.asarray(self))
 
     def __reduce__(self) -> NoReturn:
-        """Refuses: a copy in another process would not be the variable."""
+        """Raises `DataError`: a copy in another process would not be the variable."""
         raise DataError(
             f"{self.label} cannot be pickled or deep-copied: it lives on the ranks. Pass it as an argument instead of "
             f"capturing it in the function, or use get_value()"
@@ -216,33 +230,33 @@ class Variable:
     # ---- for collectives and calls
 
     def leaves(self) -> range:
-        """The numbers of its arrays."""
+        """Returns the indices of the arrays."""
         return range(len(self._dtypes))
 
     def dtypes(self) -> "list[np.dtype[Any]]":
-        """Of its arrays."""
+        """Returns the dtype of each array."""
         return self._dtypes
 
     def structure(self) -> Structure:
-        """Of its tree."""
+        """Returns the structure of the tree."""
         return self._structure
 
     @property
     def sharded(self) -> bool:
-        """Whether each rank has rows of its own."""
+        """Whether each rank has its own rows instead of a replica."""
         return self._sharded
 
     def storage(self) -> Allocation:
-        """Its memory; it has been placed."""
-        assert self._storage is not None  # `place` comes first
+        """Returns the memory of the variable, which must have been placed."""
+        assert self._storage is not None  # callers have called `place`
         return self._storage
 
     def shapes(self) -> list[tuple[Shape, ...]]:
-        """The shapes of each array, by rank; it has been placed."""
+        """Returns the shapes of each array, by rank; the variable must have been placed."""
         return [leaf.shapes for leaf in self.storage().layout.leaves]
 
     def accept(self, value: Any) -> _Values:
-        """The arrays of a new value, judged; nothing is changed.
+        """Checks a new value and returns its arrays; changes nothing.
 
         Raises:
             DataError: the value does not fit.
@@ -259,10 +273,11 @@ class Variable:
         ]
 
     def place(self, world: World) -> Allocation:
-        """Puts a new variable on the ranks; between the world's `begin` and `end`.
+        """Places a new variable on the ranks, and returns its memory; called between the world's `begin` and `end`.
 
         Raises:
-            WorldError: it lives in another world.
+            DataError: GPUs do not support the dtype.
+            WorldError: the variable belongs to another world.
         """
         if self._storage is None:
             values = self._pending or []
@@ -277,22 +292,22 @@ class Variable:
         return self.storage()
 
     def check_open(self) -> None:
-        """Refuses a variable of a world that is closed."""
+        """Raises `WorldError` if the variable belongs to a closed world."""
         if self._storage is not None and self._storage.world.closed:
             raise self._lost()
 
     def _check_device(self, world: World) -> None:
-        """Refuses what no GPU computes with."""
+        """Raises `DataError` for a floating-point type wider than GPUs support."""
         for dtype in () if world.traits.has_long_double else self._dtypes:
             if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
                 raise DataError(f"{self.label} has dtype {dtype}, which GPUs do not have; make it of float64 or complex128")
 
     def room_for(self, world: World, values: Values) -> Allocation:
-        """Memory that new values fit into: its own, or, where shapes change, new memory with what is to be kept.
+        """Returns memory for new values: the variable's own, or, if shapes change, new memory with the arrays to keep.
 
         Args:
-            world: that it lives in; between its `begin` and `end`.
-            values: the arrays by rank; other ranks keep what they have.
+            world: the variable's world; between its `begin` and `end`.
+            values: new arrays by rank; ranks that are absent keep theirs.
         """
         old = self.storage()
         ranks = range(world.world_size)
@@ -305,13 +320,13 @@ class Variable:
         return Allocation(world, self._layout_of(shapes), carry=old if len(values) < world.world_size else None)
 
     def assign(self, world: World, values: Values, storage: Allocation, *, sharded: bool | None = None) -> None:
-        """Gives ranks new values.
+        """Writes new values.
 
         Args:
-            world: that it lives in; between its `begin` and `end`.
-            values: the arrays by rank; other ranks keep what they have.
-            storage: the `room_for` them.
-            sharded: whether they are rows of each rank's own from now on; None if that stays as it is.
+            world: the variable's world; between its `begin` and `end`.
+            values: new arrays by rank; ranks that are absent keep theirs.
+            storage: memory returned by `room_for`.
+            sharded: whether each rank has its own rows from now on; None to leave this unchanged.
         """
         ranks = range(world.world_size)
         told = [tuple(values[rank][i] if rank in values else None for rank in ranks) for i in self.leaves()]
@@ -321,23 +336,23 @@ class Variable:
         self._use(storage)
 
     def replace(self, storage: Allocation, *, sharded: bool) -> None:
-        """Lives in other memory from now on."""
+        """Replaces the memory of the variable; replicas may differ afterwards if it is sharded."""
         self._use(storage)
         self.mark(differs=sharded, sharded=sharded)
 
     def mark(self, *, differs: bool, sharded: bool | None = None) -> None:
-        """Notes whether replicas may differ, and whether they are shards."""
+        """Records whether replicas may differ, and whether each rank has its own rows; None leaves the latter unchanged."""
         self._differs = differs
         if sharded is not None:
             self._sharded = sharded
 
     def layout_with(self, shapes: Sequence[tuple[Shape, ...]]) -> StorageLayout:
-        """A layout of its arrays with other shapes, by rank."""
+        """Returns a layout of the arrays with other shapes, by rank."""
         return self._layout_of(shapes)
 
     @holds_world
     def fetch(self, ranks: Sequence[int]) -> list[_Values]:
-        """Copies of the arrays of some ranks."""
+        """Returns copies of the arrays on the given ranks."""
         refuse_on_rank("variables are read")
         storage = self._storage
         if storage is None:
@@ -347,7 +362,7 @@ class Variable:
             return [[value.copy() for value in self._pending or ()] for _ in ranks]
         for rank in ranks:
             check_rank(rank, storage.world.world_size)
-        if storage.world is not open_world():  # it is closed, or that of the process that this one was forked from
+        if storage.world is not open_world():  # closed, or inherited from the parent process
             if storage.segment is None:
                 raise self._lost()
             return [[storage.array(leaf, rank).copy() for leaf in self.leaves()] for rank in ranks]
@@ -384,10 +399,10 @@ class Variable:
 
 
 def refuse_on_rank(what: str) -> None:
-    """Refuses in a rank, which may have inherited a variable with what it was at the fork.
+    """Raises `WorldError` on a rank, which may have inherited a variable in its state at the fork.
 
-    Raises:
-        WorldError: this process is a rank.
+    Args:
+        what: action for the message, such as "variables are set".
     """
     rank = this_process.current_rank()
     if rank is not None:
@@ -397,14 +412,14 @@ def refuse_on_rank(what: str) -> None:
 
 
 def plain_value(value: Any) -> Any:
-    """What NumPy can read of a value."""
+    """Returns a value in a form that NumPy can read: the array of a `Data`, or the root's value of a variable."""
     if isinstance(value, Data):
         return value.data
     return value.get_value() if isinstance(value, Variable) else value
 
 
 def check_rank(rank: Any, world_size: int) -> int:
-    """The rank as an int.
+    """Returns a rank as an int.
 
     Raises:
         PartitionError: there is no such rank.
