@@ -20,11 +20,13 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parent
 ROW_ID = re.compile(r"(cpu|cuda|private|linked|replayed)\d\w*")
-THINNED = (ROOT / "conformance", ROOT / "unit" / "simt")
+THINNED = (ROOT / "conformance", ROOT / "unit" / "simt", ROOT / "unit" / "cuda")
 MAIN_ROW = {"world_size": 3, "device": "cpu"}  # rows that do not divide evenly
 LONE_ROW = {"world_size": 1, "device": "cpu"}  # nothing to divide, nothing to send
 # Each test compiles kernels of its own, for seconds, and what it sees does not depend on the number of ranks.
-NOT_ALONE = {"test_expectation.py", "test_expectation_blocks.py", "test_user_ops.py", "test_vectorize.py"}
+NOT_ALONE = {
+    f"test_{name}.py" for name in ("expectation", "expectation_blocks", "kernels", "kernels_physics", "user_ops", "vectorize")
+}
 
 
 def whole(*values: Any) -> list[Any]:

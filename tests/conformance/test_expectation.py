@@ -137,12 +137,13 @@ def test_scalars_defaults_and_names(world):
     check(wave(synk.data(values), synk.data(np.array(2.0))), np.exp(-2.0 * values * values))
 
 
+@pytest.mark.whole
 def test_rows_of_arrays_of_more_dimensions(world):
     values = np.arange(60.0).reshape(12, 5)
     check(of_row(values, 2.0), 2.0 * values.sum(axis=1))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["float32", *whole("int32", "uint8", "bool")])
 def test_narrow_rows_are_summed_in_float64(world, dtype):
     values = (np.random.default_rng(6).random(1000) * 200).astype(dtype)
     check(plain(values), values.astype(np.float64))
@@ -183,6 +184,7 @@ HUGE = {
 }
 
 
+@pytest.mark.whole
 def test_sums_of_huge_values_do_not_overflow(world):
     for values in map(np.array, HUGE.values()):
         close = {"rtol": 0, "atol": 1e-14 * np.abs(values).max()}
@@ -193,6 +195,7 @@ def test_sums_of_huge_values_do_not_overflow(world):
         assert_allclose(plain.as_serial(values).mean, float(exact(values)), **close)
 
 
+@pytest.mark.whole
 def test_huge_values_do_no_harm_to_others(world):
     both = synk.expectation(lambda x, y: (y, x), covariance=True)
     values, noise = np.array(HUGE["uneven"]), np.random.default_rng(1).normal(size=41)
@@ -220,6 +223,7 @@ def test_squares_of_weights_neither_overflow_nor_vanish(world):
     assert_allclose([some.mean, some.variance], [values.mean(), values.var(ddof=1)], rtol=1e-12)
 
 
+@pytest.mark.whole
 def test_products_of_light_weights_and_small_values_do_not_vanish(world):
     rng = np.random.default_rng(8)
     values, weights = rng.normal(size=600), rng.integers(1, 9, 600).astype(float)
@@ -231,6 +235,7 @@ def test_products_of_light_weights_and_small_values_do_not_vanish(world):
     assert_allclose((alike.mean, alike.stderr), (0.1, 0.0), rtol=1e-15)
 
 
+@pytest.mark.whole
 def test_squares_of_weights_in_float32(world):
     single = synk.expectation(lambda x, w: x, weights="w", dtype="float32")
     values = np.arange(300.0)
@@ -258,6 +263,7 @@ def test_weights(world, num_slices):
 
 @pytest.mark.parametrize("num_slices", [4, *whole(1, 2)])
 @pytest.mark.parametrize("blocks", [*whole(1), 7])
+@pytest.mark.whole
 def test_rows_of_weight_0_are_not_left_out(world, monkeypatch, blocks, num_slices):
     monkeypatch.setattr(expectation, "_BLOCKS", {"cpu": blocks, "cuda": blocks})
     mean = synk.expectation(lambda x, y, w: (x, y), weights="w")
@@ -321,6 +327,7 @@ def test_error_bars_cover_the_truth(world):
     assert 930 <= inside <= 970
 
 
+@pytest.mark.whole
 def test_importance_sampling_of_a_tail(world):
     @synk.expectation(weights=True)
     def tail(i, seed):
@@ -448,6 +455,7 @@ def test_numbers_of_all_kinds(world):
     assert_array_equal(plain(np.array([7.0])).variance, math.nan)
 
 
+@pytest.mark.whole
 def test_the_kernels_own_names_are_told_nowhere(world):
     @synk.expectation
     def wrong(x, scale):

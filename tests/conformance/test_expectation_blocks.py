@@ -57,6 +57,7 @@ def test_weights(world):
         assert found.count == want.count
 
 
+@pytest.mark.whole
 def test_sums_that_overflow_are_taken_again(world):
     mean = synk.expectation(lambda x, w: x, weights="w")
     signs = np.where(np.arange(2000) % 2, -1.0, 1.0)
@@ -70,6 +71,7 @@ def test_sums_that_overflow_are_taken_again(world):
         assert_allclose([found.mean, found.variance, found.stderr], [1.0 + want.mean, want.variance, want.stderr], rtol=1e-11)
 
 
+@pytest.mark.whole
 def test_covariance(world):
     values = rows(20_000)
     found = synk.expectation(two, covariance=True)(values)

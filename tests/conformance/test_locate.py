@@ -8,6 +8,7 @@ from numpy.testing import assert_array_equal
 import synknumba as synk
 from tests.conformance import expected
 from tests.conformance.conftest import PRIVATE, ROWS
+from tests.quick import whole
 
 HOW = ({}, {"num_slices": 3}, {"shards": 4}, {"shards": 7, "num_slices": 2})
 
@@ -55,7 +56,7 @@ def data(n, dtype):
     return np.random.default_rng(n).integers(0, 2 if dtype == "bool" else 9, n).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint64", "float32", "float64", "bool"])
+@pytest.mark.parametrize("dtype", [*whole("int8"), "uint64", "float32", *whole("float64", "bool")])
 @pytest.mark.parametrize("how", HOW, ids=str)
 def test_the_first_of_equals(world, dtype, how):
     for n in expected.lengths(world.world_size):

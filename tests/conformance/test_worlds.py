@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from tests.conformance import kernels
+from tests.quick import whole
 
 
 def make(factor):
@@ -80,7 +81,7 @@ def scaled():
 
 
 @pytest.mark.usefixtures("no_others")
-@pytest.mark.parametrize("decorator", [synk.expectation, synk.vectorize])
+@pytest.mark.parametrize("decorator", [*whole(synk.expectation), synk.vectorize])
 def test_distribute_sends_what_kernels_are_generated_around(fork_row, decorator):
     """What was sent is what is run, as a change that comes after it shows; kernels for other arguments are made later."""
     for is_sent in (True, False):
