@@ -19,7 +19,7 @@ from synknumba._rowwise.generate import SIGNED, UNSIGNED, indented, kernel_text
 THREADS = 256  # of a block
 WARP = 32  # threads of a warp
 TILE_BYTES = 128  # that a thread reduces at a time, at most, where blocks reduce rows of one number; 38 KiB of a block's smem
-MOST_TILE = 16  # rows of them
+MAX_TILE = 16  # rows of them
 CHAINS = 8  # groups of rows that a core reduces side by side, where rows are numbers: one waits 4 cycles for each sum
 _MOST_BLOCKS = 65535  # along y and z, by CUDA's limits
 
@@ -93,7 +93,7 @@ class ReductionRecipe:
     axes: int
     cast: str
     is_divided: bool
-    tile: int = MOST_TILE
+    tile: int = MAX_TILE
 
 
 @final

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias, final
 from synknumba._rowwise.generate import SIGNED, UNSIGNED, indented, kernel_text
 
 THREADS = 256  # of a block
-MOST_ROOMS = 23  # of 2 KiB each: with the centres, within the 48 KiB of smem that every GPU gives a block
+MAX_ROOMS = 23  # of 2 KiB each: with the centres, within the 48 KiB of smem that every GPU gives a block
 
 # Global names in the kernel, which no parameter may have.
 OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
