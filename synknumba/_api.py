@@ -10,7 +10,7 @@ from synknumba._device.compilers import plain_kernel
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import reduction
 from synknumba._ops.launch import LaunchConfig
-from synknumba._rowwise.expectation import Expectation, ExpectationOptions
+from synknumba._rowwise.expectation import Expectation
 from synknumba._rowwise.map import Vectorized, python_function, ufunc_signatures
 from synknumba._types import Block, Grid
 
@@ -198,8 +198,8 @@ def expectation(
     """
 
     def decorate(target: Callable[..., Any]) -> Expectation:
-        kernel = _kernel_options(broadcast, givens, sliceable)
-        return Expectation(target, ExpectationOptions(kernel, weights, covariance, size, dtype), name)
+        options = _kernel_options(broadcast, givens, sliceable)
+        return Expectation(target, options, name, weights=weights, covariance=covariance, size=size, dtype=dtype)
 
     return decorate if func is None else decorate(func)
 

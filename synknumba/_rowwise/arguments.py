@@ -1,4 +1,4 @@
-"""What a vectorized function gets of each argument: its type, its shape beside the rows, and the shape of a result's row."""
+"""Arguments of a vectorized function: the type and shape of one row of each, and the shape of a row of the result."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -6,6 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
 import numpy as np
+from numba import typeof
+from numba.core import types
+from numba.core.errors import NumbaError
+from numba.np.numpy_support import from_dtype
 
 from synknumba._call.arguments import IndexRange, PerRankValues
 from synknumba._errors import ArgumentError, DataError
@@ -25,10 +29,10 @@ class Given:
     """One argument of a call.
 
     Attributes:
-        kind: what it is to the kernel.
-        element: the type of one, Numba's.
+        kind: of the kernel's parameter.
+        element: Numba's type of one element.
         shape: of an array; of rows, without the number of rows.
-        python: the Python number's class, whose width is nothing to go by; None where the type is exactly known.
+        python: the class of a Python number, whose width does not take part in the choice of a signature; None for others.
     """
 
     kind: Kind
@@ -37,8 +41,8 @@ class Given:
     python: type | None = None
 
     @property
-    def told(self) -> str:
-        """As messages show it."""
+    def text(self) -> str:
+        """The shape as error messages show it."""
         rows = ("rows",) if self.kind == "rows" else ()
         return f"({', '.join(map(str, (*rows, *self.shape)))})"
 
@@ -47,28 +51,26 @@ class Given:
 
 
 def quick_key(value: Any, first: int = 1) -> Any:
-    """What of an array decides on the kernel, where it is quick to tell; None otherwise.
+    """The part of an array that decides on the kernel, where it is quick to compute; None otherwise.
 
     Args:
         value: an argument.
-        first: the first of its axes that matters: 1 where axis 0 is rows.
+        first: the first axis whose length matters: 1 where axis 0 is rows.
     """
     kind = type(value)
     if kind is Data or kind is np.ndarray:
         return kind, value.dtype, value.ndim, value.shape[first:]
-    if kind is Variable and value._layout[1] >= 0:  # noqa: SLF001  # its memory has one dtype and one shape for ever
+    if kind is Variable and value._layout[1] >= 0:  # noqa: SLF001  # its memory never changes dtype or shape
         return value._layout  # noqa: SLF001
     return None
 
 
 def describe(function: str, name: str, value: Any, *, broadcast: Collection[str], sliceable: Collection[str]) -> Given:
-    """What the kernel gets.
+    """The argument as the kernel gets it.
 
     Raises:
-        ArgumentError: nothing that a function of numbers can take.
+        ArgumentError: a function of numbers cannot take it.
     """
-    from numba.core import types  # not when synknumba is imported
-
     if type(value) is int and not -(1 << 63) <= value < 1 << 64:
         raise ArgumentError(f"{name} of {function} is {value}, which no integer of 64 bits holds; pass a float")
     if isinstance(value, bool | int | float | complex | np.generic):
@@ -84,9 +86,9 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
     if not hasattr(value, "__array__"):
         raise ArgumentError(f"{name} of {function} is a {type(value).__name__}; pass an array, Data, a Variable, or a number")
     array = value if isinstance(value, Data | np.ndarray) else np.asarray(value)
-    kind = _type_of(function, name, array.dtype)
+    kind = _number(function, name, numba_type(array.dtype), array.dtype)
     if array.ndim == 0:
-        return Given("number" if isinstance(array, Data) else "scalar", kind)  # a 0-d array of NumPy's is passed as a number
+        return Given("number" if isinstance(array, Data) else "scalar", kind)  # a 0-d NumPy array is passed as a number
     return Given("whole", kind, array.shape) if name in broadcast else Given("rows", kind, array.shape[1:])
 
 
@@ -94,9 +96,9 @@ def _describe_variable(function: str, name: str, variable: Variable, *, rows: bo
     if variable.is_tree:
         raise ArgumentError(f"{name} of {function} is a tree of arrays; make a variable of each")
     shape = variable_shape(function, name, variable, rows=rows)
-    kind = _type_of(function, name, variable.dtype)
+    kind = _number(function, name, numba_type(variable.dtype), variable.dtype)
     if not shape and not rows:
-        return Given("whole", kind, (1,))  # a kernel sees it so
+        return Given("whole", kind, (1,))  # its shape in a kernel
     return Given("rows" if rows else "whole", kind, shape)
 
 
@@ -120,54 +122,43 @@ def _describe_per_rank(function: str, name: str, value: PerRankValues) -> Given:
 
 
 def _typeof(function: str, name: str, value: Any) -> Any:
-    from numba import typeof
-
     try:
         kind = typeof(value)
-    except (ValueError, NotImplementedError) as error:
-        raise _unknown(function, name, np.asarray(value).dtype) from error
-    return _checked(function, name, kind, np.asarray(value).dtype)
+    except (ValueError, NotImplementedError):
+        kind = None
+    return _number(function, name, kind, np.asarray(value).dtype)
 
 
-def _type_of(function: str, name: str, dtype: DType) -> Any:
-    from numba.core.errors import NumbaError
-    from numba.np.numpy_support import from_dtype
-
+def numba_type(dtype: DType) -> Any:
+    """Numba's type of a dtype, in native byte order; None where it has none."""
     try:
-        kind = from_dtype(dtype.newbyteorder("="))
-    except (NumbaError, NotImplementedError) as error:
-        raise _unknown(function, name, dtype) from error
-    return _checked(function, name, kind, dtype)
+        return from_dtype(dtype.newbyteorder("="))
+    except (NumbaError, NotImplementedError):
+        return None
 
 
-def _checked(function: str, name: str, kind: Any, dtype: DType) -> Any:
-    from numba.core import types
-
+def _number(function: str, name: str, kind: Any, dtype: DType) -> Any:
     if not isinstance(kind, types.Number | types.Boolean):
-        raise _unknown(function, name, dtype)
+        raise ArgumentError(
+            f"{name} of {function} has dtype {dtype}, which is not one of numbers that Numba computes with; convert it"
+        )
     return kind
-
-
-def _unknown(function: str, name: str, dtype: DType) -> ArgumentError:
-    return ArgumentError(
-        f"{name} of {function} has dtype {dtype}, which is not one of numbers that Numba computes with; convert it"
-    )
 
 
 # ---- shapes
 
 
 def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> Shape:
-    """The shape of a row of the result, by NumPy's rules.
+    """The shape of a row of the result, by NumPy's rules of broadcasting.
 
     Args:
-        function: its name.
-        given: the arguments.
-        out: the shape of a row of the array that the result is written to; None where there is none.
+        function: for messages.
+        given: the arguments by name.
+        out: the shape of a row of `out=`; None without one.
 
     Raises:
-        ArgumentError: there are no rows.
-        DataError: shapes do not fit each other.
+        ArgumentError: no argument has rows.
+        DataError: the shapes do not broadcast.
     """
     rows = {name: one for name, one in given.items() if one.kind == "rows"}
     ndims = {name: len(one.shape) for name, one in rows.items()} | ({} if out is None else {OUT: len(out)})
@@ -194,10 +185,10 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> 
     except ValueError:
         found = None
     if found is not None and len(found) == axes + 1 and found[0] == 1:
-        found = found[1:]  # of a whole array that has the rows' axis too, with one element
+        found = found[1:]  # a whole array has the rows' axis too, with length 1
     if found is None or len(found) != axes or (out is not None and found != out):
-        arrays = [f"{name} {one.told}" for name, one in given.items() if one.kind in _ARRAYS]
-        arrays += [] if out is None else [f"{OUT} {Given('rows', None, out).told}"]
+        arrays = [f"{name} {one.text}" for name, one in given.items() if one.kind in _ARRAYS]
+        arrays += [] if out is None else [f"{OUT} {Given('rows', None, out).text}"]
         raise DataError(
             f"{function}: the shapes {', '.join(arrays)} do not broadcast. As in NumPy the last axes go together; only rows "
             "are divided over the ranks, so other arrays have no axis for them"
@@ -206,7 +197,7 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> 
 
 
 def merged(given: Mapping[str, Given], row: Shape) -> dict[str, Given] | None:
-    """The arguments with the axes of a result's row as one; None where some array has but a part of them."""
+    """The arguments with the axes of a row merged into one; None where an array has only some of the result's axes."""
     found = {}
     for name, one in given.items():
         size = math.prod(one.shape)
@@ -217,7 +208,7 @@ def merged(given: Mapping[str, Given], row: Shape) -> dict[str, Given] | None:
 
 
 def operand(one: Given, row: Shape, cast: str | None) -> Operand:
-    """The argument as the kernel reads it, where the result has rows of this shape."""
+    """The argument as the kernel reads it, for rows of the result of shape `row`."""
     if one.kind not in _ARRAYS:
         return Operand(one.kind, (), cast)
     lengths = (0, *row)[len(row) + 1 - len(one.shape) :] if one.shape else ()

@@ -1,4 +1,4 @@
-"""Kernels that are generated around a user's function: their names, and how their text becomes a function."""
+"""Kernels generated around a user's function: their names, and how their text becomes a Python function."""
 
 import builtins
 import dis
@@ -10,39 +10,36 @@ from types import CodeType
 from typing import Any
 
 import numpy as np
+from numba.core import types
 
 from synknumba._errors import ArgumentError
 
 SIGNED, UNSIGNED = "synk_int64", "synk_uint64"  # the types of indices in a generated kernel
-OWN_PREFIX = "synk_"  # of the names in a generated kernel that are not parameters of the function
+INDEX_TYPES: Mapping[str, Any] = {SIGNED: types.int64, UNSIGNED: types.uint64}
+OWN_PREFIX = "synk_"  # of names in a generated kernel that are not parameters of the function
 
-_LIGHT_INSTRUCTIONS = 64  # of a light function, at most, as Python counts them
+# Limits of a light function: Python instructions, and calls.
+_LIGHT_INSTRUCTIONS = 64
 _LIGHT_CALLS = 3
 
 
 def kernel_name(what: str, function: str) -> str:
-    """A name that tells what the kernel does with which function, which may be a lambda."""
+    """A name for the kernel around a function, which may be a lambda."""
     return f"{what}_{function}" if function.isidentifier() else f"{what}_rows"
 
 
 def check_own_names(name: str, parameters: Iterable[str], others: Collection[str]) -> None:
-    """Refuses parameters named as the kernel's own variables, or as `others`, the global names that it uses."""
+    """Raises ArgumentError for parameters named as the kernel's own variables, or as `others`, the global names it uses."""
     own = [parameter for parameter in parameters if parameter.startswith(OWN_PREFIX) or parameter in others]
     if own:
         raise ArgumentError(f"{name} has a parameter named {own[0]!r}, which its kernel uses itself; rename it")
 
 
-def index_types() -> dict[str, Any]:
-    """The types of indices by the names that they have in a kernel."""
-    from numba.core import types  # not when synknumba is imported
-
-    return {SIGNED: types.int64, UNSIGNED: types.uint64}
-
-
 def is_light(function: Callable[..., Any]) -> bool:
     """Whether a function seems to cost little beside reading its arguments: some arithmetic, functions of `math`, no loop.
 
-    A kernel may then hold it several times, for several rows at once. A heavy one takes longer so, and longer to compile.
+    A kernel may then contain it several times, for several rows at once. With a heavy function such a kernel is slower, and
+    slower to compile.
 
     >>> is_light(lambda x, y: y * math.exp(-x * x))
     True
@@ -55,16 +52,16 @@ def is_light(function: Callable[..., Any]) -> bool:
     if len(calls) > _LIGHT_CALLS or len(instructions) > _LIGHT_INSTRUCTIONS:
         return False
     has_loop = any("BACKWARD" in one.opname or one.opname.startswith("FOR_") for one in instructions)
-    if has_loop or any(isinstance(one, CodeType) for one in code.co_consts):  # a function inside, whatever that does
+    if has_loop or any(isinstance(one, CodeType) for one in code.co_consts):  # an inner function, of unknown cost
         return False
     try:
         return all(map(_is_light_value, _outside(function, instructions)))
-    except ValueError:  # a name that has no value yet
+    except ValueError:  # an empty cell: the name has no value yet
         return False
 
 
 def _outside(function: Callable[..., Any], instructions: Iterable[dis.Instruction]) -> Iterator[object]:
-    """What a function uses that is not its own."""
+    """The values of the global and closure names that a function reads."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     for one in instructions:
         if one.opname == "LOAD_GLOBAL":
@@ -74,12 +71,10 @@ def _outside(function: Callable[..., Any], instructions: Iterable[dis.Instructio
 
 
 def _is_light_value(value: object) -> bool:
-    """Numbers, arrays of them, types of them, and what `math` has."""
-    from numba.core.types import Number  # not when synknumba is imported
-
+    """Whether a value is a number, an array or type of numbers, or of `math`."""
     if isinstance(value, tuple):
         return all(map(_is_light_value, value))
-    if isinstance(value, int | float | complex | np.number | np.ndarray | Number):
+    if isinstance(value, int | float | complex | np.number | np.ndarray | types.Number):
         return True
     known = any(value is one for one in (math, np, abs, bool, float, int, max, min))
     return known or getattr(value, "__module__", None) == "math"
@@ -96,14 +91,14 @@ def kernel_text(name: str, parameters: Iterable[str], body: Iterable[str]) -> st
 
 
 def define_kernel(text: str, name: str, what: str, function: Any, scope: Mapping[str, Any]) -> Callable[..., Any]:
-    """The kernel as a Python function whose source can be looked at, on the ranks too.
+    """Compiles a kernel's source to a Python function whose source `inspect` finds, on the ranks too.
 
     Args:
-        text: its source.
+        text: the source.
         name: the kernel's.
-        what: it is for, as its file is named.
-        function: the user's as an `InnerFunction` gives it to kernels; the text calls it `synk_function`.
-        scope: what else the text names, besides `cuda`.
+        what: the feature it is generated for; part of its file name.
+        function: the user's, from `InnerFunction.device_function`; `synk_function` in the text.
+        scope: values of the other names in the text, besides `cuda`.
     """
     from numba import cuda  # not when synknumba is imported
 

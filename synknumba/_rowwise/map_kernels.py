@@ -1,12 +1,15 @@
-"""The text of the kernels of a vectorized function: one that maps it over elements, one that reduces rows with it.
+"""Text of the kernels of a vectorized function: one that maps it over elements, one that reduces rows with it.
 
     map         out[j, k] = function(x[j, k], y[j, 0], table[k], a)           a CUDA thread for each element
     reduction   partials[c, k] = function(… function(x[a, k], x[a + 1, k]) …, x[b − 1, k])
                                                                              a CUDA thread for each chunk c of rows a … b − 1
 
 j is the row, k the indices in it. Neighbouring threads have neighbouring columns of the last axis, or rows where these are
-numbers. The next axis is on the rows' threads (y), the first of the others on z; what remains are loops. Of rows that are
-numbers a GPU's chunks have blocks and not threads, so that neighbouring threads read neighbouring rows.
+numbers. The next axis is on the rows' threads (y), the first of the others on z; the rest are loops. For rows that are numbers
+a GPU's chunks have blocks in place of threads, so that neighbouring threads read neighbouring rows.
+
+The kernels are text, with the rows read in the kernel itself: its source then shows that it only reads them, so that frozen
+inputs need no copy on a GPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,27 +21,27 @@ from synknumba._rowwise.generate import SIGNED, UNSIGNED, indented, kernel_text
 
 THREADS = 256  # of a block
 WARP = 32  # threads of a warp
-TILE_BYTES = 128  # that a thread reduces at a time, at most, where blocks reduce rows of one number; 38 KiB of a block's smem
-MOST_TILE = 16  # rows of them
-CHAINS = 8  # groups of rows that a core reduces side by side, where rows are numbers: one waits 4 cycles for each sum
-_MOST_BLOCKS = 65535  # along y and z, by CUDA's limits
+TILE_BYTES = 128  # most that a thread reduces at a time, where blocks reduce rows of one number; 38 KiB of a block's smem
+MAX_TILE = 16  # rows that a thread reduces at a time
+CHAINS = 8  # groups of rows that a core reduces side by side, where rows are numbers: in one, each sum waits 4 cycles
+_MAX_BLOCKS = 65535  # along y and z, by CUDA's limits
 
-OUT = "out"  # the parameter with the result
+OUT = "out"  # parameter of the result
 OWN_NAMES = frozenset({OUT, "cuda", "range"})
 
 Kind: TypeAlias = Literal["rows", "indices", "whole", "scalar", "number"]
-"""An array of rows; the rows' global indices; an array that is not divided; a number; a 0-d array."""
+"""An array of rows; the rows' global indices; an array passed whole; a number; a 0-d array."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """What the function gets of one argument.
+    """One argument as the kernel reads it.
 
     Attributes:
         kind: of the argument.
-        axes: of an array, without the rows': whether it has the result's length along each, or one element for all.
-        cast: the name of the type that an element is converted to; None where it is passed as it is.
+        axes: of an array, without that of rows: whether it has the result's length along each, or length 1.
+        cast: name of the type that an element is converted to; None to pass it unconverted.
     """
 
     kind: Kind
@@ -49,18 +52,18 @@ class Operand:
 @final
 @dataclass(frozen=True, slots=True)
 class MapRecipe:
-    """What a kernel that maps is generated from.
+    """Everything that a kernel that maps depends on.
 
     Attributes:
         name: of the kernel.
         operands: by parameter of the function.
-        axes: how many the result has beside the rows'.
-        cast: the name of the type that a value is converted to; None where it is stored as it is.
-        place: the parameter with the result: `OUT`, or one of the function's own.
-        aliases: operands that are the one at that place.
-        counted: whether loops over rows and elements count their steps beforehand: what compilers for cores see through, and on
-            GPUs a division of 64 bits for each, as much as a dozen elements. Otherwise indices are unsigned, which spares every
-            access the question whether they count from the end.
+        axes: number of the result's axes, without that of rows.
+        cast: name of the type that a value is converted to; None to store it unconverted.
+        place: parameter that the result is written to: `OUT`, or one of the function's own.
+        aliases: operands that are the same array as `place`.
+        counted: whether loops over rows and elements compute their number of steps first: compilers for cores need it, and on
+            GPUs it is a 64-bit division per loop, as much as a dozen elements. Otherwise indices are unsigned, which saves the
+            test at each access whether they count from the end.
     """
 
     name: str
@@ -75,15 +78,15 @@ class MapRecipe:
 @final
 @dataclass(frozen=True, slots=True)
 class ReductionRecipe:
-    """What a kernel that reduces is generated from.
+    """Everything that a kernel that reduces depends on.
 
     Attributes:
         name: of the kernel.
-        parameter: with the rows.
+        parameter: of the rows.
         is_indices: whether the rows are an index range.
-        axes: how many a row has.
-        cast: the name of the type of the result, to which every element is converted.
-        is_divided: whether the rows are divided into chunks, and not one.
+        axes: number of axes of a row.
+        cast: name of the result's type, to which every element is converted.
+        is_divided: whether there are several chunks of rows.
         tile: rows that a thread reduces at a time, where blocks reduce rows of one number: 8 or 16.
     """
 
@@ -93,13 +96,13 @@ class ReductionRecipe:
     axes: int
     cast: str
     is_divided: bool
-    tile: int = MOST_TILE
+    tile: int = MAX_TILE
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """Over start, start + step, … below stop; over 0, 1, … where no step is given."""
+    """A loop over start, start + step, … below stop."""
 
     name: str
     stop: str
@@ -107,7 +110,7 @@ class _Loop:
     step: str = "1"
 
     def around(self, body: Sequence[str], *, counted: bool) -> list[str]:
-        """The loop with a body."""
+        """The lines of the loop with a body."""
         if counted:
             steps = self.stop if (self.start, self.step) == ("0", "1") else f"{self.start}, {self.stop}, {self.step}"
             return [f"for {self.name} in range({steps}):", *indented(body)]
@@ -121,7 +124,7 @@ class _Loop:
 @final
 @dataclass(frozen=True, slots=True)
 class ElementGrid:
-    """The grid for a thread an element, where rows have elements; threads step on where CUDA has no room for so many."""
+    """Grid rule with a thread per element of rows that have axes; threads loop beyond `most` blocks along y."""
 
     columns: int
     rows: int
@@ -129,17 +132,17 @@ class ElementGrid:
     most: int
 
     def __call__(self, rows: int) -> tuple[int, int, int]:
-        """Blocks for so many rows."""
+        """The grid for `rows` rows."""
         return self.columns, max(1, min(self.most, -(-rows // self.rows))), self.layers
 
 
 def element_launch(shape: Sequence[int], most: int | None = None, waves: int = 1) -> LaunchConfig:
-    """The launch for rows of this shape, with threads for all of the last axis.
+    """The launch configuration for rows of a shape, with threads for all of the last axis.
 
     Args:
         shape: of a row.
-        most: blocks of a wave, about, over which threads step on; None for a thread an element, as far as there is room.
-        waves: at most, of rows that are numbers, as in `RowGrid`.
+        most: about the blocks of a wave, beyond which threads loop; None for a thread per element, within CUDA's limits.
+        waves: most waves where rows are numbers, as in `RowGrid`.
 
     >>> element_launch((3, 5)).resolve(1000)
     ((1, 32, 3), (8, 32, 1))
@@ -150,14 +153,14 @@ def element_launch(shape: Sequence[int], most: int | None = None, waves: int = 1
         return LaunchConfig(THREADS, None if most is None else RowGrid(THREADS, most, waves))
     columns = min(THREADS, 1 << max(0, shape[-1] - 1).bit_length())
     rows = THREADS // columns
-    layers = max(1, min(_MOST_BLOCKS, shape[0])) if len(shape) > 1 else 1
+    layers = max(1, min(_MAX_BLOCKS, shape[0])) if len(shape) > 1 else 1
     across = max(1, -(-shape[-1] // columns))
-    most_rows = _MOST_BLOCKS if most is None else min(_MOST_BLOCKS, max(1, most // (across * layers)))
+    most_rows = _MAX_BLOCKS if most is None else min(_MAX_BLOCKS, max(1, most // (across * layers)))
     return LaunchConfig((columns, rows), ElementGrid(across, rows, layers, most_rows))
 
 
 def map_source(recipe: MapRecipe) -> str:
-    """The kernel, a function of the function's parameters and the result."""
+    """The kernel: a function of the function's parameters, and of the result where that is none of them."""
     row = "synk_j" if recipe.counted else f"{SIGNED}(synk_j)"
     arguments = ", ".join(
         _argument(recipe.place if name in recipe.aliases else name, operand, recipe.axes, row)
@@ -172,7 +175,7 @@ def map_source(recipe: MapRecipe) -> str:
 
 
 def reduction_source(recipe: ReductionRecipe) -> str:
-    """The kernel, a function of partial results, of which chunks have one, of the slice's number, and of the rows."""
+    """The kernel: a function of partial results, flags of the chunks that have one, the slice's number, and the rows."""
     x = recipe.parameter
     head = [f"synk_n = {f'{x}.stop - {x}.start' if recipe.is_indices else f'{x}.shape[0]'}"]
     if not recipe.axes:
@@ -187,17 +190,17 @@ def reduction_source(recipe: ReductionRecipe) -> str:
         ]
         body = [*_threads(recipe.axes), "synk_chunks = synk_partials.shape[1]"]
         body += _nested([_row_loop(recipe.axes, "synk_chunks")], chunk)
-    else:  # bounds that are plain lengths let the loop over rows go around that over threads: an eighth of the time
+    else:  # with plain lengths as bounds, the loop over rows goes around that over threads: an eighth of the time
         body = [*_threads(recipe.axes), "synk_there[synk_slice, 0] = 1", *_reduced(recipe, "0", "0", "1, synk_n")]
     return kernel_text(recipe.name, ["synk_partials", "synk_there", "synk_slice", x], [*head, *body])
 
 
 def _by_blocks(recipe: ReductionRecipe) -> list[str]:
-    """Block b reduces rows b n / B to (b + 1) n / B, each of its warps a part of them, tile after tile.
+    """Block b of B reduces rows b n / B to (b + 1) n / B, each of its warps a part of them, tile after tile.
 
-    Neighbouring threads read neighbouring rows of a tile, the next while this one is reduced, and then find their own in shared
-    memory: a few neighbours each. Threads are put together in pairs of neighbours, then in pairs of these, so that the order of
-    rows is kept, and so are warps. Warps do not wait for each other before they have all of their rows.
+    Neighbouring threads read neighbouring rows of a tile, the next while this one is reduced, then take a few neighbours each
+    from shared memory. Threads are combined in pairs of neighbours, then pairs of these, which keeps the order of rows; then
+    warps, in order. Warps do not wait for each other before they have reduced all of their rows.
 
     Row r of a tile is at r + r // 2T of shared memory, T a thread's rows: neighbouring threads then read from different banks.
     """
@@ -247,7 +250,7 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
         "        cuda.syncwarp()",
         f"        synk_stop = synk_left - synk_lane * {tile}",
         "        if synk_stop > 0:",
-        f"            if synk_stop > {tile}:",  # not by min(), which a parameter may be named
+        f"            if synk_stop > {tile}:",  # without min(), which may be the name of a parameter
         f"                synk_stop = {tile}",
         f"            synk_value = {own('0')}",
         "            for synk_i in range(1, synk_stop):",
@@ -273,7 +276,7 @@ def _by_blocks(recipe: ReductionRecipe) -> list[str]:
 
 
 def _by_first_thread(recipe: ReductionRecipe, warps: int) -> list[str]:
-    """What the warps have, those that have had rows, as the block's."""
+    """Combines the results of the warps that had rows into the block's."""
     return [
         "if synk_lane == 0:",
         "    synk_threads[synk_place] = synk_total",
@@ -291,7 +294,7 @@ def _by_first_thread(recipe: ReductionRecipe, warps: int) -> list[str]:
 
 
 def _by_chains(recipe: ReductionRecipe) -> list[str]:
-    """One thread reduces rows that are numbers: as many groups of neighbours at once as a core has work for, then these."""
+    """One thread reduces rows that are numbers: `CHAINS` groups of neighbours side by side, then their results."""
     values = [f"synk_{k}" for k in range(CHAINS)]
     starts = [f"synk_{k}_start" for k in range(CHAINS)]
     both = [_both(recipe, value, _row(recipe, f"{start} + synk_i")) for value, start in zip(values, starts, strict=True)]
@@ -326,7 +329,14 @@ def _row(recipe: ReductionRecipe, index: str) -> str:
 
 
 def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> list[str]:
-    """The rows of one chunk, which have axes, by a thread for each column: the first row, and the range of the others."""
+    """Reduces the rows of one chunk, which have axes, with a thread for each column.
+
+    Args:
+        recipe: of the kernel.
+        chunk: its number.
+        first: its first row.
+        others: the range of its other rows.
+    """
     x, last = recipe.parameter, recipe.axes - 1
     index = "".join(f", synk_k{axis}" for axis in range(recipe.axes))
     loops = _axis_loops(recipe.axes, "synk_partials", first=2)[:-1]
@@ -340,20 +350,15 @@ def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> li
     return [f"synk_k{last} = synk_x", *_nested(loops, element)]
 
 
-def probe_source(name: str, parameters: Sequence[str]) -> str:
-    """A kernel that does nothing but call the function with numbers, to see what it returns."""
-    return kernel_text(name, parameters, [f"synk_value = synk_function({', '.join(parameters)})"])
-
-
 def _nested(loops: Sequence[_Loop], body: Sequence[str], *, counted: bool = True) -> list[str]:
-    """Loops, one inside the other."""
+    """The lines of loops, each inside the one before."""
     for loop in reversed(loops):
         body = loop.around(body, counted=counted)
     return list(body)
 
 
 def _threads(axes: int) -> list[str]:
-    """Where the thread is among all, and how many there are, along x, y and z."""
+    """The thread's place in the grid, and the number of threads, along x, y and z."""
     used = "xyz"[: axes + 1] if axes else ""
     return [
         line
@@ -383,17 +388,17 @@ def _index(axes: int) -> str:
 
 
 def _argument(name: str, operand: Operand, axes: int, row: str) -> str:
-    """The element of an array, whose axes are the last of the result's."""
+    """An operand's value for the current element; an array's axes are the last of the result's."""
     first = axes - len(operand.axes)
     index = [f"synk_k{first + axis}" if full else "0" for axis, full in enumerate(operand.axes)]
-    told = {
+    values = {
         "rows": f"{name}[{', '.join(['synk_j', *index])}]",
         "whole": f"{name}[{', '.join(index)}]",
         "indices": f"{name}.start + {row}",
         "number": f"{name}[()]",
         "scalar": name,
     }
-    return _cast(operand.cast, told[operand.kind])
+    return _cast(operand.cast, values[operand.kind])
 
 
 def _cast(cast: str | None, value: str) -> str:

@@ -1,4 +1,4 @@
-"""From the lines that the kernels of an expectation leave to an `Estimate`; and whether sums in them have overflowed."""
+"""Reads the partial results of an expectation's kernels, called lines, into an `Estimate`; finds sums that overflowed."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,21 @@ from synknumba._ops.moments import FAR, Moments, Powers
 from synknumba._rowwise.moment_kernels import Recipe
 from synknumba._types import Array
 
-_WEIGHT, _SQUARES, _SPREAD = 1, 5, 7  # which of the numbers of a line are Σ w, Σ w² and Σ w² (v − mean)²
-_LIGHTEST = -1000  # the least power of two that weights are in units of: its inverse has to be a float64
+_WEIGHT, _SQUARES, _SPREAD = 1, 5, 7  # fields of a line: Σ w, Σ w² and Σ w² (v − mean)²
+_LIGHTEST = -1000  # the least unit of weights, as a power of two: its inverse must be a float64
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Room:
-    """What the type of a thread's sums has room for, in powers of two.
+class _Range:
+    """Ranges of the type of a thread's sums, in powers of two.
 
     Attributes:
-        far: the unit of values whose sums or squares overflow; in it, those of any number of rows do not.
-        squares: of weights: sums between 2^−squares and 2^squares have lost nothing.
-        spread: sums of squares of weights with squares of values have lost nothing above 2^−spread.
-        heavy: the unit of weights whose sum overflows.
-        even: weights whose sum is within 2^±even overflow nothing that values alone do not.
+        far: unit of values whose sums or squares overflow; in this unit those of any number of rows do not.
+        squares: sums of squares of weights between 2^−squares and 2^squares have lost no bits.
+        spread: sums of squares of weights times squares of values have lost no bits above 2^−spread.
+        heavy: unit of weights whose sum overflows.
+        even: weights whose sum is within 2^±even cause no overflow that values alone do not.
     """
 
     far: int
@@ -38,18 +38,13 @@ class _Room:
     even: int
 
 
-_ROOM: Mapping[str, _Room] = {"float64": _Room(FAR, 600, 980, 960, 60), "float32": _Room(80, 60, 100, 100, 10)}
+_RANGES: Mapping[str, _Range] = {"float64": _Range(FAR, 600, 980, 960, 60), "float32": _Range(80, 60, 100, 100, 10)}
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Powers of two that values and weights are in units of, for sums that neither overflow nor vanish.
-
-    Attributes:
-        values: of each value.
-        weight: of the weights.
-    """
+    """Units of each value and of the weights, as powers of two, in which sums neither overflow nor vanish."""
 
     values: Powers
     weight: int
@@ -57,9 +52,9 @@ class Units:
 
 @final
 class LineReader:
-    """Reads the lines of a recipe: rows, weight, means, what rounding left of them, products, with weights sums with w²."""
+    """Reads lines: rows, weight, means, their rounding errors, products; with weights also the sums with w²."""
 
-    __slots__ = ("_columns", "_cuts", "_pairs", "_room", "_scalar", "_values")
+    __slots__ = ("_columns", "_cuts", "_pairs", "_range", "_scalar", "_values")
 
     def __init__(self, recipe: Recipe) -> None:
         k = recipe.values
@@ -69,18 +64,18 @@ class LineReader:
         self._pairs = recipe.pairs
         self._scalar = recipe.size is None or (recipe.weight == "" and recipe.size == 2)
         self._values = k
-        self._room = _ROOM[recipe.real]
+        self._range = _RANGES[recipe.real]
 
     def read(self, parts: Sequence[Array]) -> Array:
-        """The lines of all ranks and slices, in their order."""
+        """The lines of all ranks and slices, in order."""
         return np.concatenate([part.reshape(-1, self._columns) for part in parts])
 
     def estimate(self, lines: Array, units: Units | None = None) -> Estimate:
-        """The lines as one estimate.
+        """Merges lines into one estimate.
 
         Args:
-            lines: as `read` gives them.
-            units: that the kernels have been told.
+            lines: from `read`.
+            units: of the kernels' sums; None for 1.
 
         Raises:
             ReductionError: there are no rows.
@@ -95,32 +90,32 @@ class LineReader:
         )
 
     def units(self, lines: Array, used: Units | None) -> Units | None:
-        """In which units sums are to be taken again: if they have overflowed, or those with squares of weights have vanished.
+        """The units in which to repeat the sums: if some overflowed, or those with squares of weights vanished; None if not.
 
-        Values that are infinite or NaN look the same, and stay so. Weights come first, as they may be the reason.
+        Infinite and NaN values look the same as overflow, and remain. Weights are rescaled first, as they may be the cause.
         """
         is_finite = np.isfinite(lines)
         has_overflown = not np.logical_and.reduce(is_finite, axis=None)
         if len(self._cuts) > _SQUARES and used is None:
-            # Python's sums, which overflow without a word and take a quarter of the time for few lines.
-            total, square = (sum(lines[:, self._cuts[room].start].tolist()) for room in (_WEIGHT, _SQUARES))
+            # Python's sum gives no warning of overflow, and takes a quarter of NumPy's time for few lines.
+            total, square = (sum(lines[:, self._cuts[field].start].tolist()) for field in (_WEIGHT, _SQUARES))
             if math.isnan(total):
-                return None  # a weight is negative or NaN, and so are all results
-            power = max(math.frexp(total)[1], _LIGHTEST) if math.isfinite(total) else self._room.heavy
-            is_odd = not 2.0**-self._room.squares < square < 2.0**self._room.squares
-            # Light weights may be why there is no spread; that values are all the same is seen to be so in other units alone.
-            has_vanished = power < 0 and bool((lines[:, self._cuts[_SPREAD]].sum(axis=0) < 2.0**-self._room.spread).any())
-            if total != 0 and (is_odd or has_vanished or (has_overflown and abs(power) > self._room.even)):
+                return None  # a weight is negative or NaN, so all results are NaN
+            power = max(math.frexp(total)[1], _LIGHTEST) if math.isfinite(total) else self._range.heavy
+            is_odd = not 2.0**-self._range.squares < square < 2.0**self._range.squares
+            # No spread may come of light weights, or of equal values; only sums in other units can tell.
+            has_vanished = power < 0 and bool((lines[:, self._cuts[_SPREAD]].sum(axis=0) < 2.0**-self._range.spread).any())
+            if total != 0 and (is_odd or has_vanished or (has_overflown and abs(power) > self._range.even)):
                 return Units(np.zeros(self._values, np.int64), power)
         if not has_overflown or (used is not None and used.values.any()):
             return None
-        powers = np.where(self._is_finite(is_finite), 0, self._room.far)
+        powers = np.where(self._is_finite(is_finite), 0, self._range.far)
         return Units(powers, 0 if used is None else used.weight) if powers.any() else None
 
     def _is_finite(self, is_finite: Array) -> Array:
-        """Of which values everything is finite, from which numbers of all lines are."""
-        told: list[Array] = [np.all(is_finite[:, cut], axis=0) for cut in self._cuts]
-        means, products, squares = told[2], told[4], told[5:]
+        """Which values have finite sums in all lines, from which numbers of the lines are finite."""
+        fields: list[Array] = [np.all(is_finite[:, cut], axis=0) for cut in self._cuts]
+        means, products, squares = fields[2], fields[4], fields[5:]
         found = means & products[[i == j for i, j in self._pairs]]
         for one in squares[1:]:
             found &= one

@@ -1,8 +1,8 @@
-"""The types that a vectorized function is compiled for: a signature's, or the arguments' and what follows from them.
+"""Types that generated kernels are compiled for, worked out in the coordinator before anything is sent.
 
-Whether a function of one row gets arguments that it can have, and returns real numbers: told before ranks are asked.
+    arguments → types of what the function gets → Numba's type inference, without compilation → type of what it returns
 
-arguments ── types of what the function gets ──> Numba's inference, nothing compiled ──> type of what it returns
+`Signatures` chooses those of a vectorized function; `check_types` checks those of an expectation.
 """
 
 import math
@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+from numba import typeof
+from numba.core import sigutils, types
+from numba.core.errors import NumbaError
+from numba.np.numpy_support import as_dtype
 
 from synknumba import simt
 from synknumba._call.arguments import IndexRange, PerRankValues
@@ -18,60 +22,58 @@ from synknumba._call.serialize import InnerFunction
 from synknumba._device import TRAITS
 from synknumba._errors import ArgumentError, KernelError
 from synknumba._host.data import Data
-from synknumba._rowwise.arguments import Given
-from synknumba._rowwise.generate import define_kernel, kernel_name
-from synknumba._rowwise.map_kernels import probe_source
+from synknumba._rowwise.arguments import Given, numba_type
+from synknumba._rowwise.generate import define_kernel, kernel_name, kernel_text
 from synknumba._rowwise.moment_kernels import ARRAYS_OF_ROWS, Kind
 from synknumba._types import DeviceKind, RankConstant
 from synknumba._variables.variable import Variable
 
-# Which dtype kinds take a Python number: its kind and those above, whatever the width, as in NEP 50.
+# The dtype kinds that a Python number casts to: its own and those above, whatever the width, as in NEP 50.
 _WEAK_KINDS: dict[type, str] = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
+
+
+def cast_name(kind: Any) -> str:
+    """The name of a type in a generated kernel."""
+    return f"synk_{kind}"
+
+
+def infer_result(inner: InnerFunction, kinds: Sequence[Any]) -> Any:
+    """Numba's type of what the function returns for arguments of these types, without compiling it.
+
+    Raises:
+        NumbaError, KernelError, NotImplementedError: Numba cannot compile it for them.
+    """
+    name = kernel_name("type_of", inner.py_func.__name__)
+    parameters = [f"synk_{position}" for position in range(len(kinds))]
+    text = kernel_text(name, parameters, [f"synk_value = synk_function({', '.join(parameters)})"])
+    probe = simt.jit(define_kernel(text, name, "types", inner.device_function, {}), cache=False)
+    return probe.type_of("synk_value", *kinds)
+
+
+# ---- vectorized functions
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The types that a function is compiled for, Numba's.
-
-    Attributes:
-        args: of its arguments.
-        result: of its result.
-    """
+    """Numba's types that a function is compiled for: of its arguments, and of its result."""
 
     args: tuple[Any, ...]
     result: Any
 
-    @property
-    def dtype(self) -> "np.dtype[Any]":
-        """The result's, as NumPy's."""
-        return dtype_of(self.result)
-
     def scope(self) -> dict[str, Any]:
-        """The types by the names that they have in a kernel."""
+        """The types by their names in a kernel."""
         return {cast_name(kind): kind for kind in (*self.args, self.result)}
-
-
-def cast_name(kind: Any) -> str:
-    """What a type is called in a kernel."""
-    return f"synk_{kind}"
-
-
-def dtype_of(kind: Any) -> "np.dtype[Any]":
-    """Numba's type as NumPy's."""
-    from numba.np.numpy_support import as_dtype  # not when synknumba is imported
-
-    return as_dtype(kind)  # type: ignore[no-any-return]
 
 
 @final
 class Signatures:
-    """All that one function may be compiled for.
+    """The types that one function may be compiled for.
 
     Args:
         inner: the user's function.
-        signatures: of (argument types, result type); a result of None is to be found out. Without any, the function is
-            compiled for whatever it is called with.
+        signatures: (argument types, result type); a result type of None is inferred. Without signatures, the function is
+            compiled for the types of the arguments.
     """
 
     def __init__(self, inner: InnerFunction, signatures: Sequence[tuple[tuple[Any, ...], Any]]) -> None:
@@ -81,10 +83,10 @@ class Signatures:
         self._results: dict[tuple[Any, ...], Any] = {}
 
     def choose(self, given: Sequence[Given]) -> Loop:
-        """The first signature that all arguments cast to safely, as NumPy chooses; without signatures the arguments' types.
+        """The first signature that all arguments cast to safely, as for NumPy's ufuncs; or the arguments' types.
 
         Raises:
-            ArgumentError: there is none, or Numba cannot compile the function for these types.
+            ArgumentError: no signature fits, or Numba cannot compile the function for these types.
         """
         if not self._signatures:
             return self._with_result(tuple(one.element for one in given), None)
@@ -95,10 +97,15 @@ class Signatures:
 
         Args:
             given: the rows.
-            dtype: T, as the user asked for; None to find it.
+            dtype: T; None to infer it.
         """
         if dtype is not None:
-            kind = _asked(dtype)
+            try:
+                kind = numba_type(np.dtype(dtype))
+            except TypeError:
+                kind = None
+            if kind is None:
+                raise ArgumentError(f"dtype must be of a number, got {dtype!r}")
         elif self._signatures:
             alike = [one for one in self._signatures if len({*one[0]}) == 1 and one[1] in {None, one[0][0]}]
             kind = self._first([given, given], alike).args[0]
@@ -116,36 +123,49 @@ class Signatures:
         for args, result in signatures:
             if all(_fits(one, kind) for one, kind in zip(given, args, strict=True)):
                 return self._with_result(args, result)
-        told = ", ".join(str(one.element) for one in given)
+        got = ", ".join(str(one.element) for one in given)
         known = "; ".join(f"({', '.join(map(str, args))})" for args, _ in self._signatures)
-        raise ArgumentError(f"{self._name} has no signature that ({told}) casts to safely; it has {known}")
+        raise ArgumentError(f"{self._name} has no signature that ({got}) casts to safely; it has {known}")
 
     def _with_result(self, args: tuple[Any, ...], result: Any) -> Loop:
         if result is None:
             result = self._results.get(args)
             if result is None:
-                result = self._results[args] = _infer(self._inner, args)
+                result = self._results[args] = self._infer(args)
         return Loop(args, result)
+
+    def _infer(self, args: tuple[Any, ...]) -> Any:
+        call = f"{self._name}({', '.join(map(str, args))})"
+        try:
+            found = infer_result(self._inner, args)
+        except (NumbaError, KernelError) as error:
+            raise ArgumentError(f"{call} cannot be compiled: {error}") from error
+        except NotImplementedError as error:  # types that Numba has no arithmetic for on cores, as float16
+            raise ArgumentError(
+                f"{call} cannot be compiled, as Numba has no {error} there; convert the rows, for example to float32"
+            ) from error
+        if not isinstance(found, types.Number | types.Boolean):
+            raise ArgumentError(f"{call} returns {found}; a vectorized function returns one number")
+        return found
 
 
 def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...], Any], ...]:
-    """What the decorator was given as signatures: one or a list of what Numba takes.
+    """The signatures given to the decorator as (argument types, result type).
 
     Args:
         name: of the function.
-        signatures: as given.
-        count: how many parameters the function has.
+        signatures: one or a list, each in a form that Numba takes.
+        count: the function's number of parameters.
 
     Raises:
-        ArgumentError: it is no signature, or not one of so many numbers.
+        ArgumentError: one is not a signature of `count` numbers.
     """
-    from numba.core import sigutils, types
-
+    is_types = isinstance(signatures, tuple) and all(isinstance(one, types.Type) for one in signatures)
     parsed = []
-    for one in signatures if isinstance(signatures, list | tuple) and not _is_types(signatures) else [signatures]:
+    for one in signatures if isinstance(signatures, list | tuple) and not is_types else [signatures]:
         try:
             args, result = sigutils.normalize_signature(one)
-        except Exception as error:  # Numba evaluates the text, so anything may come of it
+        except Exception as error:  # Numba evaluates the text, which may raise anything
             raise ArgumentError(
                 f"signature {one!r} of {name} is not one that Numba knows: {error}; write it as 'float64(float64)'"
             ) from error
@@ -156,25 +176,9 @@ def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...]
     return tuple(parsed)
 
 
-def _is_types(value: Any) -> bool:
-    from numba.core import types
-
-    return isinstance(value, tuple) and all(isinstance(one, types.Type) for one in value)
-
-
-def _asked(dtype: Any) -> Any:
-    from numba.core.errors import NumbaError
-    from numba.np.numpy_support import from_dtype
-
-    try:
-        return from_dtype(np.dtype(dtype))
-    except (TypeError, NumbaError, NotImplementedError) as error:
-        raise ArgumentError(f"dtype must be of a number, got {dtype!r}") from error
-
-
 def integer_limits(kind: Any) -> tuple[float, float]:
-    """The least and the greatest Python integer that a type takes without wrapping around."""
-    dtype = dtype_of(kind)
+    """The least and the greatest Python integer that a type holds; ±∞ for types that are not integers."""
+    dtype = as_dtype(kind)
     if dtype.kind not in "iu":
         return -math.inf, math.inf
     info = np.iinfo(dtype)
@@ -182,7 +186,7 @@ def integer_limits(kind: Any) -> tuple[float, float]:
 
 
 def out_of_range(function: str, name: str, value: int, least: float, most: float) -> ArgumentError:
-    """Of a Python integer that its type does not hold; NumPy refuses it as well."""
+    """The error for a Python integer that its type does not hold, which NumPy raises as well."""
     return ArgumentError(
         f"{name} of {function} is {value}, but its signature takes integers of {least} to {most} there; pass one of these, or "
         "an array or NumPy scalar, whose own type chooses the signature"
@@ -190,40 +194,17 @@ def out_of_range(function: str, name: str, value: int, least: float, most: float
 
 
 def _fits(one: Given, kind: Any) -> bool:
-    wanted = dtype_of(kind)
+    wanted = as_dtype(kind)
     if one.python is None:
-        return bool(np.can_cast(dtype_of(one.element), wanted, "safe"))
+        return bool(np.can_cast(as_dtype(one.element), wanted, "safe"))
     return wanted.kind in _WEAK_KINDS[one.python]
 
 
-def _infer(inner: InnerFunction, kinds: tuple[Any, ...]) -> Any:
-    """The type that Numba finds for what the function returns.
-
-    Raises:
-        ArgumentError: Numba cannot compile it for numbers of these types, or it returns none.
-    """
-    from numba.core import types
-    from numba.core.errors import NumbaError
-
-    own = kernel_name("type_of", inner.py_func.__name__)
-    text = probe_source(own, [f"synk_{position}" for position in range(len(kinds))])
-    probe = simt.jit(define_kernel(text, own, "vectorize", inner.device_function, {}), cache=False)
-    told = f"{inner.name}({', '.join(map(str, kinds))})"
-    try:
-        found = probe.type_of("synk_value", *kinds)
-    except (NumbaError, KernelError) as error:
-        raise ArgumentError(f"{told} cannot be compiled: {error}") from error
-    except NotImplementedError as error:  # of types that Numba knows, but has no arithmetic for on cores, as float16
-        raise ArgumentError(
-            f"{told} cannot be compiled, as Numba has no {error} there; convert the rows, for example to float32"
-        ) from error
-    if not isinstance(found, types.Number | types.Boolean):
-        raise ArgumentError(f"{told} returns {found}; a vectorized function returns one number")
-    return found
+# ---- expectations
 
 
 def type_key(value: Any) -> Any:
-    """What of an argument decides on its type, and on what of it the function gets."""
+    """The part of an argument that decides on its type, and on what the function gets of it."""
     if isinstance(value, Data | np.ndarray):
         return value.__class__, value.dtype, value.ndim
     if isinstance(value, Variable):
@@ -242,20 +223,20 @@ def check_types(
     weight: str | None,
     device: DeviceKind,
 ) -> None:
-    """Refuses arguments that no kernel can have, and functions that do not return what they must.
+    """Checks the types of an expectation's arguments, and of what its function returns for them.
 
-    What Numba finds wrong inside the function is left to the ranks, which tell it with its place in the source.
+    Errors that Numba finds inside the function are left to the ranks, which report them with their place in the source.
 
     Args:
         inner: the function.
-        parameters: what of each argument it gets.
-        values: the arguments.
-        size: of the tuple that it returns; None for a number.
+        parameters: the kernel's, by name.
+        values: the arguments by name.
+        size: length of the tuple that the function returns; None for a number.
         weight: the parameter that is the row's weight, if one is.
-        device: that computes.
+        device: that runs the kernel.
 
     Raises:
-        ArgumentError: with the names that the user gave.
+        ArgumentError: no kernel can take an argument, or the function does not return `size` real numbers.
     """
     found = {name: _type_of(inner.name, name, value, parameters[name], device) for name, value in values.items()}
     if weight and not _is_real(found[weight]):
@@ -264,21 +245,18 @@ def check_types(
         )
     if any(kind is None for kind in found.values()):
         return
-    kind = _returned(inner, tuple(found.values()))
-    if kind is not None and not _fits_size(kind, size):
+    try:
+        kind = infer_result(inner, [*found.values()])
+    except (NumbaError, KernelError, NotImplementedError):
+        return
+    if kind is not types.unknown and not _fits_size(kind, size):
         wanted = "a real number" if size is None else f"a tuple of {size} real numbers"
-        told = ", ".join(f"{name}: {kind}" for name, kind in found.items())
-        raise ArgumentError(
-            f"{inner.name}({told}) returns {kind}; an expectation needs {wanted} for each row. {_way_out(kind)}"
-        )
+        got = ", ".join(f"{name}: {kind}" for name, kind in found.items())
+        raise ArgumentError(f"{inner.name}({got}) returns {kind}; an expectation needs {wanted} for each row. {_way_out(kind)}")
 
 
-def _type_of(function: str, name: str, value: Any, told: Kind, device: DeviceKind) -> Any:
-    """What the function gets, as Numba's type; None where only the ranks can tell."""
-    from numba import typeof  # not when synknumba is imported
-    from numba.core import types
-    from numba.core.errors import NumbaError
-
+def _type_of(function: str, name: str, value: Any, parameter: Kind, device: DeviceKind) -> Any:
+    """Numba's type of what the function gets; None where it is known on the ranks only."""
     if isinstance(value, Variable):
         if value.is_tree:
             return None
@@ -289,25 +267,19 @@ def _type_of(function: str, name: str, value: Any, told: Kind, device: DeviceKin
         array = value if isinstance(value, Data | np.ndarray) else np.asarray(value)
         dtype, ndim = array.dtype, array.ndim
     elif isinstance(value, list | set):
-        return None  # refused by the call; Numba warns of them
+        return None  # the call raises for them; `typeof` warns
     else:
         try:
             return typeof(value.values[0] if isinstance(value, PerRankValues) else value)
         except (ValueError, IndexError, NotImplementedError, NumbaError):
             return None
     element = _element(function, name, dtype, device)
-    axes = ndim - 1 if told in ARRAYS_OF_ROWS else ndim
+    axes = ndim - 1 if parameter in ARRAYS_OF_ROWS else ndim
     return types.Array(element, axes, "C") if axes > 0 else element
 
 
 def _element(function: str, name: str, dtype: "np.dtype[Any]", device: DeviceKind) -> Any:
-    from numba.core.errors import NumbaError
-    from numba.np.numpy_support import from_dtype
-
-    try:
-        kind = None if dtype.hasobject else from_dtype(dtype.newbyteorder("="))
-    except (NumbaError, NotImplementedError):
-        kind = None
+    kind = None if dtype.hasobject else numba_type(dtype)
     if kind is None:
         raise ArgumentError(
             f"{name} of {function} has dtype {dtype}, which Numba does not compute with; convert it to one of numbers"
@@ -319,38 +291,17 @@ def _element(function: str, name: str, dtype: "np.dtype[Any]", device: DeviceKin
     return kind
 
 
-def _returned(inner: InnerFunction, kinds: tuple[Any, ...]) -> Any:
-    """The type of what the function returns; None if Numba does not find it."""
-    from numba.core import types
-    from numba.core.errors import NumbaError
-
-    name = kernel_name("type_of", inner.py_func.__name__)
-    text = probe_source(name, [f"synk_{position}" for position in range(len(kinds))])
-    probe = simt.jit(define_kernel(text, name, "expectation", inner.device_function, {}), cache=False)
-    try:
-        found = probe.type_of("synk_value", *kinds)
-    except (NumbaError, KernelError, NotImplementedError):
-        return None
-    return None if found is types.unknown else found
-
-
 def _fits_size(kind: Any, size: int | None) -> bool:
-    from numba.core import types
-
     if size is None:
         return _is_real(kind)
     return isinstance(kind, types.BaseTuple) and len(kind) == size and all(_is_real(one) for one in kind)
 
 
 def _is_real(kind: Any) -> bool:
-    from numba.core import types
-
     return isinstance(kind, types.Integer | types.Float | types.Boolean)
 
 
 def _way_out(kind: Any) -> str:
-    from numba.core import types
-
     if isinstance(kind, types.Optional):
         return "On some path it returns None, or nothing; return numbers on every path"
     parts = [*kind] if isinstance(kind, types.BaseTuple) else [kind]

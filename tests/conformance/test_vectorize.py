@@ -10,6 +10,7 @@ from numba import cuda, njit
 from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
+from synknumba._rowwise import base
 from synknumba._rowwise import map as map_module
 from synknumba._rowwise import reduce as reduce_module
 from tests.quick import whole
@@ -371,12 +372,12 @@ def test_repeated_calls_with_other_kinds_of_arguments(world):
 
 
 def test_more_shapes_than_are_kept(world, monkeypatch):
-    monkeypatch.setattr(map_module, "_KEPT", 2)
+    monkeypatch.setattr(base, "MAX_KERNELS", 2)
     function = synk.vectorize(positive.py_func)
     for d in (5, 6, 7, 8, 5, 6):
         x = np.ones((2, d))
         assert_array_equal(function(x), x > 0)
-    assert len(function._functions) == 2
+    assert len(function._kernels) == 2
 
 
 def test_inputs_broadcast_to_out(world):
