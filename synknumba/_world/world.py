@@ -11,8 +11,8 @@
         └── waitpid          └── parent-death signal, parent's process id
 
 The coordinator writes values, command and doorbell to the control block, and commands to the sockets. A rank writes results and
-its arrival to the control block, and news to its socket. A round is: the coordinator rings, all ranks work, all arrive. Only one
-round is under way at a time.
+its arrival to the control block, and news to its socket. A round is: the coordinator rings, all ranks work, all arrive. Only
+one round is under way at a time.
 
 The death of a rank ends the world. The other ranks are killed, since they may wait for the dead one inside a kernel or a
 collective, which nothing can interrupt; the processes are reaped, and the call raises `RankDied`. Of the user's objects only
@@ -367,8 +367,8 @@ class World:
     def close(self) -> None:
         """Ends the ranks and frees their resources. Idempotent; also called when the script ends.
 
-        `Data` keep their contents; values of `Variable`s are lost. In a thread other than the main thread, `close` waits up to 2 s
-        for a call in progress. A call still in progress after that is aborted: its thread raises `WorldError`.
+        `Data` keep their contents; values of `Variable`s are lost. A call in progress is aborted and raises `WorldError` in its
+        thread; outside the main thread, `close` first waits up to 2 s for the call to end.
         """
         if self._closed or self.is_inherited:
             return
