@@ -49,8 +49,8 @@ class Patience:
 
 # Ranks spin longer than a script takes between two calls of a loop: 20 ms if every process has a core (ROOMY), since waking a
 # core takes 0.3 ms on some machines, else about 1 ms (CROWDED). When crowded, a coordinator that spins while ranks work would
-# take part of a rank's core, so it sleeps after 100 µs; with room, after about 10 ms. Even with room, a rank may be woken on the
-# coordinator's core, so no process keeps a core for longer than 100 µs.
+# take part of a rank's core, so it sleeps after 100 µs; with room, after about 10 ms. Even with room, a rank may be woken on
+# the coordinator's core, so no process keeps a core for longer than 100 µs.
 CROWDED = Patience(pauses=0, rank=2000, coordinator=200)
 ROOMY = Patience(pauses=2000, rank=40_000, coordinator=20_000)
 
