@@ -270,7 +270,7 @@ def _from_slice(batch: slice, n: int) -> Range:
 
 
 def _from_range(batch: range, n: int) -> Rows:
-    """Returns the rows of a Python range, whose items are indices; as `Listed` only if it runs from negative to other items, or back."""
+    """Returns the rows of a Python range, whose items are indices; `Listed` only if it crosses zero."""
     if not batch:
         _refuse_empty(repr(batch))
     exists = range(-n, n)

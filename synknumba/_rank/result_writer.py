@@ -1,4 +1,4 @@
-"""Packing of the results of Python functions, on a rank. For the layout and the coordinator's reader, see `_wire/results.py`."""
+"""Packs results of Python functions on a rank; for the layout and the coordinator's reader, see `_wire/results.py`."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -85,8 +85,8 @@ class ResultWriter:
             self._device.attach(self._segment, whole=True)
         elif self._segment.size < nbytes:
             self._device.detach(self._segment)
-            # By at least half: if results grew a little at each call, each would need a new mapping and a descriptor passed to
-            # the coordinator.
+            # By at least half: each mapping in the coordinator keeps a descriptor, and results that grow a little at each call
+            # would exhaust them.
             self._segment.grow(max(nbytes, self._segment.size * 3 // 2))
             self._device.attach(self._segment, whole=True)
         return self._segment.array(np.uint8, (nbytes,)), (self._segment.id, self._segment.size)

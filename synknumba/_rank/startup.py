@@ -1,4 +1,4 @@
-"""Turns a forked child of the script into a rank, before its device is opened: signals, descriptors, streams, threads, seeds."""
+"""Turns a forked child of the script into a rank, up to the opening of its device: signals, descriptors, threads, seeds."""
 
 import ctypes
 import fcntl
@@ -80,8 +80,8 @@ def _die_with_the_coordinator(config: RankConfig) -> None:
     # thread, which lives as long as its process.
     if config.from_main_thread:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # Only the coordinator has the lifeline's other end. It closes when the coordinator ends or calls exec. The kernel then sends
-    # SIGIO, whose default action is to end the process.
+    # Only the coordinator has the lifeline's other end. It closes when the coordinator ends or calls exec. The kernel then
+    # sends SIGIO, whose default action is to end the process.
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(config.lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(config.lifeline, fcntl.F_SETFL, os.O_ASYNC)
