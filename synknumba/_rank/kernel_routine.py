@@ -212,9 +212,9 @@ class OutputSteps(ABC):
 class Accumulator(OutputSteps):
     """An output whose slices are combined into the rank's part, or gathered.
 
-    With one slice, the kernel writes the rank's part directly if the dtypes agree. Otherwise each slice writes to scratch memory
-    that starts at the op's identity, and is then folded into the part. If an output with the op None is not filled, slices write
-    different elements, all directly to the part.
+    With one slice, the kernel writes the rank's part directly if the dtypes agree. Otherwise each slice writes to scratch
+    memory that starts at the op's identity, and is then folded into the part. If an output with the op None is not filled,
+    slices write different elements, all directly to the part.
     """
 
     def __init__(self, routine: KernelRoutine, name: str, param: Result, slices: Sequence[SliceRows | None]) -> None:
