@@ -104,7 +104,7 @@ def timed_calls(points: Any) -> list[tuple[Any, Any]]:
 
 
 def timed_serve(points: Any) -> Any:
-    """`_spin.serve` with the time at its points."""
+    """`doorbell.serve`, recording the time at each of its points."""
     start = points.ctypes.data
 
     @numba.njit

@@ -1,4 +1,4 @@
-"""The transports by name: what carries a collective. Drivers are imported when asked for, and with them the GPU libraries.
+"""Transports of collectives, by name. Drivers, and the GPU libraries they need, are imported on first use.
 
 rank 0       DRIVERS[name].problem() ──> make_unique_id() ──┐
 every rank   DRIVERS[name].problem() ───────────────────────┴──> open(rank, world_size, unique_id, stream) ──> Communicator
@@ -17,34 +17,34 @@ from synknumba._types import CollectiveOp, Transport
 
 
 def host_communicator(part: int, parts: int) -> Communicator:
-    """The host transport, for memory that every participant has mapped.
+    """Returns a communicator of the host transport, for memory that every participant has mapped.
 
     Args:
-        part: which participant this is: a rank, or the coordinator alone as 0 of 1.
-        parts: how many there are.
+        part: index of this participant: a rank, or 0 for the coordinator alone.
+        parts: number of participants.
     """
-    from synknumba._comm.host import HostCommunicator  # compiled functions, when asked for
+    from synknumba._comm.host import HostCommunicator  # on first use: it loads compiled functions
 
     return HostCommunicator(part, parts)
 
 
 def prepare(op: CollectiveOp | None, dtype: DTypeLike) -> None:
-    """Compiles what the host transport needs for an op on a dtype, so that the ranks find it in Numba's cache.
+    """Compiles the functions of the host transport for an op and a dtype, so that ranks load them from Numba's cache.
 
-    It takes a third of a second for each op and dtype, and some milliseconds once it is in the cache.
+    This takes a third of a second for each op and dtype, and some milliseconds once they are in the cache.
 
     Args:
-        op: None for the collectives that only move elements.
-        dtype: of the arrays.
+        op: op of a reduction; None for collectives that only move elements.
+        dtype: dtype of the arrays.
     """
-    from synknumba._comm.host import prepare as prepare_host  # compiled functions, when asked for
+    from synknumba._comm.host import prepare as prepare_host  # on first use: it loads compiled functions
 
     prepare_host(op, dtype)
 
 
 def _nccl_problem() -> str | None:
     try:
-        from synknumba._comm.nccl import available  # drivers are imported when asked for
+        from synknumba._comm.nccl import available  # drivers are imported on first use
     except ImportError as error:
         return f"CuPy has no NCCL ({error})"
     return available()
@@ -64,15 +64,14 @@ def _nccl_communicator(rank: int, world_size: int, unique_id: bytes, stream: Any
 
 @dataclass(frozen=True, slots=True)
 class TransportDriver:
-    """How ranks open a transport.
+    """Functions that open a transport on a rank.
 
     Attributes:
-        open: opens a rank's end, given the rank, the world size, the unique id and the device's stream; may wait for other
-            ranks.
-        in_shared_memory: whether collectives are about memory that all ranks have mapped, so that each rank opens its end by
-            itself. Otherwise they are about memory of the ranks' own, and all ranks open their ends together.
-        problem: says in one line why the transport cannot be used on this rank; None if it can.
-        make_unique_id: makes the id that one rank sends to all for the ends of one communicator.
+        open: opens a rank's end, given (rank, world size, unique id, the device's stream). May wait for other ranks.
+        in_shared_memory: whether collectives work on memory that all ranks have mapped; each rank then opens its end by itself.
+            Otherwise they work on private memory of the ranks, and opening is collective.
+        problem: returns in one line why the transport cannot be used on this rank; None if it can.
+        make_unique_id: creates the id of a new communicator. One rank calls it; all ranks pass the result to `open`.
     """
 
     open: Callable[[int, int, bytes, Any], Communicator]

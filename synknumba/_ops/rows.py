@@ -1,8 +1,8 @@
-"""Which rows whose: what a `batch` selects, and how rows are cut into shards and slices.
+"""Selection of rows by a `batch`, and their partition into shards and slices (pure).
 
-There is one rule for cutting, used for shards and for the slices inside a shard, in calls and in `scatter` alike: of n rows in
-W parts, part r is the rows from r·n // W up to (r+1)·n // W. Only a `Partition` knows it. A world has one into its ranks, which
-its programs carry; shards and slices are cut by partitions of their own.
+One rule cuts rows into shards, and shards into slices, in calls and in `scatter`: of n rows in W parts, part r is the rows from
+r·n // W up to (r+1)·n // W. Only `Partition` implements it. A world has a partition of rows into ranks, which its programs
+carry; shards and slices have partitions of their own.
 """
 
 import operator
@@ -22,14 +22,14 @@ _ACCEPTED = "a batch is an int (that many first rows), a slice, a 1-D list or ar
 @final
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The rows start, start + step, …: count of them, each a row that exists."""
+    """The `count` rows start, start + step, …; all of them exist."""
 
     start: int
     step: int
     count: int
 
     def between(self, low: int, high: int) -> "Range":
-        """Those from one position to another.
+        """Returns the rows at positions low … high − 1.
 
         >>> Range(10, -2, 5).between(1, 3)
         Range(start=8, step=-2, count=2)
@@ -37,7 +37,7 @@ class Range:
         return Range(self.start + low * self.step, self.step, high - low)
 
     def as_slice(self) -> slice:
-        """The slice that selects these rows from an array.
+        """Returns the slice that selects these rows from an array.
 
         >>> Range(4, -2, 3).as_slice()
         slice(4, None, -2)
@@ -45,31 +45,31 @@ class Range:
         if self.count == 0:
             return slice(0, 0)
         stop = self.start + self.count * self.step
-        return slice(self.start, stop if stop >= 0 else None, self.step)  # a stop of -1 would mean the last row
+        return slice(self.start, stop if stop >= 0 else None, self.step)  # a stop of −1 would mean the last row
 
     def indices(self) -> NDArray[np.int64]:
-        """The row numbers: int64, shape (count,)."""
+        """Returns the row numbers: int64, shape (count,)."""
         return self.start + self.step * np.arange(self.count, dtype=np.int64)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Listed:
-    """Rows in any order, possibly several times.
+    """Rows in any order, possibly repeated.
 
     Attributes:
-        indices: int64, shape (count,), C-contiguous, each a row that exists (none negative).
+        indices: row numbers: int64, shape (count,), C-contiguous; all rows exist, none is negative.
     """
 
     indices: NDArray[np.int64]
 
     @property
     def count(self) -> int:
-        """How many rows, repeated ones counted each time."""
+        """Number of rows, including repetitions."""
         return len(self.indices)
 
     def between(self, low: int, high: int) -> "Listed":
-        """Those from one position to another: a view of the indices."""
+        """Returns the rows at positions low … high − 1; their indices are a view."""
         return Listed(self.indices[low:high])
 
 
@@ -79,19 +79,19 @@ Rows: TypeAlias = Range | Listed
 @final
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Any number of rows in consecutive parts, which together are all rows in order; parts may be empty.
+    """Rule that cuts any number of rows into consecutive parts, which may be empty.
 
     Of n rows, part r of W is the rows from m[r]·n // m[W] up to m[r+1]·n // m[W], where m are the marks.
 
     Attributes:
-        marks: integers that increase from 0, one more than there are parts; 0, 1, …, W for even parts.
+        marks: W + 1 integers that increase from 0; 0, 1, …, W for even parts.
     """
 
     marks: tuple[int, ...]
 
     @classmethod
     def even(cls, parts: int) -> "Partition":
-        """Parts whose sizes differ by at most one row."""
+        """Returns the partition into parts whose sizes differ by at most one row."""
         return cls(tuple(range(parts + 1)))
 
     @property
@@ -100,7 +100,7 @@ class Partition:
         return len(self.marks) - 1
 
     def part(self, n: int, index: int) -> tuple[int, int]:
-        """Start and stop of one part of n rows.
+        """Returns start and stop of one part of n rows.
 
         >>> thirds = Partition.even(3)
         >>> thirds.part(5, 0), thirds.part(5, 1), thirds.part(5, 2)
@@ -110,7 +110,7 @@ class Partition:
         return marks[index] * n // marks[-1], marks[index + 1] * n // marks[-1]
 
     def edges(self, n: int) -> tuple[int, ...]:
-        """Where each part of n rows starts, and where the last one stops.
+        """Returns the start of each part of n rows, and the stop of the last part.
 
         >>> Partition.even(4).edges(10)
         (0, 2, 5, 7, 10)
@@ -119,7 +119,7 @@ class Partition:
         return tuple([mark * n // total for mark in self.marks])  # a list takes half the time of a generator
 
     def counts(self, n: int) -> tuple[int, ...]:
-        """Rows of each part of n rows.
+        """Returns the number of rows in each part of n rows.
 
         >>> Partition.even(4).counts(10)
         (2, 3, 2, 3)
@@ -129,7 +129,7 @@ class Partition:
         return tuple(map(operator.sub, edges[1:], edges))
 
     def of(self, rows: Rows, index: int) -> Rows:
-        """One part of some rows; of a list a view of the indices.
+        """Returns one part of a selection; for `Listed`, a view of its indices.
 
         >>> Partition.even(2).of(Range(10, -2, 5), 1)
         Range(start=6, step=-2, count=3)
@@ -137,9 +137,10 @@ class Partition:
         return rows.between(*self.part(rows.count, index))
 
     def shard_edges(self, n: int, shards: int | None, index: int) -> tuple[int, ...]:
-        """Where the shards of one part start, and where the last one stops, of n rows in `shards` even shards.
+        """Returns the start of each shard in one part of the shards, and the stop of the last shard.
 
-        The shards themselves are divided by this partition; None for one shard a part.
+        The n rows are cut into `shards` even shards, and this partition cuts the shards into parts. With None, each part is one
+        shard.
 
         >>> Partition.even(2).shard_edges(10, 4, 1), Partition.even(2).shard_edges(10, None, 1)
         ((5, 7, 10), (5, 10))
@@ -151,15 +152,15 @@ class Partition:
 
 
 def select(batch: Batch, n: int) -> Rows:
-    """The rows that a batch selects from n, in its order, as NumPy's indexing would (but an int k is the first k rows).
+    """Returns the rows that a batch selects from n, in its order, like NumPy indexing (but an int k selects the first k rows).
 
     Args:
-        batch: None for all rows, k for the first k, a slice, a 1-D list or array of integers (negative ones count from the
-            end), or a boolean mask of length n. An int64 array without negative indices is not copied.
-        n: rows there are.
+        batch: None for all rows; k for the first k; a slice; a 1-D list or array of integers, where negative ones count from
+            the end; or a boolean mask of length n. An int64 array without negative indices is not copied.
+        n: number of rows.
 
     Raises:
-        BatchError: no rows are selected, or one that does not exist, or the batch is nothing of the above.
+        BatchError: the batch selects no rows or a row that does not exist, or is of another type.
 
     >>> select(slice(None, None, -3), 8)
     Range(start=7, step=-3, count=3)
@@ -183,15 +184,15 @@ def select(batch: Batch, n: int) -> Rows:
 
 
 def minibatch_rows(rows: Rows, length: int, name: str) -> Range:
-    """The rows of a minibatch input, which is indexed by position in the batch: row i goes with the i-th row selected.
+    """Returns the rows of a minibatch input, which is indexed by position: its row i belongs to the i-th selected row.
 
     Args:
-        rows: what the batch selects from the data.
-        length: rows that the minibatch input has.
-        name: of the argument.
+        rows: rows of the data that the batch selects.
+        length: number of rows of the minibatch input.
+        name: name of the argument.
 
     Raises:
-        PartitionError: the input is too short.
+        PartitionError: the input has fewer rows than the batch selects.
     """
     if length < rows.count:
         raise PartitionError(
@@ -202,19 +203,19 @@ def minibatch_rows(rows: Rows, length: int, name: str) -> Range:
 
 
 def common_length(lengths: Mapping[str, int], written: Collection[str] = ()) -> int:
-    """The number of rows that all sharded arguments have.
+    """Returns the number of rows that all sharded arguments have.
 
     Args:
-        lengths: rows of each sharded argument, by name; at least one.
-        written: those whose rows are written back, so that they must be sharded.
+        lengths: number of rows of each sharded argument, by name; not empty.
+        written: names of arguments whose rows are written back, which cannot be broadcast instead.
 
     Raises:
-        PartitionError: they disagree.
+        PartitionError: the arguments differ in their number of rows.
     """
     first, length = next(iter(lengths.items()))
     for name, other in lengths.items():
         if other != length:
-            whole = name.partition("[")[0]  # of an array inside a nested argument
+            whole = name.partition("[")[0]  # for an array inside a nested argument
             message = f"{name} has {other} rows but {first} has {length}; sharded arguments must agree along axis 0."
             if name not in written:
                 message += f' Pass {whole} in broadcast=("{whole}",) if every rank needs all of it.'
@@ -242,7 +243,7 @@ def _as_array(batch: object) -> Array:
 
 
 def _first(array: Array, batch: object, n: int) -> Range:
-    """The first k rows."""
+    """Returns the first k rows."""
     if array.dtype == np.bool_:
         _refuse(f"batch is {batch!r}; {_ACCEPTED}. Leave batch out, or pass None, for all rows.")
     try:
@@ -269,7 +270,7 @@ def _from_slice(batch: slice, n: int) -> Range:
 
 
 def _from_range(batch: range, n: int) -> Rows:
-    """A range is a list of indices, but needs no memory unless it passes from negative to positive ones."""
+    """Returns the rows of a Python range, whose items are indices; `Listed` only if it crosses zero."""
     if not batch:
         _refuse_empty(repr(batch))
     exists = range(-n, n)
@@ -307,7 +308,7 @@ def _from_list(array: Array, batch: object, n: int) -> Listed:
 
 
 def _refuse_huge(batch: object, n: int) -> None:
-    """Python integers beyond 64 bits do not make an integer array, but the index is what is wrong with them."""
+    """Raises the error for an index out of range if Python integers beyond 64 bits have made an array of another dtype."""
     if isinstance(batch, (list, tuple)) and all(isinstance(index, int) for index in batch):
         for position, index in enumerate(batch):
             if not -n <= index < n:

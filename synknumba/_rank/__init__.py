@@ -1,1 +1,1 @@
-"""A rank from the inside: its start, its loop, and a routine for each kind of program."""
+"""Code of a rank: its start, its loop, and a routine for each kind of program."""

@@ -1,4 +1,4 @@
-"""How a rank carries out collectives and transfers: its arrays found once, steps made once, run at every call."""
+"""Routines for collectives and transfers: arrays are looked up and steps created once, then run at every call."""
 
 from abc import abstractmethod
 from typing import Any, final
@@ -14,7 +14,7 @@ from synknumba._wire.relaunch import Again
 
 
 class Steps(Repeated):
-    """What ranks repeat without values: steps that are made at the first run, and anew when memory was mapped anew."""
+    """A routine without values: its steps are created at the first run, and again after memory has moved."""
 
     function = None
 
@@ -27,10 +27,10 @@ class Steps(Repeated):
 
     @abstractmethod
     def make(self) -> list[Step]:
-        """The steps, without the wait at their end."""
+        """Creates the steps, without the wait for their end."""
 
     def __call__(self) -> None:
-        """One run."""
+        """Runs the steps, and waits for their end."""
         if self._run is None:
             self._run = Repetition(self.place.device, self.make())
         self._run()
@@ -64,17 +64,17 @@ class CollectiveRoutine(Steps):
         return Exchange(dtype, self._lines(dtype, source), self._lines(dtype, target), source.counts, target.counts)
 
     def _lines(self, dtype: Any, end: End) -> tuple[Any, ...]:
-        """The arrays of all ranks where this one can reach them, else its own alone."""
+        """Returns the 1-D arrays of all ranks; None in place of those that this rank cannot reach."""
         if end.hosts:
             return tuple(self.place.host(host) for host in end.hosts)
         own = self.place.holdings[end.variable].line(end.leaf)
-        assert own.dtype == np.dtype(dtype)  # the coordinator sees to it
+        assert own.dtype == np.dtype(dtype)  # ensured by the coordinator
         return tuple(own if rank == self.place.rank else None for rank in range(self.place.world_size))
 
 
 @final
 class TransferRoutine(Steps):
-    """Copies between a variable and the host, on one rank."""
+    """Copies between a variable and host memory, on one rank."""
 
     def __init__(self, told: Transfer, place: Place) -> None:
         super().__init__(told, place)
@@ -93,4 +93,4 @@ class TransferRoutine(Steps):
 
 
 def _nothing() -> None:
-    """What a rank does that has no part in a transfer."""
+    """Step of a rank that copies nothing in a transfer."""

@@ -1,7 +1,9 @@
-"""How a rank combines its part of the elements of large results: steps made once for each place that they are written to.
+"""Routine that combines large results: each rank combines its share of the elements, over all ranks' parts.
 
 cores    parts[0][own], parts[1][own], … ──op──> place[own]
 GPUs     result ──(mean: · rows)──> reduce_scatter, in place ──(mean: / all rows)──> result[own] ──copy──> place[own]
+
+Steps are created once for each place that results are written to (`_host/lease.py`).
 """
 
 import struct
@@ -23,7 +25,7 @@ from synknumba._types import Array
 from synknumba._wire.program import Combination, Combined
 from synknumba._wire.relaunch import Again
 
-RUNS_KEPT = 64 * MOST_PLACES  # places, and for means the rows of all ranks
+RUNS_KEPT = 64 * MOST_PLACES  # one run for each combination of places and, for means, of the ranks' row counts
 
 
 @final
@@ -31,14 +33,14 @@ class CombinationRoutine(Repeated):
     """A combination on one rank.
 
     Args:
-        told: what is combined.
-        place: of the rank.
-        source: the kernel whose results these are.
-        communicator: between the devices; None where the parts are in shared memory.
+        told: description of the combination.
+        place: state of the rank.
+        source: routine of the kernel that computes the results.
+        communicator: communicator between the devices; None if the parts are in shared memory.
     """
 
     def __init__(self, told: Combination, place: Place, source: KernelRoutine, communicator: Communicator | None) -> None:
-        self.segments = source.segments  # it goes with the kernel's program
+        self.segments = source.segments  # so that it is dropped together with the kernel's program
         self.variables = source.variables
         self.function = source.function
         self.written: set[int] = set()
@@ -46,7 +48,7 @@ class CombinationRoutine(Repeated):
         self._place = place
         self._source = source
         self._communicator = communicator
-        self._partition = Partition.even(place.world_size)  # of the elements: as much work for each, whatever rows it had
+        self._partition = Partition.even(place.world_size)  # of the elements: equal work for each rank, independent of its rows
         self._layout = struct.Struct(f"<{len(told.results) + (place.world_size if told.weighted else 0)}q")
         self._runs: dict[bytes, Repetition] = {}
         self._last: tuple[bytes, Repetition] | None = None
@@ -58,7 +60,7 @@ class CombinationRoutine(Repeated):
             while len(self._runs) >= RUNS_KEPT:
                 self._runs.pop(next(iter(self._runs))).close()
             values = self._layout.unpack(packed)
-            run = self._make(values)  # may forget the others, where memory is locked anew
+            run = self._make(values)  # may call `forget_buffers`, if memory must be page-locked anew
             self._runs[packed] = run
             self.written.update(values[: len(self._told.results)])
         self._last = (packed, run)
@@ -86,14 +88,14 @@ class CombinationRoutine(Repeated):
         return Repetition(self._place.device, make(parts, weights))
 
     def _part(self, result: Combined, segment: int) -> Array:
-        """This rank's elements of the result, where the coordinator reads them."""
+        """Returns this rank's elements of the result, in the segment that the coordinator reads."""
         start, stop = self._partition.part(result.count, self._place.rank)
         return self._place.segments[segment].array(result.dtype, (result.count,))[start:stop]
 
     def _on_cores(self, targets: Sequence[Array], weights: Array) -> list[Step]:
         steps: list[Step] = []
         for result, target in zip(self._told.results, targets, strict=True):
-            assert result.parts is not None  # they are in shared memory
+            assert result.parts is not None  # without a communicator, parts are in shared memory
             start, stop = self._partition.part(result.count, self._place.rank)
             parts = self._place.host(result.parts).reshape(self._place.world_size, result.count)[:, start:stop]
             steps.append(partial(reduction.combine_into, result.op, parts, weights, target))
@@ -101,7 +103,7 @@ class CombinationRoutine(Repeated):
 
     def _on_devices(self, targets: Sequence[Array], weights: Array) -> list[Step]:
         device, communicator = self._place.device, self._communicator
-        assert communicator is not None  # else they are in shared memory
+        assert communicator is not None  # the parts are on the devices
         before: list[Step] = []
         reductions: list[Step] = []
         after: list[Step] = []
@@ -119,7 +121,7 @@ class CombinationRoutine(Repeated):
         return [*before, *(device.on_stream(step) if communicator.on_stream else step for step in reductions), *after]
 
     def _exchange(self, result: Combined, line: Any) -> tuple[Exchange, Any]:
-        """The result of each rank, which gets its part of all where it has it."""
+        """Returns the exchange that reduces the result in place, and this rank's share of `line`."""
         world_size, rank = self._place.world_size, self._place.rank
         own = line[slice(*self._partition.part(result.count, rank))]
         sources = tuple(line if one == rank else None for one in range(world_size))
@@ -128,17 +130,17 @@ class CombinationRoutine(Repeated):
         return Exchange(line.dtype, sources, targets, (result.count,) * world_size, counts), own
 
     def _weighted(self, result: Combined, line: Any, weights: Array, steps: list[Step]) -> Any:
-        """This rank's mean, times its rows, in at least double precision."""
+        """Adds steps that multiply this rank's mean by its rows; returns the product, in double precision or wider."""
         device = self._place.device
         wide = self._source.workspace.scratch((result.name, "wide"), np.result_type(result.dtype, np.float64), line.shape)
         steps.append(device.fill(wide, wide.dtype.type(0)))
         weight = int(_shares(weights)[self._place.rank])
-        if weight:  # what a rank without rows has is of no account, were it NaN
+        if weight:  # a rank without rows contributes 0, even if its mean is NaN
             steps.append(device.accumulate("mean", wide, line, weight))
         return wide
 
     def _divided(self, result: Combined, own: Any, weights: Array, steps: list[Step]) -> Any:
-        """The mean from the sum, in the result's dtype."""
+        """Adds steps that compute the mean from the weighted sum; returns it in the result's dtype."""
         device = self._place.device
         total = int(_shares(weights).sum())
         if total > 1:
@@ -151,7 +153,7 @@ class CombinationRoutine(Repeated):
 
 
 def _shares(weights: Array) -> Array:
-    """The weights; where one rank has all rows 1, since w·v / w may differ from v in the last bit."""
+    """Returns the weights; 1 if a single rank has all rows, since w·v / w may differ from v in the last bit."""
     return weights if np.count_nonzero(weights) > 1 else np.minimum(weights, 1)
 
 

@@ -1,4 +1,4 @@
-"""How a rank runs a Python function: called once a slice, what it returns merged over slices and packed for the coordinator."""
+"""Routine for Python functions: calls the function per slice, merges the results, and packs them for the coordinator."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,17 +22,17 @@ from synknumba._wire.program import Program, Tree
 
 @final
 class FunctionRoutine(Routine):
-    """A Python function of device arrays: called once a slice, results in what it returns."""
+    """A Python function of device arrays, called once per slice; its results are its return values."""
 
     def __init__(self, program: Program, place: Place, function: Callable[..., Any]) -> None:
         super().__init__(program, place)
         self._function = function
         self._writer = ResultWriter(place.control.results[place.rank], RESULT_BYTES, place.device)
         self._queues_work = place.device.traits.queues_work
-        self._steps: list[Step] = []  # up to the last slice
-        self._after: list[Step] = []  # of updates
+        self._steps: list[Step] = []  # through the last slice
+        self._after: list[Step] = []  # assignments of updated variables
         self._results: list[tuple[Any, SliceRows | None]] = []
-        self._alone: Callable[[], Any] | None = None  # the one call, where it needs nothing around it
+        self._alone: Callable[[], Any] | None = None  # the only call, if it needs no steps around it: fast path
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         slices = self.slices(values)
@@ -56,7 +56,7 @@ class FunctionRoutine(Routine):
         self._results.append((result if alone else self._keep(result), rows))
 
     def _call_with(self, arguments: dict[str, Any]) -> Callable[[], Any]:
-        """A call of the function; dicts and lists are new each time, since the function may put something else into them."""
+        """Returns a callable that calls the function, with new dicts and lists each time: the function may modify them."""
         trees = [name for name, param in self.program.parameters if isinstance(param, Tree)]
         if not trees:
             return partial(self._function, **arguments)
@@ -71,11 +71,11 @@ class FunctionRoutine(Routine):
     def run(self) -> News | None:
         if self._alone is not None:
             return self._writer.write(self._alone())
-        self._results.clear()  # of a call that failed
+        self._results.clear()  # left over from a failed call
         with self.place.device.scope():
             for step in self._steps:
                 step()
-            news = self._answer(self._results)  # before variables change that a result may be a view of
+            news = self._answer(self._results)  # before the updates: a result may be a view of a variable
             self._results.clear()
             for step in self._after:
                 step()
@@ -100,7 +100,7 @@ class FunctionRoutine(Routine):
         return self._writer.write(self._merge(results))
 
     def _by_shard(self, results: list[tuple[Any, SliceRows | None]]) -> Iterator[Any]:
-        """One result for each shard that has rows, in order."""
+        """Yields one result for each shard that has rows, in order."""
         for _, ours in groupby(results, lambda one: None if one[1] is None else one[1].shard):
             group = list(ours)
             yield group[0][0] if len(group) == 1 else self._merge(group)
@@ -112,21 +112,21 @@ class FunctionRoutine(Routine):
         return result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
 
     def _keep(self, result: Any) -> Any:
-        """A copy on the host: the next slice uses the memory of the arguments again, and a result may be a view of it."""
+        """Copies a result to the host: the next slice reuses the arguments' memory, and a result may be a view of it."""
         leaves, structure = flatten(result)
         return unflatten(structure, [np.array(self.place.device.to_host(leaf)) for leaf in leaves])
 
     def _merge(self, results: list[tuple[Any, SliceRows | None]]) -> Any:
-        """The results of several slices as one."""
+        """Merges the results of several slices."""
         flat = [flatten(result) for result, _ in results]
         structure = flat[0][1]
         if any(other != structure for _, other in flat):
             raise PartitionError(f"{self._function.__name__} returned results of different structure for different slices")
         ops = spread(self.program.ops, structure)
         if ops is None:
-            return results[0][0]  # the coordinator sees that the ops do not fit, and says so
+            return results[0][0]  # the coordinator raises the error for ops that do not fit
         weights = [1 if rows is None else rows.count for _, rows in results]
-        if not any(weights):  # rows of its own alone: what this rank returns has no weight among the ranks
+        if not any(weights):  # rows of variables only: slices count equally; this rank has weight 0
             weights = [1] * len(results)
         to_host = self.place.device.to_host
         merged = [_merge_leaf(op, [to_host(leaves[i]) for leaves, _ in flat], weights) for i, op in enumerate(ops)]
@@ -134,14 +134,14 @@ class FunctionRoutine(Routine):
 
 
 def _fresh(tree: Any) -> Any:
-    """The same leaves in dicts, lists and tuples of their own."""
+    """Returns a tree of the same leaves with new dicts, lists and tuples."""
     leaves, structure = flatten(tree)
     return unflatten(structure, leaves)
 
 
 def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
     if op == "gather":
-        # The coordinator refuses to gather numbers, which have no rows.
+        # The coordinator raises the error for 0-d results, which cannot be gathered.
         return parts[0] if parts[0].ndim == 0 else np.concatenate(parts, axis=0)
     shapes = [part.shape for part in parts]
     if len(set(shapes)) > 1:

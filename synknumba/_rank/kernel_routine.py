@@ -1,6 +1,9 @@
-"""How a rank runs a kernel: buffers, launches, and outputs that are put together over slices.
+"""Routine for kernels: buffers, launches, and outputs combined over slices.
 
-loads → fill outputs with the identity → launch → stores → fold into the rank's part           once a slice
+    loads → fill outputs with the identity → launch → stores → fold into the rank's part           once per slice
+
+`KernelRoutine` keeps the steps of each selection of rows. A subclass of `OutputSteps` for each kind of output creates the steps
+around the launches.
 """
 
 from abc import ABC, abstractmethod
@@ -22,16 +25,16 @@ from synknumba._types import Array, Shape
 from synknumba._wire.program import Dynamic, Program, Result
 from synknumba._wire.relaunch import Again, ScalarPacking
 
-BINDINGS_KEPT = 512  # selections of rows whose steps are kept: an epoch of minibatches, for most
+BINDINGS_KEPT = 512  # row selections whose steps are kept; enough for an epoch of minibatches in most scripts
 
 
 @dataclass(slots=True)
 class Binding:
-    """What one selection of rows takes, with the launches' arguments as they are for one set of scalars.
+    """The steps for one selection of rows.
 
     Attributes:
-        scalars: of the call, as they were packed.
-        launches: the arguments of each launch.
+        scalars: bytes of the scalars that the launches' arguments contain now; empty if unknown.
+        launches: arguments of each launch, updated in place.
         run: all steps.
     """
 
@@ -42,7 +45,7 @@ class Binding:
 
 @final
 class KernelRoutine(Routine):
-    """A Numba CUDA kernel: launched once a slice, results in output parameters."""
+    """A Numba CUDA kernel, launched once per slice; its results are output parameters."""
 
     def __init__(self, program: Program, place: Place, kernel: DeviceKernel, launch: LaunchConfig) -> None:
         super().__init__(program, place)
@@ -50,8 +53,8 @@ class KernelRoutine(Routine):
         self._kernel = kernel
         self._launch = launch
         self._now: Binding | None = None
-        self._known: set[Repetition] = set()  # by compiled code
-        self._has_loaded = False  # frozen rows, at this run
+        self._known: set[Repetition] = set()  # runs that compiled code may repeat
+        self._has_loaded = False  # whether this run has loaded frozen rows
         self._kept: dict[tuple[Any, ...], Binding] = {}
         self._dynamic = {
             position: param for position, (_, param) in enumerate(program.parameters) if isinstance(param, Dynamic)
@@ -65,7 +68,7 @@ class KernelRoutine(Routine):
         if binding is None:
             replaced = self.workspace.replaced
             binding = self._make_binding(values, scalars)
-            if self.workspace.replaced != replaced:  # the others would keep the memory that was replaced
+            if self.workspace.replaced != replaced:  # the other bindings refer to the replaced memory
                 self._let_go()
             while len(self._kept) >= BINDINGS_KEPT * (MOST_PLACES if self.program.lent else 1):
                 gone = self._kept.pop(next(iter(self._kept))).run
@@ -74,21 +77,22 @@ class KernelRoutine(Routine):
             self._kept[rows] = binding
             self.written.update(rows[len(rows) - self.program.lent :])
         elif binding.scalars != scalars:
-            binding.scalars = b""  # unknown until they have been changed
+            binding.scalars = b""  # unknown until the change below is complete
             self._change_scalars(binding, values)
             binding.run.renew(scalars)
             binding.scalars = scalars
         self._now = binding
 
     def run(self) -> None:
-        assert self._now is not None  # bound before
+        assert self._now is not None  # bound by `__call__`
         self._has_loaded = False
         self._now.run()
 
     @property
     def again(self) -> Again | None:
         now = self._now
-        # Who loads frozen rows will find others at the next run, as in an epoch of minibatches, or else be known then.
+        # After a run that loads frozen rows, the next one probably loads others, as in an epoch of minibatches. If it does not,
+        # it becomes known then.
         if now is None or not now.run.is_recorded or self._packed is None or self._has_loaded:
             return None
         self._known.add(now.run)
@@ -96,7 +100,7 @@ class KernelRoutine(Routine):
         return now.run.again(self.program.number, values, self._packed, changed)
 
     def _scalars_changed(self, binding: Binding) -> None:
-        """Compiled code has called it with other scalars."""
+        """Marks the scalars of a binding as unknown, after compiled code has rewritten them."""
         binding.scalars = b""
         self._packed = None
 
@@ -144,7 +148,7 @@ class KernelRoutine(Routine):
     def _arguments(
         self, values: tuple[Any, ...], rows: SliceRows | None, outputs: "Mapping[str, OutputSteps]", moves: Moves
     ) -> list[Any]:
-        """What a slice's launch gets; what goes on around it is added to the moves."""
+        """Returns the arguments of a slice's launch; adds the steps around the launch to the moves."""
         args = []
         for name, param in self.program.parameters:
             is_output = name in outputs
@@ -157,7 +161,7 @@ class KernelRoutine(Routine):
         return args
 
     def _placed(self, result: Result, values: tuple[Any, ...]) -> Result:
-        """The result, in the segment that this call has for it."""
+        """Returns the result with its segment in this call, if it is lent."""
         if result.lent is None or result.parts is None:
             return result
         return replace(result, parts=replace(result.parts, segment=values[result.lent - self.program.lent]))
@@ -171,7 +175,7 @@ class KernelRoutine(Routine):
         return ShardAccumulator(self, name, param, slices, own)
 
     def total(self, name: str, dtype: Any, shape: Shape) -> Any:
-        """What the slices of an output come to that stays on the device; whoever asks gets the same memory."""
+        """Returns the array of an output that stays on the device, combined over slices; always the same memory."""
         return self.workspace.scratch((name, "total"), dtype, shape)
 
     def _launch_step(self, args: list[Any], rows: SliceRows | None) -> Step:
@@ -179,38 +183,38 @@ class KernelRoutine(Routine):
         return self._kernel.bind(grid, block, self._launch.smem_bytes, args, tuple(self._dynamic))
 
     def held(self, number: int, leaf: int) -> Any:
-        """Kernels see a 0-d array as one of shape (1,), which they can index."""
+        """Returns the rank's array of a variable; a 0-d array with shape (1,), which a kernel can index."""
         array = super().held(number, leaf)
         return array if array.shape else array.reshape(1)
 
 
 class OutputSteps(ABC):
-    """One output of a kernel on one rank: what the launches write into, and what goes on around them."""
+    """One output of a kernel on one rank: the arrays that launches write to, and the steps around them."""
 
     @abstractmethod
     def before(self) -> list[Step]:
-        """Steps before the first slice."""
+        """Returns the steps before the first slice."""
 
     @abstractmethod
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
-        """What the kernel writes into for one slice; what prepares and stores it is added to the moves."""
+        """Returns the array that the kernel writes for one slice; adds the steps that prepare and store it to the moves."""
 
     @abstractmethod
     def fold(self, rows: SliceRows | None) -> list[Step]:
-        """Steps after a slice."""
+        """Returns the steps after a slice."""
 
     @abstractmethod
     def after(self) -> list[Step]:
-        """Steps after the last slice: a mean's weighted sum becomes the rank's mean, and the total is stored."""
+        """Returns the steps after the last slice: divide a mean's weighted sum by the rows, and store the total."""
 
 
 @final
 class Accumulator(OutputSteps):
-    """One output of a kernel on one rank: its buffer for each slice, and how slices are put together.
+    """An output whose slices are combined into the rank's part, or gathered.
 
-    Where there is one slice the kernel writes into what is stored as the rank's part. With several, each writes into scratch
-    memory that starts at the op's identity, and is folded into it. An output that is not filled has elements for each slice:
-    all write into the rank's part.
+    With one slice, the kernel writes the rank's part directly if the dtypes agree. Otherwise each slice writes to scratch
+    memory that starts at the op's identity, and is then folded into the part. If an output with the op None is not filled,
+    slices write different elements, all directly to the part.
     """
 
     def __init__(self, routine: KernelRoutine, name: str, param: Result, slices: Sequence[SliceRows | None]) -> None:
@@ -225,7 +229,7 @@ class Accumulator(OutputSteps):
         self._direct = len(slices) == 1 and final_dtype == np.dtype(param.dtype)
         self._shared = param.op is None and not param.filled
         self._total: Any = None
-        self._stores: list[Step] = []  # of the total
+        self._stores: list[Step] = []  # copies of the total to the host
         if param.stays and not self._direct:
             self._total = routine.total(name, final_dtype, param.shape)
         elif self._part is not None and param.op != "gather" and not self._direct:
@@ -235,7 +239,7 @@ class Accumulator(OutputSteps):
         self._scratch: Any = None
 
     def _find_part(self) -> Array | None:
-        """This rank's part of the result, or for "gather" the rows of all ranks."""
+        """Returns the host array of this rank's part, or for "gather" of the rows of all ranks; None if there is none."""
         param, place = self._param, self._routine.place
         if param.parts is None or param.stays:
             return None
@@ -260,7 +264,7 @@ class Accumulator(OutputSteps):
         dtype = np.dtype(self._param.dtype)
         shape, slot, target = self._param.shape or (1,), (self._name, moves.turn), None
         if op == "gather":
-            assert rows is not None  # the coordinator refuses to gather where there are no rows
+            assert rows is not None  # the coordinator refuses "gather" without rows
             shape = (rows.count, *self._param.shape)
             target = None if self._part is None else self._part[rows.start : rows.stop]
         elif self._direct:
@@ -295,23 +299,23 @@ class Accumulator(OutputSteps):
 
 @final
 class ShardAccumulator(OutputSteps):
-    """One output of a kernel, of shards that are kept apart: shard s of this rank's is line s of an array.
+    """An output whose shards are kept apart: line s of an array is shard s of this rank.
 
-    All lines start at the op's identity, which is what stays of a shard without rows. Where a shard is one slice, the kernel
-    writes into its line; several are folded into it.
+    All lines start at the op's identity, which remains for a shard without rows. If a shard is one slice, the kernel writes its
+    line directly; several slices are folded into it.
     """
 
     def __init__(
         self, routine: KernelRoutine, name: str, param: Result, slices: Sequence[SliceRows | None], own: tuple[int, int]
     ) -> None:
-        assert param.parts is not None  # it is wanted
+        assert param.parts is not None  # only requested outputs are kept apart
         self._routine = routine
         self._device = routine.place.device
         self._name = name
         self._param = param
         self._rows = [0] * (own[1] - own[0])
         for rows in slices:
-            assert rows is not None  # the coordinator refuses shards where there are no rows
+            assert rows is not None  # the coordinator refuses shards without rows
             self._rows[rows.shard] += rows.count
         self._host = routine.place.host(param.parts)[slice(*own)].reshape(own[1] - own[0], *(param.shape or (1,)))
         one_slice = routine.program.num_slices == 1 and np.dtype(param.parts.dtype) == np.dtype(param.dtype)
@@ -351,9 +355,9 @@ class ShardAccumulator(OutputSteps):
 
 @final
 class Locator(OutputSteps):
-    """One output of a kernel of which the best row is wanted: line s of two arrays, values and rows, for shard s of this rank.
+    """An output with op "argmin" or "argmax": line s of two arrays, values and rows, is the best of shard s of this rank.
 
-    The kernel writes a value, or several, for each row of a slice; the best is kept from slice to slice.
+    The kernel writes one or more values for each row of a slice; the best so far is kept from slice to slice.
     """
 
     def __init__(self, routine: KernelRoutine, name: str, param: Result, own: tuple[int, int]) -> None:
@@ -363,13 +367,13 @@ class Locator(OutputSteps):
         self._param = param
         self._scores: Any = None
         self._hosts: list[Array] = []
-        if param.parts is None or param.rows is None:  # it is not wanted
+        if param.parts is None or param.rows is None:  # the caller did not request it
             return
         columns = int(np.prod(param.shape, dtype=np.int64))
         self._hosts = [
             routine.place.host(one)[slice(*own)].reshape(own[1] - own[0], columns) for one in (param.parts, param.rows)
         ]
-        slots = (name, "values"), (name, "rows")  # not those of the scores, which are by turns
+        slots = (name, "values"), (name, "rows")  # differ from the slots of the scores: (name, turn)
         buffers = [routine.workspace.output(slot, host) for slot, host in zip(slots, self._hosts, strict=True)]
         self._best = [buffer.array for buffer in buffers]
         self._on_host = all(buffer.store is None for buffer in buffers)
@@ -384,7 +388,7 @@ class Locator(OutputSteps):
         ]
 
     def array(self, rows: SliceRows | None, moves: Moves) -> Any:
-        assert rows is not None  # the coordinator refuses to locate where there are no rows
+        assert rows is not None  # the coordinator refuses "argmin" and "argmax" without rows
         dtype, shape = np.dtype(self._param.dtype), (rows.count, *self._param.shape)
         self._scores = self._routine.workspace.scratch((self._name, moves.turn), dtype, shape)
         moves.before.append(self._device.fill(self._scores, reduction.identity(self._param.op, dtype)))

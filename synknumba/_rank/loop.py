@@ -1,12 +1,13 @@
-"""The loop that every rank runs, from the fork to its end.
+"""The main loop of a rank, from the fork to its end.
 
-    wait for the doorbell → a program's number: run its routine
-                          → MESSAGE: read a command from the socket and carry it out
-                          → a call that was recorded on a device: compiled code repeats it (`_serving`)
-    arrive (with news where there is something to say) → send the news → wait again
+    wait for the doorbell → number of a program: run its routine
+                          → MESSAGE: receive a command from the socket and execute it
+                          → a call recorded on the device: compiled code repeats it (`_wire/relaunch.py`)
+    arrive (flagged, if there is news or a warning) → send the news → wait again
 
-A Python exception, of the user's code or of ours, is news, and the loop goes on. A rank ends when it is told to, or when the
-coordinator has died: the kernel ends it at once, whatever it does, by the parent-death signal or by SIGIO from the lifeline.
+A Python exception, of the user's code or of this package, is sent as news, and the loop continues. A rank ends on the command
+`Stop`, or when the coordinator has died: the kernel then kills it at once, whatever it executes, by the parent-death signal or
+by SIGIO from the lifeline.
 """
 
 import linecache
@@ -58,7 +59,14 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A shipped function, ready on the device."""
+    """A user's function, unpickled and ready to run on the device.
+
+    Attributes:
+        spec: the function as sent by the coordinator.
+        function: the plain Python function.
+        kernel: kernel of the device; None for a Python function of arrays.
+        launch: grid and block of the kernel; None for a Python function.
+    """
 
     spec: FunctionSpec
     function: Callable[..., Any]
@@ -67,15 +75,25 @@ class Loaded:
 
 
 class StopAsked(Exception):  # noqa: N818  # nothing is wrong
-    """The coordinator has asked the rank to end."""
+    """Raised by the command `Stop`: the rank has to end."""
 
 
 class CoordinatorGoneError(Exception):
-    """The coordinator's process has ended."""
+    """Raised when the coordinator's process has ended."""
 
 
 class Rank:
-    """One rank's state between calls."""
+    """A rank: its loop, and its state between rounds.
+
+    Attributes:
+        config: settings inherited at the fork.
+        device: device of the rank.
+        segments: mapped segments, by id.
+        functions: user functions, by id.
+        routines: programs, collectives, combinations and transfers, by number.
+        holdings: memory of variables, by number.
+        place: the state that routines share.
+    """
 
     def __init__(self, config: RankConfig, device: Device, collector: Collector) -> None:
         self.config = config
@@ -93,14 +111,14 @@ class Rank:
     # ---- the loop
 
     def run(self) -> None:
-        """Until told to stop, or until the coordinator has died."""
+        """Serves rounds until the command `Stop`, or until the coordinator has died."""
         config, control, rank = self.config, self.config.control, self.config.rank
         base, world_size = control.base, config.world_size
         warned = self._collector.waiting
         pauses, yields = control.patience.pauses, control.patience.rank
         sequence, number, table = 0, self._await_command(0), self._table
         while number is not None:
-            sequence += 1  # rounds follow one another: there is no other that the doorbell can have been rung for
+            sequence += 1  # rounds are consecutive, so the doorbell can only have been rung for this one
             news, descriptors, again = None, [], None
             try:
                 if number == doorbell_module.UNDER_WAY:
@@ -111,7 +129,7 @@ class Rank:
                     if news is not None:
                         descriptors = routine.descriptors(news)
                 elif number != MESSAGE:
-                    raise KeyError(number)  # noqa: TRY301  # a bug of ours is told like any other exception
+                    raise KeyError(number)  # noqa: TRY301  # an internal error is sent like any other exception
                 else:
                     news = self._obey()
             except StopAsked:
@@ -119,7 +137,7 @@ class Rank:
             except CoordinatorGoneError:
                 return
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
-                # Copies under way must not land in memory that the script writes to next.
+                # Wait for copies in progress: they must not write to memory that the script uses next.
                 lost = not self.device.recover()
                 news = replace(describe_failure(error, "" if lost else self.device.explain(error)), lost=lost)
             silent = news is None and not warned
@@ -128,7 +146,7 @@ class Rank:
             if silent and table.known:
                 number = doorbell_module.serve(base, world_size, rank, sequence, pauses, yields, table.address)
                 sequence += table.served
-                table.catch_up()  # before Python runs any of them
+                table.catch_up()  # before Python runs one of the calls
             elif silent:
                 number = doorbell_module.arrive(base, world_size, rank, sequence, 0, pauses, yields)
             else:
@@ -143,7 +161,7 @@ class Rank:
                 number = self._await_command(sequence)
 
     def _await_command(self, sequence: int) -> int | None:
-        """The command of the round after `sequence`; None if the coordinator has died."""
+        """Waits for the round after `sequence`. Returns its command, or None if the coordinator has died."""
         control, config = self.config.control, self.config
         while True:
             number: int = doorbell_module.await_command(control.base, sequence, control.patience.pauses, control.patience.rank)
@@ -153,27 +171,27 @@ class Rank:
                 return None
 
     def _pack(self, news: News | None, descriptors: list[int]) -> tuple[bytes, list[int]]:
-        """What there is to say as bytes; that it cannot be packed is news as well."""
+        """Pickles news and warnings, with their descriptors; if the news does not pickle, sends that error instead."""
         rank, warned = self.config.rank, self._collector.hand_over()
         try:
             return channel.pack(Answer(rank, news, warned)), descriptors
-        except Exception as error:  # noqa: BLE001  # whatever a class of the user's raises when it is pickled
+        except Exception as error:  # noqa: BLE001  # a user's class may raise anything when it is pickled
             return channel.pack(Answer(rank, describe_failure(error), warned)), []
 
     def watch(self) -> None:
-        """Raises when the coordinator has died."""
+        """Raises `CoordinatorGoneError` if the coordinator has died."""
         if os.getppid() != self.config.coordinator:
             raise CoordinatorGoneError
 
     # ---- commands
 
     def _obey(self) -> News | None:
-        """Carries out the command on the socket."""
+        """Receives a command from the socket and executes it; returns news for the coordinator, if any."""
         try:
             command, descriptors = channel.receive(self.config.socket, self.watch)
         except EOFError:
             raise CoordinatorGoneError from None
-        assert isinstance(command, Command)  # nothing else is ever sent
+        assert isinstance(command, Command)  # the coordinator sends nothing else
         match command:
             case Attach(segments):
                 self._attach(segments, descriptors)
@@ -233,12 +251,12 @@ class Rank:
     def _routine(self, program: Program, loaded: Loaded) -> Routine:
         if loaded.kernel is None:
             return FunctionRoutine(program, self.place, loaded.function)
-        assert loaded.launch is not None  # every kernel is shipped with one
+        assert loaded.launch is not None  # every kernel is sent with a launch configuration
         return KernelRoutine(program, self.place, loaded.kernel, loaded.launch)
 
     def _combination(self, told: Combination) -> CombinationRoutine:
         source = self.routines[told.program]
-        assert isinstance(source, KernelRoutine)  # it was installed before
+        assert isinstance(source, KernelRoutine)  # installed earlier, and a combination follows only a kernel
         return CombinationRoutine(told, self.place, source, None if told.transport is None else self._transport(told.transport))
 
     # ---- variables and transports
@@ -254,9 +272,9 @@ class Rank:
             self.device.synchronize()
 
     def _transport(self, name: Transport) -> Communicator:
-        """This rank's end of a transport."""
+        """Returns this rank's end of a transport."""
         if name not in self._transports and (DRIVERS[name].in_shared_memory or self.config.world_size == 1):
-            self._open(name, b"")  # nobody has to be joined
+            self._open(name, b"")  # needs no other rank
         return self._transports[name]
 
     def _invite(self, name: Transport) -> Invitation:
@@ -278,7 +296,7 @@ class Rank:
         return Loaded(spec, function, kernel, launch)
 
     def _drop(self, gone: Drop) -> None:
-        # A program over memory that is gone is never run again, and would hold its mapping and its buffers.
+        # A program that uses dropped memory is never run again; it would keep the mapping and its own buffers alive.
         orphans = [
             number
             for number, routine in self.routines.items()
@@ -302,7 +320,7 @@ class Rank:
                 segment.close()
 
     def close(self) -> None:
-        """Frees what the rank holds."""
+        """Frees all resources of the rank."""
         self._drop(Drop(tuple(self.segments), tuple(self.routines), tuple(self.functions), tuple(self.holdings)))
         for transport in self._transports.values():
             transport.close()
@@ -310,7 +328,7 @@ class Rank:
 
 
 def describe_failure(error: BaseException, more: str = "") -> Failed:
-    """An exception as news, with what the device says of it; its traceback starts where the user's code does."""
+    """Returns an exception as news, with text `more` from the device; the traceback starts at the user's code."""
     start = error.__traceback__
     while start is not None and start.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         start = start.tb_next
@@ -327,14 +345,14 @@ def describe_failure(error: BaseException, more: str = "") -> Failed:
 
 
 def rank_main(config: RankConfig) -> NoReturn:
-    """A rank's life; called in the child right after the fork."""
+    """Runs a rank in the child, right after the fork, to the end of its process."""
     code = 1
     try:
         settle(config)
         code = _live(config)
     except KeyboardInterrupt:
         code = 130
-    except BaseException:  # noqa: BLE001  # nothing may escape into the script that was forked
+    except BaseException:  # noqa: BLE001  # no exception may propagate into the copy of the script
         traceback.print_exc()
     finally:
         flush()
@@ -346,7 +364,7 @@ def _live(config: RankConfig) -> int:
     collector.enter()
     try:
         device = open_device(config.device, config.device_index)
-    except BaseException as error:  # noqa: BLE001  # told to the coordinator, whatever it is
+    except BaseException as error:  # noqa: BLE001  # any error is sent to the coordinator
         answer = Answer(config.rank, describe_failure(error), collector.hand_over())
         channel.send(config.socket, channel.pack(answer), [], lambda: None)
         return 1
@@ -365,7 +383,7 @@ def _live(config: RankConfig) -> int:
 
 
 def _profiled(rank: Rank) -> None:
-    import cProfile  # seldom needed
+    import cProfile  # rarely needed
 
     profile = cProfile.Profile()
     try:

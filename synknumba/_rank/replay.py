@@ -1,4 +1,9 @@
-"""Steps that are run at every call: one by one at first, and then as one, where the device can record them."""
+"""Repeated runs of a list of steps: one by one at first, later as one recorded launch if the device supports that.
+
+1st run    steps one by one, which compiles kernels
+2nd run    the device records the steps, and launches the recording
+later      the recording is launched: from Python, or by compiled code (`_wire/relaunch.py`)
+"""
 
 from collections.abc import Callable, Sequence
 from typing import final
@@ -11,18 +16,18 @@ _NO_SCALARS = ScalarPacking()
 
 
 def _nothing() -> None:
-    """What follows where there are no scalars that could have changed."""
+    """Callback of steps without scalars."""
 
 
 @final
 class Repetition:
-    """What a rank runs at every call. The first run compiles what is to be compiled; the second one is recorded.
+    """Steps that a rank runs at every call. The first run compiles kernels; the second is recorded.
 
     Args:
-        device: of the rank.
-        steps: what is run, without the wait for its end.
-        checks: what is run before them, always one by one.
-        packing: of the scalars that the steps use.
+        device: device of the rank.
+        steps: the steps, without the wait for their end.
+        checks: steps to run before them, never recorded.
+        packing: layout of the scalars that the steps use.
     """
 
     def __init__(
@@ -38,7 +43,7 @@ class Repetition:
         self._now = self._one_by_one()
 
     def __call__(self) -> None:
-        """One run, and the wait for its end."""
+        """Runs the steps, and waits for their end."""
         if self._runs == 1:
             self._runs = 2
             self._replay = self._device.record(self._steps)
@@ -46,23 +51,23 @@ class Repetition:
                 self._now = [*self._checks, self._replay]
         for step in self._now:
             step()
-        if self._runs == 0:  # it has succeeded
+        if self._runs == 0:  # the first run has succeeded
             self._runs = 1
 
     @property
     def is_recorded(self) -> bool:
-        """Whether runs are replays."""
+        """Whether the steps are recorded."""
         return self._replay is not None
 
     def again(self, number: int, values: Array, packed: bytes, changed: Callable[[], None] = _nothing) -> Again | None:
-        """How compiled code repeats the last run; None where it cannot, or not yet.
+        """Returns the `Again` by which compiled code repeats the last run; None if that is not possible, or not yet.
 
-        Once made it stays the same: `renew` tells it of other scalars, and whatever else changes closes it.
+        The object is created once: `renew` updates its scalars, and any other change closes it.
 
         Args:
-            number: of the program whose call it is.
-            values: where a round's values are.
-            packed: what they were at this call.
+            number: number of the program.
+            values: memory of a round's values.
+            packed: the values of this call, scalars first.
             changed: called after compiled code has rewritten scalars.
         """
         replay = self._replay
@@ -72,24 +77,24 @@ class Repetition:
         return self._again
 
     def forget(self) -> None:
-        """Has compiled code not repeat it any more, until it is asked for that again."""
+        """Stops compiled code from repeating the run, until the next `again`."""
         if self._again is not None:
             self._again.close()
             self._again = None
 
     def renew(self, packed: bytes) -> None:
-        """Has launches use the scalars that are in their argument lists now, and that are packed like this."""
+        """Updates the recording to the scalars now in the launches' argument lists; `packed` are their bytes in the values."""
         if self._replay is None:
             return
         if self._again is not None:
-            self._again.forget()  # should this raise half-way
+            self._again.forget()  # in case `renew` below raises half-way
         if not self._replay.renew():
             self.close()
         elif self._again is not None:
             self._again.know(packed, self._replay.scalars)
 
     def close(self) -> None:
-        """Frees what was recorded."""
+        """Frees the recording; later runs are one by one."""
         self.forget()
         if self._replay is not None:
             self._replay.close()

@@ -1,4 +1,4 @@
-"""Packs what Python functions return on a rank; `_wire/results.py` has the layout, and reads it in the coordinator."""
+"""Packs results of Python functions on a rank; for the layout and the coordinator's reader, see `_wire/results.py`."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ class ResultWriter:
     """Packs the results of one program on a rank.
 
     Args:
-        memory: of the rank's small results.
-        capacity: bytes of it that may be used.
-        device: that functions return arrays of.
+        memory: the rank's small results in the control block: uint8, 1-D.
+        capacity: number of bytes of `memory` that may be used.
+        device: device of the rank, whose arrays functions return.
     """
 
     def __init__(self, memory: Array, capacity: int, device: Device) -> None:
@@ -36,19 +36,19 @@ class ResultWriter:
         self._memory: Array = memory[FIRST_LEAF:]
         self._capacity = capacity - FIRST_LEAF
         self._specs: dict[Any, _Spec] = {}
-        self._plain: dict[type, _Spec] = {}  # specs of a lone scalar, or of None, by its Python type: the common case
+        self._plain: dict[type, _Spec] = {}  # specs of a single scalar or None, by Python type: fast path
         self._made = 0
         self._segment: Segment | None = None
 
     def write_nothing(self) -> None:
-        """Says that this rank did not run."""
+        """Records that this rank did not run."""
         self._number[0] = 0
 
     def write(self, result: Any) -> Returned | None:
-        """Packs one result; returns its spec when it is new. It is there when the device has been waited for."""
+        """Packs one result; complete after `Device.synchronize`. Returns its spec if that is new, else None."""
         spec = self._plain.get(type(result))
         if spec is not None:
-            with suppress(OverflowError):  # an int that needs another dtype than those before
+            with suppress(OverflowError):  # the int needs a wider dtype than earlier ones
                 if result is not None:
                     spec.views[0][()] = result
                 self._number[0] = spec.number
@@ -85,18 +85,19 @@ class ResultWriter:
             self._device.attach(self._segment, whole=True)
         elif self._segment.size < nbytes:
             self._device.detach(self._segment)
-            # By half at least: a mapping for each of ever larger results would take the coordinator's descriptors.
+            # By at least half: each mapping in the coordinator keeps a descriptor, and results that grow a little at each call
+            # would exhaust them.
             self._segment.grow(max(nbytes, self._segment.size * 3 // 2))
             self._device.attach(self._segment, whole=True)
         return self._segment.array(np.uint8, (nbytes,)), (self._segment.id, self._segment.size)
 
     @property
     def descriptors(self) -> list[int]:
-        """What must be sent along with a spec that names a segment."""
+        """Descriptors to send with a spec that names a segment."""
         return [] if self._segment is None else [self._segment.fd]
 
     def close(self) -> None:
-        """Frees the program's own segment."""
+        """Frees the program's result segment."""
         if self._segment is not None:
             self._device.detach(self._segment)
             self._segment.close()

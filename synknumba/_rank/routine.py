@@ -1,11 +1,9 @@
-"""How a rank carries out a program: which rows, in which buffers, launched how, results to where.
+"""Routines, the executable form of programs on a rank; and `Holding`, the memory of one variable on a rank.
 
-    program ──prepare──> Routine ──bind (rows)──> steps ──run──> control block / segments
+    program ──prepare──> Routine ──bind (values)──> steps ──run──> results in control block and segments
 
-A routine is prepared once for a program. Binding works out the slices and their buffers for one selection of rows and one set
-of scalars and makes a flat list of steps; it is repeated only when these change. Running executes the steps.
-
-The memory of one variable on one rank.
+A routine is prepared once per program. Binding determines the slices and their buffers for one selection of rows and one set of
+scalars, and creates a flat list of steps; it is repeated only if these change. Running executes the steps.
 """
 
 import struct
@@ -45,32 +43,35 @@ from synknumba._wire.relaunch import Again
 
 @final
 class Holding:
-    """The arrays of a variable as this rank holds them.
+    """The rank's memory of one variable.
 
-    Attributes:
-        layout: of the arrays, on all ranks.
+    Args:
+        layout: layout of the variable's arrays on all ranks.
+        rank: rank of this process.
+        memory: the device memory, from `Device.memory`, or a uint8 array in a segment.
+        device: device of the rank.
     """
 
     def __init__(self, layout: StorageLayout, rank: int, memory: Any, device: Device) -> None:
         self.layout = layout
-        self._offsets = [*layout.place(rank)[0], 0]  # the last is that of `VECTOR`, which is −1
+        self._offsets = [*layout.place(rank)[0], 0]  # by leaf; the last is that of `VECTOR`, index −1
         self._rank = rank
         self._memory = memory
         self._device = device
 
     def array(self, leaf: int) -> Any:
-        """One array, writable, as kernels and Python functions take it; of a flat variable also `VECTOR`."""
+        """Returns one array, writable, for kernels and Python functions; `leaf` may be `VECTOR` for a flat layout."""
         of = self.layout.leaf(leaf)
         return self._device.view(self._memory, self._offsets[leaf], of.dtype, of.shapes[self._rank])
 
     def line(self, leaf: int) -> Any:
-        """One array as a one-dimensional one of numbers; of bytes where its dtype is not a number's."""
+        """Returns one array as a 1-D array for collectives; of bytes if its dtype is not numeric."""
         of = self.layout.leaf(leaf)
         dtype, count = line_type(of.dtype, of.size(self._rank))
         return self._device.view(self._memory, self._offsets[leaf], dtype, (count,))
 
     def carry_over(self, old: "Holding") -> list[Step]:
-        """Steps that copy the arrays of older memory which have the same shape here."""
+        """Returns steps that copy arrays from earlier memory, if their shape on this rank is the same."""
         pairs = list(enumerate(zip(self.layout.leaves, old.layout.leaves, strict=True)))
         same = [i for i, (new, was) in pairs if new.shapes[self._rank] == was.shapes[self._rank]]
         return [self._device.copy(self.array(i), old.array(i)) for i in same]
@@ -78,15 +79,15 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank is, and what it works with.
+    """State of a rank that its routines share.
 
     Attributes:
-        rank: of this process.
+        rank: rank of this process.
         world_size: number of ranks.
-        control: the world's control block.
-        device: of this rank.
-        segments: by id; changes as segments are attached and dropped.
-        holdings: memory of variables, by number; changes likewise.
+        control: control block of the world.
+        device: device of this rank.
+        segments: mapped segments by id; changes as segments are attached and dropped.
+        holdings: memory of variables by number; changes as variables are created and dropped.
     """
 
     rank: int
@@ -97,7 +98,7 @@ class Place:
     holdings: Mapping[int, Holding]
 
     def host(self, array: HostArray) -> Array:
-        """The array in its segment."""
+        """Returns a view of an array in a segment."""
         return self.segments[array.segment].array(array.dtype, array.shape, array.offset)
 
 
@@ -106,13 +107,13 @@ class SliceRows:
     """The rows of one slice.
 
     Attributes:
-        data: which rows of the sharded arguments; None where there are none.
-        start: position of the first among the rows of the call.
-        stop: position after the last.
-        own: which of the rank's own rows of sliceable variables; None where there are none.
-        among: the rows of the sharded arguments that the rank gets in all.
-        shard: of which of the rank's shards this is a slice, counted from 0.
-        number: of the slice, among those of its shard that have rows.
+        data: rows of the sharded arguments; None if there are no sharded arguments.
+        start: position of the first row among the rows of the call.
+        stop: position after the last row.
+        own: rows of the rank's sliceable variables; None if there are no sliceable variables.
+        among: all rows of the sharded arguments that the rank receives, in all slices.
+        shard: index of the slice's shard among the rank's shards.
+        number: index of the slice among the slices of its shard that have rows.
     """
 
     data: Rows | None
@@ -125,19 +126,19 @@ class SliceRows:
 
     @property
     def count(self) -> int:
-        """How many."""
+        """Number of rows, of the call or of variables."""
         return self.stop - self.start
 
 
 class Repeated(ABC):
-    """What a rank does when the coordinator asks for a number: a program, a collective, a transfer.
+    """Anything that the coordinator runs by number: a program, collective, combination or transfer.
 
     Attributes:
-        segments: ids of the segments that it is about.
-        variables: numbers of the variables' memory that it is about.
-        function: id of the function that it calls, if any.
-        written: ids of the segments beside these whose places it knows, and which may go while it stays.
-        again: how compiled code repeats the last call; None where it cannot, or not yet.
+        segments: ids of the segments that it uses; it is dropped with any of them.
+        variables: numbers of the variables' memory that it uses; it is dropped with any of them.
+        function: id of the function that it calls, if any; it is dropped with the function.
+        written: ids of further segments that its steps refer to, which may be dropped before it.
+        again: the `Again` by which compiled code repeats the last call; None if that is not possible, or not yet.
     """
 
     written: Collection[int] = ()
@@ -147,27 +148,33 @@ class Repeated(ABC):
 
     @abstractmethod
     def __call__(self) -> News | None:
-        """One call; returns what the coordinator does not know yet."""
+        """Runs one call; returns news for the coordinator, if any."""
 
     @abstractmethod
     def forget_buffers(self) -> None:
-        """Makes the next call find its memory again: a segment was mapped anew, or a variable's memory made."""
+        """Makes the next call look up its memory again, after a segment has been mapped or page-locked anew."""
 
     @property
     def again(self) -> Again | None:
         return None
 
     def descriptors(self, news: News) -> list[int]:
-        """What must be sent along with the news."""
+        """Returns the descriptors to send with the news."""
         return []
 
     def close(self) -> None:
-        """Frees its memory."""
+        """Frees its device memory and recordings."""
         self.forget_buffers()
 
 
 class Routine(Repeated):
-    """One program on one rank."""
+    """One program on one rank.
+
+    Attributes:
+        program: the program.
+        place: state of the rank.
+        workspace: device memory of the program.
+    """
 
     def __init__(self, program: Program, place: Place) -> None:
         self.program = program
@@ -177,30 +184,35 @@ class Routine(Repeated):
         self.segments = program.segments()
         self.variables = program.variables()
         layout = struct.Struct("<" + program.values)
-        self._refuses_writes = place.device.traits.shares_memory  # to inputs, which are the host's own
-        self._slicing = Partition.even(program.num_slices)  # of each shard
+        self._refuses_writes = place.device.traits.shares_memory  # inputs are the host's memory, so their arrays are read-only
+        self._slicing = Partition.even(program.num_slices)  # of each shard into slices
         self._unpack = layout.unpack
         self._packed_values = place.control.values.data[: layout.size]
-        self._loaded: dict[object, tuple[Any, object]] = {}  # slot → what its memory holds, where that is known, and the memory
-        self._packed: bytes | None = None  # not the values: 0.0 equals −0.0, and NaN not itself
-        # Scalars come first in the values, then what selects rows, then where results go.
+        self._loaded: dict[object, tuple[Any, object]] = {}  # slot → contents, if known, and memory
+        self._packed: bytes | None = None  # bytes, not values: 0.0 equals −0.0, and NaN differs from itself
+        # Order of the values: scalars, row selections, ids of segments for results.
         fields = len(program.rows.values) + (0 if program.own is None else len(program.own.values)) + program.lent
-        self._row_values = len(program.values) - fields  # every value is one letter of the format
+        self._row_values = len(program.values) - fields  # one letter of the format per value
         self._scalar_bytes = layout.size - 8 * fields
 
     @abstractmethod
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
-        """Makes the steps for these values; `scalars` are those of them that do not select rows, as they were packed."""
+        """Creates the steps for a call.
+
+        Args:
+            values: values of the call, unpacked.
+            scalars: bytes of the scalars among them.
+        """
 
     @abstractmethod
     def run(self) -> News | None:
-        """Executes the steps; returns what the coordinator does not know yet."""
+        """Runs the steps; returns news for the coordinator, if any."""
 
     def __call__(self) -> News | None:
-        """One call."""
+        """Binds the values of the control block if they have changed, and runs the steps."""
         packed = bytes(self._packed_values)
         if packed != self._packed:
-            self._packed = None  # what is bound is undefined until it has succeeded
+            self._packed = None  # the binding is undefined until `bind` has succeeded
             self.bind(self._unpack(packed), packed[: self._scalar_bytes])
             self._packed = packed
         return self.run()
@@ -216,7 +228,7 @@ class Routine(Repeated):
     # ---- rows
 
     def selected(self, values: tuple[Any, ...]) -> Rows | None:
-        """All rows of the call."""
+        """Returns all rows of the call; None if it has no sharded arguments. `values` are those that select rows."""
         source = self.program.rows
         if source.kind == "none":
             return None
@@ -228,7 +240,7 @@ class Routine(Repeated):
         return Listed(self.place.host(source.indices)[: values[0]])
 
     def own_rows(self, values: tuple[Any, ...]) -> tuple[Rows | None, int]:
-        """This rank's rows of sliceable variables, and how many rows the ranks before it have."""
+        """Returns this rank's rows of sliceable variables, and the total number of rows of lower ranks."""
         source, rank = self.program.own, self.place.rank
         if source is None:
             return None, 0
@@ -241,7 +253,7 @@ class Routine(Repeated):
         return Listed(self.place.host(source.indices)[before : before + values[rank]]), before
 
     def slices(self, values: tuple[Any, ...]) -> list[SliceRows | None]:
-        """The slices of this rank's shards, those that have rows; [None] where the call is not about rows."""
+        """Returns the slices of this rank's shards that have rows; [None] if the call has no rows."""
         if self.program.solo and self.place.rank != 0:
             return []
         selecting = values[self._row_values :]
@@ -255,7 +267,7 @@ class Routine(Repeated):
         return [one for shard in range(len(cuts) - 1) for one in self._shard_slices(rows, cuts, shard, own, among)]
 
     def _shard_slices(self, rows: Rows, cuts: Sequence[int], shard: int, own: Rows | None, among: Rows) -> list[SliceRows]:
-        """The slices of one of this rank's shards; `cuts` is where these start, and where the last one stops."""
+        """Returns the slices of one of this rank's shards; `cuts` has the start of each shard and the stop of the last."""
         start, stop = cuts[shard : shard + 2]
         mine, slicing = rows.between(start, stop), self._slicing
         out: list[SliceRows] = []
@@ -277,10 +289,18 @@ class Routine(Repeated):
     # ---- arguments
 
     def argument(self, slot: object, param: Any, rows: SliceRows | None, values: tuple[Any, ...], moves: "Moves") -> Any:
-        """What the function gets for one parameter, and the moves that go with it."""
+        """Returns the argument for one parameter; adds the steps that it needs to the moves.
+
+        Args:
+            slot: key of the argument's memory: the name of the parameter, or (slot, index) inside a nested argument.
+            param: the parameter.
+            rows: rows of the slice; None if the call has no rows.
+            values: values of the call.
+            moves: moves of the slice.
+        """
         match param:
             case Sharded(array, by_position, writable):
-                assert rows is not None  # sharded arguments make rows
+                assert rows is not None  # a call with sharded arguments has rows
                 assert rows.data is not None
                 selection = Range(rows.start, 1, rows.count) if by_position else rows.data
                 if moves.number == 0 and not by_position and rows.among is not None:
@@ -289,17 +309,17 @@ class Routine(Repeated):
                 return self._bring((slot, moves.turn), array, selection, make, moves)
             case Broadcast(array):
                 make = partial(self.workspace.whole, host=self.place.host(array))
-                if moves.number:  # the first slice has brought it
+                if moves.number:  # loaded by the first slice
                     return make(slot).array
                 return self._bring(slot, array, None, make, moves)
             case Held(number, leaf, read_only):
                 array = self.held(number, leaf)
                 return self.place.device.read_only(array) if read_only else array
             case Update():
-                assert moves.updates is not None  # made with the binding
+                assert moves.updates is not None  # created at binding
                 return moves.updates.array(slot, moves)
             case HeldRows(number, leaf, writable):
-                assert rows is not None  # sliceable arguments make rows
+                assert rows is not None  # a call with sliceable arguments has rows
                 assert rows.own is not None
                 array = self.place.holdings[number].array(leaf)
                 buffer = self.workspace.held_rows(slot, array, rows.own, writable=writable)
@@ -325,12 +345,11 @@ class Routine(Repeated):
     def _bring(
         self, slot: object, array: HostArray, rows: Rows | None, make: Callable[[object], Buffer], moves: "Moves"
     ) -> Any:
-        """An input; its load and store are added to the moves.
+        """Returns an input; adds its load and store to the moves.
 
-        Frozen contents are loaded once. What the function may write to, as far as one can see, is a copy of them, made anew on
-        the device at each call.
+        Frozen contents are loaded once. If the kernel may write to them, it receives a device copy, made anew at each call.
         """
-        # A list of rows may change, and slices replace each other's.
+        # The rows of a list may change, and slices overwrite each other's buffers.
         stays = array.version and not isinstance(rows, Listed) and not self.program.is_cut
         is_read = self._refuses_writes or _name_of(slot) in self.program.only_read
         kept = slot if is_read or not stays else ("kept", slot)
@@ -350,19 +369,19 @@ class Routine(Repeated):
         return own
 
     def _load_once(self, slot: object, contents: object, memory: object, load: Step) -> None:
-        """Loads, unless the slot's memory has these very rows of frozen contents."""
+        """Loads rows of frozen contents, unless the slot's memory already has them."""
         found = self._loaded.get(slot)
         if found is None or found[0] != contents or found[1] is not memory:
-            self._loaded.pop(slot, None)  # until it has succeeded
+            self._loaded.pop(slot, None)  # contents are unknown until the load has succeeded
             self.contents_change()
             load()
             self._loaded[slot] = (contents, memory)
 
     def contents_change(self) -> None:
-        """Other rows than before are loaded where calls find frozen ones."""
+        """Called before frozen rows are replaced by others in memory that earlier calls use."""
 
     def held(self, number: int, leaf: int) -> Any:
-        """The rank's array of a variable, as the function gets it."""
+        """Returns the rank's array of a variable."""
         return self.place.holdings[number].array(leaf)
 
     def _filled(self, constant: RankConstant, rows: SliceRows | None) -> int:
@@ -378,55 +397,55 @@ class Routine(Repeated):
 
 
 def _name_of(slot: object) -> object:
-    """The parameter that a slot belongs to."""
+    """Returns the name of the parameter that a slot belongs to."""
     while isinstance(slot, tuple):
         slot = slot[0]
     return slot
 
 
 def _between(rows: Rows, low: int, high: int) -> Rows:
-    """Rows from one position to another; nothing is gathered where there are none."""
+    """Returns the rows at positions low … high − 1; for none, an empty `Range`, which needs no gather."""
     return rows.between(low, high) if high > low else Range(0, 1, 0)
 
 
 def scalar_value(param: Dynamic, values: tuple[Any, ...]) -> Any:
-    """The scalar of this call."""
+    """Returns the value of a scalar parameter in this call."""
     value = complex(values[param.index], values[param.index + 1]) if param.is_complex else values[param.index]
     return value if param.dtype is None else np.dtype(param.dtype).type(value)
 
 
 def _index_bounds(rows: SliceRows | None) -> tuple[int, int]:
-    """The indices of a contiguous selection; the coordinator has refused any other."""
+    """Returns the first index of contiguous rows and the one after the last; the coordinator has refused other selections."""
     if rows is None:
         return 0, 0
-    if rows.data is None:  # rows of variables: their index is their position in the whole
+    if rows.data is None:  # rows of variables: the index is the position among the rows of all ranks
         return rows.start, rows.stop
     assert isinstance(rows.data, Range)  # checked in the coordinator
     return rows.data.start, rows.data.start + rows.count
 
 
 class UpdateArrays(Protocol):
-    """Where a slice accumulates what variables are updated with."""
+    """Accumulators of updated variables, for one slice after another."""
 
     def array(self, slot: object, moves: "Moves") -> Any:
-        """The accumulator of one parameter; what prepares it is added to the moves."""
+        """Returns the accumulator of one parameter; adds the steps that prepare it to the moves."""
 
     def fold(self) -> list[Step]:
-        """Steps after a slice."""
+        """Returns the steps after a slice."""
 
 
 class Moves:
-    """What goes on around one slice's work.
+    """Steps around the launch or call of one slice.
 
     Attributes:
-        number: of the slice.
-        turn: which of its arguments' buffers it uses.
-        updates: of the variables that the program updates, if any.
-        checks: loads that are left out where nothing has changed; they come before everything else of the call.
-        loads: from the host.
-        before: on the device, before the work.
-        after: on the device, after it.
-        stores: to the host.
+        number: index of the slice.
+        turn: index of the slice's buffer among the buffers of each argument.
+        updates: accumulators of updated variables, if any.
+        checks: loads that are skipped if nothing has changed; run before all other steps of the call.
+        loads: copies from the host.
+        before: steps on the device, before the launch or call.
+        after: steps on the device, after it.
+        stores: copies to the host.
     """
 
     def __init__(self, number: int, turns: int, updates: "UpdateArrays | None" = None) -> None:
@@ -441,9 +460,9 @@ class Moves:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing but the work."""
+        """Whether no steps are needed around the launch or call."""
         return not (self.checks or self.loads or self.before or self.after or self.stores)
 
     def around(self, *work: Step) -> SliceSteps:
-        """The slice's steps but for the checks."""
+        """Returns the slice's steps around `work`, without the checks."""
         return SliceSteps(self.loads, [*self.before, *work, *self.after], self.stores)

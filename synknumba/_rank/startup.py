@@ -1,4 +1,4 @@
-"""What makes a fork of the script a rank: everything that is done before its device is opened."""
+"""Turns a forked child of the script into a rank, up to the opening of its device: signals, descriptors, threads, seeds."""
 
 import ctypes
 import fcntl
@@ -22,23 +22,23 @@ _PR_SET_PDEATHSIG = 1  # prctl.h
 
 @dataclass(frozen=True, slots=True)
 class RankConfig:
-    """What a rank is given at the fork.
+    """Settings of a rank, inherited at the fork.
 
     Attributes:
-        rank: its number.
+        rank: rank of the process.
         world_size: number of ranks.
-        device: the kind that it opens.
-        device_index: which GPU; of no meaning on the CPU.
-        control: the world's.
+        device: kind of device to open.
+        device_index: index of the GPU; meaningless on the CPU.
+        control: control block of the world.
         socket: the rank's end of its socketpair.
-        lifeline: the end of a pipe whose other end the coordinator alone has.
-        stacks: where it tells where it is.
-        streams: what takes the place of stdout (1) and stderr (2).
-        coordinator: the script's process id.
-        from_main_thread: whether that forks in its main thread.
-        threads: that numerical libraries may use.
+        lifeline: read end of a pipe whose write end only the coordinator has.
+        stacks: memory file of the rank's stack traces.
+        streams: descriptors that replace stdout (1) and stderr (2), by descriptor.
+        coordinator: process id of the script.
+        from_main_thread: whether the script forked in its main thread.
+        threads: number of threads that numerical libraries may use.
         random_state: `random.getstate()` of the script.
-        profile: whether it profiles itself.
+        profile: whether the rank writes a profile.
     """
 
     rank: int
@@ -58,30 +58,30 @@ class RankConfig:
 
 
 def settle(config: RankConfig) -> None:
-    """Makes the child a process of its own: signals, death with the coordinator, streams, threads, random state."""
+    """Separates the child from the script: signals, death with the coordinator, descriptors, threads, random state."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the coordinator decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _die_with_the_coordinator(config)
     config.stacks.enter()
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the fork was made with all signals held
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # all signals were blocked during the fork
     if os.getppid() != config.coordinator:
         os._exit(1)
     this_process.enter(config.rank, config.world_size)
-    release_inherited(keep=(config.control.segment,))  # or dropped Data would live on in the ranks
+    release_inherited(keep=(config.control.segment,))  # else the ranks would keep the memory of dropped Data
     _take_over_streams(config)
-    allow_descriptors()  # as many as the coordinator may come to have
+    allow_descriptors()  # as many as the coordinator may need
     limit_threads(config.threads)
     inherited_module.seed(config.rank, config.random_state)
-    gc.freeze()  # what was inherited is never collected here, so its pages stay shared
+    gc.freeze()  # inherited objects are never collected here, so their pages stay shared
 
 
 def _die_with_the_coordinator(config: RankConfig) -> None:
-    # The signal comes when the *thread* that forked ends, so it is asked for only where that thread lives as long as its
-    # process.
+    # The kernel sends the parent-death signal when the *thread* that forked ends, so it is requested only if that is the main
+    # thread, which lives as long as its process.
     if config.from_main_thread:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # The lifeline's other end is the coordinator's alone. It closes when the coordinator ends or becomes another program, and
-    # the kernel then sends SIGIO, which ends a process that does not handle it.
+    # Only the coordinator has the lifeline's other end. It closes when the coordinator ends or calls exec. The kernel then
+    # sends SIGIO, whose default action is to end the process.
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(config.lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(config.lifeline, fcntl.F_SETFL, os.O_ASYNC)

@@ -1,9 +1,10 @@
-"""How a rank updates a variable: an accumulator for each slice, put together, and assigned once when the call ends.
+"""Updates of variables: each slice fills an accumulator; their combination is assigned to the variable at the end of the call.
 
     fill acc ── slice 1: fill part, run, acc ← acc op part ── slice 2: … ── variable ← acc
 
-Every slice sees the variable as it was. A rank without rows assigns the op's identity, so that a reduction over the ranks is
-what one rank with all rows would have. Where nothing reads the variable and there is one slice, the function writes into it.
+Every slice sees the variable's old value. A rank without rows assigns the op's identity, so a reduction over the ranks gives
+the same as one rank with all rows. If no parameter reads the variable and there is one slice, the function accumulates into
+the variable directly.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,15 @@ from synknumba._wire.program import Held, HeldRows, Param, Tree, Update
 
 @final
 class UpdateRun:
-    """One updated variable of one program, for one selection of rows."""
+    """Update of one variable in one program, for one selection of rows.
+
+    Args:
+        routine: routine of the program.
+        slot: slot of the parameter.
+        param: the parameter.
+        slices: rows of each slice.
+        lift: whether to pass a 0-d array with shape (1,), as kernels need.
+    """
 
     def __init__(
         self, routine: Routine, slot: object, param: Update, slices: Sequence[SliceRows | None], *, lift: bool
@@ -45,27 +54,27 @@ class UpdateRun:
         return self._workspace.scratch((self._slot, which), self._dtype, self._shape)
 
     def before(self) -> list[Step]:
-        """Steps before the first slice."""
+        """Returns the steps before the first slice."""
         return [] if self._direct or not self._acting else [self._device.fill(self._total, self._identity)]
 
     def array(self, moves: Moves) -> Any:
-        """What the function accumulates into for one slice."""
+        """Returns the accumulator of one slice; adds the step that fills it to the moves."""
         self._part = self._scratch("part") if self._several else self._total
         moves.before.append(self._device.fill(self._part, self._identity))
         return self._part
 
     def fold(self) -> list[Step]:
-        """Steps after a slice."""
+        """Returns the steps after a slice."""
         return [self._device.accumulate(self._op, self._total, self._part)] if self._several else []
 
     def after(self) -> list[Step]:
-        """Steps after the last slice."""
+        """Returns the steps after the last slice."""
         return [] if self._direct or not self._acting else [self._device.copy(self._variable, self._total)]
 
 
 @final
 class VariableUpdates:
-    """All updated variables of one program, for one selection of rows."""
+    """Updates of all variables of one program, for one selection of rows; arguments as for `UpdateRun`."""
 
     def __init__(self, routine: Routine, slices: Sequence[SliceRows | None], *, lift: bool) -> None:
         self._runs = {
@@ -76,28 +85,28 @@ class VariableUpdates:
         }
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Returns whether the program updates a variable."""
         return bool(self._runs)
 
     def before(self) -> list[Step]:
-        """Steps before the first slice."""
+        """Returns the steps before the first slice."""
         return [step for run in self._runs.values() for step in run.before()]
 
     def array(self, slot: object, moves: Moves) -> Any:
-        """What the function accumulates into for one slice."""
+        """Returns the accumulator of one slice; adds the step that fills it to the moves."""
         return self._runs[slot].array(moves)
 
     def fold(self) -> list[Step]:
-        """Steps after a slice."""
+        """Returns the steps after a slice."""
         return [step for run in self._runs.values() for step in run.fold()]
 
     def after(self) -> list[Step]:
-        """Steps after the last slice."""
+        """Returns the steps after the last slice."""
         return [step for run in self._runs.values() for step in run.after()]
 
 
 def _slots(name: str, param: Param) -> Iterator[tuple[object, Param]]:
-    """The parameter, or its leaves, by the slot that `Routine.argument` asks with."""
+    """Yields (slot, param) of a parameter or of its leaves, with the slots of `Routine.argument`."""
     if isinstance(param, Tree):
         yield from (((name, i), leaf) for i, leaf in enumerate(param.leaves))
     else:

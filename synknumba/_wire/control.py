@@ -1,19 +1,19 @@
-"""The control block: how the coordinator and the ranks tell each other that there is work, and that it is done.
+"""The control block: shared memory and semaphores through which the coordinator starts rounds and the ranks answer.
 
     coordinator                         control block (shared memory)                 rank r
     -----------                         -----------------------------                 ------
     writes the call's values       →    values
     stores the command, rings      →    COMMAND, DOORBELL                        →    spins on DOORBELL, then sleeps
-    posts who sleeps               →    SLEEPS[r]                                →    (semaphore r)
+    wakes sleeping ranks           →    SLEEPS[r]                                →    (semaphore r)
                                                                                       works
                                         RESULT[r]                                ←    writes its small results
     spins on ARRIVED, then sleeps  ←    ARRIVED, NEWS, DONE[r]                   ←    arrives
     combines RESULT[0..W)          ←                                                  spins on DOORBELL again
 
-The doorbell is the barrier before the work and the arrival counter is the barrier after it: no rank starts before all have
-been told, and the coordinator goes on only when all are done. A command that is not negative is the number of a program
-to run again; MESSAGE says that the command itself is a message on the rank's socket. NEWS says that at least one rank
-has put a message (an error, a new shape of result) on its socket.
+The doorbell is the barrier before the work, and the arrival counter the barrier after it: no rank starts before the values are
+complete, and the coordinator continues only after all ranks have arrived. A non-negative command is the number of a program to
+run; MESSAGE means that the command is a message on the rank's socket. NEWS is set if at least one rank sends a message on its
+socket, such as an error or a new result structure.
 """
 
 import os
@@ -26,20 +26,20 @@ from synknumba._wire import doorbell as doorbell_module
 
 MESSAGE = -1  # the command is a message on the socket
 
-VALUE_BYTES = 16 * 1024  # scalars and row selections of one call: 2,000 float64 scalars
-RESULT_BYTES = 64 * 1024  # small results of one rank; larger ones have a segment of their own
-SLEEP_SECONDS = 0.05  # how often a sleeping coordinator looks after the ranks; a death is told well within a second
-IDLE_SECONDS = 1.0  # how often a sleeping rank looks whether the coordinator still lives
+VALUE_BYTES = 16 * 1024  # scalars and row selections of one call; room for 2,000 float64 scalars
+RESULT_BYTES = 64 * 1024  # small results of one rank; larger results get their own segment
+SLEEP_SECONDS = 0.05  # interval at which a sleeping coordinator checks the ranks; a death is reported well within a second
+IDLE_SECONDS = 1.0  # interval at which a sleeping rank checks that the coordinator is alive
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long is spun before somebody goes to sleep; a semaphore's wake-up costs about 10 µs.
+    """Number of spins before a process sleeps; waking it through its semaphore costs about 10 µs.
 
     Attributes:
-        pauses: spins of 20 to 50 ns that keep the core to themselves.
-        rank: spins of a rank after that, which give way to others: system calls of some 0.5 µs.
-        coordinator: such spins of the coordinator.
+        pauses: spins with a pause instruction, 20 to 50 ns each, which keep the core.
+        rank: further spins of a rank, which yield the core: system calls of about 0.5 µs each.
+        coordinator: further spins of the coordinator, which yield the core.
     """
 
     pauses: int
@@ -47,10 +47,10 @@ class Patience:
     coordinator: int
 
 
-# Ranks spin longer than what a script does between two calls of a loop: about a millisecond, or, where there is a core for
-# everybody, 20 ms, since to wake a core up takes 0.3 ms on some machines. Where there is none, a coordinator that spins while
-# ranks work would take part of their core, so there it sleeps after 100 µs; else after some 10 ms. There, too, a rank may be
-# woken on the coordinator's core, so nobody keeps one for longer than 100 µs.
+# Ranks spin longer than a script takes between two calls of a loop: 20 ms if every process has a core (ROOMY), since waking a
+# core takes 0.3 ms on some machines, else about 1 ms (CROWDED). When crowded, a coordinator that spins while ranks work would
+# take part of a rank's core, so it sleeps after 100 µs; with room, after about 10 ms. Even with room, a rank may be woken on
+# the coordinator's core, so no process keeps a core for longer than 100 µs.
 CROWDED = Patience(pauses=0, rank=2000, coordinator=200)
 ROOMY = Patience(pauses=2000, rank=40_000, coordinator=20_000)
 
@@ -61,28 +61,41 @@ def _align(nbytes: int, to: int = 64) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where things are in the control block, in bytes."""
+    """Byte offsets in the control block."""
 
     world_size: int
 
     @property
     def values(self) -> int:
-        """The first byte of the call's values."""
+        """Offset of the call's values."""
         return _align((doorbell_module.RANK_LINES + self.world_size * doorbell_module.WORDS_PER_RANK) * 8)
 
     @property
     def results(self) -> int:
-        """The first byte of rank 0's results; rank r's are r × RESULT_BYTES further."""
+        """Offset of rank 0's results; rank r's follow at r × RESULT_BYTES."""
         return _align(self.values + VALUE_BYTES, 4096)
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Total bytes."""
         return self.results + self.world_size * RESULT_BYTES
 
 
 class ControlBlock:
-    """The shared memory and the semaphores of one world, made before the fork and inherited by every rank."""
+    """Shared memory and semaphores of one world, created before the fork and inherited by every rank.
+
+    Attributes:
+        world_size: number of ranks.
+        patience: number of spins before a process sleeps.
+        layout: byte offsets in the block.
+        segment: segment that holds the block.
+        memory: the block: uint8, shape (bytes,).
+        base: address of the block.
+        values: values of a call: uint8, shape (VALUE_BYTES,).
+        results: small results: uint8, shape (W, RESULT_BYTES).
+        done: semaphore on which the coordinator sleeps.
+        doorbells: semaphore of each rank.
+    """
 
     def __init__(self, world_size: int, patience: Patience = CROWDED) -> None:
         self.world_size = world_size
@@ -90,7 +103,7 @@ class ControlBlock:
         self.layout = Layout(world_size)
         self.segment = Segment(self.layout.size)
         memory = self.segment.array("u1", (self.layout.size,))
-        memory[:] = 0  # touches every page, so that no call pays for it
+        memory[:] = 0  # touches every page, so that no call pays for a page fault
         self.memory: Array = memory
         self.base: int = memory.ctypes.data
         self.values: Array = memory[self.layout.values : self.layout.values + VALUE_BYTES]
@@ -110,20 +123,20 @@ class ControlBlock:
                 doorbell.post()
 
     def sleep_coordinator(self) -> bool:
-        """Sleeps until the last rank arrives or SLEEP_SECONDS have passed; true if all have arrived."""
+        """Sleeps until the last rank arrives, for up to SLEEP_SECONDS. Returns whether all have arrived."""
         posted = False
         try:
             if doorbell_module.coordinator_sleeps(self.base, self.world_size) == 0:
                 posted = self.done.wait(SLEEP_SECONDS)
         finally:
-            # Also on Ctrl-C. Where a rank took the flag down its post is under way. Should it come too late to be taken
-            # here, it only wakes a later round too early, which then finds ARRIVED short and sleeps again.
+            # Also on Ctrl-C. If a rank has cleared the flag, it is about to post the semaphore. A post too late for this wait
+            # only ends a later sleep early; that round then finds ARRIVED too small, and sleeps again.
             if doorbell_module.coordinator_wakes(self.base) == 0 and not posted:
                 self.done.wait(SLEEP_SECONDS)
         return bool(doorbell_module.read(self.base, doorbell_module.ARRIVED) == self.world_size)
 
     def sleep_rank(self, rank: int, sequence: int, coordinator: int) -> bool:
-        """Sleeps until the doorbell may have rung; false if the coordinator has died instead."""
+        """Sleeps until the doorbell may have rung. Returns False if the coordinator has died."""
         doorbell = self.doorbells[rank]
         if doorbell_module.rank_sleeps(self.base, rank, sequence) == 0:
             while not doorbell.wait(IDLE_SECONDS):
@@ -131,25 +144,25 @@ class ControlBlock:
                     return False
             return True
         if doorbell_module.wake(self.base, rank) == 0:
-            doorbell.wait(IDLE_SECONDS)  # the coordinator took the flag down, so its post is under way
+            doorbell.wait(IDLE_SECONDS)  # the coordinator has cleared the flag, so it is about to post
         return True
 
     @property
     def began(self) -> int:
-        """When the last round began, by `time.monotonic_ns`."""
+        """Start of the last round, by `time.monotonic_ns`."""
         return int(doorbell_module.read(self.base, doorbell_module.BEGAN))
 
     @property
     def worked(self) -> int:
-        """Nanoseconds of all rounds together that were over at once."""
+        """Total nanoseconds of the rounds that ended within the compiled wait."""
         return int(doorbell_module.read(self.base, doorbell_module.WORKED))
 
     def missing(self, sequence: int) -> list[int]:
-        """The ranks that have not answered this round."""
+        """Returns the ranks that have not answered this round."""
         return [rank for rank in range(self.world_size) if self._word(rank, doorbell_module.DONE) != sequence]
 
     def with_news(self) -> list[int]:
-        """The ranks whose answer comes with a message."""
+        """Returns the ranks whose answer comes with a message."""
         return [rank for rank in range(self.world_size) if self._word(rank, doorbell_module.HAS_NEWS)]
 
     def _word(self, rank: int, word: int) -> int:
@@ -157,5 +170,5 @@ class ControlBlock:
         return value
 
     def close(self) -> None:
-        """Frees the shared memory, with the semaphores in it; idempotent."""
+        """Frees the shared memory and the semaphores in it; idempotent."""
         self.segment.close()

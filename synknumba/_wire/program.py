@@ -1,8 +1,8 @@
-"""What the ranks are told: functions, and programs that run them. Frozen dataclasses that travel once, as pickles.
+"""Functions and programs as sent to the ranks: frozen dataclasses, pickled and sent once.
 
-A program is one call of a function with everything worked out that does not change from call to call: which rows of which
-segment each parameter gets, where each result goes. What does change (scalars, the bounds of a `batch`, the number of
-entries of an index list) travels in the control block's values, in the layout `Program.values`.
+A program describes all calls of a function that differ only in their values: which rows of which segment each parameter gets,
+and where each result goes. The values (scalars, the bounds of a `batch`, the length of an index list) are written to the
+control block at each call, in the layout `Program.values`. Collectives, combinations and transfers are run by number too.
 """
 
 import itertools
@@ -20,21 +20,21 @@ RowsKind: TypeAlias = Literal["none", "all", "range", "list"]
 
 
 def next_number() -> int:
-    """A program number that was never used before."""
+    """Returns a new program number."""
     return next(_numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSpec:
-    """A user's function as it is shipped: once, before its first program.
+    """A user's function, serialised; sent once, before its first program.
 
     Attributes:
-        id: unique in the coordinator's life.
-        name: for messages.
-        style: a Numba CUDA kernel, or a Python function of device arrays.
-        payload: of (plain function, LaunchConfig or None, compile options), as `_payload` makes it; what was sent before is a
-            number in it.
-        sources: text of files that do not exist on disk (notebook cells), for `linecache`.
+        id: number, unique in the coordinator's process.
+        name: name for messages.
+        style: "kernel" for a Numba CUDA kernel, "function" for a Python function of device arrays.
+        payload: (plain function, LaunchConfig or None, compile options), pickled by `_wire/pickling.py`. Functions sent earlier
+            are pickled as their ids.
+        sources: `linecache` entries by file name, for files that do not exist on disk, such as notebook cells.
     """
 
     id: int
@@ -46,14 +46,14 @@ class FunctionSpec:
 
 @dataclass(frozen=True, slots=True)
 class HostArray:
-    """An array in a segment: where it is and how to read it.
+    """Location and type of an array in a segment.
 
     Attributes:
-        segment: its id.
-        dtype: of the array.
-        shape: of the array.
-        offset: in the segment, in bytes.
-        version: of contents that do not change; 0 where they may, between any two calls.
+        segment: id of the segment.
+        dtype: dtype of the array.
+        shape: shape of the array.
+        offset: offset in the segment, in bytes.
+        version: version of the contents, if they are frozen; 0 if they may change between any two calls.
     """
 
     segment: int
@@ -65,7 +65,13 @@ class HostArray:
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
-    """A parameter that gets the rank's rows. `by_position`: a minibatch input, indexed by position in the batch."""
+    """Parameter: the rank's rows of an array.
+
+    Attributes:
+        array: the array, split along axis 0.
+        by_position: whether the array is a minibatch input, indexed by position in the batch.
+        writable: whether the function may write; its rows are then written back.
+    """
 
     array: HostArray
     by_position: bool = False
@@ -74,14 +80,20 @@ class Sharded:
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """A parameter that gets the whole array on every rank."""
+    """Parameter: the whole array, on every rank."""
 
     array: HostArray
 
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """A scalar that comes with each call: the field `index` of the values, made into `dtype` (a NumPy name) where given."""
+    """Parameter: a scalar passed with each call.
+
+    Attributes:
+        index: index of the scalar, or of its real part, among the values.
+        dtype: NumPy name of the dtype to convert to; None for a Python number.
+        is_complex: whether the scalar is complex; the next value is then its imaginary part.
+    """
 
     index: int
     dtype: str | None = None
@@ -90,49 +102,50 @@ class Dynamic:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that is part of the program: None, a string, a tuple."""
+    """Parameter: a value that is part of the program, such as None, a string or a tuple."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSpan:
-    """A parameter that gets the `Span` of its rows, from `synk.arange`; `start` is the index of row 0."""
+    """Parameter: the `Span` of the slice's rows, from `synk.arange`; `start` is the index of row 0."""
 
     start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A parameter that each rank fills in: its rank, the world size, the index of its first row."""
+    """Parameter: a number that each rank fills in, such as its rank, the world size or the index of its first row."""
 
     constant: RankConstant
 
 
 @dataclass(frozen=True, slots=True)
 class PerRank:
-    """A parameter with one value for each rank."""
+    """Parameter: one value per rank."""
 
     values: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A kernel's output parameter.
+    """Parameter: an output of a kernel.
 
     Attributes:
-        name: the parameter.
-        op: how slices and ranks are put together.
-        dtype: what the kernel writes.
-        shape: on one rank; for "gather" of one row.
-        parts: where the coordinator reads it: shape (W, *shape), in the result dtype, or for "gather" (rows, *shape).
-            None for an output that the caller did not ask for.
-        is_small: the parts are in the ranks' small results, at `parts.offset` bytes of each, and not in a segment.
-        stays: each rank's part stays on its device, where a `Combination` takes it; `parts` tells its dtype and shape.
-        lent: the parts are in a segment whose id comes with each call: which of `Program.lent` at the end of its values.
-        rows: of an op that locates, the parts' rows: int64, of their shape, and in the control block where they are.
-        filled: it starts at the identity of the op; a kernel that is sure to write every element need not wait for that. With
-            the op None, slices then write different elements of one array, instead of being added up: 0 + −0 is 0.
+        name: name of the parameter.
+        op: op that combines slices and ranks.
+        dtype: dtype that the kernel writes.
+        shape: shape on one rank; for "gather", shape of one row.
+        parts: array that the coordinator reads: shape (W, *shape), or (shards, *shape) if shards are kept apart, in the result
+            dtype; for "gather", (rows, *shape). None for an output that the caller did not request.
+        is_small: whether the parts are in the control block, at `parts.offset` bytes of each rank's small results; `parts` then
+            describes one rank's part.
+        stays: whether each rank's part stays on its device, for a `Combination`; `parts` then only gives dtype and shape.
+        lent: index among the `Program.lent` last values of the id of the segment to write to; None for a fixed segment.
+        rows: for "argmin" and "argmax", the array of row positions of `parts`: int64, same shape, same segment.
+        filled: whether the output starts at the op's identity. A kernel that writes every element need not wait for the fill;
+            slices with the op None then write different elements of one array, and are not added: 0 + −0 is 0, not −0.
     """
 
     name: str
@@ -149,12 +162,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A parameter that gets the rank's own array of a variable; the function may write to it.
+    """Parameter: the rank's array of a variable.
 
     Attributes:
-        variable: the number of its memory.
-        leaf: which of its arrays.
-        read_only: the function must not write, because the call assigns the variable at its end.
+        variable: number of the variable's memory.
+        leaf: index of the array in the variable's tree.
+        read_only: whether the function must not write, because the call assigns the variable at its end.
     """
 
     variable: int
@@ -164,7 +177,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """A parameter that gets rows of the rank's own array of a variable: those that `local_batch` and the slice select."""
+    """Parameter: rows of the rank's array of a variable, selected by `local_batch` and the slice.
+
+    Attributes:
+        variable: number of the variable's memory.
+        leaf: index of the array in the variable's tree.
+        writable: whether the function may write; its rows are then written back.
+    """
 
     variable: int
     leaf: int
@@ -173,14 +192,14 @@ class HeldRows:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A parameter that accumulates what a variable is assigned when the call ends.
+    """Parameter: an accumulator, to which a variable is set at the end of the call.
 
     Attributes:
-        variable: the number of its memory.
-        leaf: which of its arrays.
-        op: how slices are put together.
-        dtype: of the array.
-        shapes: by rank.
+        variable: number of the variable's memory.
+        leaf: index of the array in the variable's tree.
+        op: op that combines slices.
+        dtype: dtype of the array.
+        shapes: shape of the array on each rank.
     """
 
     variable: int
@@ -192,7 +211,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A nested argument of a Python function: the structure, and a parameter for each leaf."""
+    """Parameter: a nested argument of a Python function, with a parameter for each leaf of its structure."""
 
     structure: Any
     leaves: "tuple[Param, ...]"
@@ -205,13 +224,13 @@ Param: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """Which rows the call is about.
+    """Selection of the rows of a call.
 
     Attributes:
-        kind: "none": no sharded argument, so there are no rows; "all": rows 0 … length − 1; "range": start, step and count are
-            the last three values; "list": the count is the last value and the indices are in `indices`.
-        length: rows of the sharded arguments.
-        indices: int64 array of at least that many row numbers.
+        kind: "none": there is no sharded argument, so there are no rows; "all": rows 0 … length − 1; "range": three values give
+            start, step and count; "list": one value gives the count, and `indices` the rows. These values follow the scalars.
+        length: number of rows of the sharded arguments.
+        indices: int64 array of row numbers, with room for at least count of them.
     """
 
     kind: RowsKind
@@ -220,19 +239,19 @@ class RowSource:
 
     @property
     def values(self) -> str:
-        """What of the selection comes with each call, as a `struct` format: one letter a value."""
+        """Format of the selection's values in each call: one `struct` letter per value."""
         return {"range": "qqq", "list": "q"}.get(self.kind, "")
 
 
 @dataclass(frozen=True, slots=True)
 class OwnSource:
-    """Which of its own rows each rank gets of the sliceable variables.
+    """Selection of each rank's own rows of sliceable variables.
 
     Attributes:
-        kind: "all"; "range": start, step and count of each rank are the last 3·W values; "list": the counts of the ranks are
-            the last W values, and their indices follow each other in `indices`.
-        lengths: rows that each rank holds.
-        indices: int64 array of at least as many row numbers as there are.
+        kind: "all": all rows; "range": 3·W values give start, step and count for each rank; "list": W values give the ranks'
+            counts, and their row numbers follow each other in `indices`. These values follow those of `RowSource`.
+        lengths: number of rows that each rank holds.
+        indices: int64 array of row numbers, with room for at least the sum of the counts.
     """
 
     kind: RowsKind
@@ -241,29 +260,30 @@ class OwnSource:
 
     @property
     def values(self) -> str:
-        """What of the selection comes with each call, as a `struct` format: one letter a value."""
+        """Format of the selection's values in each call: one `struct` letter per value."""
         return {"range": "qqq", "list": "q"}.get(self.kind, "") * len(self.lengths)
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One call, as the ranks need it.
+    """Description of a call, up to its values, for the ranks.
 
     Attributes:
-        number: by which the coordinator asks for it.
-        function: the id of a `FunctionSpec` that was shipped before.
-        parameters: in the order of the function's signature; each (name, param).
-        rows: which rows are selected.
-        partition: of these rows into ranks: the world's; where only the root runs, one part.
-        own: which of its own rows each rank gets of the sliceable variables; None where there are none.
-        num_slices: parts that each shard is cut into.
-        values: `struct` format of what comes with each call, empty if nothing does.
-        solo: only the root runs, with all the rows.
-        ops: for a Python function, the tree of ops of what it returns.
-        subset: for a Python function, the top-level results wanted, or None for all.
-        lent: how many of the values, the last ones, are ids of segments that results are written to.
-        only_read: parameters that a kernel surely does not write to.
-        shards: what all rows are cut into, whatever the world size, and whose results are kept apart; None for one a rank.
+        number: number by which the coordinator runs the program.
+        function: id of a `FunctionSpec` sent earlier.
+        parameters: (name, param) of each parameter, in the order of the function's signature.
+        rows: selection of the rows.
+        partition: partition of the rows into ranks: the world's, or one part if `solo`.
+        num_slices: number of slices of each shard.
+        values: `struct` format of the values of a call, one letter each; empty if there are none.
+        solo: whether only rank 0 runs, with all rows.
+        ops: for a Python function, the tree of ops of its results.
+        subset: for a Python function, the requested top-level results; None for all.
+        own: selection of each rank's own rows of sliceable variables; None if there are none.
+        lent: number of values, the last ones, that are ids of segments to write results to.
+        only_read: parameters that a kernel provably does not write.
+        shards: number of shards into which all rows are cut, independent of the world size, and whose results are kept apart;
+            None for one shard per rank.
     """
 
     number: int
@@ -283,22 +303,22 @@ class Program:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a rank may run several times in a call."""
+        """Whether a rank may run the function several times in a call."""
         return self.num_slices > 1 or self.shards is not None
 
     @property
     def shard_partition(self) -> Partition:
-        """The partition of the rows into shards, whose results are kept apart until the coordinator has them."""
+        """Partition of the rows into shards, whose results are kept apart until they reach the coordinator."""
         return self.partition if self.shards is None else Partition.even(self.shards)
 
     def own_shards(self, rank: int) -> tuple[int, int]:
-        """The first of the shards that a rank runs, and the one after the last."""
+        """Returns the range of shards that a rank runs, as (first, one after the last)."""
         if self.solo and rank:
             return 0, 0
         return (rank, rank + 1) if self.shards is None else self.partition.part(self.shards, rank)
 
     def leaves(self) -> list[Param]:
-        """What its parameters get, those inside nested arguments too."""
+        """Returns the parameters, with nested arguments replaced by their leaves; in no particular order."""
         out: list[Param] = []
         params = [param for _, param in self.parameters]
         while params:
@@ -310,7 +330,7 @@ class Program:
         return out
 
     def segments(self) -> frozenset[int]:
-        """The ids of the segments that its arrays lie in."""
+        """Returns the ids of the segments that the program uses, except those named by values."""
         arrays = [source.indices for source in (self.rows, self.own) if source is not None and source.indices is not None]
         for param in self.leaves():
             match param:
@@ -321,22 +341,22 @@ class Program:
         return frozenset(array.segment for array in arrays)
 
     def variables(self) -> frozenset[int]:
-        """The numbers of the variables' memory that it is about."""
+        """Returns the numbers of the variables' memory that the program uses."""
         return frozenset(param.variable for param in self.leaves() if isinstance(param, Held | HeldRows | Update))
 
 
-# ---- what else the ranks can be asked to repeat --------------------------------------------------------------------------
+# ---- collectives, combinations and transfers ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One array that each rank gives to a collective, or gets from it.
+    """Source or target of a collective: one array on each rank.
 
     Attributes:
-        variable: the number of its memory.
-        leaf: which of its arrays.
-        counts: elements on each rank; of records, bytes.
-        hosts: by rank, where the arrays are in segments; empty where they are on GPUs.
+        variable: number of the variable's memory.
+        leaf: index of the array in the variable's tree.
+        counts: elements on each rank; bytes for records.
+        hosts: each rank's array, if they are in segments; empty if they are on GPUs.
     """
 
     variable: int
@@ -347,15 +367,15 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective over several arrays, as the ranks need it.
+    """A collective on several arrays.
 
     Attributes:
-        number: by which the coordinator asks for it.
-        kind: which collective.
-        arrays: (dtype, what each rank gives, what each rank gets).
-        op: of those that reduce.
-        root: of those that have one.
-        transport: what carries it.
+        number: number by which the coordinator runs the collective.
+        kind: name of the collective.
+        arrays: (dtype, source, target) of each array.
+        op: op of a reduction; None for other collectives.
+        root: root of broadcast and reduce; ignored by others.
+        transport: transport that runs the collective.
     """
 
     number: int
@@ -366,11 +386,11 @@ class Collective:
     transport: Transport
 
     def segments(self) -> frozenset[int]:
-        """The ids of the segments that its arrays lie in."""
+        """Returns the ids of the segments that hold the arrays."""
         return frozenset(host.segment for _, *ends in self.arrays for end in ends for host in end.hosts)
 
     def variables(self) -> frozenset[int]:
-        """The numbers of the variables' memory that it is about."""
+        """Returns the numbers of the variables' memory that the collective uses."""
         return frozenset(end.variable for _, *ends in self.arrays for end in ends)
 
 
@@ -379,11 +399,11 @@ class Combined:
     """One result of a `Combination`.
 
     Attributes:
-        name: the output's.
-        op: how the ranks' parts are put together.
-        dtype: of the parts and of the result.
-        count: elements.
-        parts: where the parts of all ranks are, shape (W, …); None where they are on the devices.
+        name: name of the output.
+        op: op that combines the ranks' parts.
+        dtype: dtype of the parts and of the result.
+        count: number of elements.
+        parts: the parts of all ranks, shape (W, …); None if they are on the devices.
     """
 
     name: str
@@ -395,17 +415,16 @@ class Combined:
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """What ranks do after a program whose results are large: each combines its part of the elements of all.
+    """Combination of large results after their program: each rank combines its share of the elements, over all ranks' parts.
 
-    With every call come the ids of the segments that the results are written to and, where there is a mean, the rows of each
-    rank.
+    The values of a call are the id of the segment of each result and, if one is a mean, the number of rows of each rank.
 
     Attributes:
-        number: by which the coordinator asks for it.
-        program: the number of the program.
-        results: which.
-        weighted: whether there is a mean among them.
-        transport: what carries the parts, which are on the devices; None where they are in shared memory.
+        number: number by which the coordinator runs the combination.
+        program: number of the program that computes the results.
+        results: the results to combine.
+        weighted: whether one of them is a mean.
+        transport: transport between the devices that hold the parts; None if the parts are in shared memory.
     """
 
     number: int
@@ -417,12 +436,12 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Copies between a variable's arrays and the host's memory.
+    """Copies between a variable's arrays and host memory.
 
     Attributes:
-        number: by which the coordinator asks for it.
-        up: from the host to the variable, or the other way.
-        arrays: (number of the memory, leaf, place on the host of each rank's array; None where that rank copies nothing).
+        number: number by which the coordinator runs the transfer.
+        up: whether the copies are from the host to the variable; otherwise the reverse.
+        arrays: (number of the variable's memory, leaf, host array of each rank or None if that rank copies nothing).
     """
 
     number: int
@@ -430,9 +449,9 @@ class Transfer:
     arrays: tuple[tuple[int, int, tuple[HostArray | None, ...]], ...]
 
     def segments(self) -> frozenset[int]:
-        """The ids of the segments that it copies from or to."""
+        """Returns the ids of the segments that the copies read or write."""
         return frozenset(host.segment for _, _, hosts in self.arrays for host in hosts if host is not None)
 
     def variables(self) -> frozenset[int]:
-        """The numbers of the variables' memory that it is about."""
+        """Returns the numbers of the variables' memory that the copies read or write."""
         return frozenset(variable for variable, _, _ in self.arrays)

@@ -1,4 +1,4 @@
-"""`fork()`: how many ranks on which devices, checked before the first process is made."""
+"""`fork()`: resolves the number of ranks and their devices, checks both, and starts the world."""
 
 import logging
 import warnings
@@ -26,28 +26,31 @@ def fork(
     timeout: float | None = None,
     prefix_output: bool = False,
 ) -> World:
-    """Starts the ranks: one process per GPU, or per CPU core where there is no GPU.
+    """Starts the ranks: one process per GPU, or per CPU core if there is no GPU.
 
     Args:
-        world_size: number of ranks. Default: every visible GPU, or every usable CPU core (affinity and cgroup quota counted).
-        device: "cuda", "cpu", or "auto": "cuda" where there is a usable GPU, else "cpu".
-        devices: the GPU of each rank, by index; several ranks may share one, as in [0, 0, 1].
-        transport: what carries collectives over variables: "nccl", between GPUs; "host", shared memory; "auto": "nccl" where
-            each rank has a GPU of its own and NCCL can be set up, else "host". The logger "synknumba" says which, and why.
-        profile: write a cProfile of each rank to synknumba-rank<r>.prof in the working directory when the world closes. On
-            GPUs, what a rank has repeated before takes no Python there, and is not in it.
-        timeout: seconds a call may take before all ranks are ended and `CallTimeout` is raised. Default: no limit. Compiling,
-            at the first call of a function, counts.
-        prefix_output: put "[rank 2] " before each line that a rank writes to stdout or stderr. Lines are whole then, and come a
-            moment later.
+        world_size: number of ranks. Default: the number of visible GPUs, or of usable CPU cores (within affinity and cgroup
+            quota).
+        device: "cuda", "cpu" or "auto": "cuda" if there is a usable GPU, else "cpu".
+        devices: GPU index of each rank. Ranks may share a GPU, as in [0, 0, 1].
+        transport: transport of collectives on variables: "nccl" (between GPUs), "host" (shared memory), or "auto": "nccl" if
+            each rank has its own GPU and NCCL can be set up, else "host". The choice and its reason are logged to the logger
+            "synknumba".
+        profile: whether each rank writes a cProfile to synknumba-rank<r>.prof in the working directory when the world closes.
+            On GPUs, repeated calls run without Python on the ranks, so they do not appear in it.
+        timeout: time limit of a call in seconds; a call that exceeds it raises `CallTimeout`, and all ranks are ended. Default:
+            no limit. Compilation, at the first call of a function, counts.
+        prefix_output: whether to put "[rank 2] " before each line that a rank writes to stdout or stderr. Lines are then
+            forwarded whole, and appear slightly later.
 
     Returns:
-        The world; use it as a context manager, or call `close()`.
+        The world. Use it as a context manager, or call `close()`.
 
     Raises:
-        WorldError: there is an open world already, or this process is a rank.
-        PartitionError: `world_size`, `devices`, `transport` or `timeout` makes no sense, or there are fewer GPUs than ranks.
-        DeviceError: no GPU can be used, or CUDA was initialised in this process before.
+        WorldError: a world is open already, or this process is a rank.
+        PartitionError: `world_size`, `device`, `devices`, `transport` or `timeout` is invalid, or there are fewer GPUs than
+            ranks.
+        DeviceError: no GPU can be used, or CUDA has been initialised in this process already.
     """
     if this_process.current_rank() is not None:
         raise WorldError(f"fork() called on rank {this_process.current_rank()}; only the coordinator forks")
@@ -57,7 +60,7 @@ def fork(
     _check_timeout(timeout)
     _check_transport(transport)
     try:
-        with ExitStack() as awake:  # GPUs, until the ranks have opened theirs
+        with ExitStack() as awake:  # keeps the probed GPUs initialised until the ranks have opened theirs
             world_size, kind, indices = _resolve(world_size, device, devices, awake)
             tell_of_threads()
             carrier = _choose_transport(transport, kind, indices)
@@ -73,7 +76,7 @@ def fork(
             )
     except BaseException:
         world = open_world()
-        if world is not None:  # Ctrl-C came when the ranks were there: nobody has the world
+        if world is not None:  # Ctrl-C came after the ranks had started: the caller will not get the world
             world.close()
         raise
 
@@ -84,7 +87,7 @@ def _check_transport(transport: str) -> None:
 
 
 def _choose_transport(wanted: str, kind: DeviceKind, devices: Sequence[int]) -> Transport:
-    """What carries collectives, with a line of log that says why."""
+    """Returns the transport of collectives, and logs the reason."""
     shared = sorted({device for device in devices if devices.count(device) > 1})
     if kind == "cpu":
         problem = "the ranks are on CPU cores"
@@ -109,7 +112,7 @@ def _check_timeout(timeout: object) -> None:
 def _resolve(
     world_size: int | None, device: str, devices: Sequence[int] | None, awake: ExitStack
 ) -> tuple[int, DeviceKind, tuple[int, ...]]:
-    """How many ranks on what, checked."""
+    """Returns the number of ranks, the kind of device and each rank's GPU index; raises if they are invalid."""
     if device not in {"auto", "cuda", "cpu"}:
         raise PartitionError(f'device must be "auto", "cuda" or "cpu", got {device!r}')
     if world_size is not None and (isinstance(world_size, bool) or not hasattr(world_size, "__index__") or world_size < 1):
@@ -118,7 +121,7 @@ def _resolve(
         if devices is not None:
             raise PartitionError(f'devices={devices!r} places ranks on GPUs, but device is "cpu"; leave one of them out')
         return int(world_size or usable_cores()), "cpu", ()
-    if cuda_is_initialised():  # first: the child that counts GPUs could not use it either
+    if cuda_is_initialised():  # checked first: the child that counts GPUs could not use CUDA either
         raise DeviceError(
             "CUDA has been initialised in this process before fork(), and its children cannot use it. Move "
             "whatever touches the GPU "

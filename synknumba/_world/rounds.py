@@ -1,10 +1,10 @@
-"""Rounds: the ranks are told to do something, all do it, all have answered; and what happens if they do not.
+"""Rounds: a command to all ranks and the wait for their answers, with the handling of failures, deaths and timeouts.
 
-    ring ──> ranks work ──> all have arrived ──> news is read ──> warnings are shown ──> failures are raised
+    ring ──> ranks work ──> all have arrived ──> read news ──> show warnings ──> raise failures
 
-Only one round is under way at a time; whoever starts one has the world. While the coordinator waits, it looks after the ranks
-every 50 ms. A rank that has died, or a call past its time, ends the world in the middle of a round. So does whatever else is
-raised there, as by Ctrl-C: ranks that are still at work would answer the next round with the results of this one.
+Only one round is under way at a time; the thread that starts it holds the world. While the coordinator waits, it checks the
+ranks every 50 ms. The death of a rank or a timeout ends the world in the middle of the round. So does any other exception
+raised there, as by Ctrl-C: ranks still at work would answer the next round with the results of this one.
 """
 
 import contextlib
@@ -26,29 +26,29 @@ from synknumba._wire.statistics import Tally
 from synknumba._world.failure import CallInfo, Death, cause_of, device_lost, rank_died, rank_error, unreadable, whereabouts
 from synknumba._world.processes import Processes
 
-END_SECONDS = 20.0  # for another thread that ends the ranks and lets go of what they had
+END_SECONDS = 20.0  # wait for another thread that is ending the ranks and freeing their resources
 START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine longer
 
-RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, what it says, descriptors
+RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, its news, descriptors
 Learn: TypeAlias = Callable[[Sequence[RankNews]], None]
 
 
 class Ranks(Protocol):
-    """The ranks as calls see them, on whatever machines they are. `Rounds` are the ranks of this one.
+    """Interface of calls to the ranks, on any machines. `Rounds` implements it for ranks of this machine.
 
     Attributes:
-        values: what `run` hands to every rank: bytes, which the caller packs beforehand.
-        results: what ranks have left since the last `run`: bytes, shape (W, bytes of a rank), C-contiguous.
+        values: values passed to every rank by `run`: uint8, packed by the caller beforehand.
+        results: small results of the last `run`: uint8, shape (W, bytes per rank), C-contiguous.
     """
 
     values: Array
     results: Array
 
     def run(self, number: int, info: CallInfo, learn: Learn) -> None:
-        """Has every rank run a program."""
+        """Runs a program on every rank."""
 
     def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
-        """Has every rank carry out a command; returns what ranks say."""
+        """Executes a command on every rank; returns the ranks' news."""
         ...
 
 
@@ -57,17 +57,17 @@ class Rounds:
     """The rounds of one world.
 
     Args:
-        control: the world's.
-        processes: its ranks.
-        tally: where rounds are counted.
-        timeout: seconds that a call may take, or None.
-        ended: called with the reason when the ranks have been ended; None where the script wanted it.
+        control: control block of the world.
+        processes: processes of the ranks.
+        tally: counters to update.
+        timeout: time limit of a call in seconds; None for no limit.
+        ended: called with the reason when the ranks have been ended; the reason is None if the script closed the world.
 
     Attributes:
-        sequence: the number of the last round.
-        timeout: as given.
-        in_flight: the round that is under way, unless it is over at once.
-        under_way: whether a round is; between two calls, one that was broken off and could not be ended.
+        sequence: number of the last round.
+        timeout: time limit of a call in seconds; None for no limit.
+        in_flight: description of the round under way, once the compiled wait has ended; else None.
+        under_way: whether a round is under way. If true between two calls, a round was interrupted and the world not yet ended.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Rounds:
         self.in_flight: CallInfo | None = None
         self.under_way = False
         self._over = threading.Event()
-        self._ending = False  # before any rank is killed: that it dies then is no news
+        self._ending = False  # set before the ranks are killed: their deaths are then no errors
         self._killing = threading.Lock()
         self._control = control
         self.values, self.results = control.values, control.results
@@ -92,17 +92,17 @@ class Rounds:
         self._processes = processes
         self._tally = tally
         self._ended = ended
-        self._warned: list[Warned] = []  # what ranks have warned of, and nobody was shown yet
+        self._warned: list[Warned] = []  # warnings of the ranks, not shown yet
 
     @property
     def doing(self) -> str:
-        """What is under way, in words."""
+        """What the world is doing, in words."""
         if self.in_flight is not None:
             return f"in {self.in_flight}"
         return "in a call that has just begun" if self._control.missing(self.sequence) else "between calls"
 
     def await_ranks(self, device: DeviceKind) -> None:
-        """Waits until every rank has its device; raises what went wrong on the first that has not."""
+        """Waits until every rank has opened its device; raises the error of the first that could not."""
         deadline = time.monotonic() + START_SECONDS
         info = CallInfo("starting", is_call=False)
         unheard = set(range(self._world_size))
@@ -125,35 +125,36 @@ class Rounds:
         self._show_warnings()
 
     def _listen(self, device: DeviceKind, unheard: set[int], rank: int, watch: Callable[[], None]) -> None:
-        """Waits for what a rank says of its device; raises why it has none."""
+        """Receives a rank's answer to its start; raises `DeviceError` if it could not open its device."""
         answer, _ = channel.receive(self._processes.sockets[rank], watch)
         unheard.remove(rank)
         self._warned += answer.warned
         if answer.news is not None:
-            assert isinstance(answer.news, Failed)  # a rank that starts says None or why not
+            assert isinstance(answer.news, Failed)  # the answer to a start is None or Failed
             raise DeviceError(
                 f"rank {rank} could not open its {device} device: {answer.news.type_name}: {answer.news.message}"
             ) from cause_of(answer.news)
 
     def _hear_last_word(self, device: DeviceKind, unheard: set[int], rank: int) -> None:
-        """A rank says why it has no device before it ends, perhaps while another is still awaited."""
+        """Raises the error that a dead rank has sent before its end, if the coordinator was still waiting for another rank."""
         if rank in unheard:
             with contextlib.suppress(EOFError, OSError):
                 self._listen(device, unheard, rank, _no_patience)
 
     def run(self, number: int, info: CallInfo, learn: Learn) -> None:
-        """Has every rank run a program. Between `begin` and `end`.
+        """Runs a program on every rank. Call between `World.begin` and `World.end`.
 
         Args:
-            number: of the program.
-            info: for messages.
-            learn: takes in what ranks say that have not failed, also where another has: they say it only once.
+            number: number of the program.
+            info: description of the call for messages.
+            learn: receives the news of the ranks that have not failed, even if others have: ranks send their news only once.
 
         Raises:
             RankError: a Python exception on a rank.
-            RankDied, CallTimeout: the world is closed and every rank ended.
+            RankDied: a rank has died. All ranks have been ended, and the world is closed.
+            CallTimeout: the call took longer than `timeout`. All ranks have been ended, and the world is closed.
         """
-        self.under_way = True  # first: what breaks in here may find the sequence ahead of the ranks'
+        self.under_way = True  # first: an interrupt below may leave the sequence ahead of the ranks'
         try:
             self.sequence += 1
             code = doorbell.call(self._base, self._world_size, self.sequence, number, *self._spins)
@@ -166,7 +167,7 @@ class Rounds:
             self.under_way = False
         except SynkError:
             self.under_way = False
-            with contextlib.suppress(Warning):  # what failed is more than what was warned of
+            with contextlib.suppress(Warning):  # the failure takes precedence over a warning raised as an error
                 self._show_warnings()
             raise  # the round is over, or the world has ended
         except BaseException:
@@ -176,20 +177,20 @@ class Rounds:
             self._show_warnings()
 
     def _show_warnings(self) -> None:
-        """Gives the warnings of the ranks, when the round is over; one that is an error here is raised."""
+        """Issues the ranks' warnings after the round; raises one that the script's filters turn into an error."""
         if self._warned:
             told, self._warned = self._warned, []
             show(told)
 
     def break_off(self) -> None:
-        """Ends the world in the middle of a round: Ctrl-C, or whatever else a signal handler raises.
+        """Ends the world in the middle of a round, after Ctrl-C or any other exception.
 
-        Ranks that are still at work would otherwise answer the next round with the results of this one.
+        Otherwise, ranks still at work would answer the next round with the results of this one.
         """
         self.kill("a call was interrupted")
 
     def _finish_round(self, code: int, info: CallInfo, learn: Learn) -> None:
-        """The rest of a round that was not over at once."""
+        """Completes a round that did not end within the compiled wait, or that has news; `code` is that wait's result."""
         self.in_flight = info
         if code == -1:
             self._control.wake_ranks()
@@ -208,7 +209,7 @@ class Rounds:
             raise rank_error(info, failures)
 
     def _watch(self, info: CallInfo) -> Callable[[], None]:
-        """What to do now and then while ranks work: raises when one has died, or the time is up."""
+        """Returns a check to call repeatedly while ranks work: it raises if a rank has died or the time limit is exceeded."""
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
 
         def watch() -> None:
@@ -219,7 +220,7 @@ class Rounds:
         return watch
 
     def _give_up(self, info: CallInfo) -> None:
-        # All may have arrived, and one not have sent its news.
+        # If all ranks have arrived, one of them has not sent its news.
         missing = self._control.missing(self.sequence) or self._control.with_news()
         stacks = self._processes.where(missing)
         self.kill(f"{info} took longer than timeout={self.timeout} s")
@@ -249,8 +250,8 @@ class Rounds:
             except (EOFError, OSError):
                 self._check_alive(info, grace=1.0)
                 raise
-            except Exception as error:  # noqa: BLE001  # whatever a class of the user's raises when it is unpickled
-                if self._ending:  # or the socket, which has been closed meanwhile
+            except Exception as error:  # noqa: BLE001  # a user's class may raise anything when it is unpickled
+                if self._ending:  # perhaps raised because the socket has been closed meanwhile
                     self._check_alive(info)
                 answer, descriptors = Answer(rank, unreadable(error)), []
             self._warned += answer.warned
@@ -258,13 +259,16 @@ class Rounds:
                 out.append((rank, answer.news, descriptors))
 
     def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
-        """Has every rank carry out a command. Between `begin` and `end`.
+        """Executes a command on every rank. Call between `World.begin` and `World.end`.
 
         Returns:
-            What ranks say that have not failed.
+            The ranks' news.
 
         Raises:
-            ArgumentError: the command holds something of the user's that cannot be pickled; nothing was sent.
+            ArgumentError: the command contains an object of the user that cannot be pickled; nothing was sent.
+            RankError: a Python exception on a rank.
+            RankDied: a rank has died. All ranks have been ended, and the world is closed.
+            CallTimeout: the command took longer than `timeout`. All ranks have been ended, and the world is closed.
         """
         answers: list[RankNews] = []
         info = info or CallInfo(type(command).__name__.lower())
@@ -306,8 +310,8 @@ class Rounds:
             for sock in self._processes.sockets:
                 channel.send(sock, payload, descriptors, watch)
         except WorldError:
-            raise  # as in `_read_news`
-        except (OSError, ValueError):  # ValueError: a socket that has been closed meanwhile
+            raise  # as in `_read_each`
+        except (OSError, ValueError):  # ValueError: the socket has been closed meanwhile
             self._check_alive(info, grace=1.0)
             raise
         self._finish_round(doorbell.NOT_YET, info, learn)
@@ -315,10 +319,10 @@ class Rounds:
     # ---- the end
 
     def _check_alive(self, info: CallInfo, grace: float = 0.0, last_word: Callable[[int], None] | None = None) -> None:
-        """Raises `RankDied` when a rank has ended, after ending the others; or what `last_word` raises of it."""
+        """Ends all ranks and raises `RankDied` if one has ended; first calls `last_word` with it, which may raise instead."""
         death = self._processes.find_dead(grace)
         if self._ending:
-            self._over.wait(END_SECONDS)  # or the script would find the world open
+            self._over.wait(END_SECONDS)  # else the script would still find the world open
             raise WorldError(
                 f"the world was closed during {info}, by another thread or a signal handler; call fork() to start again"
             )
@@ -328,7 +332,7 @@ class Rounds:
             self._end(str(death), death, info)
 
     def _end(self, reason: str, death: Death, info: CallInfo) -> NoReturn:
-        """Ends all ranks, and says why."""
+        """Ends all ranks, and raises `RankDied` with the reason."""
         reason = f"{reason} {'during' if info.is_call else 'while'} {info}"
         self._processes.kill()
         words = self._processes.last_words(death.rank)
@@ -336,12 +340,12 @@ class Rounds:
         raise rank_died(reason, death, info, words)
 
     def kill(self, reason: str | None = None) -> None:
-        """Ends all ranks at once, and with them the world, however often Ctrl-C is pressed meanwhile."""
+        """Kills all ranks and ends the world, even if Ctrl-C is pressed repeatedly meanwhile."""
         try:
             with held_signals():
                 self._kill(reason)
         except BaseException:
-            if not self._over.is_set():  # a signal came before they were held
+            if not self._over.is_set():  # a handler raised before signals were deferred
                 with held_signals():
                     self._kill(reason)
             raise
@@ -359,15 +363,15 @@ class Rounds:
             self._over.set()
 
     def disown(self) -> None:
-        """In a process that the script has forked, perhaps in the middle of a call: that ends here, as if the world had."""
-        self.under_way = False  # or the next call would end it
+        """Resets the state in a child that the script has forked, perhaps during a call, as if the world had ended."""
+        self.under_way = False  # else the next call would end the world
         self._ending = True
-        self._over = threading.Event()  # another thread may have had the old one
+        self._over = threading.Event()  # new: another thread of the script may have used the old one
         self._killing = threading.Lock()
         self._over.set()
 
     def stop(self, seconds: float) -> None:
-        """Tells the ranks to end and waits for them; kills those that do not."""
+        """Stops the ranks: sends `Stop`, waits for up to `seconds`, and kills the ranks still running."""
         self.under_way = True
         try:
             self.sequence += 1

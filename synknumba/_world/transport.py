@@ -1,4 +1,14 @@
-"""Makes the transport between the ranks ready when it is first wanted: one between GPUs is set up by all of them together."""
+"""Sets up the transport of collectives on first use.
+
+NCCL initialisation is collective: every rank takes part. So the coordinator first checks that the transport works on all ranks.
+The host transport needs no set-up.
+
+    coordinator                              ranks
+    -----------                              -----
+    sends Invite(transport)             →    problem() on every rank, make_unique_id() on rank 0
+    reads the id and the problems       ←    Invitation(unique_id, problem)
+    sends Join(transport, unique_id)    →    open(rank, world_size, unique_id, stream) on every rank
+"""
 
 import logging
 
@@ -13,10 +23,12 @@ _log = logging.getLogger("synknumba")
 
 
 def join(world: World) -> None:
-    """Makes the world's transport ready, or another that was not ruled out. Between `begin` and `end`.
+    """Sets up the world's transport; falls back to "host" if it cannot be set up and the user chose "auto".
+
+    Call between `World.begin` and `World.end`.
 
     Raises:
-        DeviceError: the transport was asked for and cannot be set up.
+        DeviceError: the user requested the transport, and it cannot be set up.
     """
     if world.joined or world.world_size == 1 or DRIVERS[world.transport].in_shared_memory:
         return
@@ -31,10 +43,10 @@ def join(world: World) -> None:
 
 
 def _set_up(world: World) -> str | None:
-    """Sets the transport up on all ranks; says why not.
+    """Sets up the transport on all ranks. Returns None on success, else the reason in one line.
 
     Raises:
-        CallTimeout: the ranks wait for each other for ever, as they do where it fails on one of them alone.
+        CallTimeout: some ranks wait for ever for others, as when set-up fails on one rank only.
     """
     info = CallInfo(f"setting up {world.transport.upper()}", is_call=False)
     allowed, world.timeout = world.timeout, world.timeout or START_SECONDS

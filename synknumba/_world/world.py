@@ -1,27 +1,25 @@
-"""The world: ranks forked from the coordinator, told what to do, watched, and joined.
+"""The world: the ranks and the coordinator's means to start, command, watch and end them.
 
     coordinator ──fork──> rank 0 … rank W−1            one process each
         │                    │
         ├── control block ───┤   shared memory and semaphores, inherited: doorbell, values, small results, arrivals
-        ├── socketpair r ────┤   commands and descriptors out, news back; a closed end means the other has died
-        ├── lifeline r ──────┤   a pipe that carries nothing: the kernel ends the rank when the coordinator's end closes
-        ├── stacks r ────────┤   a memory file: where the rank is in its code, when asked or when it crashed (see `_stacks`)
-        ├── scribe ── fd 2 ──┤   a process that passes on what ranks write, and remembers the end of it (see `_scribe`)
+        ├── socketpair r ────┤   commands and descriptors out, news back; end of file: the peer has died
+        ├── lifeline r ──────┤   a pipe without data: the kernel ends the rank when the coordinator's end closes
+        ├── stacks r ────────┤   a memory file: the rank's stack, on request or after a crash (`_host/stacks.py`)
+        ├── output ── fd 2 ──┤   a process that forwards the ranks' output and keeps its last lines (`output_process.py`)
         │                    │
         └── waitpid          └── parent-death signal, parent's process id
 
-What the coordinator writes: values, command, doorbell; commands on the sockets. What a rank writes: its results, its arrival,
-news on its socket. A round is: ring, all ranks work, all arrive. Only one round is under way at a time.
+The coordinator writes values, command and doorbell to the control block, and commands to the sockets. A rank writes results and
+its arrival to the control block, and news to its socket. A round is: the coordinator rings, all ranks work, all arrive. Only
+one round is under way at a time.
 
-A rank that has died ends the world: the others are killed
-(they may be waiting for it inside a kernel or a collective, which nothing can interrupt), the processes are reaped, and the
-call raises `RankDied`. Nothing that the user owns is in the ranks alone but `Variable`s, so `fork()` works again at once.
+The death of a rank ends the world. The other ranks are killed, since they may wait for the dead one inside a kernel or a
+collective, which nothing can interrupt; the processes are reaped, and the call raises `RankDied`. Of the user's objects only
+`Variable`s live in the ranks alone, so `fork()` works again at once.
 
-Which world of this process is open, and how the last one ended; a process has one at a time.
-
-What the ranks hold of the coordinator's: which segments they have mapped, and what they need not keep any longer.
-
-Only the books are here. Whoever has the world for a call sends what they say.
+A process has at most one open world, which `OpenWorld` tracks. `RankHoldings` tracks the segments that the ranks have mapped,
+and the objects that they may free; its commands are sent by the thread that holds the world.
 """
 
 import atexit
@@ -52,25 +50,25 @@ from synknumba._world.processes import Processes
 from synknumba._world.rounds import Ranks, Rounds
 
 Kind: TypeAlias = Literal["segment", "program", "function", "variable"]
-"""What a rank can let go of; a variable's is its memory."""
+"""Kinds of objects that a rank can free; a "variable" is the memory of one."""
 
 
 @final
 class RankHoldings:
-    """The books of one world.
+    """Tracks which segments the ranks have mapped, and queues the objects that they may free.
 
     Attributes:
-        unwanted: what the ranks have not been told to drop yet; read at the end of each call.
+        unwanted: (kind, number) of each object to free with the next `Drop`; checked at the end of each call.
     """
 
     def __init__(self) -> None:
-        self._mapped: dict[int, int] = {}  # by segment id: the generation that the ranks have mapped
+        self._mapped: dict[int, int] = {}  # segment id: generation that the ranks have mapped
         self.unwanted: collections.deque[tuple[Kind, int]] = collections.deque()
 
     def missing(self, segments: Sequence[Segment]) -> Iterator[tuple[Attach, list[int]]]:
-        """What makes the ranks map these segments where they have not, or where they have grown since: with descriptors.
+        """Yields commands, with descriptors, that map those of the segments that are new to the ranks or have grown.
 
-        What was yielded counts as sent when the next is asked for.
+        A command counts as sent when the next one is requested.
         """
         needed = [segment for segment in segments if self._mapped.get(segment.id) != segment.generation]
         for start in range(0, len(needed), channel.MAX_DESCRIPTORS):
@@ -79,14 +77,14 @@ class RankHoldings:
             self._mapped.update((one.id, one.generation) for one in some)
 
     def forget(self, kind: Kind, number: int) -> bool:
-        """Notes that something is no longer wanted; whether the ranks have it. Takes no lock."""
+        """Queues an object to be freed; returns False if the ranks do not have it. Takes no lock."""
         if kind == "segment" and self._mapped.pop(number, None) is None:
             return False
         self.unwanted.append((kind, number))
         return True
 
     def drop(self) -> Drop:
-        """What makes the ranks let go of all that is not wanted. It counts as sent."""
+        """Returns the command that frees all queued objects, and empties the queue."""
         numbers: dict[Kind, list[int]] = {"segment": [], "program": [], "function": [], "variable": []}
         while self.unwanted:
             kind, number = self.unwanted.popleft()
@@ -94,7 +92,7 @@ class RankHoldings:
         return Drop(*(tuple(numbers[kind]) for kind in ("segment", "program", "function", "variable")))
 
     def clear(self) -> None:
-        """There are no ranks any more."""
+        """Empties the queue, when the ranks have ended."""
         self.unwanted.clear()
 
 
@@ -103,46 +101,46 @@ _W = TypeVar("_W")
 
 @final
 class OpenWorld(Generic[_W]):
-    """The place of the one world."""
+    """Reference to this process's open world, and the reason why the last one ended."""
 
     def __init__(self) -> None:
         self._world: _W | None = None
-        self._untold: SynkError | None = None  # how it ended, if no call has said so
-        self._reason: str | None = None  # why the last one was closed, if it was not the script that closed it
+        self._untold: SynkError | None = None  # cause of its end, until a call has raised it
+        self._reason: str | None = None  # why the last one ended; None if the script closed it
 
     def enter(self, world: _W) -> None:
-        """The world is open from now on."""
+        """Makes `world` the open one."""
         self._untold = None
         self._world = world
 
     def leave(self, world: _W, reason: str | None) -> None:
-        """The world has ended."""
+        """Records that `world` has ended, and why; `reason` is None if the script closed it."""
         if self._world is world:
             self._world, self._reason = None, reason
 
     def clear(self) -> None:
-        """In a process that the script has forked: it has no ranks."""
+        """Forgets the world, in a child that the script has forked: the child has no ranks."""
         self._world = None
 
     def keep(self, error: SynkError) -> None:
-        """Keeps what ended the world while nobody was there to hear it: the next call says it."""
+        """Keeps an error that ended the world outside any call, for the next call to raise."""
         self._untold = error
 
     def raise_untold(self) -> None:
-        """Raises what ended the last world, if no call has done so yet."""
+        """Raises the error that ended the last world outside any call, once."""
         if self._untold is not None:
             error, self._untold = self._untold, None
             raise error
 
     def get(self) -> _W | None:
-        """The open world, or None."""
+        """Returns the open world, or None."""
         return self._world
 
     def current(self) -> _W:
-        """The open world.
+        """Returns the open world.
 
         Raises:
-            WorldError: there is none, or this process is a rank.
+            WorldError: no world is open, or this process is a rank.
         """
         if self._world is not None:
             return self._world
@@ -159,8 +157,8 @@ class OpenWorld(Generic[_W]):
         raise WorldError(message)
 
 
-CLOSE_SECONDS = 2.0  # how long ranks may take to end when told to; then they are killed
-DROP_SECONDS = 5.0  # how long a call waits for a drop in another thread; one takes some 50 µs
+CLOSE_SECONDS = 2.0  # time for ranks to end on request, before they are killed
+DROP_SECONDS = 5.0  # wait of a call for a drop in another thread; a drop takes some 50 µs
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -172,27 +170,31 @@ raise_untold = _open.raise_untold
 
 
 def holds_world(function: _F) -> _F:
-    """Marks a function that takes a world and gives it back, so that a call that is under way is seen on the stack."""
+    """Marks a function that takes and releases a world, so that `World._was_left` finds calls in progress on the stack."""
     _holders.add(function.__code__)
     return function
 
 
 @final
 class World:
-    """Forked ranks, one per device. Made by `fork()`; a context manager that closes itself.
+    """The ranks: forked processes, one per device. Created by `fork()`; a context manager that closes itself.
 
     Attributes:
         world_size: number of ranks.
-        partition: of rows into ranks, in calls and in `scatter`.
-        device: "cuda" or "cpu".
-        traits: what the ranks' devices are like.
-        devices: the GPU of each rank; empty on the CPU.
-        ranks: where calls put values and find results.
-        tally: what is counted while it runs.
-        run: has every rank run a program, as `Ranks.run`.
-        command: has every rank carry out a command, as `Ranks.command`.
-        transport: "nccl" or "host": what carries the collectives. An "nccl" that was not asked for becomes "host" at the first
-            collective if NCCL cannot be set up.
+        partition: partition of rows into ranks, in calls and in `scatter`.
+        device: kind of device, "cuda" or "cpu".
+        traits: properties of the ranks' devices.
+        devices: GPU index of each rank; empty on the CPU.
+        ranks: interface of calls to the ranks: values, results, `run` and `command`.
+        tally: counters for `statistics`.
+        run: `Ranks.run`: runs a program on every rank.
+        command: `Ranks.command`: executes a command on every rank.
+        transport: transport of collectives, "nccl" or "host". With `fork(transport="auto")`, "nccl" changes to "host" at the
+            first collective if NCCL cannot be set up.
+        transport_is_free: whether `transport` may change, since "auto" was requested.
+        joined: whether the transport is set up, if it needs that.
+        traffic: the world's `Traffic`, which transfers values and runs collectives; None before the first. Set by `_variables`.
+        shipped: ids of the functions that the ranks have.
     """
 
     def __init__(
@@ -213,21 +215,21 @@ class World:
         self.traits = TRAITS[device]
         self.devices = devices
         self.transport: Transport = transport
-        self.transport_is_free = transport_is_free  # whether it may be another than asked for
-        self.joined = False  # whether it has been set up, where it must be
-        self.traffic: Any = None  # what carries values and collectives, once there are any; the layers above make it
+        self.transport_is_free = transport_is_free
+        self.joined = False
+        self.traffic: Any = None
         self.tally = Tally(opened=time.monotonic_ns())
         self._owner = os.getpid()
-        self._lock = threading.RLock()  # nobody takes it twice, but it knows whose it is
-        self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001  # for conditions
-        self._looking = threading.RLock()  # at the control block, for diagnosis, while another thread may free it
+        self._lock = threading.RLock()  # never taken twice; an RLock can tell whether this thread holds it
+        self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001  # as `Condition` uses it
+        self._looking = threading.RLock()  # held to read the control block, which another thread may free
         self._closed = False
         self._died: str | None = None
-        self._at_end: tuple[int, Memory] | None = None  # what is not known any more of a world that is closed
-        self.shipped: set[int] = set()  # ids of the functions that the ranks have
+        self._at_end: tuple[int, Memory] | None = None  # `worked` and memory, which cannot be read after the end
+        self.shipped: set[int] = set()
         self._belongings = RankHoldings()
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
-        self._drops = 0  # drops under way, or about to be
+        self._drops = 0  # drops in progress, or about to begin
         segment_module.sweep_names()
         segment_module.close_orphans()
         patience = CROWDED if world_size + 1 > usable_cores() else ROOMY
@@ -240,7 +242,8 @@ class World:
         try:
             self._processes.start(self._control, device, devices, profile=profile, prefix_output=prefix_output)
             self._rounds.await_ranks(device)
-            # Not before: it keeps the world, and one that Ctrl-C has kept from starting, and from ending, must go by itself.
+            # Not earlier: the subscription keeps the world alive. A world whose start and end were both interrupted by Ctrl-C
+            # must be garbage-collected, which kills its ranks (`Processes.__del__`).
             self._unsubscribe = segment_module.on_release(lambda segment: self.forget("segment", segment))
         except BaseException:
             self._rounds.kill()
@@ -251,18 +254,18 @@ class World:
     # ---- calls
 
     def at_close(self, callback: "weakref.WeakMethod[Callable[[], None]]") -> None:
-        """Has a method called when the world has ended, if its object still lives."""
+        """Registers a method to call when the world has ended, if its object is still alive."""
         self._at_close.append(callback)
 
     def begin(self) -> None:
-        """Takes the world for one call; what follows up to `end()` is one thread's alone.
+        """Takes the world for one call: until `end()`, no other thread can use it.
 
-        Used in functions that `holds_world` marks.
+        Call only from functions marked with `holds_world`.
 
         Raises:
-            WorldError: the world is closed, or another thread's call is under way.
+            WorldError: the world is closed, or another call is in progress.
         """
-        # A drop in another thread, which may be a garbage collection there, is not the user's call, and soon over.
+        # A drop in another thread, perhaps by a garbage collection there, is no call of the user, and soon over: wait for it.
         if self._is_mine():
             taken = self._was_left()
         else:
@@ -279,21 +282,21 @@ class World:
             raise self.closed_error()
 
     def end(self) -> None:
-        """Gives the world back."""
+        """Releases the world, and sends the frees queued during the call."""
         self._lock.release()
         if self._belongings.unwanted:
             self._drop_unwanted()
 
     def _take(self, seconds: float = 0.0) -> bool:
-        """Takes the world as `begin` does, but for what there is to be said against a call."""
+        """Takes the world if possible, and returns whether it did; unlike `begin`, raises nothing and checks no state."""
         if self._is_mine():
             return self._was_left()
         return self._lock.acquire(timeout=seconds)
 
     def _was_left(self) -> bool:
-        """Whether this thread has the world, but is in no call of it besides the one that asks.
+        """Returns whether a call that has ended left the lock with this thread: the caller's is the only call on the stack.
 
-        So it is where Ctrl-C came when a call had just taken the world, or was about to give it back.
+        That is the case after a Ctrl-C between taking the lock and the `try` that releases it, or just before the release.
         """
         calls = 0
         frame = inspect.currentframe()
@@ -302,17 +305,17 @@ class World:
             frame = frame.f_back
         return calls == 1
 
-    # ---- what the ranks hold
+    # ---- objects on the ranks
 
     def attach(self, segments: Sequence[Segment]) -> None:
-        """Makes the ranks map these segments where they have not, or where they have grown since."""
+        """Maps segments on the ranks, unless they are mapped already and have not grown since."""
         for command, descriptors in self._belongings.missing(segments):
             self.command(command, descriptors)
 
     def forget(self, kind: Kind, number: int) -> None:
-        """Notes that something is no longer wanted, and tells the ranks as soon as they are idle.
+        """Frees an object on the ranks, now or as soon as they are idle.
 
-        May be called by the garbage collector at any time, so it raises nothing and waits for no lock.
+        The garbage collector may call this at any time, so it raises nothing and waits for no lock.
         """
         if not self._closed and not self.is_inherited and self._belongings.forget(kind, number):
             self._drop_unwanted()
@@ -320,7 +323,7 @@ class World:
     def _drop_unwanted(self) -> None:
         if self._closed or not self._belongings.unwanted:
             return
-        self._drops += 1  # before the lock is taken, so that `begin` does not mistake this for a call
+        self._drops += 1  # before taking the lock, so that `begin` does not mistake the drop for a call
         try:
             self._drop_if_idle()
         finally:
@@ -329,7 +332,7 @@ class World:
     @holds_world
     def _drop_if_idle(self) -> None:
         if not self._take():
-            return  # a round is under way: it looks here again when it ends
+            return  # a call is in progress; `end` sends the drop
         try:
             if not self._closed and not self._rounds.under_way:
                 self.command(self._belongings.drop())
@@ -342,7 +345,7 @@ class World:
     # ---- the end
 
     def _release(self, reason: str | None) -> None:
-        """Frees what belongs to the ranks, which have ended."""
+        """Frees the coordinator's resources for the ranks, after the ranks have ended."""
         self._died = reason
         with self._looking:
             if self._at_end is None:
@@ -362,7 +365,11 @@ class World:
 
     @holds_world
     def close(self) -> None:
-        """Ends the ranks and frees what they hold. Idempotent; also called when the script ends."""
+        """Ends the ranks and frees their resources. Idempotent; also called when the script ends.
+
+        `Data` keep their contents; values of `Variable`s are lost. A call in progress is aborted and raises `WorldError` in its
+        thread; outside the main thread, `close` first waits up to 2 s for the call to end.
+        """
         if self._closed or self.is_inherited:
             return
         if not self._take(0.0 if threading.current_thread() is threading.main_thread() else CLOSE_SECONDS):
@@ -375,7 +382,7 @@ class World:
 
     @holds_world
     def settle(self) -> None:
-        """Ends a world in which a round was broken off, by Ctrl-C twice so quickly that there was no time to end it."""
+        """Ends the world if a round was interrupted by two Ctrl-C so close together that the first could not end it."""
         if self._rounds.under_way and self._take():
             try:
                 self._rounds.break_off()
@@ -383,7 +390,7 @@ class World:
                 self._lock.release()
 
     def disown(self) -> None:
-        """In a process that the script has forked: the ranks are the script's, and are left alone."""
+        """Marks the world as closed in a child that the script has forked, without touching the script's ranks."""
         self._closed = True
         self._died = "it is of the process that this one was forked from"
         self._rounds.disown()
@@ -391,13 +398,13 @@ class World:
     # ---- diagnosis
 
     def statistics(self) -> Statistics:
-        """What has been done since `fork()`, and the memory in use; of a closed world what was at its end.
+        """Returns counts and times since `fork()`, and the memory in use; for a closed world, those at its end.
 
-        It disturbs nobody. On GPUs the ranks are asked for their memory, unless a call is under way.
+        Does not wait for a call in progress. On GPUs, the ranks report their memory, unless a call is in progress.
 
         Raises:
-            WorldError: the world is of the process that this one was forked from.
-            RankDied: a rank was found to have died when it was asked for its memory.
+            WorldError: this process was forked from the one that owns the world.
+            RankDied: a rank had died when it was to report its memory.
         """
         self._check_owner()
         devices = self._measure_devices()
@@ -423,12 +430,16 @@ class World:
             self._lock.release()
 
     def dump(self, file: TextIO | None = None) -> None:
-        """Prints where every rank is in its code, innermost frame first, to `file` or stderr. They are not disturbed.
+        """Prints the stack of every rank, innermost frame first. The ranks continue.
 
-        For a call that seems to hang: from another thread, or from a signal handler. `fork(timeout=...)` does it by itself.
+        Use it for a call that seems to hang, from another thread or from a signal handler. With `fork(timeout=...)`, the error
+        of a call that takes too long contains the stacks already.
+
+        Args:
+            file: the file to print to; default: stderr.
 
         Raises:
-            WorldError: the world is closed, or another thread has closed it meanwhile.
+            WorldError: the world is closed, perhaps by another thread meanwhile.
         """
         self._check_owner()
         stacks = dict.fromkeys(range(self.world_size), "  has ended")
@@ -450,17 +461,17 @@ class World:
 
     @property
     def closed(self) -> bool:
-        """Whether the ranks have ended, or are another process's."""
+        """Whether the ranks have ended, or belong to another process."""
         return self._closed
 
     @property
     def is_inherited(self) -> bool:
-        """Whether it is of the process that this one was forked from."""
+        """Whether the world belongs to the process from which this one was forked."""
         return os.getpid() != self._owner
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that a call may take, or None."""
+        """Time limit of a call in seconds; None for no limit."""
         return self._rounds.timeout
 
     @timeout.setter
@@ -469,21 +480,21 @@ class World:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process ids of the ranks."""
+        """Process ids of the ranks; 0 for one that has ended."""
         return tuple(self._processes.pids)
 
     @property
     def end_reason(self) -> str | None:
-        """What ended it, if it was not the script."""
+        """Why the world ended; None while it is open, or if the script closed it."""
         return self._died
 
     def closed_error(self) -> WorldError:
-        """Why nothing can be run."""
+        """Returns the error for a call of a closed world."""
         reason = f": {self._died}" if self._died else ""
         return WorldError(f"this world is closed{reason}. Call fork() to start a new one.")
 
     def __enter__(self) -> "World":
-        """The world itself; it is closed when the block ends."""
+        """Returns the world, which is closed at the end of the block."""
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -491,18 +502,18 @@ class World:
         self.close()
 
     def __repr__(self) -> str:
-        """Size, device and state."""
+        """Shows size, device and state."""
         where = f", devices={list(self.devices)}" if self.devices else ""
         state = "closed" if self._closed else "open"
         return f"<World of {self.world_size} {self.device} rank{'s' if self.world_size > 1 else ''}{where}, {state}>"
 
 
 def _nothing() -> None:
-    """What there is to be undone at first."""
+    """Stands in for `_unsubscribe` before there is a subscription."""
 
 
 def open_world() -> World | None:
-    """The open world, or None."""
+    """Returns the open world, or None."""
     world = _open.get()
     if world is not None:
         world.settle()
@@ -510,7 +521,7 @@ def open_world() -> World | None:
 
 
 def close() -> None:
-    """Closes the open world, if there is one."""
+    """Closes the open world, if there is one; see `World.close`."""
     world = _open.get()
     if world is not None:
         world.close()
