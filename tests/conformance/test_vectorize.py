@@ -404,7 +404,7 @@ def test_variables_of_rows_and_replicas(world):
 # ---- reductions
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float32", "complex64"])
+@pytest.mark.parametrize("dtype", ["bool", *whole("int8"), "uint64", *whole("float32"), "complex64"])
 def test_sums_of_all_types(world, dtype):
     x = values_of(dtype, (37, 2))
     want = functools.reduce(lambda a, b: numbas(add, a, b), x)
@@ -522,12 +522,13 @@ def test_chunks_of_rows_as_on_gpus(world):
 
 
 @pytest.mark.usefixtures("chunks_of_20")
-@pytest.mark.parametrize("dtype", ["int8", *whole("uint64", "float32", "complex128")])
+@pytest.mark.parametrize("dtype", whole("int8", "uint64", "float32", "complex128"))
 def test_chunks_of_rows_of_other_types(world, dtype):
     numbers = np.arange(5000).astype(dtype)
     assert_array_equal(synk.vectorize(add.py_func).reduce(numbers), numbers.sum(dtype=np.result_type(numbers.sum(), dtype)))
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("chunks_of_20")
 def test_chunks_of_rows_that_are_few_or_ranks_own(world):
     total = synk.vectorize(add.py_func)
@@ -566,7 +567,7 @@ larger = synk.vectorize(lambda x, y: x if x >= y else y, name="larger")
 smaller = synk.vectorize(lambda x, y: x if x <= y else y, name="smaller")
 
 
-@pytest.mark.parametrize("function", [add, times, larger, smaller], ids=lambda function: function.name)
+@pytest.mark.parametrize("function", [add, *whole(times), larger, *whole(smaller)], ids=lambda function: function.name)
 def test_zeros_keep_their_signs(world, function):
     def same(found, rows, *first):
         want = functools.reduce(function.py_func, [*first, *rows.tolist()])  # Python's arithmetic, as no ufunc has an identity

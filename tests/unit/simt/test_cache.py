@@ -339,8 +339,8 @@ class TestStore:
 
     def test_killed_holder_holds_nothing(self, cache_directory: Path) -> None:
         code = (
-            "import sys, signal; from pathlib import Path; from synknumba.simt._machine.store import Store\n"
-            "with Store(Path(sys.argv[1])).lock('ab'):\n    print('held', flush=True); signal.pause()"
+            "import sys, signal; from pathlib import Path; from synknumba.simt._machine.store import KernelStore\n"
+            "with KernelStore(Path(sys.argv[1])).lock('ab'):\n    print('held', flush=True); signal.pause()"
         )
         with subprocess.Popen([sys.executable, "-c", code, str(cache_directory)], stdout=subprocess.PIPE, text=True) as holder:
             assert holder.stdout
@@ -358,7 +358,7 @@ SCRIPT = (
     + """
 import json, sys, time
 from pathlib import Path
-from synknumba.simt._emit.build import Program
+from synknumba.simt._emit.build import KernelProgram
 
 def make(c):
     @njit
@@ -376,8 +376,8 @@ def make(c):
     return kernel
 
 translated = []
-translate = Program.__init__
-Program.__init__ = lambda self, *args: (translated.append(1), translate(self, *args))[1]
+translate = KernelProgram.__init__
+KernelProgram.__init__ = lambda self, *args: (translated.append(1), translate(self, *args))[1]
 names = sys.argv[2:]
 if sys.argv[1] != "-":
     mine, theirs = (Path(name) for name in sys.argv[1].split(","))
