@@ -3,8 +3,9 @@
 `make test` runs it (`pytest --quick`), `make test-all` the whole matrix. The rules, for the folders in `THINNED`:
 
 - Each value of each parameter of a test stays in at least one combination.
-- Of the rows, the worlds that a conformance test runs on, `MAIN_ROW` and those of the stand-ins for GPUs run all of these, and
-  `LONE_ROW` one combination of each test that is not in `NOT_ALONE`. The other world sizes are left to the whole suite.
+- Of the rows, the worlds that a conformance test runs on, `MAIN_ROW` runs all of these; a stand-in for GPUs one combination of
+  each test, or all of these where `MAIN_ROW` is not among the rows of a test; `LONE_ROW` one combination of each test that is
+  not in `NOT_ALONE`. The other world sizes are left to the whole suite.
 - What is marked `whole` is left to the whole suite: a further mode of something that the quick suite has, which costs seconds.
 """
 
@@ -71,9 +72,9 @@ def _kept(group: list[pytest.Item]) -> list[pytest.Item]:
     kept = []
     for row in rows:
         items = [item for item in group if _row(item) == row]
-        if MAIN_ROW not in rows or row.get("device") != "cpu" or row == MAIN_ROW:
+        if MAIN_ROW not in rows or row == MAIN_ROW:
             kept += each_value_once({item: set(_values(item)) for item in items})
-        elif row == LONE_ROW and group[0].path.name not in NOT_ALONE:
+        elif row.get("device") != "cpu" or (row == LONE_ROW and group[0].path.name not in NOT_ALONE):
             kept += items[:1]
     return kept
 

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,16 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "args", "among"), RUNS, ids=[f"{name} {args}" for name, args, _ in RUNS])
+# In the quick suite those with the parts that most of them share; the others compile many kernels, or start many peers.
+QUICK = {"call_overhead.py --ranks 1 3", "collectives.py --ranks 1 3", "scatter.py --ranks 1 3", "simt.py", "expcos.py"}
+
+
+def param(name, args, among):
+    quick = any(f"{name} {args}".startswith(start) for start in QUICK)
+    return pytest.param(name, args, among, id=f"{name} {args}", marks=() if quick else pytest.mark.whole)
+
+
+@pytest.mark.parametrize(("name", "args", "among"), [param(*run) for run in RUNS])
 def test_benchmark(tmp_path, name, args, among):
     file = tmp_path / "results.json"
     done = subprocess.run(
@@ -100,8 +110,9 @@ def test_the_profiled_loop_is_the_one_that_serves():
 
     def lines(text, start):
         text = text[text.index(start) :].replace("doorbell.", "").replace("number, rank)", "number)")
+        text = re.sub(r'""".*?"""', "", text, flags=re.DOTALL)
         body = [line.split("#")[0].strip() for line in text.splitlines()[1:]]
-        return [line for line in body if line and not line.startswith(('"""', "note(", "Returns what", "@"))]
+        return [line for line in body if line and not line.startswith(("note(", "@"))]
 
     repeat, serve = inspect.getsource(doorbell.repeat.py_func), inspect.getsource(doorbell.serve.py_func)
     ours = [*lines(repeat, "def repeat("), "def serve", *lines(serve, "def serve(")]

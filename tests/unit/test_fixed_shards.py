@@ -90,6 +90,7 @@ def in_worlds(calls):
     return found
 
 
+@pytest.mark.whole  # 30 s; on rows: tests/conformance/test_shards.py
 def test_the_same_bits_in_every_world():
     cases = [(4, 1), (7, 3)]
     calls = {

@@ -17,17 +17,20 @@ from tests.conformance.simt.corpus import CASES, MODULES, WITHOUT_WAITING, Case,
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# Of the other cases, the quick suite has one in eight, to see what takes no branch of its own.
-QUICK = {*(Path(__file__).parent / "quick_cases.txt").read_text().split(), *list(CASES)[::8]}
+# Of the other cases, the quick suite has one in twelve, to see what takes no branch of its own.
+QUICK = {*(Path(__file__).parent / "quick_cases.txt").read_text().split(), *list(CASES)[::12]}
 
 Arguments = tuple[Any, ...]
 
 
 @pytest.fixture(scope="session")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], dict[int, Any]]]:
+def simulated(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Callable[[str], dict[int, Any]]]:
     """Starts the simulator in a process of its own, and gives a function that waits for its results."""
     out = tmp_path_factory.mktemp("simulator") / "results.pickle"
-    command = [sys.executable, "-m", "tests.conformance.simt.simulate", str(out)]
+    wanted = [item.callspec.params["name"] for item in request.session.items if "with_the_simulator" in item.name]
+    command = [sys.executable, "-m", "tests.conformance.simt.simulate", str(out), " ".join(wanted)]
     env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as process:
         results: dict[str, Any] = {}
