@@ -29,7 +29,11 @@ def simulated(
 ) -> Iterator[Callable[[str], dict[int, Any]]]:
     """Starts the simulator in a process of its own, and gives a function that waits for its results."""
     out = tmp_path_factory.mktemp("simulator") / "results.pickle"
-    wanted = [item.callspec.params["name"] for item in request.session.items if "with_the_simulator" in item.name]
+    wanted = [
+        item.callspec.params["name"]
+        for item in request.session.items
+        if item.name.startswith("test_agrees_with_the_simulator[")
+    ]
     command = [sys.executable, "-m", "tests.conformance.simt.simulate", str(out), " ".join(wanted)]
     env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
     with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as process:
