@@ -84,6 +84,7 @@ print("right")
 """
 
 
+@pytest.mark.whole
 def test_kernel_of_numba_in_the_simulator():
     done = subprocess.run(
         [sys.executable, "-c", NUMBA_PEER, str(BENCHMARKS)],

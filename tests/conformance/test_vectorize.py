@@ -508,6 +508,7 @@ def chunks_of_20(world, monkeypatch):
     monkeypatch.setitem(reduce_module._CHUNKS, world.device, 20)
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("chunks_of_20")
 def test_chunks_of_rows_as_on_gpus(world):
     last, total = synk.vectorize(latest.py_func), synk.vectorize(add.py_func)

@@ -102,6 +102,7 @@ def test_the_same_bits_in_every_world():
         assert len(set(found)) == 1, name
 
 
+@pytest.mark.whole
 def test_without_shards_the_bits_differ():
     """Else the test above would say nothing."""
     found = in_worlds(CALLS)

@@ -70,6 +70,7 @@ def test_kernels_over_many_blocks(op: str, dtype: str) -> None:
         check(op, values, rows, scores)
 
 
+@pytest.mark.whole
 def test_kernels_in_the_simulator() -> None:
     """Numba's own idea of what these kernels do on a GPU."""
     env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}

@@ -74,6 +74,7 @@ def test_what_is_reduced_to_an_array_takes_no_shared_memory(world, monkeypatch):
     assert_array_equal(synk.gather(v), [LARGE, LARGE])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "reduce_scatter"])
 def test_no_room_on_a_device(no_world, monkeypatch, name):
     """The rank whose GPU is full says so; the others give back what they have taken."""
