@@ -48,7 +48,7 @@ def dynamic_bytes(size: Any) -> int:
         LaunchError: the size is not an integer, or negative.
     """
     if not isinstance(size, (int, np.integer)) or size < 0:
-        raise LaunchError(f"the bytes of dynamic shared memory must be an integer not below 0, got {size!r}")
+        raise LaunchError(f"dynamic shared memory must be a non-negative integer (bytes), got {size!r}")
     return int(size)
 
 
@@ -187,7 +187,7 @@ class Kernel:
         if self.device:
             what = f"{self.py_func.__qualname__} is declared with device=True"
             raise KernelError(
-                f"Cannot compile a device function as a kernel: {what}; call it in a kernel, or leave device=True out"
+                f"Cannot compile a device function as a kernel: {what}; call it from a kernel, or omit device=True"
             )
 
     @functools.cached_property

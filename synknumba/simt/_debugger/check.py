@@ -18,7 +18,7 @@ from synknumba.simt._debugger.warp import WARP_SIZE
 # Later findings are mostly consequences of earlier ones.
 MOST_FINDINGS: Final = 20
 
-_UNWRITTEN: Final = "write to every element before any thread reads it, with a barrier between; new memory holds anything"
+_UNWRITTEN: Final = "write to every element before any thread reads it, with a barrier between; new memory is not initialised"
 
 
 @final
@@ -117,7 +117,7 @@ class _CheckWatch(LaunchWatch):
 
     def _race(self, memory: TrackedMemory, address: int, before: Past, now: Past) -> None:
         index = memory.index_of(address)
-        summary = f"race at index {list(index)} of {described(memory)}: nothing orders these two threads"
+        summary = f"race at index {list(index)} of {described(memory)}: these two accesses are not synchronised"
         places = tuple(access(past.what, past.thread, past.code, past.line) for past in (before, now))
         self._add(Finding(RaceError, summary, places, _advice(before, now), memory.name, index))
 
@@ -129,7 +129,7 @@ def _advice(before: Past, now: Past) -> str:
     if before.line == now.line and before.what == now.what == "write":
         return "two threads write different values: give each its own element, or use cuda.atomic"
     warp = " (or cuda.syncwarp(), within a warp)" if first.number // WARP_SIZE == second.number // WARP_SIZE else ""
-    return f"put cuda.syncthreads() between the two{warp}, where all threads of the block come by"
+    return f"put cuda.syncthreads() between the two{warp}, where all threads of the block reach it"
 
 
 def _addresses(array: Array, index: Any) -> list[int]:

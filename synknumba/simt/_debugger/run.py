@@ -252,7 +252,7 @@ class DebugLaunch:
             place = f"{self.program.name} ({user_line(error.__traceback__)})"
             error.add_note(f"in {place}, threadIdx={tuple(thread.index)} blockIdx={tuple(thread.block_index)}")
             if self.watch.findings:
-                error.add_note("\n".join(["found before that:", *map(str, self.watch.findings)]))
+                error.add_note("\n".join(["earlier findings:", *map(str, self.watch.findings)]))
             raise error.with_traceback(of_the_user(error.__traceback__))  # noqa: B904
 
     # ---- callbacks of `Cuda`
@@ -286,23 +286,23 @@ class DebugLaunch:
         """Returns the error for a deadlock between two threads; with `other` None, between a thread and ended blocks."""
         accesses = (first.waiting(),) if other is None else (first.waiting(), other.waiting())
         if other is None:
-            summary = f"threads wait at cuda.{_called(first)}, but other blocks have ended without it"
+            summary = f"threads wait at cuda.{_called(first)}, but other blocks ended without reaching it"
         else:
-            summary = f"threads wait at cuda.{_called(first)}, but others that must come there wait elsewhere"
+            summary = f"threads wait at cuda.{_called(first)}, but others that must reach it wait elsewhere"
         finding = Finding(DivergenceError, summary, accesses, _MEET)
         return self.watch.fail(finding)
 
     def not_in_mask(self, thread: Thread, mask: int) -> KernelCheckError:
         """Returns the error for a warp operation whose mask lacks the calling lane."""
-        summary = f"a warp operation whose mask {mask:#010x} does not name lane {thread.lane}, which calls it"
+        summary = f"the mask {mask:#010x} of a warp operation does not include lane {thread.lane}, which calls it"
         return self.watch.fail(
             Finding(DivergenceError, summary, (thread.waiting(),), "set the bit of every lane that calls it")
         )
 
     def threads_missing(self, waiting: Thread, ended: Thread) -> None:
         """Reports threads that ended before a barrier that others of their block wait at."""
-        summary = f"threads have ended before a cuda.{_called(waiting)} that others of their block wait at"
-        advice = "CUDA asks all threads to reach it: put the work under an `if` instead of returning early"
+        summary = f"threads ended before a cuda.{_called(waiting)} at which others of their block wait"
+        advice = "CUDA requires all threads to reach it: put the work under an `if` instead of returning early"
         self.watch.ended_early(Finding(DivergenceError, summary, (waiting.waiting(), ended.waiting()), advice))
 
 

@@ -59,7 +59,7 @@ class KernelProgram:
         source = self.code.source
         for node in ast.walk(ast.Module(self.code.body, [])):
             if isinstance(node, ast.Return) and not _is_none(node.value):
-                raise source.refusal(node, "a kernel that returns a value", "write it to an array that the kernel gets")
+                raise source.refusal(node, "a kernel that returns a value", "write it to an array argument")
         changed = assigned_names(self.code.body)
         self.params = tuple(f"{name}__arg" if name in changed else name for name in source.params)
         copies = [assign(name, load(f"{name}__arg"), source.tree) for name in source.params if name in changed]

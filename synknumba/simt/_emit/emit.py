@@ -310,7 +310,7 @@ class _Emitter:
                 return self._while(statement, active)
             case ast.For():
                 return self._for(statement, active)
-        raise self.divergence.refusal(statement, "a barrier in this place")
+        raise self.divergence.refusal(statement, "a barrier inside this statement")
 
     def _leave(self, at: ast.AST) -> ast.stmt:
         """Returns the statement by which all threads of the block return: to the next block, or from the launch."""
@@ -369,7 +369,7 @@ class _Emitter:
     def _for(self, loop: ast.For, active: Active) -> list[ast.stmt]:
         if not isinstance(loop.target, ast.Name) or read_names(loop.iter) & self.known.varying:
             # A loop over a range that varies between threads is a `while` by now: `count_apart` has rewritten it.
-            raise self.divergence.refusal(loop, "a barrier in a for over something that may differ between threads")
+            raise self.divergence.refusal(loop, "a barrier in a for loop over a value that may differ between threads")
         target = loop_variable(loop)
         if not self.known.leaves_in_step(loop.body):
             return masked_loop(loop, None, self.regions, active, self.divergence, self._nested)

@@ -48,7 +48,7 @@ def array_arguments(path: str, made: ast.Call, scope: Scope) -> tuple[ast.expr, 
     names = ("shape", "dtype", "alignment")
     args = dict(zip(names, made.args, strict=False)) | {keyword.arg: keyword.value for keyword in made.keywords if keyword.arg}
     if "shape" not in args or "dtype" not in args:
-        raise scope.source.refusal(made, f"cuda.{path}() without a shape and a dtype", "give it both")
+        raise scope.source.refusal(made, f"cuda.{path}() without a shape and a dtype", "pass both")
     return args["shape"], args["dtype"]
 
 
@@ -68,7 +68,7 @@ def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
     whole = all(isinstance(dim, (int, np.integer)) and not isinstance(dim, bool) for dim in dims)
     if dims and whole and (all(dim > 0 for dim in dims) or (dynamic and dims == (0,))):
         return tuple(int(dim) for dim in dims)
-    construct = "an array shape that is not made of positive integer constants"
+    construct = "an array shape not made of positive integer constants"
     raise scope.source.refusal(node, construct, "use constants, or a dynamic shared array, of shape 0")
 
 
@@ -88,11 +88,11 @@ def check_size(path: str, shape: tuple[int, ...], dtype: Any, made: ast.AST, sco
     itemsize = 1 if dtype is None else dtype.itemsize if isinstance(dtype, np.dtype) else as_dtype(dtype).itemsize
     nbytes = math.prod(shape) * itemsize
     if path == "local.array" and nbytes > LOCAL_BYTES:
-        construct = f"a local array of {nbytes} bytes, where CUDA gives a thread {LOCAL_BYTES}"
-        raise scope.source.refusal(made, construct, "pass an array with a row for each thread")
+        construct = f"a local array of {nbytes} bytes (CUDA allows {LOCAL_BYTES} per thread)"
+        raise scope.source.refusal(made, construct, "pass an array with one row per thread")
     if path == "shared.array" and nbytes > STATIC_SHARED_BYTES:
-        construct = f"a static shared array of {nbytes} bytes, where CUDA allows {STATIC_SHARED_BYTES}"
-        raise scope.source.refusal(made, construct, "use a dynamic shared array, of shape 0, and launch with as many bytes")
+        construct = f"a static shared array of {nbytes} bytes (CUDA allows {STATIC_SHARED_BYTES})"
+        raise scope.source.refusal(made, construct, "use a dynamic shared array, of shape 0, and pass its size at the launch")
 
 
 def known_dtype(node: ast.expr, scope: Scope) -> types.Type | np.dtype[Any] | None:

@@ -42,7 +42,7 @@ class Conversions:
         for one in declared:
             if len(one.args) != len(code.params):
                 construct = f"a signature of {len(one.args)} arguments for {self._name}({', '.join(code.params)})"
-                raise code.source.refusal(code.source.tree, construct, "declare as many as it has")
+                raise code.source.refusal(code.source.tree, construct, "declare one type per parameter")
         self._kinds = {param: [one.args[place] for one in declared] for place, param in enumerate(code.params)}
         changed = assigned_names(code.body) | {param for param, kinds in self._kinds.items() if any(map(is_number, kinds))}
         self._given = {param: f"{param}__arg" if param in changed else param for param in code.params}

@@ -164,7 +164,9 @@ class _Speller(ast.NodeTransformer):
         if not isinstance(target, CudaPath) or target.path not in paths:
             return None
         if len(node.args) != count or node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
-            raise self._source.refusal(node, f"cuda.{target.path}() without exactly {count} arguments", "give it these")
+            raise self._source.refusal(
+                node, f"cuda.{target.path}() without exactly {count} arguments", "pass exactly that many, by position"
+            )
         return node.args
 
     def _spread(self, node: ast.Call, function: FunctionType | None) -> list[ast.expr]:
@@ -214,7 +216,7 @@ class _Speller(ast.NodeTransformer):
             found = overloaded_for_cuda(value)
             if found is not None:
                 construct = f"{found.__name__}(), which is overloaded for the target 'cuda' only,"
-                raise self._source.refusal(node, construct, "give the overload to every target")
+                raise self._source.refusal(node, construct, "declare the overload for every target")
         word = value.path if isinstance(value, CudaPath) else getattr(value, "__name__", "")
         return self._bind(node, literal_unroll) if word == "literal_unroll" else None
 

@@ -96,7 +96,7 @@ class Hoister(ast.NodeTransformer):
         if len(self.before) == mark:
             return new, value
         if len(new) > 1 or isinstance(new[0], ast.Tuple):
-            construct = "an operation on several threads in one of several targets of an assignment"
+            construct = "a synchronising operation in one of several targets of an assignment"
             raise self.source.refusal(targets[0], construct, "assign its value to a variable first")
         done = [value]
         self.before[mark:mark] = self._save(done)
@@ -174,7 +174,7 @@ class Hoister(ast.NodeTransformer):
         mark = len(self.before)
         new = cast(ast.expr, self.visit(node))
         if len(self.before) > mark:
-            construct = "an operation on several threads in a part of an expression that may not be evaluated"
+            construct = "a synchronising operation in a conditionally evaluated part of an expression"
             raise self.source.refusal(node, construct, "assign its value to a variable first")
         return new
 

@@ -75,7 +75,7 @@ class Devices:
         if len(known) == MAX_VARIANTS:
             source = read_source(device.function)
             construct = f"a device function that is called with more than {MAX_VARIANTS} different shapes, dtypes or functions"
-            raise source.refusal(source.tree, construct, "write fewer of them as arguments")
+            raise source.refusal(source.tree, construct, "pass fewer of them as arguments")
         known[device.variant] = device
         try:
             device.code = translate_names(device.function, self, device)
@@ -214,7 +214,7 @@ class _Translator(Hoister):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._groups:
-            raise self.source.refusal(node, "the group of all threads in this place", "call its sync() in the kernel itself")
+            raise self.source.refusal(node, "the grid group inside this expression", "call its sync() in the kernel itself")
         if not isinstance(node.ctx, ast.Load) or node.id in self.scope.locals:
             return node
         value = self.scope.resolve(node)
@@ -306,7 +306,7 @@ class _Translator(Hoister):
         if wrong or len(node.args) > len(names) or set(given) != set(names):
             got = f"{len(node.args)} by position, {by_name} by name"
             construct = f"a call of {function.__name__}({', '.join(names)}) with {got}"
-            raise self.source.refusal(node, construct, "give each parameter one argument")
+            raise self.source.refusal(node, construct, "pass one argument per parameter")
         passed = [given[name] for name in names if name not in device.fixed]
         return [argument.node or self._default(argument.default, node) for argument in passed]
 
@@ -332,11 +332,13 @@ class _Translator(Hoister):
             self.before.append(self._array(node, path, name))
             return ast.copy_location(load(name), node)
         if path in FENCES or path in BARRIER_PATHS:
-            raise self.source.refusal(node, f"cuda.{path}() in this place", "make it a statement of its own")
+            raise self.source.refusal(node, f"cuda.{path}() inside this expression", "make it a statement of its own")
         if path == "cg.this_grid":
-            raise self.source.refusal(node, "cuda.cg.this_grid() in this place", "assign it to a variable, and call its sync()")
+            raise self.source.refusal(
+                node, "cuda.cg.this_grid() inside this expression", "assign it to a variable, and call its sync()"
+            )
         if path in INDICES or path in {"laneid", "warpsize"}:
-            raise self.source.refusal(node, f"cuda.{path}()", "it is a value, not a function")
+            raise self.source.refusal(node, f"a call of cuda.{path}", "it is a value: leave the () out")
         if path in OF_THE_WIDTH:
             node.args = as_in_cuda(node.args, self.scope, self._int32)
         return self._plain_call(node)
@@ -347,7 +349,9 @@ class _Translator(Hoister):
     def _grid(self, node: ast.Call, path: str) -> ast.expr:
         ndim = constant(node.args[0], self.scope) if len(node.args) == 1 else MISSING
         if ndim not in {1, 2, 3}:
-            raise self.source.refusal(node, f"cuda.{path}() of anything but 1, 2 or 3", "write the number of dimensions")
+            raise self.source.refusal(
+                node, f"cuda.{path}() with anything but 1, 2 or 3", "pass the number of dimensions as a constant"
+            )
         self.code.uses_state = True
         if path == "grid":
             texts = [f"{BLOCK[axis]} * {BLOCK_SIZE[axis]} + {THREAD[axis]}" for axis in AXES[:ndim]]

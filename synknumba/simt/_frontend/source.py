@@ -200,10 +200,10 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
         ) from error
     except SyntaxError as error:
         raise KernelError(
-            f"{name}: the source of the kernel cannot be read by itself ({error.msg}); write it as a def statement"
+            f"{name}: the source of the kernel cannot be parsed on its own ({error.msg}); write it as a def statement"
         ) from error
     if tree is None:
-        raise KernelError(f"{name}: it cannot be told which of the lambdas of this line it is; write it as a def statement")
+        raise KernelError(f"{name}: several lambdas on this line match; write it as a def statement")
     if not isinstance(tree, ast.FunctionDef):
         raise KernelError(f"{name}: a kernel must be a def, not a {type(tree).__name__.lower()}")
     return tree
@@ -272,7 +272,7 @@ def _free_builtins(tree: ast.FunctionDef) -> None:
 
 def _check_name(source: Source, node: ast.Name) -> None:
     if node.id.startswith(RESERVED_PREFIX) or node.id.endswith(RESERVED_SUFFIXES):
-        raise source.refusal(node, f"the name {node.id!r}, of a form that the compiler uses itself,", "rename it")
+        raise source.refusal(node, f"the name {node.id!r}, reserved for the compiler,", "rename it")
 
 
 # Attribute that holds the `Source` of a function lifted here, which has no source text of its own.
@@ -336,7 +336,7 @@ class _Lifter:
             name = f"lambda{len(self._found)}"
         if name in self._found:
             construct = f"the name {name!r} for two functions inside a kernel"
-            raise self._source.refusal(node, construct, "give each its own name")
+            raise self._source.refusal(node, construct, "use different names")
         self._found[name] = node
         return name
 

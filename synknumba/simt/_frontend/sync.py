@@ -122,7 +122,7 @@ def arguments_of(node: ast.Call, path: str, source: Source) -> list[ast.expr]:
     given |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
     if len(node.args) + len(node.keywords) != len(params) or set(given) != set(params):
         construct = f"cuda.{path}() without exactly the arguments {', '.join(params)}"
-        raise source.refusal(node, construct, "give it these")
+        raise source.refusal(node, construct, "pass exactly these")
     return [given[name] for name in params]
 
 

@@ -238,9 +238,7 @@ class Fingerprint:
 
     def _array(self, value: Any, name: str) -> None:
         if type(value) is not np.ndarray and not isinstance(value, np.generic):
-            raise NotComparableError(
-                f"{name} is a {type(value).__qualname__}, which cannot be compared with that of another process"
-            )
+            raise NotComparableError(f"{name} is a {type(value).__qualname__}, which cannot be compared across processes")
         if value.dtype.hasobject or value.nbytes > LARGEST_ARRAY:
             raise NotComparableError(f"{name} is an array of Python objects, or larger than {LARGEST_ARRAY >> 20} MiB")
         self.value(value.dtype, name)
@@ -256,7 +254,7 @@ class Fingerprint:
             self._text("named", _full_name(value))
         elif is_device_function(value) or is_njit_function(value):
             if _compiled_unseen(value):
-                raise NotComparableError(f"{name} was compiled before it was looked at, perhaps with other values")
+                raise NotComparableError(f"{name} was compiled before it was inspected, perhaps with other values")
             self._text("compiled", type(value).__name__)
             self.value(getattr(value, "targetoptions", None), name)
             self.value([(one.args, one.result) for one in declared_signatures(value)], name)
@@ -267,9 +265,7 @@ class Fingerprint:
         elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
             self._text("named tuple", f"{_full_name(value)} {value._fields}")
         else:
-            raise NotComparableError(
-                f"{name} is a {type(value).__qualname__}, which cannot be compared with that of another process"
-            )
+            raise NotComparableError(f"{name} is a {type(value).__qualname__}, which cannot be compared across processes")
 
 
 def type_text(kind: types.Type) -> str:

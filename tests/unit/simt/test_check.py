@@ -536,7 +536,7 @@ def test_what_was_found_before_an_end_is_told() -> None:
     with pytest.raises(BoundsError) as caught:
         simt.check(ends_badly)[1, 4](np.zeros(3), False)
     assert [finding.error for finding in caught.value.findings] == [BoundsError, DivergenceError]
-    with pytest.raises(ValueError, match="found before that:\nindex \\[3\\] is outside"):
+    with pytest.raises(ValueError, match="earlier findings:\nindex \\[3\\] is outside"):
         simt.check(ends_badly)[1, 4](np.zeros(3), True)
 
 

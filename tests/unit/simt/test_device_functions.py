@@ -344,7 +344,7 @@ def test_a_shape_that_is_not_known_is_refused_where_it_is_used() -> None:
     def kernel(x, n):
         x[cuda.threadIdx.x] = reversed_through(x, n, float32)
 
-    with pytest.raises(KernelError, match=r"reversed_through \(.*shape that is not made of positive integer constants"):
+    with pytest.raises(KernelError, match=r"reversed_through \(.*shape not made of positive integer constants"):
         kernel.check()
 
 
@@ -428,7 +428,7 @@ def test_lambdas_that_cannot_be_told_apart_are_refused() -> None:
     def kernel(out):
         out[0] = f(1)
 
-    with pytest.raises(KernelError, match="cannot be told which of the lambdas of this line"):
+    with pytest.raises(KernelError, match="several lambdas on this line match"):
         kernel.check()
 
 

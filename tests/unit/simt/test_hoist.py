@@ -183,7 +183,7 @@ def test_operands_of_a_collective_are_computed_in_order() -> None:
 )
 def test_what_may_not_be_evaluated_is_refused(part: str) -> None:
     with pytest.raises(
-        KernelError, match="in a part of an expression that may not be evaluated .* assign its value to a variable"
+        KernelError, match="in a conditionally evaluated part of an expression .* assign its value to a variable"
     ):
         lines(f"def kernel(x):\n    x[1] = {part}")
 

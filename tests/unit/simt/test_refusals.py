@@ -301,19 +301,19 @@ REFUSED: list[tuple[Any, int, tuple[str, ...]]] = [
     (arguments_left, 1, ("scaled(a, b, c)", "4 by position")),
     (arguments_of_a_shuffle, 1, ("cuda.shfl_sync()", "mask, value, src_lane")),
     (argument_unknown_to_a_shuffle, 1, ("cuda.shfl_sync()", "mask, value, src_lane")),
-    (vote_that_may_not_come, 1, ("may not be evaluated", "assign its value to a variable")),
-    (barrier_that_may_not_come, 1, ("may not be evaluated", "assign its value to a variable")),
-    (comparison_that_may_not_come, 1, ("may not be evaluated", "assign its value to a variable")),
-    (message_that_may_not_come, 1, ("may not be evaluated", "assign its value to a variable")),
+    (vote_that_may_not_come, 1, ("a conditionally evaluated part", "assign its value to a variable")),
+    (barrier_that_may_not_come, 1, ("a conditionally evaluated part", "assign its value to a variable")),
+    (comparison_that_may_not_come, 1, ("a conditionally evaluated part", "assign its value to a variable")),
+    (message_that_may_not_come, 1, ("a conditionally evaluated part", "assign its value to a variable")),
     (several_targets, 1, ("several targets", "assign its value to a variable")),
     (barrier_in_a_loop_over_elements, 2, ("a barrier in a for", "may differ between threads", "a for over a range")),
     (barrier_in_a_loop_over_a_tuple, 1, ("a barrier in a for", "may differ between threads", "a for over a range")),
     (barrier_in_a_loop_over_pairs, 1, ("a barrier in a for", "may differ between threads", "a for over a range")),
     (grid_as_value, 1, ("cuda.cg.this_grid()", "sync()")),
-    (grid_as_argument, 3, ("the group of all threads", "sync()")),
+    (grid_as_argument, 3, ("the grid group", "sync()")),
     (blocks_as_groups, 1, ("cuda.cg.this_block", "this_grid().sync()")),
     (shared_of_variable_size, 1, ("shape", "positive integer constants", "dynamic shared array")),
-    (huge_local, 1, ("a local array of 524296 bytes", "524288", "a row for each thread")),
+    (huge_local, 1, ("a local array of 524296 bytes", "524288", "one row per thread")),
     (huge_shared, 1, ("a static shared array of 49160 bytes", "49152", "of shape 0")),
     (shared_of_no_size, 1, ("shape", "positive integer constants")),
     (shared_of_bad_constant, 1, ("ZeroDivisionError", "plain number")),
@@ -414,5 +414,7 @@ def test_arguments_of_jit_and_launches() -> None:
         with pytest.raises(ArgumentError, match=f"thread_order must be 'forward' or 'reverse', got {order!r}"):
             simt.jit(returns_value, thread_order=order)
     for smem in (-1, 1.5, "8"):
-        with pytest.raises(LaunchError, match=f"bytes of dynamic shared memory must be an integer not below 0, got {smem!r}"):
+        with pytest.raises(
+            LaunchError, match=f"dynamic shared memory must be a non-negative integer \\(bytes\\), got {smem!r}"
+        ):
             simt.jit(returns_value)[1, 1, 0, smem]
