@@ -163,7 +163,7 @@ _REFUSED = {  # op: {dtype kind: way out}
     "prod": {"b": "make it an integer variable, or use 'min' for all"},
     "min": {"c": _ORDER},
     "max": {"c": _ORDER},
-    "avg": dict.fromkeys("biu", "an average of integers is seldom one: use 'sum' and divide, or make it a float variable"),
+    "avg": dict.fromkeys("biu", "an average is rarely an integer: use 'sum' and divide, or make it a float variable"),
 }
 
 
@@ -180,7 +180,7 @@ def several_of(vars: Any, what: str) -> list[Variable]:
         if not isinstance(one, Variable):
             raise ArgumentError(f"{what} needs a Variable, or a dict, list or tuple of them; got a {type(one).__name__}")
     if not found:
-        raise ArgumentError(f"{what} got no variable at all")
+        raise ArgumentError(f"{what} got no variables")
     seen: set[int] = set()
     for one in found:
         if id(one) in seen:
@@ -202,7 +202,7 @@ def matched(vars: Any, several: Sequence[Variable], values: Any, what: str) -> l
     found = parts_like(structure, values)
     if found is None:
         raise DataError(
-            f"{what} needs values in the shape of its variables, {describe(structure)}, but got {shape_told(values)}"
+            f"{what} needs values in the structure of its variables, {describe(structure)}, but got {shape_told(values)}"
         )
     return [one.accept(value) for one, value in zip(several, found, strict=True)]
 
@@ -213,9 +213,9 @@ def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -
         return several
     targets = several_of(dest, what)
     if not isinstance(vars, Variable) and flatten(vars)[1] != flatten(dest)[1]:
-        raise ArgumentError(f"{what} needs dest= in the shape of its variables, {describe(flatten(vars)[1])}")
+        raise ArgumentError(f"{what} needs dest= in the structure of its variables, {describe(flatten(vars)[1])}")
     if len(targets) != len(several):
-        raise ArgumentError(f"{what} needs one variable in dest= for each that it is given: {len(several)}, got {len(targets)}")
+        raise ArgumentError(f"{what} needs {len(several)} variables in dest=, one per source, got {len(targets)}")
     for one, target in zip(several, targets, strict=True):
         _check_destination(one, target, what)
     return targets
@@ -223,13 +223,13 @@ def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -
 
 def _check_destination(one: Variable, target: Variable, what: str) -> None:
     if one.structure() != target.structure():
-        raise ArgumentError(f"{what}: {target.label} in dest= is not a tree of the same shape as {one.label}")
+        raise ArgumentError(f"{what}: {target.label} in dest= is not a tree of the same structure as {one.label}")
     shapes = zip(one.root_shapes(), target.root_shapes(), strict=True)
     for (mine, theirs), gives, gets in zip(shapes, one.dtypes(), target.dtypes(), strict=True):
         if gives != gets or len(mine) != len(theirs):
             raise DataError(
-                f"{what}: {target.label} in dest= holds {gets} of {len(theirs)} dimensions, but {one.label} gives {gives} of "
-                f"{len(mine)}; make it of the same dtype and number of dimensions"
+                f"{what}: {target.label} in dest= is {len(theirs)}-D {gets}, but {one.label} is {len(mine)}-D {gives}; "
+                "use the same dtype and number of dimensions"
             )
 
 
@@ -255,7 +255,7 @@ def check_rows(one: Variable, what: str) -> None:
 def check_all_uniform(several: Sequence[Variable], what: str) -> None:
     """Raises `PartitionError` if shapes differ between ranks, in collectives that combine elements."""
     for one in several:
-        check_uniform(one, what, "all_gather or gather take arrays of different lengths")
+        check_uniform(one, what, "use all_gather or gather for arrays of different lengths")
 
 
 def check_uniform(one: Variable, what: str, way_out: str) -> None:
@@ -269,9 +269,7 @@ def check_row_shapes(one: Variable, what: str) -> None:
     """Raises `PartitionError` if the ranks' rows differ in shape and cannot be concatenated."""
     for shapes in one.shapes():
         if len({shape[1:] for shape in shapes}) > 1:
-            raise PartitionError(
-                f"{what} puts rows after one another, but those of {one.label} differ in shape: {_told(shapes)}"
-            )
+            raise PartitionError(f"{what} concatenates rows, but those of {one.label} differ in shape: {_told(shapes)}")
 
 
 def _told(shapes: Sequence[Shape]) -> str:
@@ -407,11 +405,11 @@ def gather(vars: Any, nd_up: int = 1) -> Any:
     """
     several = several_of(vars, "gather")
     if type(nd_up) is not int or nd_up not in {0, 1}:
-        raise PartitionError(f"nd_up must be 1 (a new axis, one entry a rank) or 0 (rows after one another), got {nd_up!r}")
+        raise PartitionError(f"nd_up must be 1 (a new axis, one entry per rank) or 0 (rows concatenated), got {nd_up!r}")
     with placed(several) as world:
         for one in several:
             if nd_up:
-                check_uniform(one, "gather with nd_up=1", "use nd_up=0 to put rows after one another")
+                check_uniform(one, "gather with nd_up=1", "use nd_up=0 to concatenate rows")
             else:
                 check_rows(one, "gather with nd_up=0")
                 check_row_shapes(one, "gather")

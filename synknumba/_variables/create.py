@@ -73,12 +73,12 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
 
 
 def _make(leaves: Sequence[Any], structure: Structure, name: str | None, dtype: DTypeLike | None, *, flat: bool) -> Variable:
-    refuse_on_rank("variables are made")
+    refuse_on_rank("variables are created")
     if name is not None and not isinstance(name, str):
-        raise ArgumentError(f"a variable's name is a text, got {name!r}; the dtype is given by name: dtype=…")
+        raise ArgumentError(f"a variable's name must be a string, got {name!r}; pass a dtype as dtype=…")
     label = "the variable" if name is None else f"variable {name!r}"
     if not leaves:
-        raise DataError(f"{label} has no array in it; give at least one")
+        raise DataError(f"{label} has no arrays; pass at least one")
     return Variable([_owned(leaf, dtype, label) for leaf in leaves], structure, name, flat=flat)
 
 
@@ -103,9 +103,9 @@ def _owned(value: Any, dtype: DTypeLike | None, label: str) -> Array:
     except (TypeError, ValueError) as error:
         raise DataError(f"{label}: a {type(plain).__name__} cannot be read as an array: {error}") from error
     if wanted.subdtype is not None:
-        raise DataError(f"{label}: dtype {wanted} is that of arrays; give the dtype of their items, {wanted.base}")
+        raise DataError(f"{label}: dtype {wanted} is a subarray dtype; pass the dtype of its items, {wanted.base}")
     if wanted.hasobject or wanted.itemsize == 0:
-        raise DataError(f"{label}: dtype {wanted} cannot live on the ranks; give a dtype of fixed size, such as float64")
+        raise DataError(f"{label}: dtype {wanted} cannot be stored on the ranks; pass one of fixed size, such as float64")
     native = wanted.newbyteorder("=")
     source = accept(plain, native, None, label, force_cast=None)
     copied: Array = np.empty(source.shape, native)

@@ -300,7 +300,7 @@ class Variable:
         """Raises `DataError` for a floating-point type wider than GPUs support."""
         for dtype in () if world.traits.has_long_double else self._dtypes:
             if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
-                raise DataError(f"{self.label} has dtype {dtype}, which GPUs do not have; make it of float64 or complex128")
+                raise DataError(f"{self.label} has dtype {dtype}, which GPUs do not support; use float64 or complex128")
 
     def room_for(self, world: World, values: Values) -> Allocation:
         """Returns memory for new values: the variable's own, or, if shapes change, new memory with the arrays to keep.
@@ -389,12 +389,12 @@ class Variable:
     def _lost(self) -> WorldError:
         storage = self.storage()
         world = storage.world
-        whose = "of the process that this one was forked from" if world.is_inherited else "that is closed"
+        whose = "of the process from which this one was forked" if world.is_inherited else "that is closed"
         reason = f"{world.end_reason}; " if world.end_reason and not world.is_inherited else ""
         if storage.segment is not None:
-            way_out = "its last value is get_value(); call fork() and make a new one of it with synknumba.variable"
+            way_out = "call fork() and create a new variable from its last value, get_value()"
         else:
-            way_out = "read it there, and pass the value on" if world.is_inherited else "its values are lost; make a new one"
+            way_out = "read it there, and pass the value on" if world.is_inherited else "its values are lost; create a new one"
         return WorldError(f"{self.label} belongs to a world {whose}: {reason}{way_out}")
 
 
@@ -407,7 +407,7 @@ def refuse_on_rank(what: str) -> None:
     rank = this_process.current_rank()
     if rank is not None:
         raise WorldError(
-            f"this is rank {rank}, and {what} in the coordinator alone; pass the variable to the function as an argument"
+            f"this is rank {rank}, but {what} in the coordinator only; pass the variable to the function as an argument"
         )
 
 

@@ -85,7 +85,7 @@ def test_a_process_that_the_script_forks_reads_what_it_shares(world):
         try:
             code = 0 if v.get_value(world.world_size - 1)[1] == world.world_size else 1
         except synk.WorldError as error:
-            code = 2 if "world of the process that this one was forked from: read it there" in str(error) else 1
+            code = 2 if "world of the process from which this one was forked: read it there" in str(error) else 1
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)

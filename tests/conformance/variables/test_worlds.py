@@ -51,7 +51,9 @@ def test_variables_of_a_world_that_is_closed(fork_row):
             given,
             updated,
         ):
-            with pytest.raises(synk.WorldError, match=r"'gone' belongs to a world that is closed.*make a new one"):
+            with pytest.raises(
+                synk.WorldError, match=r"'gone' belongs to a world that is closed.*create a new variable from its last value"
+            ):
                 call()
             functions.add(new, 1.0)
         assert_held(new, world, np.full(3, 6.0))

@@ -30,7 +30,7 @@ def test_a_data_is_not_a_variable(held):
 @pytest.mark.parametrize("collective", ALL, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("nothing", [[], {}, None, {"a": None}], ids=str)
 def test_no_variable_at_all(held, collective, nothing):
-    with refused(synk.ArgumentError, collective.__name__, "no variable at all"):
+    with refused(synk.ArgumentError, collective.__name__, "got no variables"):
         collective(nothing)
 
 
@@ -171,9 +171,9 @@ with_into = pytest.mark.parametrize("name", INTO)
 @with_into
 def test_a_dest_that_cannot_hold_the_result(held, name):
     for dest in (held.ints, held.number, synk.variable(np.ones((1, 1))), synk.variable(np.ones(1, "float32"))):
-        with refused(synk.DataError, name, "in dest= holds", "'v' gives float64"):
+        with refused(synk.DataError, name, "in dest= is", "'v' is 1-D float64"):
             INTO[name](held.v, dest)
-    with refused(synk.ArgumentError, name, "'tree' in dest= is not a tree of the same shape as variable 'v'"):
+    with refused(synk.ArgumentError, name, "'tree' in dest= is not a tree of the same structure as variable 'v'"):
         INTO[name](held.v, held.tree)
 
 

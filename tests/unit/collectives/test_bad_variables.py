@@ -33,7 +33,7 @@ def test_a_value_of_another_number_of_dimensions(held, give, value):
 @pytest.mark.parametrize("name", [np.float32, b"float32", 1, ("a", "b")], ids=str)
 def test_a_name_that_is_no_text(held, make, name):
     """The dtype stands there in NumPy's functions."""
-    with refused(synk.ArgumentError, "name is a text", "dtype="):
+    with refused(synk.ArgumentError, "name must be a string", "dtype="):
         make([np.ones(3)], name)
 
 
@@ -79,7 +79,7 @@ def test_one_wrong_array_of_a_tree(held, give):
 @pytest.mark.parametrize("name", ["broadcast", "scatter", "set_value"])
 @pytest.mark.parametrize("values", [ROWS, [ROWS], [ROWS, ROWS, ROWS], {"v": ROWS, "u": ROWS}], ids=["one", "1", "3", "dict"])
 def test_values_that_are_not_one_for_each_variable(held, name, values):
-    with refused(synk.DataError, f"{name} needs values in the shape of its variables, [*, *]"):
+    with refused(synk.DataError, f"{name} needs values in the structure of its variables, [*, *]"):
         GIVE[name]([held.v, held.u], values)
 
 
@@ -105,15 +105,15 @@ def test_a_batch_of_rows_that_are_not_there(held, batch):
 
 
 NO_ARRAYS = {
-    "nothing": (None, "no array in it"),
-    "empty list": ([], "no array in it"),
-    "empty tree": ({"a": [], "b": None}, "no array in it"),
-    "object": (object(), "dtype object cannot live on the ranks"),
-    "array of objects": (np.array([1, None]), "dtype object cannot live on the ranks"),
-    "objects in records": (np.zeros(2, [("a", "O")]), "cannot live on the ranks"),
-    "in a tree": ({"a": np.ones(2), "b": np.array([None])}, "dtype object cannot live on the ranks"),
-    "huge integer": (2**70, "dtype object cannot live on the ranks"),
-    "items of no size": (np.zeros(2, []), "cannot live on the ranks"),
+    "nothing": (None, "has no arrays"),
+    "empty list": ([], "has no arrays"),
+    "empty tree": ({"a": [], "b": None}, "has no arrays"),
+    "object": (object(), "dtype object cannot be stored on the ranks"),
+    "array of objects": (np.array([1, None]), "dtype object cannot be stored on the ranks"),
+    "objects in records": (np.zeros(2, [("a", "O")]), "cannot be stored on the ranks"),
+    "in a tree": ({"a": np.ones(2), "b": np.array([None])}, "dtype object cannot be stored on the ranks"),
+    "huge integer": (2**70, "dtype object cannot be stored on the ranks"),
+    "items of no size": (np.zeros(2, []), "cannot be stored on the ranks"),
     "ragged list": ([[1.0], [2.0, 3.0]], "a list cannot be read as an array"),
     "masked": (np.ma.masked_array([1, 2], [True, False]), "masked items"),
 }
@@ -132,7 +132,7 @@ def test_dtypes_that_no_variable_can_hold(held):
         synk.variable(np.ones(3), "w", dtype="int32")
     with refused(synk.DataError, "'w'", "wrong"):
         synk.variable(np.ones(3), "w", dtype="wrong")
-    with refused(synk.DataError, "'w'", "is that of arrays", "float64"):
+    with refused(synk.DataError, "'w'", "is a subarray dtype", "float64"):
         synk.variable(np.ones((3, 2)), "w", dtype=("f8", (2,)))
     with refused(synk.DataError, "'w': dtype object"):
         synk.variable(np.ones(3), "w", dtype=object)
@@ -164,7 +164,7 @@ def test_variables_are_not_numbers_of_this_process(held):
 def test_made_on_a_rank(held, monkeypatch):
     monkeypatch.setattr(this_process._state, "rank", 1)
     for make in (synk.variable, synk.flatten):
-        with refused(synk.WorldError, "this is rank 1", "variables are made in the coordinator alone"):
+        with refused(synk.WorldError, "this is rank 1", "variables are created in the coordinator only"):
             make(np.ones(3))
 
 
