@@ -29,9 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
-    parser = argparse.ArgumentParser(prog="python -m synknumba", description="Looks after synknumba on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="python -m synknumba", description="Inspects synknumba's installation on this machine."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("info", help="versions, cores, shared memory and GPUs: what to put into a bug report")
+    commands.add_parser("info", help="show versions, cores, shared memory and GPUs, for a bug report")
     parser.parse_args(argv)
     for name, value in _info():
         print(f"{name:<14}{value}")
@@ -76,7 +78,7 @@ def _gib(nbytes: int) -> str:
 def _vector_math() -> str:
     """Describes the vector maths of kernels (exp, log, …), and of njit functions, which Numba compiles."""
     used = describe()
-    kernels = f"vector versions by {' '.join(used)}" if used else "no vector versions of exp, log and the like"
+    kernels = f"vector versions by {' '.join(used)}" if used else "no vector versions of exp, log etc."
     return f"{kernels} in kernels; {'SVML' if config.USING_SVML else 'none'} in njit functions"
 
 
@@ -98,7 +100,7 @@ def _numba_cuda() -> str:
     )
     if tried.returncode == 0:
         return "imports"
-    reason = (tried.stderr.strip().splitlines() or ["it gives no reason"])[-1]
+    reason = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
     return (
         f"does not import ({reason}): numba-cuda needs CUDA's libraries; pip install 'synknumba[cuda13]' for GPUs, "
         "or pip uninstall numba-cuda to run on CPU cores"

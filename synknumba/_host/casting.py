@@ -31,7 +31,7 @@ def accept(value: Any, dtype: _DType, ndim: int | None, label: str, *, force_cas
     try:
         array = _as_array(value, dtype, force_cast=bool(force_cast))
     except (OverflowError, FloatingPointError) as error:
-        msg = f"{label} holds {dtype}, and the value does not fit: {error}"
+        msg = f"{label} holds {dtype}, but the value does not fit: {error}"
         raise DataError(msg) from error
     except (TypeError, ValueError) as error:
         msg = f"{label}: a {type(value).__name__} cannot be read as an array: {error}"
@@ -69,7 +69,7 @@ def _castable(array: Array, dtype: _DType, label: str, *, force_cast: bool | Non
 
 def _as_array(value: Any, dtype: _DType, *, force_cast: bool) -> Array:
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        msg = "it has masked items, and shared memory has no mask; fill them first with value.filled(...)"
+        msg = "it has masked items, but shared memory has no mask; fill them first with value.filled(...)"
         raise ValueError(msg)
     if not isinstance(value, np.ndarray | np.generic) and _is_weak(value, dtype):
         try:

@@ -100,7 +100,7 @@ def declared(label: str, dtype: DTypeLike | None, shape: int | Shape | None, ndi
         raise DataError(msg)
     dims = (0,) * checked_size(label, "ndim", ndim or 0) if shape is None else checked_shape(label, shape)
     if ndim is not None and len(dims) != ndim:
-        msg = f"{label}: shape {dims} has {len(dims)} dimensions but ndim is {ndim}; give one of them"
+        msg = f"{label}: shape {dims} has {len(dims)} dimensions but ndim is {ndim}; pass only one of them"
         raise DataError(msg)
     return checked_dtype(label, dtype), dims
 
@@ -132,7 +132,7 @@ def checked_size(label: str, argument: str, size: Any) -> int:
     except TypeError:
         checked = -1
     if checked < 0:
-        msg = f"{label}: {argument} must be of integers of at least 0, got {size!r}"
+        msg = f"{label}: {argument} needs non-negative integers, got {size!r}"
         raise DataError(msg)
     return checked
 
@@ -365,7 +365,7 @@ class Data(ArrayOperations):
     def set_length(self, n: int, *, oversize: float = 1.0) -> None:
         """Changes the number of rows; existing rows are kept, new rows are zero. Errors as in `set_shape`."""
         if self.ndim == 0:
-            msg = f"{self._label()} has 0 dimensions, and so no length to set"
+            msg = f"{self._label()} is 0-d and has no length to set"
             raise DataError(msg)
         self.set_shape((checked_size(self._label(), "n", n), *self.shape[1:]), oversize=oversize)
 
@@ -436,7 +436,7 @@ class Data(ArrayOperations):
 
     def _check_thawed(self) -> None:
         if self._version:
-            msg = f"{self._label()} is frozen, so that ranks need not be sent it again; call thaw() before changing it"
+            msg = f"{self._label()} is frozen; call thaw() before changing it"
             raise DataError(msg)
 
     def _open(self, shape: Shape, oversize: float) -> None:

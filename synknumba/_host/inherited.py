@@ -164,9 +164,9 @@ def tell_of_threads() -> None:
     names = ", ".join(f"{thread.name!r}" for thread in others)
     many = len(others) > 1
     message = (
-        f"fork() while {len(others)} other thread{'s run' if many else ' runs'}: {names}. Ranks do not have "
-        f"{'them' if many else 'it'}, and a lock that {'one of them' if many else 'it'} holds at this moment stays "
-        f"locked on the ranks for ever. Call fork() before threads are started."
+        f"fork() called while {len(others)} other thread{'s run' if many else ' runs'}: {names}. Ranks do not "
+        f"inherit {'them' if many else 'it'}, and a lock that {'one of them' if many else 'it'} holds now stays "
+        "locked on the ranks forever. Call fork() before starting threads."
     )
     warnings.warn(message, RuntimeWarning, stacklevel=3)
 

@@ -155,7 +155,7 @@ class Segment:
             SharedMemoryError: no space, or the segment is closed or attached. The segment is unchanged.
         """
         if self.fd < 0:
-            msg = f"{self!r} cannot grow: it is closed, or another process made it. Grow it there and attach it again."
+            msg = f"{self!r} cannot grow: it is closed, or another process created it. Grow it there and attach it again."
             raise SharedMemoryError(msg)
         size = _round_to_pages(nbytes)
         if size <= self.size:
@@ -183,7 +183,7 @@ class Segment:
             raise SharedMemoryError(msg)
         try:
             if offset < 0 or min(shape, default=0) < 0:  # NumPy accepts both, and reads outside the buffer
-                msg = "it would begin or end before its memory"
+                msg = "offset and shape must not be negative"
                 raise ValueError(msg)  # noqa: TRY301
             return np.ndarray(shape, dtype, buffer=self._mapping, offset=offset)
         except (TypeError, ValueError) as error:
@@ -428,8 +428,8 @@ def _blank_descriptors(keep: Collection[int]) -> None:
 def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:
     left = "the machine is out of memory" if free is None else f"/dev/shm has {free:,} bytes free"
     return SharedMemoryError(
-        f"{nbytes:,} bytes of shared memory were asked for, but {left}. Drop Data that is no longer needed (free_memory()), or "
-        f"enlarge it: mount -o remount,size=<bytes> /dev/shm as root, or docker run --shm-size=<bytes> for a container."
+        f"{nbytes:,} bytes of shared memory were requested, but {left}. Free Data that is no longer needed (free_memory()), or "
+        "enlarge /dev/shm: mount -o remount,size=<bytes> /dev/shm as root, or docker run --shm-size=<bytes> for a container."
     )
 
 
@@ -437,7 +437,7 @@ def _cannot_have(nbytes: int, error: Exception) -> SharedMemoryError:
     # posix_ipc raises an OSError without an errno when descriptors run out.
     if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE} or "files" in str(error):
         return _NoDescriptorError(
-            f"{nbytes:,} bytes of shared memory were asked for, but the process has no file descriptor left. Every Data and "
-            f"every Variable takes one or two: drop some, or raise the limit with ulimit -Hn."
+            f"{nbytes:,} bytes of shared memory were requested, but the process has no file descriptor left. Every Data and "
+            "every Variable uses one or two: free some, or raise the limit with ulimit -Hn."
         )
-    return SharedMemoryError(f"{nbytes:,} bytes of shared memory were asked for, but could not be had: {error}.")
+    return SharedMemoryError(f"cannot allocate {nbytes:,} bytes of shared memory: {error}.")

@@ -87,7 +87,7 @@ def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[in
         text, kernel = shorten(stacks.read()), state(pid)
         stacks.clear()
         if text or not _has_ended(kernel):
-            told[pid] = text or f"  does not answer; the kernel says it is {kernel}"
+            told[pid] = text or f"  no answer; process state: {kernel}"
     return told
 
 

@@ -44,7 +44,7 @@ class _KnownReader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in sys.modules or module.partition(".")[0] in _GPU_LIBRARIES:
-            raise pickle.UnpicklingError(f"{module}.{name} stays on the rank")
+            raise pickle.UnpicklingError(f"{module}.{name} is not loaded outside the rank")
         return super().find_class(module, name)
 
 

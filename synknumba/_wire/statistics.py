@@ -114,7 +114,7 @@ class Statistics:
             pairs = zip(memory.devices, memory.devices_free, strict=True)
             lines.append(f"on GPUs: {', '.join(f'{_bytes(held)} ({_bytes(free)} free)' for held, free in pairs)}")
         if self.dropped_bytes:
-            lines.append(f"{_bytes(self.dropped_bytes)} that ranks wrote were not taken by anybody")
+            lines.append(f"{_bytes(self.dropped_bytes)} of the ranks' output were dropped, as nothing read them")
         return "\n".join(lines)
 
 

@@ -279,14 +279,14 @@ def test_attach_shares_memory_and_closes_the_descriptor() -> None:
         os.fstat(fd)
     attached.array("i4", (1,))[0] = 5
     assert segment.array("i4", (1,))[0] == 5
-    with pytest.raises(SharedMemoryError, match="another process made it"):
+    with pytest.raises(SharedMemoryError, match="another process created it"):
         attached.grow(2 * PAGE)
 
 
 def test_attach_that_fails_closes_the_descriptor() -> None:
     segment = Segment(PAGE)
     fd = os.dup(segment.fd)
-    with pytest.raises(SharedMemoryError, match="could not be had"):
+    with pytest.raises(SharedMemoryError, match="cannot allocate"):
         Segment.attach(segment.id, fd, 10 * PAGE)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
@@ -365,10 +365,10 @@ def test_space_that_runs_out_halfway_is_given_back(monkeypatch: pytest.MonkeyPat
         reserve(fd, offset, length)
 
     monkeypatch.setattr(os, "posix_fallocate", runs_out)
-    with pytest.raises(SharedMemoryError, match="enlarge it"):
+    with pytest.raises(SharedMemoryError, match="enlarge /dev/shm"):
         segment.grow(3 * segment_module._RESERVE_STEP)
     _assert_untouched(segment)
-    with pytest.raises(SharedMemoryError, match="enlarge it"):
+    with pytest.raises(SharedMemoryError, match="enlarge /dev/shm"):
         Segment(3 * segment_module._RESERVE_STEP)
 
 
