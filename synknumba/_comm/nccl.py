@@ -100,7 +100,7 @@ _NOTHING = _Round([], [])
 def available() -> str | None:
     """Why NCCL cannot be used, in one line; None if it can."""
     if not nccl.available:
-        return "CuPy finds no NCCL; install nvidia-nccl-cu12 or nvidia-nccl-cu13, as your CuPy"
+        return "CuPy finds no NCCL; install nvidia-nccl-cu12 or nvidia-nccl-cu13, to match your CuPy"
     return None
 
 

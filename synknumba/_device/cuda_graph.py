@@ -228,7 +228,7 @@ class _GraphReplay(Replay):
                 continue
             runtime.streamSynchronize(self._pointer)  # raises an error, after which no mail arrives
             if not doorbell.take(self.relaunch):
-                raise DeviceError("a recorded run has ended without its results; please report it, with the kernel")
+                raise DeviceError("a recorded CUDA graph ended without results; please report this, with the kernel")
 
     def renew(self) -> bool:
         try:

@@ -13,13 +13,13 @@ LINES_TOLD = 30  # lines of a rank's stderr quoted in an error
 
 # Meaning of a signal that has ended a rank.
 _SIGNALS = {
-    signal.SIGABRT: "abort: the interpreter or a C library gave up, mostly after saying why",
-    signal.SIGBUS: "bus error: memory that it had mapped could not be had",
+    signal.SIGABRT: "abort: the interpreter or a C library gave up, usually after printing a reason",
+    signal.SIGBUS: "bus error: mapped memory could not be provided",
     signal.SIGFPE: "arithmetic error in compiled code, such as an integer divided by zero",
-    signal.SIGILL: "illegal instruction: code compiled for another processor, or jumped into",
-    signal.SIGKILL: "possibly by the kernel for want of memory",
-    signal.SIGSEGV: "segmentation fault: it used memory that is not there, or not its own",
-    signal.SIGTERM: "somebody asked it to end",
+    signal.SIGILL: "illegal instruction: code compiled for another processor, or a jump into data",
+    signal.SIGKILL: "possibly by the kernel, out of memory",
+    signal.SIGSEGV: "segmentation fault: access to invalid memory",
+    signal.SIGTERM: "another process asked it to end",
 }
 
 
@@ -83,13 +83,13 @@ class LastWords:
 
 def how_it_ended(exitcode: int | None) -> str:
     if exitcode is None:
-        return "ended (somebody else waited for it, so how is not known)"
+        return "ended (exit status unknown: it was reaped elsewhere)"
     if exitcode < 0:
         number = -exitcode
         meaning = _SIGNALS.get(signal.Signals(number), signal.strsignal(number)) if number in _KNOWN else "a real-time signal"
         name = signal.Signals(number).name if number in _KNOWN else f"signal {number}"
         return f"was killed by {name} ({meaning})"
-    return f"exited with code {exitcode} (something on it called os._exit, or a library's exit)"
+    return f"exited with code {exitcode} (something called os._exit, or a library called exit)"
 
 
 _KNOWN = {int(number) for number in signal.Signals}
@@ -97,12 +97,12 @@ _KNOWN = {int(number) for number in signal.Signals}
 
 def rank_died(reason: str, death: Death, info: CallInfo, words: LastWords) -> RankDied:
     """Returns the error to raise after the death of a rank or of its device."""
-    lines = [f"{reason}. All ranks have been ended; Data keep their contents. Call fork() to start again."]
+    lines = [f"{reason}. All ranks have been terminated; every Data keeps its contents. Call fork() to start again."]
     if words.stack:
-        lines += [f"--- where rank {death.rank} was, the innermost frame first ---", words.stack]
+        lines += [f"--- stack of rank {death.rank}, innermost frame first ---", words.stack]
     stderr = "\n".join(words.stderr.rstrip().splitlines()[-LINES_TOLD:])
     if stderr:
-        lines += [f"--- what rank {death.rank} wrote to stderr last ---", stderr]
+        lines += [f"--- last stderr output of rank {death.rank} ---", stderr]
     return RankDied(
         "\n".join(lines),
         rank=death.rank,
@@ -120,7 +120,7 @@ def whereabouts(stacks: Mapping[int, str]) -> str:
     texts: dict[str, list[str]] = {}
     for rank, text in sorted(stacks.items()):
         texts.setdefault(text, []).append(str(rank))
-    return "\n".join(f"--- rank {', '.join(ranks)}, the innermost frame first ---\n{text}" for text, ranks in texts.items())
+    return "\n".join(f"--- rank {', '.join(ranks)}, innermost frame first ---\n{text}" for text, ranks in texts.items())
 
 
 def cause_of(failed: Failed) -> BaseException | None:
@@ -137,7 +137,7 @@ def rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> SynkEr
     """Returns the error to raise: the `SynkError` that all failed ranks raised, or a `RankError` for other exceptions."""
     cause = cause_of(failures[0][1])
     if isinstance(cause, SynkError) and all(item.type_name == type(cause).__qualname__ for _, item in failures):
-        cause.add_note(f"refused on rank {', '.join(str(rank) for rank, _ in failures)} in {info}")
+        cause.add_note(f"raised on rank {', '.join(str(rank) for rank, _ in failures)} in {info}")
         return cause
     told = tuple(RankFailure(rank, item.type_name, item.message, item.traceback) for rank, item in failures)
     error = RankError(info.function, info.arguments, told)
@@ -148,10 +148,10 @@ def rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> SynkEr
 def device_lost(rank: int, failed: Failed) -> str:
     """Returns the reason given when a rank's device is unusable."""
     reason = failed.message.strip().splitlines() or [""]
-    return f"the GPU of rank {rank} was lost by {failed.type_name}: {reason[0]},"
+    return f"the GPU of rank {rank} failed ({failed.type_name}: {reason[0]})"
 
 
 def unreadable(error: Exception) -> Failed:
     """Returns the news to use for a message that was received but does not unpickle in this process."""
-    message = f"what it returned does not unpickle in the script: {error}"
+    message = f"its result cannot be unpickled in the script: {error}"
     return Failed(type(error).__qualname__, message, message, None)

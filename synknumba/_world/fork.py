@@ -98,7 +98,7 @@ def _choose_transport(wanted: str, kind: DeviceKind, devices: Sequence[int]) -> 
     if wanted == "nccl" and problem is not None:
         raise PartitionError(f'transport="nccl" needs a GPU for each rank, but {problem}; use transport="host" or "auto"')
     if wanted == "host" or problem is not None:
-        _log.info("collectives go over the host: %s", problem or "it was asked for")
+        _log.info("collectives go over the host: %s", problem or "the script requested it")
         return "host"
     _log.info("collectives go over NCCL")
     return "nccl"
@@ -123,11 +123,9 @@ def _resolve(
         return int(world_size or usable_cores()), "cpu", ()
     if cuda_is_initialised():  # checked first: the child that counts GPUs could not use CUDA either
         raise DeviceError(
-            "CUDA has been initialised in this process before fork(), and its children cannot use it. Move "
-            "whatever touches the GPU "
-            "(cuda.to_device, cupy arrays, torch.cuda, cuda.jit with explicit signatures) behind fork(), into "
-            "functions that run on the "
-            'ranks, or use device="cpu".'
+            "CUDA has been initialised in this process before fork(), and its children cannot use it. Move whatever touches "
+            "the GPU (cuda.to_device, cupy arrays, torch.cuda, cuda.jit with explicit signatures) after fork(), into functions "
+            'that run on the ranks, or use device="cpu".'
         )
     report = awake.enter_context(probed())
     if report.count == 0 and device == "auto" and devices is None:
@@ -146,9 +144,8 @@ def _place_on_gpus(
         size = int(world_size or count)
         if size > count:
             raise PartitionError(
-                f"world_size={size} is more than the {count} visible GPU{'s' if count > 1 else ''}; several "
-                f"ranks share a GPU only where "
-                f"it is asked for, as in devices={[r % count for r in range(size)]}"
+                f"world_size={size} is more than the {count} visible GPU{'s' if count > 1 else ''}; several ranks share "
+                f"a GPU only on request, as in devices={[r % count for r in range(size)]}"
             )
         return size, "cuda", tuple(range(size))
     if not isinstance(devices, Iterable):

@@ -324,5 +324,5 @@ def _say_given_up(carried: Sequence[Carried]) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.0)
     count = sum(len(one.waiting) + one.unread for one in carried)
     if has_room(STDERR):
-        told = f"synknumba: {count} bytes more that ranks wrote are dropped, as the reader takes too long"
+        told = f"synknumba: dropped {count} more bytes of rank output, as the reader is too slow"
         os.write(STDERR, f"\n{told}\n".encode())

@@ -111,8 +111,8 @@ class Processes:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"{error.strerror}: rank {config.rank} of {config.world_size} could not be made, as the system gives no more "
-                "processes or no memory for one. See `ulimit -u` and `free`; close what is not needed, or fork fewer ranks.",
+                f"{error.strerror}: rank {config.rank} of {config.world_size} could not be started: the system is out of "
+                "processes or memory. See `ulimit -u` and `free`; close other programs, or fork fewer ranks.",
             ) from error  # OSError picks its subclass by errno
         if pid == 0:
             rank_main(config)  # closes the coordinator's ends, or a rank would not see them close

@@ -225,9 +225,9 @@ class Rounds:
         stacks = self._processes.where(missing)
         self.kill(f"{info} took longer than timeout={self.timeout} s")
         raise CallTimeout(
-            f"{info} took longer than timeout={self.timeout} s; still at work: rank {', '.join(map(str, missing))}. All ranks "
-            f"have been ended; Data keep their contents. Call fork() again, with a larger timeout if the call needs it.\n"
-            f"{whereabouts(stacks)}",
+            f"{info} took longer than timeout={self.timeout} s; still working: rank {', '.join(map(str, missing))}. All ranks "
+            "have been terminated; every Data keeps its contents. Call fork() again, with a larger timeout if the call needs "
+            f"it.\n{whereabouts(stacks)}",
             stacks=stacks,
         )
 
@@ -275,7 +275,7 @@ class Rounds:
         try:
             payload = pickling.dump(command)
         except Exception as error:
-            raise ArgumentError(f"{info}: what was passed cannot be sent to the ranks: {error}") from error
+            raise ArgumentError(f"{info}: the arguments cannot be sent to the ranks: {error}") from error
         began = time.monotonic_ns()
         self.under_way = True
         try:

@@ -151,9 +151,9 @@ class OpenWorld(Generic[_W]):
             )
         self.raise_untold()
         if self._reason is not None:
-            message = f"there is no world any more: {self._reason}. Call synknumba.fork() to start a new one."
+            message = f"the world has ended: {self._reason}. Call synknumba.fork() to start a new one."
         else:
-            message = "there is no world: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
+            message = "no world is open: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
         raise WorldError(message)
 
 
@@ -272,7 +272,7 @@ class World:
             taken = self._lock.acquire(False) or (self._drops > 0 and self._lock.acquire(timeout=DROP_SECONDS))
         if not taken:
             raise WorldError(
-                "a call is under way, in another thread or around this one; a world runs one call at a time. "
+                "another call is in progress, in another thread or around this one; a world runs one call at a time. "
                 "Make calls from one thread, or guard them with a lock."
             )
         if self._rounds.under_way:
@@ -392,7 +392,7 @@ class World:
     def disown(self) -> None:
         """Marks the world as closed in a child that the script has forked, without touching the script's ranks."""
         self._closed = True
-        self._died = "it is of the process that this one was forked from"
+        self._died = "it belongs to the process from which this one was forked"
         self._rounds.disown()
 
     # ---- diagnosis

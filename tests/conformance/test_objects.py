@@ -517,7 +517,7 @@ def test_a_result_that_does_not_unpickle_in_the_script_is_an_error_of_the_call(w
     def count():
         return 1
 
-    with pytest.raises(synk.RankError, match="does not unpickle in the script"):
+    with pytest.raises(synk.RankError, match="cannot be unpickled in the script"):
         opaque(os.getpid())
     assert count() == world.world_size
 

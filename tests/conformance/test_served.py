@@ -378,5 +378,5 @@ def test_a_served_round_that_takes_too_long(fork_row, monkeypatch):
     monkeypatch.setattr(replayed_device, "LATE_EVERY", 30)
     with fork_replayed(2, timeout=0.5):
         x = synk.data(np.ones(N))
-        with pytest.raises(synk.CallTimeout, match=r"still at work: rank \d"):
+        with pytest.raises(synk.CallTimeout, match=r"still working: rank \d"):
             repeat(x, 100)

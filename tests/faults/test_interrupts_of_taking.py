@@ -135,7 +135,7 @@ def test_call_inside_a_call_is_still_refused(start):
             slow()
             assert total(ROWS) == ROWS.sum()
     """)
-    script.expect("refused: a call is under way")
+    script.expect("refused: another call is in progress")
     script.finish()
 
 

@@ -173,4 +173,4 @@ def crash(x):
 
 crash(rows)
 """)
-    assert re.search(r"(?s)RankDied: rank \d .*SIGSEGV.*wrote to stderr last.*last words", told), told
+    assert re.search(r"(?s)RankDied: rank \d .*SIGSEGV.*last stderr output of rank \d.*last words", told), told

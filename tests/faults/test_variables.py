@@ -160,7 +160,7 @@ def test_collective_past_its_timeout(start):
     """)
     told = script.expect(r"timeout (\S+) (.*)")
     assert 1.5 <= float(told[1]) < 2.5
-    assert told[2].startswith("all_reduce(float64 (1000000,)) took longer than timeout=1.5 s; still at work: rank 1.")
+    assert told[2].startswith("all_reduce(float64 (1000000,)) took longer than timeout=1.5 s; still working: rank 1.")
     script.finish()
 
 

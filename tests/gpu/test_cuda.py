@@ -94,7 +94,7 @@ def test_cuda_initialised_before_fork():
             synk.fork()
         except synk.DeviceError as error:
             assert "CUDA has been initialised" in str(error), error
-            assert "behind fork()" in str(error), error
+            assert "after fork()" in str(error), error
         else:
             raise SystemExit("no error")
         with synk.fork(2, device="cpu"):

@@ -180,7 +180,7 @@ class TestNotKept:
         monkeypatch.setattr(Kernel, "__reduce__", refuse)
         made, outcome = compiled()
         assert made.code == "2.0"
-        assert outcome.not_kept == "it cannot be kept (RuntimeError: Cannot pickle CUDACodeLibrary with linking files)"
+        assert outcome.not_kept == "it cannot be stored (RuntimeError: Cannot pickle CUDACodeLibrary with linking files)"
 
     def test_changed_while_it_was_compiled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         dispatcher: Any = CUDADispatcher(kernel)
@@ -198,7 +198,7 @@ class TestNotKept:
         made, outcome = compiled()
         assert made.code == "2.0"
         assert outcome.not_kept
-        assert outcome.not_kept.startswith("CUDA's compilers are not where they were looked for")
+        assert outcome.not_kept.startswith("CUDA's compilers were not found where expected")
 
 
 @pytest.mark.parametrize("what", ["implementation", "dispatcher"])
@@ -231,7 +231,7 @@ class TestDeviceFunctions:
         space["plus"] = CUDADispatcher(space["plus"])
         space["plus"].compile(KINDS)
         exec("def one(x, n): x[n] = plus(n)", space)
-        assert "plus was compiled before it was looked at" in str(compiled(space["one"])[1].not_kept)
+        assert "plus was compiled before it was inspected" in str(compiled(space["one"])[1].not_kept)
 
     def test_recursive(self) -> None:
         space: dict[str, Any] = {"SCALE": 1.0}

@@ -153,7 +153,7 @@ def test_device_functions_that_somebody_else_has_compiled_are_known(decorate: An
         out[1] = plus(x[0, 0])
 
     cuda.jit(kernel).compile(MATRIX)
-    assert "was compiled before it was looked at" in str(compiled(another)[1].info.not_kept)
+    assert "was compiled before it was inspected" in str(compiled(another)[1].info.not_kept)
 
 
 def test_what_is_linked_with_a_source_file_is_not_kept() -> None:

@@ -30,7 +30,7 @@ def test_every_signal_has_a_name_and_a_meaning(number):
 def test_other_ends():
     assert how_it_ended(-40) == "was killed by signal 40 (a real-time signal)"
     assert how_it_ended(7).startswith("exited with code 7 (")
-    assert "not known" in how_it_ended(None)
+    assert "exit status unknown" in how_it_ended(None)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_several_threads_keep_their_headings():
 
 def test_ranks_at_the_same_place_are_told_together():
     assert whereabouts({2: "  b", 0: "  a", 1: "  b"}) == (
-        "--- rank 0, the innermost frame first ---\n  a\n--- rank 1, 2, the innermost frame first ---\n  b"
+        "--- rank 0, innermost frame first ---\n  a\n--- rank 1, 2, innermost frame first ---\n  b"
     )
 
 

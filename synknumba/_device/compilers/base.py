@@ -210,7 +210,7 @@ class GpuKernelCache(ABC):
             if self.key(signature) != key:
                 return "a value that it reads has changed in the meantime"
         except Exception as error:  # noqa: BLE001  # pickling may raise anything: the kernel runs all the same
-            return f"it cannot be kept ({type(error).__name__}: {error})"
+            return f"it cannot be stored ({type(error).__name__}: {error})"
         return None if store.write(key, payload) else f"{store.path} cannot be written to"
 
 

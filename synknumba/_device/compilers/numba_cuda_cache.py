@@ -120,9 +120,7 @@ def _toolkit() -> tuple[object, ...]:
         driver = _DRIVER.read_text() if _DRIVER.exists() else ""
         return *get_version(), driver, *described
     except Exception as error:
-        raise NotComparableError(
-            f"CUDA's compilers are not where they were looked for ({type(error).__name__}: {error})"
-        ) from error
+        raise NotComparableError(f"CUDA's compilers were not found where expected ({type(error).__name__}: {error})") from error
 
 
 def _size_and_date(path: str) -> tuple[int, int]:

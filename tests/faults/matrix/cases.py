@@ -13,7 +13,7 @@ RankSet = tuple[int, ...]
 TIMEOUT = 0.4  # of the worlds where something is stopped
 START_SECONDS = 0.7  # in place of two minutes, where a rank never starts
 CLOSE_SECONDS = 2.0  # what ranks are given to end by themselves
-HINT = "All ranks have been ended"
+HINT = "All ranks have been terminated"
 
 # How a process ends by itself, and the words for it.
 ENDS = {

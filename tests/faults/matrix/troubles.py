@@ -72,7 +72,7 @@ TROUBLES = {
     "a call within a call": Trouble("WorldError", ("only the coordinator makes calls",)),
     "a fork within a call": Trouble("WorldError", ("only the coordinator forks",)),
     # other threads, handlers, and the process that carries what ranks print
-    "another thread makes a call": Trouble("WorldError", ("a call is under way, in another thread",)),
+    "another thread makes a call": Trouble("WorldError", ("another call is in progress, in another thread",)),
     "another thread closes the world": Trouble("WorldError", ("was closed during endless",), stays_open=False, within=3.0),
     "a handler closes the world": Trouble("WorldError", ("was closed during slow_total",), stays_open=False),
     "the scribe is killed": Trouble("", within=2.0),  # another takes over
@@ -85,12 +85,12 @@ TROUBLES = {
     ),
     # memory, descriptors, processes
     "a rank has no memory": Trouble("RankError", ("MemoryError", "on rank {ranks}:"), places=PLACES),
-    "a rank may not make shared memory": Trouble("SharedMemoryError", ("could not be had",), places=PLACES),
+    "a rank may not make shared memory": Trouble("SharedMemoryError", ("cannot allocate",), places=PLACES),
     "a rank has few descriptors": Trouble("", places=PLACES),  # it takes what it may have
-    "the script may not make shared memory": Trouble("SharedMemoryError", ("could not be had",)),
-    "the script may not enlarge shared memory": Trouble("SharedMemoryError", ("could not be had",)),
+    "the script may not make shared memory": Trouble("SharedMemoryError", ("cannot allocate",)),
+    "the script may not enlarge shared memory": Trouble("SharedMemoryError", ("cannot allocate",)),
     "the script has no descriptors": Trouble("SharedMemoryError", ("file descriptor", "ulimit")),
-    "the script has no address space": Trouble("SharedMemoryError", ("could not be had",)),
+    "the script has no address space": Trouble("SharedMemoryError", ("cannot allocate",)),
     "no process can be made": Trouble(
         "BlockingIOError", ("temporarily",), places=((1, ()), (2, ()), (3, ())), stays_open=False
     ),
