@@ -74,7 +74,7 @@ def parallel(
     def decorate(target: Any) -> Function:
         plain = plain_kernel(target)
         if plain is None:
-            raise ArgumentError(f"parallel wraps a Numba CUDA kernel or a plain function in that dialect, got {target!r}")
+            raise ArgumentError(f"parallel needs a Numba CUDA kernel, or a plain function written as one, got {target!r}")
         function, compile_options = plain
         declared = dict(outputs or {})
         for key, value in declared.items():
@@ -272,6 +272,6 @@ def _plain_ops(ops: Any) -> Any:
     op = ops.op if isinstance(ops, Output) else reduction.as_op(ops, "outputs")
     if op in reduction.LOCATING:
         raise ReductionError(
-            f'outputs: op {op!r} is for outputs of kernels; return the values of all rows, with "gather", or use None'
+            f'outputs: op {op!r} is for kernel outputs only; return the values of all rows with "gather", or use None'
         )
     return op

@@ -31,10 +31,10 @@ def arange(n: int) -> IndexRange:
         n: number of indices, at least 0.
 
     Raises:
-        ArgumentError: `n` is not an integer of at least 0.
+        ArgumentError: `n` is not a non-negative integer.
     """
     if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
-        raise ArgumentError(f"arange needs an integer of at least 0, got {n!r}")
+        raise ArgumentError(f"arange needs a non-negative integer, got {n!r}")
     return IndexRange(int(n))
 
 
@@ -57,7 +57,7 @@ def per_rank(values: Iterable[Any]) -> PerRankValues:
     told = tuple(values)
     for rank, value in enumerate(told):
         if not isinstance(value, bool | int | float | complex | np.generic):
-            raise ArgumentError(f"per_rank takes one scalar for each rank; entry {rank} is a {type(value).__name__}")
+            raise ArgumentError(f"per_rank takes one scalar per rank; entry {rank} is a {type(value).__name__}")
     return PerRankValues(told)
 
 
@@ -119,7 +119,7 @@ def output(
     """
     known = reduction.as_op(op, "output", identity)
     if isinstance(known, UserOp) and known.identity is None:
-        raise ReductionError(f"output: op {known!r} is a function, so it needs identity=…: what changes nothing, as 0 in a sum")
+        raise ReductionError(f"output: op {known!r} is a function and needs identity=…: its neutral element, as 0 in a sum")
     if shape is None and like is None and known not in reduction.BY_ROWS:
         raise ArgumentError("output needs shape=… (() for one number) or like=… (the name of a parameter)")
     if dtype is not None:

@@ -79,7 +79,7 @@ class VariableBinder:
         """
         if variable.is_tree and self._style == "kernel":
             raise ArgumentError(
-                f"{path} of {self._name} is a tree of arrays, and a kernel takes arrays; make a variable of each"
+                f"{path} of {self._name} is a tree, but a kernel takes single arrays; make one variable per array"
             )
         read_only = id(variable) in self._updated
         if read_only and name not in self._givens:
@@ -105,7 +105,7 @@ class VariableBinder:
         """Returns the parameter for an accumulator, which has the shape of a variable."""
         if variable.is_tree and self._style == "kernel":
             raise ArgumentError(
-                f"updates[{name!r}] of {self._name} is a tree of arrays, and a kernel takes arrays; make a variable of each"
+                f"updates[{name!r}] of {self._name} is a tree, but a kernel takes single arrays; make one variable per array"
             )
         if not any(variable is one for one in bound.variables.values()):
             self._claim(bound, name, variable)
@@ -120,8 +120,8 @@ class VariableBinder:
         """Raises `ArgumentError` for a sharded variable in a call on the root alone, which lacks the other ranks' rows."""
         if bound.solo and variable.sharded:
             raise ArgumentError(
-                f"{path} of {self._name} is {variable.label}, of which each rank has its own rows; as_serial needs "
-                f"all on the root"
+                f"{path} of {self._name} is {variable.label}, whose rows are divided over the ranks; as_serial "
+                "needs all rows on the root"
             )
 
     def _claim(self, bound: Bound, path: str, variable: Variable) -> None:
@@ -175,7 +175,8 @@ def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
             raise ArgumentError(
-                f"{what} {function.__name__} has the parameter {parameter}; every parameter needs a name that a call can give"
+                f"{what} {function.__name__} has the parameter {parameter}; calls pass arguments by name, "
+                "so use named parameters only"
             )
         if name in RESERVED:
             raise ArgumentError(
@@ -247,7 +248,7 @@ class Binder:
             given[name] = value
         missing = [name for name in self.passed if name not in given and self._defaults[name] is _MISSING]
         if missing:
-            raise ArgumentError(f"{self._name} misses the argument{'s' if len(missing) > 1 else ''} {', '.join(missing)}")
+            raise ArgumentError(f"{self._name} is missing the argument{'s' if len(missing) > 1 else ''} {', '.join(missing)}")
         given.update(self._givens)
         return {name: given.get(name, default) for name, default in self._defaults.items() if name not in self._made}
 
@@ -344,11 +345,14 @@ class Binder:
     @staticmethod
     def _check_write_back(bound: Bound, name: str, array: Array) -> None:
         if not array.flags.writeable:
-            raise ArgumentError(f"{name} is in inout=, so its rows are written back, but the array passed is read-only")
+            raise ArgumentError(
+                f"{name} is in inout=, so its rows are written back, but the array passed is read-only; pass a writable one"
+            )
         for other, written, _ in bound.write_back:
             if _share_memory(array, written):
                 raise ArgumentError(
-                    f"{name} and {other} are both in inout=, and their arrays overlap: one would undo the other. Pass a copy."
+                    f"{name} and {other} are both in inout=, and their arrays overlap: one would "
+                    "overwrite the other. Pass a copy."
                 )
 
     def _array(self, bound: Bound, name: str, slot: Any, data: Data) -> Param:
@@ -357,7 +361,7 @@ class Binder:
         bound.segments.append(segment)
         if data.frozen and name in self._inout:
             raise ArgumentError(
-                f"{name} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() before"
+                f"{name} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() first"
             )
         array = HostArray(segment.id, data.dtype, self._shape(name, data), version=data.version)
         return self._place(bound, name, slot, array, by_position=data.minibatch)
@@ -430,7 +434,7 @@ class Binder:
             raise ArgumentError(
                 f"{name} of {self._name} is a {type(value).__name__}, which cannot be sent to the ranks "
                 f"({error}); pass an array, Data, "
-                "a number, or something that can be pickled"
+                "a number, or a picklable object"
             ) from error
         return Constant(value)
 

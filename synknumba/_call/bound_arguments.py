@@ -140,9 +140,8 @@ class Bound:
         in_one_piece = isinstance(rows, Range) and (rows.step == 1 or rows.count == 0)
         if self.contiguous and not in_one_piece:
             raise BatchError(
-                f"batch must select neighbouring rows in order (an int, or a slice with step 1) because "
-                f"{self.contiguous[0]} is an index "
-                "range or synk.OFFSET; pass the indices themselves as an array to select others"
+                "batch must select consecutive rows (an int, or a slice with step 1) because "
+                f"{self.contiguous[0]} is an index range or synk.OFFSET; to select other rows, pass the indices as an array"
             )
         return rows
 

@@ -218,7 +218,7 @@ class Function(Distributed):
         room = world.ranks.values.nbytes // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
         if len(bound.values) > room:
             raise ArgumentError(
-                f"{self.name} got {len(bound.values)} numbers, and a call takes at most {room}; pass them as an array"
+                f"{self.name} got {len(bound.values)} numbers, but a call takes at most {room}; pass them as an array"
             )
         info = CallInfo(self.name, bound.lasting_texts())
         if self._options.style == "kernel":
@@ -331,9 +331,7 @@ class Function(Distributed):
     def _check_per_rank(self, world: World, bound: Bound) -> None:
         for path, values in bound.per_rank.items():
             if values != world.world_size:
-                raise ArgumentError(
-                    f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; give one for each rank"
-                )
+                raise ArgumentError(f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; pass one per rank")
 
     def _subset_ops(self, options: CallOptions) -> Any:
         ops = self._options.ops
@@ -397,7 +395,7 @@ class Function(Distributed):
         elif world is not None:
             partition = world.partition
         else:
-            raise WorldError("plan() needs world_size=… where no world is open")
+            raise WorldError("plan() needs world_size=… when no world is open")
         bound = self._binder.bind(args, kwargs, None, partition)
         rows = self._selector.select(bound, batch, local_batch)
         if shards is not None:

@@ -98,7 +98,7 @@ class CallOptions:
             raise PartitionError(f"num_slices must be an integer of at least 1, got {slices!r}")
         shards = self.shards
         if shards is not None and (isinstance(shards, bool) or not hasattr(shards, "__index__") or shards < 1):
-            raise PartitionError(f"shards must be an integer of at least 1, or None for one a rank, got {shards!r}")
+            raise PartitionError(f"shards must be an integer of at least 1, or None for one per rank, got {shards!r}")
         if self.output_subset is not None and not isinstance(self.output_subset, str | int | np.integer | Iterable):
             raise ReductionError(f"output_subset must list outputs of {function}, got {self.output_subset!r}")
         for position, one in enumerate(self.subset or ()):
@@ -129,7 +129,8 @@ def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Vari
             reduction.check_dtype(op, dtype, f"updates[{parameter!r}] of {name}")
         if id(variable) in seen:
             raise ArgumentError(
-                f"updates= of {name} names {variable.label} for {seen[id(variable)]!r} and {parameter!r}; it can be one"
+                f"updates= of {name} names {variable.label} for both {seen[id(variable)]!r} and {parameter!r}; "
+                "use each variable once"
             )
         seen[id(variable)] = parameter
     return {parameter: (value[0], value[1]) for parameter, value in updates.items()}
@@ -154,7 +155,8 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
         for one in names:
             if role == "outputs" and one.startswith("_"):
                 raise ArgumentError(
-                    f"outputs= names {one!r} of {name}, but outputs are fields of a named tuple: rename it without the _"
+                    f"outputs= names {one!r} of {name}, but outputs become fields of a named tuple, "
+                    "which cannot start with an underscore; rename it"
                 )
             if one not in parameters:
                 raise ArgumentError(
@@ -162,5 +164,5 @@ def check_names(name: str, parameters: Collection[str], options: FunctionOptions
                 )
             for other in owners.setdefault(one, []):
                 if {role, other} not in _COMPATIBLE:
-                    raise ArgumentError(f"{one!r} of {name} is in both {other}= and {role}=; it can be one of them")
+                    raise ArgumentError(f"{one!r} of {name} is in both {other}= and {role}=; use only one of them")
             owners[one].append(role)

@@ -94,7 +94,7 @@ class OutputBuilder:
         found = [(name, op) for name in wanted for op in [self._outputs[name].op] if isinstance(op, str) and op in of_rows]
         if found and count == 0:
             name, op = found[0]
-            raise ReductionError(f'{name} of {self._name} is a "{op}" of rows, and there are none; pass at least one row')
+            raise ReductionError(f'{name} of {self._name} is a "{op}" of no rows; pass at least one row')
 
     def check_rows(self, rows: CallRows) -> None:
         """Raises `BatchError` if an output locates a row, and rows have no index in the whole data."""
@@ -102,7 +102,7 @@ class OutputBuilder:
         if located and rows.rows is None and rows.own is not None and not rows.own.whole:
             op = self._outputs[located[0]].op
             raise BatchError(
-                f"{located[0]} of {self._name} has op {op!r}, which tells a row by its index in the whole, and rows of a "
+                f"{located[0]} of {self._name} has op {op!r}, which returns a global row index, but rows of a "
                 'local_batch have none; use "gather"'
             )
 
@@ -185,8 +185,7 @@ class OutputBuilder:
         reduction.check_dtype(output.op, dtype, name)
         if output.op in reduction.BY_ROWS and count is None:
             raise ReductionError(
-                f"{name} of {self._name} has op {output.op!r}, which is by rows, but no argument is sharded, so there are no "
-                "rows; use None"
+                f"{name} of {self._name} has op {output.op!r}, which works on rows, but no argument is sharded; use None"
             )
         if output.shape is not None:
             rule = output.shape(bound.whole) if callable(output.shape) else output.shape
@@ -232,5 +231,5 @@ class OutputBuilder:
         except (AttributeError, TypeError):
             lengths = (-1,)
         if any(length < 0 for length in lengths):
-            raise ReductionError(f"the shape of {name} must be a tuple of integers of at least 0, got {shape!r}")
+            raise ReductionError(f"the shape of {name} must be a tuple of non-negative integers, got {shape!r}")
         return lengths

@@ -281,8 +281,7 @@ class FunctionPlan(Plan):
             if not self._has_ops:
                 return lambda _: None
             raise ReductionError(
-                f"{self.info} has no rows at all, so the function was not called and its results are not known. "
-                f"Pass at least one row."
+                f"{self.info} got no rows, so the function was not called and has no results. Pass at least one row."
             )
         returns = [self._readers[rank].read(numbers[rank]) for rank in ran]
         if self.program.shards is not None:
@@ -307,7 +306,7 @@ class FunctionPlan(Plan):
                 raise ReductionError(
                     f"{self.info} returned {describe(first)} on {self._part} {ran[0]} but {describe(one.structure)} on "
                     f"{self._part} {rank}; results must "
-                    f"have the same structure on every {self._part} to be put together"
+                    f"have the same structure on every {self._part} to be combined"
                 )
         return first
 
@@ -316,9 +315,9 @@ class FunctionPlan(Plan):
             if structure == ("none",):
                 return []
             raise ReductionError(
-                f"{self.info} returned {describe(structure)}, but outputs= does not say how the ranks' results "
-                f"are put together. Give one "
-                'op for all, as in outputs="sum", or a tree of ops of that shape; None gives a list of every rank\'s result.'
+                f"{self.info} returned {describe(structure)}, but outputs= does not say how to combine the ranks' "
+                'results. Pass one op for all, as in outputs="sum", or a tree of ops of that structure; '
+                "None returns a list of all ranks' results."
             )
         ops = spread(self.program.ops, structure)
         if ops is None:
@@ -373,7 +372,7 @@ class FunctionPlan(Plan):
     def _gatherer(self, leaves: Sequence[Array]) -> Collector:
         if leaves[0].ndim == 0:
             raise ReductionError(
-                f'{self.info} returned a number, which has no rows to "gather"; use None for a list of every rank\'s value'
+                f'{self.info} returned a number, which has no rows to "gather"; use None for a list of all ranks\' values'
             )
         rows = {leaf.shape[1:] for leaf in leaves}
         if len(rows) > 1:

@@ -83,14 +83,14 @@ class RowSelector:
         if own is not None and rows is not None and self._style == "kernel":
             self._check_agreement(bound, rows, own)
         if own is not None and rows is None and local_batch is not None and bound.contiguous:
-            raise BatchError(f"{self._name}: synk.OFFSET is the index in the whole, which rows of a local_batch do not have")
+            raise BatchError(f"{self._name}: synk.OFFSET is a global row index, which rows of a local_batch do not have")
         return CallRows(rows, own)
 
     def _select_own(self, bound: Bound, local_batch: Any) -> OwnRows | None:
         if not bound.own_lengths:
             if local_batch is not None:
                 raise ArgumentError(
-                    f"{self._name} got local_batch, which selects rows of sliceable variables, and it has none; name them in "
+                    f"{self._name} got local_batch, which selects rows of sliceable variables, but it has none; name them in "
                     f"sliceable=(…)"
                 )
             return None
@@ -110,7 +110,7 @@ class RowSelector:
             if expected != count:
                 raise PartitionError(
                     f"{self._name}: rank {rank} gets {expected} rows of the sharded arguments but {count} of {sliceable}; "
-                    f"a kernel needs as many of both. Scatter them alike, or select with batch and local_batch."
+                    "a kernel needs equally many. Scatter them alike, or select with batch and local_batch."
                 )
 
     def tell(self, call: CallRows, batch: Batch) -> None:
@@ -182,7 +182,7 @@ def check_writable_rows(call: CallRows, written: list[str], own_written: list[st
 def check_shards(name: str, bound: Bound, call: CallRows) -> None:
     """Raises `ArgumentError` if `shards` is given and there are no rows, or an argument depends on the world size."""
     if call.own is not None:
-        what = f"{next(iter(bound.own_lengths))} is a sliceable variable, whose rows are the ranks' own"
+        what = f"{next(iter(bound.own_lengths))} is a sliceable variable, whose rows are already divided over the ranks"
     elif call.rows is None:
         what = "none of its arguments is sharded, so there are no rows to cut into shards"
     else:
@@ -190,7 +190,9 @@ def check_shards(name: str, bound: Bound, call: CallRows) -> None:
         if not found:
             return
         what = found[0]
-    raise ArgumentError(f"{name} got shards=…, which gives the same for every number of ranks, but {what}; leave shards out")
+    raise ArgumentError(
+        f"{name} got shards=…, whose results do not depend on the number of ranks, but {what}; leave shards out"
+    )
 
 
 def _varies(name: str, param: Param) -> str | None:
@@ -200,7 +202,7 @@ def _varies(name: str, param: Param) -> str | None:
             case Filled(RankConstant.RANK | RankConstant.WORLD_SIZE as constant):
                 return f"{name} is {constant!r}"
             case PerRank():
-                return f"{name} has a value for each rank"
+                return f"{name} has one value per rank"
             case Update():
                 return f"{name} updates each rank's own variable"
     return None

@@ -52,8 +52,7 @@ def make_spec(
         pickled = pickling.dump((function, *told), sent)
     except Exception as error:
         raise ArgumentError(
-            f"{name} cannot be sent to the ranks: {error}. What a function needs must be passed to it, or be defined so that "
-            "it can be pickled."
+            f"{name} cannot be sent to the ranks: {error}. Pass what it needs as arguments, or make it picklable."
         ) from error
     style = "function" if options is None else options.style
     return FunctionSpec(function_id, name, style, pickled, _pseudo_files())

@@ -57,7 +57,7 @@ class Estimate:
             raise ReductionError(f"values must have shape (n,) or (n, k) with at least one row, got {array.shape}")
         if w is not None and (w.shape != array.shape[:1] or (w < 0).any()):
             raise ReductionError(
-                f"weights must be one number of at least 0 for each of the {len(array)} rows, got shape {w.shape}"
+                f"weights must be one non-negative number for each of the {len(array)} rows, got shape {w.shape}"
             )
         check_covariance(covariance=covariance, weighted=w is not None)
         rows = array.reshape(len(array), -1).astype(np.float64)
@@ -107,7 +107,7 @@ class Estimate:
             ReductionError: the estimate was made without covariance=True.
         """
         if self._moments.products.ndim == 2:
-            raise ReductionError("this estimate has no covariance; ask for it with covariance=True")
+            raise ReductionError("this estimate has no covariance; request it with covariance=True")
         covariance: Array = self._per_freedom(self._moments.products[0])
         return covariance
 
@@ -176,7 +176,9 @@ class Estimate:
 def check_covariance(*, covariance: bool, weighted: bool) -> None:
     """Refuses covariance together with weights, which is not implemented."""
     if covariance and weighted:
-        raise ReductionError("covariance=True does not go with weights; estimate the products of the values as further values")
+        raise ReductionError(
+            "covariance=True cannot be combined with weights; estimate the products of the values as further values"
+        )
 
 
 def merged(parts: Moments, *, scalar: bool, powers: Powers | None = None) -> Estimate:
@@ -192,7 +194,7 @@ def merged(parts: Moments, *, scalar: bool, powers: Powers | None = None) -> Est
     """
     total = moments_module.merge(parts)
     if not total.count[0, 0]:
-        raise ReductionError("an expectation value of rows with none at all; give at least one row")
+        raise ReductionError("expectation of no rows; pass at least one row")
     return Estimate(total if powers is None else moments_module.in_units(total, -powers), scalar)
 
 

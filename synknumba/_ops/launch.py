@@ -49,13 +49,13 @@ class LaunchConfig:
             raise LaunchError(f"block={self.block!r} has {math.prod(block)} threads; a block has at most {MAX_THREADS}")
         if self.grid is None and block[1:] != (1, 1):
             raise LaunchError(
-                f"grid must be given with the {len(_dimensions(self.block))}-D block={self.block!r}: one thread a row, the "
-                "default, is for 1-D blocks. Give grid= as blocks, or as a function of the number of rows."
+                f"grid= is required with the {len(_dimensions(self.block))}-D block={self.block!r}: the default, one thread "
+                "per row, is for 1-D blocks. Pass a number of blocks per axis, or a function of the number of rows."
             )
         if self.grid is not None and not callable(self.grid):
             _dim3("grid", self.grid, MAX_GRID)
         if _integer(self.smem_bytes) is None or self.smem_bytes < 0:
-            raise LaunchError(f"smem_bytes must be an int of at least 0; got {self.smem_bytes!r}")
+            raise LaunchError(f"smem_bytes must be a non-negative int; got {self.smem_bytes!r}")
 
     def resolve(self, rows: int | None) -> tuple[Dim3, Dim3]:
         """Returns grid and block of one launch.
@@ -71,15 +71,15 @@ class LaunchConfig:
             return _dim3("grid", self.grid, MAX_GRID), block
         if rows is None:
             raise LaunchError(
-                "grid must be given as blocks: no argument is sharded, so there are no rows to derive it from. Give grid=."
+                "no argument is sharded, so there are no rows to derive the grid from; pass grid= as a number of blocks"
             )
         if callable(self.grid):
             return _dim3(f"grid({rows})", self.grid(rows), MAX_GRID), block
         blocks = max(1, -(-rows // block[0]))
         if blocks > MAX_GRID[0]:
             raise LaunchError(
-                f"one thread a row needs {blocks} blocks of {block[0]} for {rows} rows; a grid has at most {MAX_GRID[0]}. "
-                "Give grid= and loop over the rows with a stride of cuda.gridsize(1)."
+                f"one thread per row needs {blocks} blocks of {block[0]} for {rows} rows; a grid has at most {MAX_GRID[0]}. "
+                "Pass grid= and loop over the rows with a stride of cuda.gridsize(1)."
             )
         return (blocks, 1, 1), block
 
@@ -105,7 +105,7 @@ def _dim3(what: str, value: object, limits: Dim3) -> Dim3:
         raise LaunchError(f"{what} must be an int or a tuple of 1 to 3 ints; got {value!r}")
     for axis, size, limit in zip("xyz", sizes, limits, strict=False):
         if not 1 <= size <= limit:
-            raise LaunchError(f"{what} must have 1 to {limit} along {axis}; got {value!r}")
+            raise LaunchError(f"{what} must be 1 to {limit} along {axis}; got {value!r}")
     x, y, z = (*sizes, 1, 1)[:3]
     return x, y, z
 

@@ -63,7 +63,7 @@ def as_op(op: Any, name: str, identity: Any = None) -> Op:
     """
     if op is None or isinstance(op, UserOp) or (isinstance(op, str) and op in _OPS):
         if identity is not None:
-            raise ReductionError(f"{name}: op {op!r} has an identity of its own; leave identity out, which is for functions")
+            raise ReductionError(f"{name}: op {op!r} has a built-in identity; pass identity= with functions only")
         return op  # type: ignore[return-value]
     function = getattr(op, "py_func", op)
     if not inspect.isfunction(function):
@@ -100,7 +100,7 @@ def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
         raise ReductionError(f"{name}: op {op!r} is not defined for dtype {dtype}; {way_out}")
     if isinstance(op, UserOp) and op.identity is not None and not _is_exact(op.identity, dtype):
         raise ReductionError(
-            f"{name}: identity={op.identity!r} of op {op!r} is no number that dtype {dtype} holds exactly; give one that is"
+            f"{name}: identity={op.identity!r} of op {op!r} is not exactly representable in dtype {dtype}; pass one that is"
         )
 
 
@@ -261,7 +261,7 @@ def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
 def check_weights(weights: Array) -> None:
     """Refuses a mean over no rows."""
     if not weights.any():
-        raise ReductionError("mean of rows with none at all; give at least one row")
+        raise ReductionError("mean of no rows; pass at least one row")
 
 
 def _weighted_mean(parts: Array, weights: Array) -> Array | np.generic:

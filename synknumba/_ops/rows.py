@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from synknumba._errors import BatchError, PartitionError
 from synknumba._types import Array, Batch
 
-_ACCEPTED = "a batch is an int (that many first rows), a slice, a 1-D list or array of integers, or a boolean mask"
+_ACCEPTED = "a batch is an int k (the first k rows), a slice, a 1-D list or array of integers, or a boolean mask"
 
 
 @final
@@ -196,8 +196,8 @@ def minibatch_rows(rows: Rows, length: int, name: str) -> Range:
     """
     if length < rows.count:
         raise PartitionError(
-            f"{name} has {length} rows but the batch selects {rows.count}; a minibatch input needs a row for each row of the "
-            f"batch. Give {name} at least {rows.count} rows, or select fewer."
+            f"{name} has {length} rows but the batch selects {rows.count}; a minibatch input needs one row per row "
+            f"of the batch. Give {name} at least {rows.count} rows, or select fewer."
         )
     return Range(0, 1, rows.count)
 
@@ -286,7 +286,7 @@ def _from_range(batch: range, n: int) -> Rows:
 
 def _from_mask(mask: Array, n: int) -> Listed:
     if len(mask) != n:
-        _refuse(f"batch is a boolean mask of length {len(mask)}, but there are {n} rows; a mask needs one entry a row")
+        _refuse(f"batch is a boolean mask of length {len(mask)}, but there are {n} rows; a mask needs one entry per row")
     indices = np.flatnonzero(mask).astype(np.int64, copy=False)
     if not len(indices):
         _refuse_empty("a boolean mask without a True")

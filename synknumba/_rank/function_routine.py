@@ -146,10 +146,10 @@ def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
     shapes = [part.shape for part in parts]
     if len(set(shapes)) > 1:
         raise ReductionError(
-            f'results of different shapes cannot be put together over slices: {shapes}. Use num_slices=1, or the op "gather".'
+            f'results of different shapes cannot be combined across slices: {shapes}. Use num_slices=1, or the op "gather".'
         )
     for part in parts:
-        reduction.check_dtype("sum" if op is None else op, part.dtype, "a result, over slices")
+        reduction.check_dtype("sum" if op is None else op, part.dtype, "a result across slices")
     if isinstance(op, UserOp):
         return fold_kernel.fold(op, np.stack(parts))
     return reduction.combine("sum" if op is None else op, np.stack(parts), np.asarray(weights))

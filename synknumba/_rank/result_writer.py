@@ -107,7 +107,7 @@ def _checked(array: Any) -> Any:
     if array.dtype.hasobject:
         kind = type(array.item() if array.ndim == 0 else array).__name__
         raise ReductionError(
-            f"a function returned an object of type {kind}; only numbers and arrays of a fixed-size dtype can be put together. "
+            f"a function returned an object of type {kind}; only numbers and arrays of a fixed-size dtype can be combined. "
             "Return arrays, numbers, or dicts, lists and tuples of them."
         )
     return array

@@ -72,7 +72,7 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
         ArgumentError: a function of numbers cannot take it.
     """
     if type(value) is int and not -(1 << 63) <= value < 1 << 64:
-        raise ArgumentError(f"{name} of {function} is {value}, which no integer of 64 bits holds; pass a float")
+        raise ArgumentError(f"{name} of {function} is {value}, which does not fit in 64 bits; pass a float")
     if isinstance(value, bool | int | float | complex | np.generic):
         return Given("scalar", _typeof(function, name, value), python=None if isinstance(value, np.generic) else type(value))
     if isinstance(value, IndexRange):
@@ -94,7 +94,7 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
 
 def _describe_variable(function: str, name: str, variable: Variable, *, rows: bool) -> Given:
     if variable.is_tree:
-        raise ArgumentError(f"{name} of {function} is a tree of arrays; make a variable of each")
+        raise ArgumentError(f"{name} of {function} is a tree of arrays; make one variable per array")
     shape = variable_shape(function, name, variable, rows=rows)
     kind = _number(function, name, numba_type(variable.dtype), variable.dtype)
     if not shape and not rows:
@@ -116,7 +116,8 @@ def _describe_per_rank(function: str, name: str, value: PerRankValues) -> Given:
     kinds = {_typeof(function, name, one) for one in value.values}
     if len(kinds) != 1:
         raise ArgumentError(
-            f"{name}=per_rank(...) of {function} has values of several types ({', '.join(sorted(map(str, kinds)))}); give one"
+            f"{name}=per_rank(...) of {function} has values of several types "
+            f"({', '.join(sorted(map(str, kinds)))}); pass values of one type"
         )
     return Given("scalar", kinds.pop())
 
@@ -140,7 +141,7 @@ def numba_type(dtype: DType) -> Any:
 def _number(function: str, name: str, kind: Any, dtype: DType) -> Any:
     if not isinstance(kind, types.Number | types.Boolean):
         raise ArgumentError(
-            f"{name} of {function} has dtype {dtype}, which is not one of numbers that Numba computes with; convert it"
+            f"{name} of {function} has dtype {dtype}, which Numba cannot compute with; convert it to a numeric one"
         )
     return kind
 
@@ -164,7 +165,7 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> 
     ndims = {name: len(one.shape) for name, one in rows.items()} | ({} if out is None else {OUT: len(out)})
     if not ndims and not any(one.kind == "indices" for one in given.values()):
         raise ArgumentError(
-            f"{function} gets one element of each row, and none of its arguments has rows; pass Data, an array, "
+            f"{function} gets one element of each row, but none of its arguments has rows; pass Data, an array, "
             "synknumba.arange(n) for the indices 0 … n − 1, or out="
         )
     axes = max(ndims.values(), default=0)
@@ -172,7 +173,7 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> 
         if ndim != axes:
             most = next(other for other, one in ndims.items() if one == axes)
             way_out = (
-                "give both"
+                "out needs as many as the arguments"
                 if name == OUT
                 else f"reshape it to (n, {', '.join('1' * (axes - ndim))}, …), or name it in broadcast="
             )
@@ -190,8 +191,8 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> 
         arrays = [f"{name} {one.text}" for name, one in given.items() if one.kind in _ARRAYS]
         arrays += [] if out is None else [f"{OUT} {Given('rows', None, out).text}"]
         raise DataError(
-            f"{function}: the shapes {', '.join(arrays)} do not broadcast. As in NumPy the last axes go together; only rows "
-            "are divided over the ranks, so other arrays have no axis for them"
+            f"{function}: the shapes {', '.join(arrays)} do not broadcast. As in NumPy, trailing axes are aligned; only "
+            "sharded arguments have an axis for the rows"
         )
     return found
 

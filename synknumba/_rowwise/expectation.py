@@ -169,7 +169,7 @@ class Expectation(RowFunction):
     def _check_types(self, device: DeviceKind, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
         if DIVIDED.isdisjoint(parameters.values()):
             raise ArgumentError(
-                f"{self.name} is an expectation over rows, and none of its arguments has any; pass Data, an array, or "
+                f"{self.name} is an expectation over rows, but none of its arguments has any; pass Data, an array, or "
                 "synknumba.arange(n) for the indices 0 … n − 1"
             )
         weight = self._weight
@@ -212,8 +212,8 @@ class Expectation(RowFunction):
         )
         if recipe.rooms > MAX_ROOMS:
             raise ArgumentError(
-                f"{self.name} needs {recipe.rooms} sums of a thread in smem at once, which holds {MAX_ROOMS}; return fewer "
-                "values at a time" + (", or leave covariance=True out" if self._covariance else "")
+                f"{self.name} needs {recipe.rooms} sums per thread in shared memory, which holds {MAX_ROOMS}; return fewer "
+                "values at a time" + (", or omit covariance=True" if self._covariance else "")
             )
         outputs = {"synk_partials": Output(None, (num_slices, recipe.columns), np.dtype(np.float64))}
         if not recipe.one_block:
@@ -238,7 +238,7 @@ def _real(dtype: Any) -> str:
     except TypeError:
         name = ""
     if name not in {"float32", "float64"}:
-        raise ArgumentError(f"dtype of an expectation is that of a thread's sums, float64 or float32; got {dtype!r}")
+        raise ArgumentError(f"dtype of an expectation, used for each thread's sums, must be float64 or float32; got {dtype!r}")
     return name
 
 
@@ -255,13 +255,13 @@ def _size(name: str, function: Callable[..., Any], size: Any) -> int | None:
         sizes = {len(node.value.elts) if isinstance(node.value, ast.Tuple) else None for node in returns}
         if len(sizes) != 1 or any(node.value is None for node in returns):
             raise ArgumentError(
-                f"{name} must return a number, or tuples of one length; where its source does not show which, give size=: the "
+                f"{name} must return a number, or tuples of one length; if its source does not show which, pass size=: the "
                 "length of the tuple, or 0 for a number"
             )
         return sizes.pop()
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
         raise ArgumentError(
-            f"size= of {name} is the length of the tuple that it returns, an integer, or 0 for a number; got {size!r}"
+            f"size= of {name} must be an integer, the length of the returned tuple, or 0 for a number; got {size!r}"
         )
     try:
         returns = _read_returns(function)

@@ -32,7 +32,7 @@ def check_own_names(name: str, parameters: Iterable[str], others: Collection[str
     """Raises ArgumentError for parameters named as the kernel's own variables, or as `others`, the global names it uses."""
     own = [parameter for parameter in parameters if parameter.startswith(OWN_PREFIX) or parameter in others]
     if own:
-        raise ArgumentError(f"{name} has a parameter named {own[0]!r}, which its kernel uses itself; rename it")
+        raise ArgumentError(f"{name} has a parameter named {own[0]!r}, which the generated kernel uses; rename it")
 
 
 def is_light(function: Callable[..., Any]) -> bool:

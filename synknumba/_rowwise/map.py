@@ -175,7 +175,7 @@ class Vectorized(RowFunction):
                 )
             self._reducer = Reducer(self._inner, self._signatures, next(iter(self._parameters)))
         if isinstance(axis, bool) or axis != 0:
-            raise ArgumentError(f"{self.name}.reduce goes over axis 0, the rows, which the ranks divide; got axis={axis!r}")
+            raise ArgumentError(f"{self.name}.reduce works along axis 0, the rows, only; got axis={axis!r}")
         options = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
         reduced = self._reducer.reduce(array, dtype, initial, options)
         return reduced[np.newaxis] if keepdims else reduced[()]
@@ -183,8 +183,8 @@ class Vectorized(RowFunction):
     def accumulate(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         """Raises ReductionError: ranks cannot accumulate independently."""
         raise ReductionError(
-            f"{self.name}.accumulate is not there: each row of its result needs all rows before it, so the ranks would wait "
-            "for one another instead of working at once. Use reduce for the last row, or NumPy's accumulate in the script"
+            f"{self.name}.accumulate is not implemented: each row of its result needs all rows before it, so the ranks "
+            f"could not work in parallel. Use reduce for the last row, or NumPy's accumulate in the script"
         )
 
     # ---- kernels that map
@@ -238,7 +238,7 @@ class Vectorized(RowFunction):
     def _check_writeable(self, out: Any) -> None:
         if isinstance(out, Data) and out.frozen:
             raise ArgumentError(
-                f"out of {self.name} is frozen, so its rows cannot be written; call thaw() before, or pass another out"
+                f"out of {self.name} is frozen, so its rows cannot be written; call thaw() first, or pass another out"
             )
         if isinstance(out, np.ndarray) and not out.flags.writeable:
             raise ArgumentError(
@@ -276,10 +276,8 @@ class Vectorized(RowFunction):
         for name in names:
             is_whole = isinstance(out, Variable) and name not in self._options.sliceable
             if name in self._options.broadcast or is_whole:
-                where = "sliceable=" if isinstance(out, Variable) else "rows, and not in broadcast="
-                raise ArgumentError(
-                    f"{name} and out of {self.name} are the same {type(out).__name__}; that takes it in {where}"
-                )
+                way_out = "pass it in sliceable=" if isinstance(out, Variable) else "leave it out of broadcast="
+                raise ArgumentError(f"{name} and out of {self.name} are the same {type(out).__name__}; {way_out}")
         return row, tuple(names) or (OUT,)
 
     def _make(self, device: DeviceKind, layout: _Layout) -> Function:
@@ -338,7 +336,7 @@ def python_function(target: Any) -> Callable[..., Any]:
     if inspect.isfunction(wrapped):
         return wrapped
     is_ufunc = isinstance(target, np.ufunc)
-    hint = "; a ufunc does not tell the Python function that it was made of, so pass that" if is_ufunc else ""
+    hint = "; a ufunc does not expose its Python function, so pass that" if is_ufunc else ""
     raise ArgumentError(f"vectorize wraps a function of numbers, got {target!r}{hint}")
 
 

@@ -110,7 +110,7 @@ class Reducer:
         given = describe(self._name, self._parameter, array, broadcast=(), sliceable=(self._parameter,))
         if given.kind not in {"rows", "indices"}:
             raise ArgumentError(
-                f"{self._name}.reduce goes over rows, which a {type(array).__name__} does not have here; pass Data or an array"
+                f"{self._name}.reduce reduces rows, which a {type(array).__name__} does not have here; pass Data or an array"
             )
         kind = self._signatures.choose_repeated(given, dtype)
         return self._kernels.get((device, given, kind, slices, isinstance(array, Variable)), self._make)
@@ -120,7 +120,7 @@ class Reducer:
         dtype, row = reduction.dtype, reduction.row
         if not np.can_cast(np.min_scalar_type(initial), dtype, "same_kind"):
             raise ArgumentError(
-                f"initial={initial!r} of {self._name}.reduce does not cast to {dtype}, which the rows are reduced in"
+                f"initial={initial!r} of {self._name}.reduce does not cast to {dtype}, the dtype of the reduction"
             )
         try:
             return np.broadcast_to(np.asarray(initial, dtype), (1, *row)).reshape(1, *reduction.seen)
@@ -130,9 +130,7 @@ class Reducer:
             ) from error
 
     def _no_rows(self) -> ReductionError:
-        return ReductionError(
-            f"{self._name}.reduce got no rows, and there is no row to begin with; pass at least one, or initial="
-        )
+        return ReductionError(f"{self._name}.reduce got no rows; pass at least one, or initial=")
 
     def _make(self, device: DeviceKind, given: Given, kind: Any, slices: int, of_variable: bool) -> _Reduction:
         dtype, row = as_dtype(kind), given.shape

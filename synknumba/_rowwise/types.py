@@ -105,7 +105,7 @@ class Signatures:
             except TypeError:
                 kind = None
             if kind is None:
-                raise ArgumentError(f"dtype must be of a number, got {dtype!r}")
+                raise ArgumentError(f"dtype must be numeric, got {dtype!r}")
         elif self._signatures:
             alike = [one for one in self._signatures if len({*one[0]}) == 1 and one[1] in {None, one[0][0]}]
             kind = self._first([given, given], alike).args[0]
@@ -114,8 +114,8 @@ class Signatures:
         loop = self.choose([Given("scalar", kind)] * 2)
         if loop.result != kind or {*loop.args} != {kind}:
             raise ArgumentError(
-                f"{self._name} makes a {loop.result} of two {kind}, so it cannot go on with its result; give dtype=, or a "
-                "signature of the form T(T, T)"
+                f"{self._name} returns a {loop.result} for two {kind}, so its result cannot be reduced further; pass dtype= "
+                f"or a signature of the form T(T, T)"
             )
         return kind
 
@@ -188,8 +188,8 @@ def integer_limits(kind: Any) -> tuple[float, float]:
 def out_of_range(function: str, name: str, value: int, least: float, most: float) -> ArgumentError:
     """The error for a Python integer that its type does not hold, which NumPy raises as well."""
     return ArgumentError(
-        f"{name} of {function} is {value}, but its signature takes integers of {least} to {most} there; pass one of these, or "
-        "an array or NumPy scalar, whose own type chooses the signature"
+        f"{name} of {function} is {value}, but its signature takes integers of {least} to {most} there; pass one in that "
+        f"range, or an array or NumPy scalar, whose type selects the signature"
     )
 
 
@@ -282,11 +282,11 @@ def _element(function: str, name: str, dtype: "np.dtype[Any]", device: DeviceKin
     kind = None if dtype.hasobject else numba_type(dtype)
     if kind is None:
         raise ArgumentError(
-            f"{name} of {function} has dtype {dtype}, which Numba does not compute with; convert it to one of numbers"
+            f"{name} of {function} has dtype {dtype}, which Numba cannot compute with; convert it to a numeric one"
         )
     if dtype == np.float16 and not TRAITS[device].has_float16:
         raise ArgumentError(
-            f"{name} of {function} has dtype float16, which cores do not compute with; convert it, for example to float32"
+            f"{name} of {function} has dtype float16, which CPU cores cannot compute with; convert it, for example to float32"
         )
     return kind
 
@@ -303,14 +303,12 @@ def _is_real(kind: Any) -> bool:
 
 def _way_out(kind: Any) -> str:
     if isinstance(kind, types.Optional):
-        return "On some path it returns None, or nothing; return numbers on every path"
+        return "On some path it returns None; return numbers on every path"
     parts = [*kind] if isinstance(kind, types.BaseTuple) else [kind]
     if any(isinstance(one, types.Complex) for one in parts):
         return "Return the real and the imaginary part as two values"
     if any(isinstance(one, types.Array) for one in parts):
-        return (
-            "Of rows with more dimensions the function gets an array; return its elements as a tuple, or a number made of them"
-        )
+        return "For rows with more dimensions, the function gets an array; return its elements as a tuple, or a number"
     if isinstance(kind, types.BaseTuple) and all(_is_real(one) for one in parts):
-        return "Give size=: the length of the tuple, or 0 for a number"
+        return "Pass size=: the length of the tuple, or 0 for a number"
     return "Return numbers"

@@ -312,5 +312,5 @@ def test_what_cannot_be_pickled_is_told_before_anything_is_sent(world):
         with lock:
             return x.sum()
 
-    with pytest.raises(synk.ArgumentError, match=r"locks cannot be sent to the ranks.*passed"):
+    with pytest.raises(synk.ArgumentError, match=r"locks cannot be sent to the ranks.*Pass what it needs as arguments"):
         locks(np.ones(3))

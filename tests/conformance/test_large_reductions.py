@@ -170,7 +170,7 @@ def test_numbers_of_rows_change(world):
     for num_slices in (2, 50):
         check(f(data, batch=slice(3, 20), num_slices=num_slices), x[3:20], world)
     empty = np.empty((0, COLUMNS))
-    with pytest.raises(synk.ReductionError, match='a "mean" of rows, and there are none'):
+    with pytest.raises(synk.ReductionError, match='a "mean" of no rows; pass at least one row'):
         f(empty)
     none = f(empty, output_subset=("total", "product", "low"))
     assert_array_equal(none.total, np.zeros(COLUMNS))

@@ -81,7 +81,7 @@ def test_plan_refuses_what_the_call_would_refuse(no_world):
         total_of.plan([np.zeros(3), np.zeros(4)], world_size=2)
     with pytest.raises(synk.BatchError):
         total_of.plan(np.zeros(3), batch=[3], world_size=2)
-    with pytest.raises(synk.ArgumentError, match="misses the argument w"):
+    with pytest.raises(synk.ArgumentError, match="is missing the argument w"):
         copied.plan(np.zeros(3), world_size=2)
 
 

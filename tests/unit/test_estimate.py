@@ -240,7 +240,7 @@ def test_pickles():
         (lambda: Estimate.from_values([]), "at least one row"),
         (lambda: Estimate.from_values([1j]), "real numbers"),
         (lambda: Estimate.from_values([1.0, 2.0], [1.0]), "each of the 2 rows"),
-        (lambda: Estimate.from_values([1.0], [-1.0]), "at least 0"),
+        (lambda: Estimate.from_values([1.0], [-1.0]), "non-negative"),
         (lambda: Estimate.from_values([1.0], [1.0], covariance=True), "further values"),
         (lambda: Estimate.from_values([1.0]) + Estimate.from_values([1.0], [1.0]), "same kind"),
         (lambda: Estimate.from_values([[1.0]]) + Estimate.from_values([1.0]), "of one value"),

@@ -116,7 +116,8 @@ def with_number(x, number, total):
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(synk.RANK, "synk.RANK"), (synk.WORLD_SIZE, "synk.WORLD_SIZE"), (synk.per_rank([1, 2]), "each rank")]
+    ("number", "told"),
+    [(synk.RANK, "synk.RANK"), (synk.WORLD_SIZE, "synk.WORLD_SIZE"), (synk.per_rank([1, 2]), "one value per rank")],
 )
 def test_what_differs_between_worlds_is_refused(number, told):
     with synk.fork(2, device="cpu"):

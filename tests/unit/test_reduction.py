@@ -76,7 +76,7 @@ def test_ranks_and_slices_give_what_numpy_gives(
     values = rng.integers(0, 2, (n, *row_shape)) + 1 if op == "prod" else rng.integers(0, 20, (n, *row_shape))
     values = values.astype(dtype)
     if n == 0 and op == "mean":
-        with pytest.raises(ReductionError, match="none at all"):
+        with pytest.raises(ReductionError, match="mean of no rows"):
             in_parallel(op, values, world_size, num_slices)
         return
     with np.errstate(over="ignore"):  # products of float16 reach infinity, here and there alike
@@ -249,9 +249,9 @@ def test_an_op_takes_two_numbers(op: Any) -> None:
 
 
 def test_a_function_needs_an_identity_and_a_name_has_one() -> None:
-    with pytest.raises(ReductionError, match="op plus is a function, so it needs identity="):
+    with pytest.raises(ReductionError, match="op plus is a function and needs identity="):
         synk.output(plus, shape=())
-    with pytest.raises(ReductionError, match="op 'sum' has an identity of its own; leave identity out"):
+    with pytest.raises(ReductionError, match="op 'sum' has a built-in identity; pass identity= with functions only"):
         synk.output("sum", shape=(), identity=0)
 
 
@@ -273,7 +273,7 @@ def test_a_function_needs_an_identity_and_a_name_has_one() -> None:
     ],
 )
 def test_an_identity_that_the_dtype_does_not_hold_is_refused(value: Any, dtype: str) -> None:
-    with pytest.raises(ReductionError, match="op plus is no number that dtype .* holds exactly"):
+    with pytest.raises(ReductionError, match="op plus is not exactly representable in dtype"):
         synk.output(plus, shape=(), dtype=dtype, identity=value)
 
 

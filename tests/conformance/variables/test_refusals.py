@@ -88,7 +88,7 @@ def test_the_same_variable_twice(s):
     given = synk.function(givens={"b": s}, outputs=None)(two.py_func)
     with refused(synk.ArgumentError, "same variable"):
         given(s)
-    with pytest.raises(synk.ArgumentError, match=r"updates= of both names variable 's' for 'a' and 'b'"):
+    with pytest.raises(synk.ArgumentError, match=r"updates= of both names variable 's' for both 'a' and 'b'"):
         synk.function(updates={"a": (s, "sum"), "b": (s, "max")}, name="both")(two.py_func)
     assert two(s, 1.0)[0] == 3.0
 
@@ -174,7 +174,7 @@ def test_as_serial_of_rows_of_each_rank(rows):
         (functions.of_own_rows, (rows,)),
         (adds_rows(rows), (np.ones(3), 1.0)),
     ):
-        with refused(synk.ArgumentError, "'rows'", "each rank has its own rows", "as_serial"):
+        with refused(synk.ArgumentError, "'rows'", "divided over the ranks", "as_serial"):
             call.as_serial(*args)
 
 
@@ -257,7 +257,7 @@ def test_a_local_batch_that_is_none(rows, world):
 
 
 def test_a_local_batch_without_sliceable_variables(s, world):
-    with refused(synk.ArgumentError, "total_of_own got local_batch", "sliceable variables, and it has none", "sliceable=(…)"):
+    with refused(synk.ArgumentError, "total_of_own got local_batch", "sliceable variables, but it has none", "sliceable=(…)"):
         functions.total_of_own(s, local_batch=[0])
 
 
@@ -283,7 +283,7 @@ def test_a_kernel_with_different_numbers_of_rows(rows, world):
     def call(n, **options):
         return functions.of_rows_and_own_rows(np.zeros(n), minibatch, np.ones(1), rows, **options)
 
-    with refused(synk.PartitionError, "rank 0 gets 5 rows of the sharded arguments but 4 of v", "as many of both"):
+    with refused(synk.PartitionError, "rank 0 gets 5 rows of the sharded arguments but 4 of v", "equally many"):
         call(5 * size)
     with refused(synk.PartitionError, f"rank {size - 1} gets", "but 4 of v"):
         call(4 * size + 1)
@@ -314,14 +314,14 @@ def test_rows_written_twice(rows, world):
 
 def test_a_tree_for_a_kernel(world):
     tree = synk.variable({"w": np.zeros(3)}, name="tree")
-    with refused(synk.ArgumentError, "v of add_1d is a tree of arrays", "a variable of each"):
+    with refused(synk.ArgumentError, "v of add_1d is a tree", "one variable per array"):
         functions.add_1d(tree, 1.0)
 
     @synk.parallel(updates={"acc": (tree, "sum")}, block=1, grid=1)
     def accumulate(x, acc):
         pass
 
-    with refused(synk.ArgumentError, "updates['acc'] of accumulate is a tree of arrays"):
+    with refused(synk.ArgumentError, "updates['acc'] of accumulate is a tree, but a kernel takes single arrays"):
         accumulate(np.zeros(3))
 
 
