@@ -4,9 +4,10 @@
 #   make demo EXTRAS=cuda13     installs them too (or cuda12)
 
 VENV   = .venv
-# Processes that run tests side by side. Those of tests/faults look at times, and run alone.
-PARALLEL = -n auto --maxprocesses=4
+PARALLEL = -n auto --maxprocesses=4  # processes that run tests side by side
 EXTRAS =
+# Tests start hundreds of scripts. Without its bytecode the package takes each of them a second more to import.
+export PYTHONDONTWRITEBYTECODE =
 UV     := $(shell command -v uv 2>/dev/null)
 BIN    := $(VENV)/bin
 
@@ -40,12 +41,10 @@ check: $(call stamp,dev)  ## format, lint, types and layers
 	$(BIN)/lint-imports --no-logo
 
 test: check  ## everything a change must pass, in less than ten minutes on two cores: check, doctests and the quick suite
-	$(BIN)/pytest -q --quick $(PARALLEL) --ignore=tests/faults
-	$(BIN)/pytest -q --quick tests/faults
+	$(BIN)/pytest -q --quick $(PARALLEL)
 
 test-all: check  ## the whole matrix of rows, orders, dtypes and modes, for an hour: before a release, and as CONTRIBUTING.md says
-	$(BIN)/pytest -q $(PARALLEL) --ignore=tests/faults
-	$(BIN)/pytest -q tests/faults
+	$(BIN)/pytest -q $(PARALLEL)
 
 ptx:  ## compiles the kernels of the tests for a GPU, without one, in a virtual environment of its own (225 MB to download)
 	@$(MAKE) --no-print-directory VENV=$(VENV)/ptx EXTRAS=ptx ptx-tests
