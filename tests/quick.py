@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parent
 ROW_ID = re.compile(r"(cpu|cuda|private|linked|replayed)\d\w*")
-THINNED = (ROOT / "conformance", ROOT / "unit" / "simt", ROOT / "unit" / "cuda")
+THINNED = (ROOT / "conformance", ROOT / "faults", ROOT / "unit" / "simt", ROOT / "unit" / "cuda")
 MAIN_ROW = {"world_size": 3, "device": "cpu"}  # rows that do not divide evenly
 LONE_ROW = {"world_size": 1, "device": "cpu"}  # nothing to divide, nothing to send
 # Each test compiles kernels of its own, for seconds, and what it sees does not depend on the number of ranks.

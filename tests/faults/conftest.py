@@ -1,23 +1,35 @@
 """The `start` fixture: real scripts, and nothing of them left after a test."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.faults.nursery import Nursery
 from tests.faults.scripts import Script
 
 # For processes of their own: what is made there cannot all be sent, and here `distribute()` would send it.
 collect_ignore = ["matrix"]
 
 
+@pytest.fixture(scope="session")
+def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery | None]:
+    """Forks the scripts of the quick suite; in the whole suite each has an interpreter of its own."""
+    if not request.config.option.quick:
+        yield None
+        return
+    with closing(Nursery()) as nursery:
+        yield nursery
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], Script]]:
+def start(nursery: Nursery | None, tmp_path: Path) -> Iterator[Callable[[str], Script]]:
     """Starts scripts, and ends what they leave."""
     scripts: list[Script] = []
 
     def start_script(text: str) -> Script:
-        scripts.append(Script(text, tmp_path / f"script{len(scripts)}.py"))
+        scripts.append(Script(text, tmp_path / f"script{len(scripts)}.py", nursery))
         return scripts[-1]
 
     yield start_script

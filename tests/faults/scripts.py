@@ -5,8 +5,8 @@
       ├── tell(word)             ──→ what hear() in the script returns
       └── check_nothing_left()       no process, no name in /dev/shm
 
-Nothing here waits for a fixed time: everything polls, with a deadline. Processes are found by a variable of their environment,
-which ranks inherit, so that one whose number nobody knows is found too.
+Nothing here waits for a fixed time: everything polls, with a deadline. Each script leads a session, to which all its processes
+belong, so that one whose number nobody knows is found too.
 """
 
 import os
@@ -17,16 +17,15 @@ import subprocess
 import sys
 import textwrap
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.faults.nursery import FLAGS, ROOT, Nursery
+
 PATIENCE = 40.0  # seconds until a test gives up on a step; on an idle machine none takes a tenth of that
-MARK = "SYNKNUMBA_FAULT_TEST"
 
 # A rank's death in the middle of what the script does.
 KILLER = """
@@ -89,21 +88,23 @@ def check_world():
 class Script:
     """One running script."""
 
-    def __init__(self, text: str, path: Path) -> None:
+    def __init__(self, text: str, path: Path, nursery: Nursery | None = None) -> None:
         path.write_text(HEADER + textwrap.dedent(text))
-        self._token = uuid.uuid4().hex
         self._names_before = names_in_shm()
         self._buffer = b""
         self.printed: list[str] = []
         self._errors = path.with_suffix(".err").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(path)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), MARK: self._token},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
-        )
+        if nursery is not None:
+            self.process = nursery.start(path, self._errors.fileno())
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, *FLAGS, str(path)],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
+            )
         self.pid = self.process.pid
 
     # ---- speaking
@@ -178,13 +179,7 @@ class Script:
 
     def processes(self) -> set[int]:
         """Every process of the script that lives."""
-        found = set()
-        for path in Path("/proc").iterdir():
-            if path.name.isdigit():
-                with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-                    if self._token.encode() in (path / "environ").read_bytes() and lives(int(path.name)):
-                        found.add(int(path.name))
-        return found
+        return members(self.pid)
 
     def clean_up(self) -> None:
         """Ends whatever a failed test has left."""
@@ -225,6 +220,16 @@ def _told(pid: int, file: str) -> str:
         return Path(f"/proc/{pid}/{file}").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
+
+
+def members(session: int) -> set[int]:
+    """The living processes of a session."""
+    found = set()
+    for name in os.listdir("/proc"):
+        fields = _told(int(name), "stat").rpartition(")")[2].split() if name.isdigit() else []
+        if fields and int(fields[3]) == session and fields[0] not in {"Z", "X"}:
+            found.add(int(name))
+    return found
 
 
 def cpu_ticks(pid: int) -> int:

@@ -17,14 +17,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import synknumba as synk
 from tests.faults.matrix import coordinator
 from tests.faults.matrix.cases import Case
 from tests.faults.matrix.phases import BOARD, Calls
 from tests.faults.matrix.table import CASES, Outcome
-from tests.faults.scripts import PATIENCE, cpu_ticks, names_in_shm, poll
+from tests.faults.scripts import PATIENCE, cpu_ticks, members, names_in_shm, poll
 
 STOPPED_SECONDS = 0.2
 
@@ -116,26 +115,14 @@ def _signal(case: Case) -> None:
 def _await_nobody(session: int) -> list[str]:
     """Waits a second for all processes of a session to end; those that have not are killed and named."""
     deadline = time.monotonic() + 1.0
-    while members := _members(session):
+    while left := members(session):
         if time.monotonic() > deadline:
-            for pid in members:
+            for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            return [f"process {pid}" for pid in members]
+            return [f"process {pid}" for pid in left]
         time.sleep(0.002)
     return []
-
-
-def _members(session: int) -> list[int]:
-    """The living processes of a session."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with suppress(FileNotFoundError, ProcessLookupError):
-                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == session and fields[0] not in "ZX":
-                    found.append(int(name))
-    return found
 
 
 if __name__ == "__main__":

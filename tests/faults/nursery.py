@@ -1,0 +1,136 @@
+"""Runs scripts in processes forked from one that has imported what they import: in milliseconds, not in seconds.
+
+    test ──path, descriptors of its streams──> nursery ──fork──> parent ──fork──> script (leads a session of its own)
+     └──────────────<──process id, exit status──────────────────────┘
+
+The script is what a new interpreter would run as `__main__`: its functions are of that module, its file is found for their
+source, it ends as an interpreter ends. What differs is that nothing is imported for the first time. So the quick suite runs
+scripts this way, and the whole suite each by an interpreter of its own.
+"""
+
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FLAGS = ["-W", "error"]  # with which scripts are run
+_PID = struct.Struct("i")
+
+
+class Nursery:
+    """The process that forks scripts.
+
+    Attributes:
+        start: starts a script, as `subprocess.Popen` does.
+    """
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, *FLAGS, __file__, str(theirs.fileno())],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C in a terminal is for the tests
+            )
+
+    def start(self, path: Path, errors: int) -> "Forked":
+        """Runs a script, whose stderr is the file with the descriptor `errors`."""
+        with _pipe() as (stdin, to), _pipe() as (from_, stdout), _pipe() as (status, told):
+            socket.send_fds(self._socket, [os.fsencode(path)], [stdin, stdout, errors, told])
+            return Forked(os.fdopen(os.dup(to), "wb"), os.fdopen(os.dup(from_), "rb"), os.fdopen(os.dup(status), "rb"))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    """A pipe that is closed at the end: whoever goes on with it has a copy."""
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+class Forked:
+    """A script's process: those parts of `subprocess.Popen` that the tests use."""
+
+    def __init__(self, stdin: BinaryIO, stdout: BinaryIO, status: BinaryIO) -> None:
+        self.stdin, self.stdout = stdin, stdout
+        self._status = status
+        self.pid = _PID.unpack(status.read(_PID.size))[0]
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status; minus the signal where one ended the script."""
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("the script", timeout or 0.0)
+            self.returncode = _PID.unpack(self._status.read(_PID.size))[0]
+            self._status.close()
+        return self.returncode
+
+
+def _await_script(server: socket.socket) -> Path | None:
+    """Forks for each script that is asked for; returns its path in the process that is to run it, None at the end."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(server, 4096, 4)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not message:
+            return None
+        if os.fork() == 0:
+            server.close()
+            return _fork_script(Path(os.fsdecode(message)), descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _fork_script(path: Path, descriptors: list[int]) -> Path:
+    """Returns in the script's process; that of its parent tells how it ends, and is gone."""
+    *streams, told = descriptors
+    script = os.fork()
+    if script:
+        for stream in streams:
+            os.close(stream)
+        status = os.waitstatus_to_exitcode(os.waitpid(script, 0)[1])
+        os.write(told, _PID.pack(status))
+        os._exit(0)
+    os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.write(told, _PID.pack(os.getpid()))
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return path
+
+
+if __name__ == "__main__":
+    import numba.cuda  # noqa: F401  # as scripts do
+    import numpy  # noqa: F401
+
+    import synknumba  # noqa: F401
+
+    path = _await_script(socket.socket(fileno=int(sys.argv[1])))
+    if path is not None:
+        main = types.ModuleType("__main__")
+        main.__file__ = str(path)
+        sys.modules["__main__"] = main
+        sys.argv[:] = [str(path)]
+        sys.path[0] = str(path.parent)
+        exec(compile(path.read_text(), path, "exec"), main.__dict__)
