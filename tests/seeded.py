@@ -96,8 +96,8 @@ FAULTS = (
     Fault(
         "ops-tree-of-ops-by-order",
         "synknumba/_ops/tree.py",
-        "pairs = [(prefix[key], child) for key, child in zip(keys, children, strict=True)]",
-        "pairs = list(zip(prefix.values(), children, strict=True))",
+        "value = [value[key] for key in keys]",
+        "value = list(value.values())",
         ("tests/conformance/test_arguments.py", "tests/conformance/test_errors.py"),
     ),
     # ---- memory and processes of the host

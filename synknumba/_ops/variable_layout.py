@@ -42,15 +42,10 @@ class LeafLayout:
 
 @dataclass(frozen=True, slots=True)
 class StorageLayout:
-    """Layout of the arrays of one variable.
+    """Layout of the arrays of one variable."""
 
-    Attributes:
-        leaves: the arrays of its tree, in order.
-        flat: whether the arrays have one dtype and are stored without gaps.
-    """
-
-    leaves: tuple[LeafLayout, ...]
-    flat: bool = False
+    leaves: tuple[LeafLayout, ...]  # the arrays of its tree, in order
+    flat: bool = False  # whether the arrays have one dtype and are stored without gaps
 
     def place(self, rank: int) -> tuple[list[int], int]:
         """Returns the byte offset of each leaf in a rank's memory, and the total bytes.
