@@ -352,8 +352,8 @@ FAULTS = (
     Fault(
         "comm-extremes-of-signed-numbers",
         "synknumba/_comm/host.py",
-        'elif dtype.kind == "i" and op in {"sum", "prod"}:',
-        'elif dtype.kind == "i" and op != "avg":',
+        'if dtype.kind == "i" and op in {"sum", "prod"}:',
+        'if dtype.kind == "i" and op != "avg":',
         ("tests/unit/test_comm_host.py",),
     ),
     # ---- random numbers
