@@ -102,12 +102,6 @@ class _StandIn:
         else:
             self._came.append(number)
 
-    def leave_child(self) -> None:
-        """In a child forked in the block: restores the handlers and discards the recorded signals, which are the parent's."""
-        self.over = True
-        self._came.clear()
-        self.leave()
-
 
 _now: _StandIn | None = None  # the stand-in of the main thread's outermost block
 
@@ -124,10 +118,13 @@ def _put_back(replaced: list[tuple[int, Any]]) -> None:
 
 
 def _leave_child() -> None:
+    """In a child forked in a block: restores the handlers and discards the recorded signals, which are the parent's."""
     global _now
     if _now is not None:
         stand_in, _now = _now, None
-        stand_in.leave_child()
+        stand_in.over = True
+        stand_in._came.clear()  # noqa: SLF001
+        stand_in.leave()
 
 
 os.register_at_fork(after_in_child=_leave_child)
