@@ -24,15 +24,10 @@ _CUDA_ERROR_NO_DEVICE = 100
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """The GPUs that this process could use.
+    """The GPUs that this process could use."""
 
-    Attributes:
-        count: usable visible GPUs; 0 with a `problem`, or on a machine without GPUs.
-        problem: what is wrong with the CUDA installation, in one line; None if nothing is.
-    """
-
-    count: int
-    problem: str | None = None
+    count: int  # usable visible GPUs; 0 with a `problem`, or on a machine without GPUs
+    problem: str | None = None  # what is wrong with the CUDA installation, in one line; None if nothing is
 
 
 def _driver(mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:
@@ -89,8 +84,7 @@ def import_problem() -> str | None:
 def probe(*, thorough: bool = False) -> DeviceReport:
     """Counts the GPUs in a child process, so that this one never creates a CUDA context.
 
-    Args:
-        thorough: also import the CUDA packages there, which takes seconds; ranks check them anyway.
+    With `thorough`, the CUDA packages are imported there too, which takes seconds; ranks check them anyway.
     """
     with probed(thorough=thorough) as report:
         return report
