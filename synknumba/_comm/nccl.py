@@ -21,7 +21,7 @@ their first run, when CuPy compiles its kernels.
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, zip_longest
 from typing import Any, NamedTuple, TypeAlias, final
@@ -179,15 +179,15 @@ class NcclCommunicator(Communicator):
             calls = [call for exchange in exchanges for call in self._copy(exchange)]
         else:
             calls = list(_merged(plan(exchange) for exchange in exchanges))
-        return _Calls(tuple(calls), tuple(exchanges))
+        return partial(_run, calls, tuple(exchanges))
 
     def _copy(self, exchange: Exchange) -> list[_Call]:
         """Returns the copy that a collective of one rank amounts to."""
         (source,), (target,) = exchange.sources, exchange.targets
         if _address(source) == _address(target) or not source.nbytes:
             return []
-        to_device = runtime.memcpyDeviceToDevice
-        return [partial(runtime.memcpyAsync, _address(target), _address(source), source.nbytes, to_device, self._stream.ptr)]
+        kind = runtime.memcpyDeviceToDevice
+        return [partial(runtime.memcpyAsync, _address(target), _address(source), source.nbytes, kind, self._stream.ptr)]
 
     def _broadcast(self, exchange: Exchange, root: int) -> list[_Round]:
         count = exchange.source_counts[root]
@@ -297,16 +297,10 @@ class NcclCommunicator(Communicator):
         return _address(exchange.sources[self._rank]), _address(exchange.targets[self._rank])
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """A step; `exchanges` keeps the arrays alive whose addresses its calls use."""
-
-    calls: tuple[_Call, ...]
-    exchanges: tuple[Exchange, ...]
-
-    def __call__(self) -> None:
-        for call in self.calls:
-            call()
+def _run(calls: Sequence[_Call], exchanges: Sequence[Exchange]) -> None:
+    """Runs a step; `exchanges` keeps the arrays alive whose addresses its calls use."""
+    for call in calls:
+        call()
 
 
 def _merged(plans: Iterable[list[_Round]]) -> Iterator[_Call]:

@@ -322,12 +322,7 @@ def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
 
 
 class _KernelNode:
-    """A launch in a graph, with a copy of its parameters that can be rewritten; `renew` reads its arguments again.
-
-    Attributes:
-        node_and_params: the node, and the address of its parameters' structure.
-        scalars: addresses where scalars are written.
-    """
+    """A launch in a graph, with a copy of its parameters that can be rewritten; `renew` reads its arguments again."""
 
     def __init__(self, node: int, arguments: list[Any], places: Sequence[_ScalarPlace]) -> None:
         self._arguments = arguments
@@ -340,7 +335,7 @@ class _KernelNode:
             ctypes.memmove(base + start, address, nbytes)
         self._told.params = ctypes.cast(self._pointers, ctypes.POINTER(ctypes.c_void_p))
         self.node_and_params = node, ctypes.addressof(self._told)
-        self.scalars = [
+        self.scalars = [  # where they are written
             Scalar(place.position, number, letter, base + starts[i])
             for place in places
             for number, (i, letter, _) in enumerate(place.parts)
