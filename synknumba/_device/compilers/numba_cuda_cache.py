@@ -27,17 +27,15 @@ _FORMAT = "CUDA kernel 1"
 
 # Settings of Numba that differ between processes without a meaning for the code, or that change at the first compilation, as
 # the capability that PTX is made for where none is given. All others count.
-_OTHER_SETTINGS = frozenset(
-    {
-        "NUMBA_NUM_THREADS",
-        "NUMBA_DEFAULT_NUM_THREADS",
-        "THREADING_LAYER",
-        "THREADING_LAYER_PRIORITY",
-        "CACHE_DIR",
-        "GDB_BINARY",
-        "CUDA_DEFAULT_PTX_CC",
-    }
-)
+_OTHER_SETTINGS = {
+    "NUMBA_NUM_THREADS",
+    "NUMBA_DEFAULT_NUM_THREADS",
+    "THREADING_LAYER",
+    "THREADING_LAYER_PRIORITY",
+    "CACHE_DIR",
+    "GDB_BINARY",
+    "CUDA_DEFAULT_PTX_CC",
+}
 
 # The driver's text about itself: the version that CUDA reports is that of its interface only.
 _DRIVER = Path("/proc/driver/nvidia/version")
