@@ -96,8 +96,8 @@ FAULTS = (
     Fault(
         "ops-tree-of-ops-by-order",
         "synknumba/_ops/tree.py",
-        "pairs = [(prefix[key], child) for key, child in zip(keys, children, strict=True)]",
-        "pairs = list(zip(prefix.values(), children, strict=True))",
+        "value = [value[key] for key in keys]",
+        "value = list(value.values())",
         ("tests/conformance/test_arguments.py", "tests/conformance/test_errors.py"),
     ),
     # ---- memory and processes of the host
@@ -352,8 +352,8 @@ FAULTS = (
     Fault(
         "comm-extremes-of-signed-numbers",
         "synknumba/_comm/host.py",
-        'elif dtype.kind == "i" and op in {"sum", "prod"}:',
-        'elif dtype.kind == "i" and op != "avg":',
+        'if dtype.kind == "i" and op in {"sum", "prod"}:',
+        'if dtype.kind == "i" and op != "avg":',
         ("tests/unit/test_comm_host.py",),
     ),
     # ---- random numbers

@@ -17,12 +17,7 @@ from synknumba._types import CollectiveOp, Transport
 
 
 def host_communicator(part: int, parts: int) -> Communicator:
-    """Returns a communicator of the host transport, for memory that every participant has mapped.
-
-    Args:
-        part: index of this participant: a rank, or 0 for the coordinator alone.
-        parts: number of participants.
-    """
+    """Returns a communicator of the host transport, for memory that every participant has mapped; (0, 1) works alone."""
     from synknumba._comm.host import HostCommunicator  # on first use: it loads compiled functions
 
     return HostCommunicator(part, parts)
@@ -31,35 +26,25 @@ def host_communicator(part: int, parts: int) -> Communicator:
 def prepare(op: CollectiveOp | None, dtype: DTypeLike) -> None:
     """Compiles the functions of the host transport for an op and a dtype, so that ranks load them from Numba's cache.
 
-    This takes a third of a second for each op and dtype, and some milliseconds once they are in the cache.
-
-    Args:
-        op: op of a reduction; None for collectives that only move elements.
-        dtype: dtype of the arrays.
+    This takes a third of a second for each op and dtype, and some milliseconds once they are in the cache. The op is None for
+    collectives that only move elements.
     """
-    from synknumba._comm.host import prepare as prepare_host  # on first use: it loads compiled functions
+    from synknumba._comm import host  # on first use: it loads compiled functions
 
-    prepare_host(op, dtype)
+    host.prepare(op, dtype)
+
+
+def _nccl() -> Any:
+    from synknumba._comm import nccl  # drivers are imported on first use
+
+    return nccl
 
 
 def _nccl_problem() -> str | None:
     try:
-        from synknumba._comm.nccl import available  # drivers are imported on first use
+        return _nccl().available()
     except ImportError as error:
         return f"CuPy has no NCCL ({error})"
-    return available()
-
-
-def _nccl_unique_id() -> bytes:
-    from synknumba._comm.nccl import make_unique_id
-
-    return make_unique_id()
-
-
-def _nccl_communicator(rank: int, world_size: int, unique_id: bytes, stream: Any) -> Communicator:
-    from synknumba._comm.nccl import NcclCommunicator
-
-    return NcclCommunicator(world_size, rank, unique_id, stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +73,9 @@ DRIVERS: Mapping[Transport, TransportDriver] = {
         make_unique_id=bytes,
     ),
     "nccl": TransportDriver(
-        open=_nccl_communicator, in_shared_memory=False, problem=_nccl_problem, make_unique_id=_nccl_unique_id
+        open=lambda rank, world_size, *rest: _nccl().NcclCommunicator(world_size, rank, *rest),
+        in_shared_memory=False,
+        problem=_nccl_problem,
+        make_unique_id=lambda: _nccl().make_unique_id(),
     ),
 }

@@ -43,20 +43,13 @@ class Exchange:
 
     In place: a rank's target may be the memory of its own source. In all_gather the source may instead be this rank's part of
     the target, and in reduce_scatter the target this rank's part of the source. Otherwise sources and targets do not overlap.
-
-    Attributes:
-        dtype: dtype of the elements.
-        sources: arrays by rank; None where this process cannot reach the memory, such as that of another GPU.
-        targets: arrays by rank; None as for sources.
-        source_counts: elements that each rank sends.
-        target_counts: elements that each rank receives.
     """
 
     dtype: Any
-    sources: tuple[Any, ...]
-    targets: tuple[Any, ...]
-    source_counts: tuple[int, ...]
-    target_counts: tuple[int, ...]
+    sources: tuple[Any, ...]  # by rank; None where this process cannot reach the memory, such as that of another GPU
+    targets: tuple[Any, ...]  # by rank; None as for sources
+    source_counts: tuple[int, ...]  # elements that each rank sends
+    target_counts: tuple[int, ...]  # elements that each rank receives
 
 
 class Communicator(ABC):
@@ -69,12 +62,9 @@ class Communicator(ABC):
       and later work on the stream finds the target complete;
     - otherwise steps do not wait for each other: the caller has a barrier before them, when all sources are complete, and one
       after them, when all targets are.
-
-    Attributes:
-        on_stream: whether steps only put work on the stream, so that they can be recorded.
     """
 
-    on_stream: bool = False
+    on_stream: bool = False  # whether steps only put work on the stream, so that they can be recorded
 
     @abstractmethod
     def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Step:
@@ -123,25 +113,10 @@ class Communicator(ABC):
 def make_step(
     communicator: Communicator, kind: CollectiveKind, op: CollectiveOp | None, root: int, exchanges: Sequence[Exchange]
 ) -> Step:
-    """Returns the step of a collective given by name.
-
-    Args:
-        communicator: this rank's end of a transport.
-        kind: name of the collective.
-        op: op of a reduction; None for other collectives.
-        root: root of broadcast and reduce; ignored by others.
-        exchanges: the arrays.
-    """
-    if kind == "broadcast":
-        return communicator.broadcast(exchanges, root)
-    if kind == "all_gather":
-        return communicator.all_gather(exchanges)
-    assert op is not None  # the remaining kinds are reductions
-    if kind == "reduce":
-        return communicator.reduce(exchanges, op, root)
-    if kind == "all_reduce":
-        return communicator.all_reduce(exchanges, op)
-    return communicator.reduce_scatter(exchanges, op)
+    """Returns the step of a collective given by name; `op` is None, or `root` ignored, where the collective has none."""
+    rest = {"broadcast": (root,), "all_gather": (), "reduce": (op, root), "all_reduce": (op,), "reduce_scatter": (op,)}
+    step: Step = getattr(communicator, kind)(exchanges, *rest[kind])
+    return step
 
 
 def stay_on_this_machine() -> None:

@@ -60,16 +60,10 @@ _Call: TypeAlias = tuple[Callable[[Any], object], Any, object]
 
 @final
 class HostCommunicator(Communicator):
-    """One participant's end.
-
-    Args:
-        part: index of this participant's part of every array.
-        parts: number of participants. Rank r of W is (r, W); a participant that works alone is (0, 1).
-    """
+    """One participant's end: part r of W of every array for rank r; a participant that works alone is (0, 1)."""
 
     def __init__(self, part: int, parts: int) -> None:
-        self._part = part
-        self._parts = parts
+        self._part, self._parts = part, parts
         memory = np.empty(SCRATCH_BYTES + CACHE_LINE, np.uint8)
         begin = -_address(memory) % CACHE_LINE
         self._scratch = memory[begin : begin + SCRATCH_BYTES]
@@ -128,13 +122,9 @@ class HostCommunicator(Communicator):
 
 
 def prepare(op: CollectiveOp | None, dtype: Any) -> None:
-    """Compiles the host transport's functions for an op on a dtype.
+    """Compiles the host transport's functions for an op on a dtype, or with None for collectives that only copy.
 
     Called in one process before many need them, so that they load them from Numba's cache.
-
-    Args:
-        op: the op; None for collectives that only copy.
-        dtype: dtype of the arrays.
     """
     with held_signals():  # Ctrl-C within Numba may leave its tables broken, and nothing compiles afterwards
         _mover()
@@ -146,31 +136,19 @@ def prepare(op: CollectiveOp | None, dtype: Any) -> None:
             _combiner(op, computed.str)
 
 
-# ---- parts
-
-
 def share(count: int, itemsize: int, address: int, part: int, parts: int) -> tuple[int, int]:
-    """Returns the elements [begin, end) that one participant works on.
-
-    Args:
-        count: elements of the array.
-        itemsize: bytes of an element.
-        address: address of the first element. Parts end where a cache line begins.
-        part: index of the participant.
-        parts: number of participants.
+    """Returns the elements [begin, end) of an array that one participant works on; parts end where a cache line begins.
 
     >>> [share(100, 4, 8, part, 3) for part in range(3)]
     [(0, 30), (30, 62), (62, 100)]
     """
-    return _edge(count, itemsize, address, part, parts), _edge(count, itemsize, address, part + 1, parts)
 
+    def edge(index: int) -> int:
+        even = index * count // parts
+        into_line = (address + even * itemsize) % CACHE_LINE
+        return even if index in {0, parts} else max(even - into_line // itemsize, 0)
 
-def _edge(count: int, itemsize: int, address: int, part: int, parts: int) -> int:
-    even = part * count // parts
-    if part in {0, parts}:
-        return even
-    into_line = (address + even * itemsize) % CACHE_LINE
-    return max(even - into_line // itemsize, 0)
+    return edge(part), edge(part + 1)
 
 
 def _ranges(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -188,24 +166,20 @@ def _simplified(op: CollectiveOp, piece: _Piece) -> _Piece:
     if not dtype.isnative:
         return piece
     if dtype.kind == "c" and op in {"sum", "avg"}:
-        simple = f"f{dtype.itemsize // 2}"
-    elif dtype.kind == "i" and op in {"sum", "prod"}:
-        simple = f"u{dtype.itemsize}"  # wraps to the same bits
-    elif dtype.kind == "b" and op in {"min", "max"}:
-        simple = "u1"
-    else:
-        return piece
-    return _Piece(tuple(array.view(simple) for array in piece.sources), tuple(array.view(simple) for array in piece.targets))
+        return _viewed(piece, f"f{dtype.itemsize // 2}")
+    if dtype.kind == "i" and op in {"sum", "prod"}:
+        return _viewed(piece, f"u{dtype.itemsize}")  # wraps to the same bits
+    return _viewed(piece, "u1") if dtype.kind == "b" and op in {"min", "max"} else piece
+
+
+def _viewed(piece: _Piece, dtype: Any) -> _Piece:
+    return _Piece(*(tuple(array.view(dtype) for array in arrays) for arrays in piece))
 
 
 def _is_compiled(op: CollectiveOp, dtype: np.dtype[Any]) -> bool:
     """Whether Numba has the op on a simplified dtype."""
-    if not dtype.isnative:
-        return False
-    return dtype.char in "fd" or (dtype.kind in "iu" and op != "avg") or (dtype.char in "FD" and op == "prod")
-
-
-# ---- steps
+    known = dtype.char in "fd" or (dtype.kind in "iu" and op != "avg") or (dtype.char in "FD" and op == "prod")
+    return known and dtype.isnative
 
 
 def _step(calls: list[_Call]) -> Step:
@@ -218,11 +192,7 @@ def _step(calls: list[_Call]) -> Step:
 
 def _move(pieces: Iterable[_Piece]) -> Step:
     """Returns a step that copies the source of each piece to its targets."""
-    as_bytes = [
-        _Piece(tuple(array.view(np.uint8) for array in piece.sources), tuple(array.view(np.uint8) for array in piece.targets))
-        for piece in pieces
-        if len(piece.sources[0])
-    ]
+    as_bytes = [_viewed(piece, np.uint8) for piece in pieces if len(piece.sources[0])]
     if not as_bytes:
         return _step([])
     table = _table(as_bytes, 0, 0)
@@ -257,9 +227,6 @@ def _ufuncs(op: CollectiveOp, dtype: np.dtype[Any]) -> Callable[[Sequence[_Piece
                         target[at] = out
 
     return combine
-
-
-# ---- compiled
 
 
 @intrinsic

@@ -21,7 +21,7 @@ their first run, when CuPy compiles its kernels.
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, zip_longest
 from typing import Any, NamedTuple, TypeAlias, final
@@ -107,8 +107,7 @@ def available() -> str | None:
 def make_unique_id() -> bytes:
     """Returns the id that the ranks of one communicator share. It starts a thread: called in rank 0 only, after the fork."""
     stay_on_this_machine()
-    unique_id: bytes = nccl.get_unique_id()
-    return unique_id
+    return nccl.get_unique_id()
 
 
 def _connect(world_size: int, rank: int, unique_id: bytes) -> Any:
@@ -128,21 +127,14 @@ def _connect(world_size: int, rank: int, unique_id: bytes) -> Any:
 class NcclCommunicator(Communicator):
     """One rank's end of an NCCL communicator. With one rank it only copies, without NCCL.
 
-    Made by all ranks; each waits for all others.
-
-    Args:
-        world_size: number of ranks, each on a GPU of its own.
-        rank: rank of this process, whose current device is its GPU.
-        unique_id: id from `make_unique_id`, the same on all ranks.
-        stream: CuPy's stream of all steps.
+    Made by all ranks, with one id from `make_unique_id`; each waits for all others. Each is on a GPU of its own, the current
+    device of its process. All steps go to CuPy's `stream`.
     """
 
     on_stream = True
 
     def __init__(self, world_size: int, rank: int, unique_id: bytes, stream: Any) -> None:
-        self._world_size = world_size
-        self._rank = rank
-        self._stream = stream
+        self._world_size, self._rank, self._stream = world_size, rank, stream
         self._nccl: Any = _connect(world_size, rank, unique_id) if world_size > 1 else None
 
     def broadcast(self, exchanges: Sequence[Exchange], root: int) -> Step:
@@ -155,7 +147,7 @@ class NcclCommunicator(Communicator):
         def plan(exchange: Exchange) -> list[_Round]:
             parts = [(0, count if rank == root else 0) for rank, count in enumerate(exchange.source_counts)]
             if _wire_dtype(exchange.dtype, op) is None:
-                return self._combine(exchange, op, parts, self._staging_bytes(exchanges))
+                return self._combine(exchange, op, parts, _STAGING_BYTES // len(exchanges))
             return self._reduce_parts(exchange, op, parts)
 
         return self._step(exchanges, plan)
@@ -163,8 +155,8 @@ class NcclCommunicator(Communicator):
     def all_reduce(self, exchanges: Sequence[Exchange], op: CollectiveOp) -> Step:
         def plan(exchange: Exchange) -> list[_Round]:
             if _wire_dtype(exchange.dtype, op) is None:
-                return self._combine_everywhere(exchange, op, self._staging_bytes(exchanges))
-            return self._all_reduce(exchange, op)
+                return self._combine_everywhere(exchange, op, _STAGING_BYTES // len(exchanges))
+            return self._reduce_whole(exchange, op, self._nccl.allReduce, exchange.source_counts)
 
         return self._step(exchanges, plan)
 
@@ -172,10 +164,10 @@ class NcclCommunicator(Communicator):
         def plan(exchange: Exchange) -> list[_Round]:
             parts = _consecutive(exchange.target_counts)
             if _wire_dtype(exchange.dtype, op) is None:
-                return self._combine(exchange, op, parts, self._staging_bytes(exchanges))
+                return self._combine(exchange, op, parts, _STAGING_BYTES // len(exchanges))
             if len(set(exchange.target_counts)) > 1:
                 return self._reduce_parts(exchange, op, parts)
-            return self._reduce_scatter(exchange, op)
+            return self._reduce_whole(exchange, op, self._nccl.reduceScatter, exchange.target_counts)
 
         return self._step(exchanges, plan)
 
@@ -187,15 +179,15 @@ class NcclCommunicator(Communicator):
             calls = [call for exchange in exchanges for call in self._copy(exchange)]
         else:
             calls = list(_merged(plan(exchange) for exchange in exchanges))
-        return _Calls(tuple(calls), tuple(exchanges))
+        return partial(_run, calls, tuple(exchanges))
 
     def _copy(self, exchange: Exchange) -> list[_Call]:
         """Returns the copy that a collective of one rank amounts to."""
         (source,), (target,) = exchange.sources, exchange.targets
         if _address(source) == _address(target) or not source.nbytes:
             return []
-        to_device = runtime.memcpyDeviceToDevice
-        return [partial(runtime.memcpyAsync, _address(target), _address(source), source.nbytes, to_device, self._stream.ptr)]
+        kind = runtime.memcpyDeviceToDevice
+        return [partial(runtime.memcpyAsync, _address(target), _address(source), source.nbytes, kind, self._stream.ptr)]
 
     def _broadcast(self, exchange: Exchange, root: int) -> list[_Round]:
         count = exchange.source_counts[root]
@@ -216,18 +208,12 @@ class NcclCommunicator(Communicator):
             calls = [partial(self._nccl.allGather, source, target, counts[0], nccl.NCCL_UINT8, self._stream.ptr)]
         return [_Round(calls, [])] if sum(counts) else []
 
-    def _all_reduce(self, exchange: Exchange, op: CollectiveOp) -> list[_Round]:
-        exchange = _viewed(exchange, _wire_dtype(exchange.dtype, op))
-        count = exchange.source_counts[self._rank]
-        call = partial(self._nccl.allReduce, *self._addresses(exchange), count, *_codes(exchange.dtype, op), self._stream.ptr)
-        return [_Round([call], self._average(exchange, op))] if count else []
-
-    def _reduce_scatter(self, exchange: Exchange, op: CollectiveOp) -> list[_Round]:
-        exchange = _viewed(exchange, _wire_dtype(exchange.dtype, op))
-        count = exchange.target_counts[self._rank]
-        call = partial(
-            self._nccl.reduceScatter, *self._addresses(exchange), count, *_codes(exchange.dtype, op), self._stream.ptr
-        )
+    def _reduce_whole(self, exchange: Exchange, op: CollectiveOp, function: Any, counts: Sequence[int]) -> list[_Round]:
+        """Reduces with one call of `allReduce` or `reduceScatter`; counts are in elements of the exchange."""
+        wire = _wire_dtype(exchange.dtype, op)
+        count = counts[self._rank] * (np.dtype(exchange.dtype).itemsize // wire.itemsize)
+        exchange = _viewed(exchange, wire)
+        call = partial(function, *self._addresses(exchange), count, *_codes(wire, op), self._stream.ptr)
         return [_Round([call], self._average(exchange, op))] if count else []
 
     def _reduce_parts(self, exchange: Exchange, op: CollectiveOp, parts: Sequence[_Part]) -> list[_Round]:
@@ -283,11 +269,8 @@ class NcclCommunicator(Communicator):
             counts = [min(size, max(stop - start - at, 0)) for start, stop in parts]
             own_count, own_address = counts[self._rank], address + (own_start + at) * itemsize
             peers = [rank for rank in range(self._world_size) if rank != self._rank]
-            calls = [
-                self._send(address + (parts[rank][0] + at) * itemsize, counts[rank] * itemsize, rank)
-                for rank in peers
-                if counts[rank]
-            ]
+            sent = [(rank, address + (parts[rank][0] + at) * itemsize) for rank in peers if counts[rank]]
+            calls = [self._send(start, counts[rank] * itemsize, rank) for rank, start in sent]
             if not own_count:
                 rounds.append(_Round(calls, []))
                 continue
@@ -307,9 +290,6 @@ class NcclCommunicator(Communicator):
     def _receive(self, address: int, nbytes: int, rank: int) -> _Call:
         return partial(self._nccl.recv, address, nbytes, nccl.NCCL_UINT8, rank, self._stream.ptr)
 
-    def _staging_bytes(self, exchanges: Sequence[Exchange]) -> int:
-        return _STAGING_BYTES // len(exchanges)
-
     def _only(self, array: Any) -> tuple[Any, ...]:
         return tuple(array if rank == self._rank else None for rank in range(self._world_size))
 
@@ -317,16 +297,10 @@ class NcclCommunicator(Communicator):
         return _address(exchange.sources[self._rank]), _address(exchange.targets[self._rank])
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """A step; `exchanges` keeps the arrays alive whose addresses its calls use."""
-
-    calls: tuple[_Call, ...]
-    exchanges: tuple[Exchange, ...]
-
-    def __call__(self) -> None:
-        for call in self.calls:
-            call()
+def _run(calls: Sequence[_Call], exchanges: Sequence[Exchange]) -> None:
+    """Runs a step; `exchanges` keeps the arrays alive whose addresses its calls use."""
+    for call in calls:
+        call()
 
 
 def _merged(plans: Iterable[list[_Round]]) -> Iterator[_Call]:
@@ -373,13 +347,10 @@ def _viewed(exchange: Exchange, dtype: Any) -> Exchange:
     """Returns the exchange's memory as elements of another dtype, whose item size divides the old one."""
     dtype = np.dtype(dtype)
     scale = np.dtype(exchange.dtype).itemsize // dtype.itemsize
-    return Exchange(
-        dtype,
-        tuple(None if array is None else array.view(dtype) for array in exchange.sources),
-        tuple(None if array is None else array.view(dtype) for array in exchange.targets),
-        tuple(count * scale for count in exchange.source_counts),
-        tuple(count * scale for count in exchange.target_counts),
-    )
+    arrays, counts = (exchange.sources, exchange.targets), (exchange.source_counts, exchange.target_counts)
+    views = [tuple(None if array is None else array.view(dtype) for array in side) for side in arrays]
+    scaled = [tuple(count * scale for count in side) for side in counts]
+    return Exchange(dtype, views[0], views[1], scaled[0], scaled[1])
 
 
 def _consecutive(counts: Sequence[int]) -> list[_Part]:

@@ -18,12 +18,7 @@ from synknumba._types import DeviceKind
 
 
 def open_device(kind: DeviceKind, index: int) -> Device:
-    """Opens the device of this process, a rank.
-
-    Args:
-        kind: "cuda" or "cpu".
-        index: the GPU's index; ignored for "cpu".
-    """
+    """Opens the device of this process, a rank; `index` is the GPU's, ignored for "cpu"."""
     if kind == "cuda":
         from synknumba._device.cuda import CudaDevice
 

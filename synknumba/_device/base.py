@@ -36,20 +36,15 @@ Three: TypeAlias = tuple[int, int, int]
 class DeviceTraits:
     """What a kind of device is like, for whoever must not import its driver.
 
-    Attributes:
-        shares_memory: whether arrays on the device are in memory of the host, so that kernels work on rows, variables and
-            results in segments directly, and the coordinator reaches all of them. Otherwise each rank's are its own.
-        queues_work: whether steps return before their work is done, so that `synchronize` must come before results are read.
-        compiled_by_simt: whether kernels are compiled by `synknumba.simt`, which can refuse one before it is sent.
-        has_float16: whether kernels compute with float16.
-        has_long_double: whether kernels compute with long double, and complex numbers of it.
+    Where a device `shares_memory`, its arrays are in memory of the host, so that kernels work on rows, variables and results in
+    segments directly, and the coordinator reaches all of them. Otherwise each rank's are its own.
     """
 
     shares_memory: bool
-    queues_work: bool
-    compiled_by_simt: bool
-    has_float16: bool
-    has_long_double: bool
+    queues_work: bool  # whether steps return before their work is done, so that `synchronize` must come before results are read
+    compiled_by_simt: bool  # whether kernels are compiled by `synknumba.simt`, which can refuse one before it is sent
+    has_float16: bool  # in kernels
+    has_long_double: bool  # in kernels, and complex numbers of it
 
 
 TRAITS: Mapping[DeviceKind, DeviceTraits] = {
@@ -62,44 +57,27 @@ TRAITS: Mapping[DeviceKind, DeviceTraits] = {
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A kernel argument, and the steps that copy it from and to the host.
+    """A kernel argument, and the steps that copy it from and to the host; None where there is nothing to copy."""
 
-    Attributes:
-        array: array on the device; on the CPU it may be the host rows themselves.
-        load: copies the host's rows to the array; None if there is nothing to copy.
-        store: copies the array to the host; None if there is nothing to copy.
-    """
-
-    array: Any
+    array: Any  # on the device; on the CPU it may be the host rows themselves
     load: Step | None = None
     store: Step | None = None
 
 
 @dataclass(slots=True)
 class SliceSteps:
-    """The steps of one slice, in three parts that a device may overlap with those of other slices.
+    """The steps of one slice, in three parts that a device may overlap with those of other slices."""
 
-    Attributes:
-        loads: copies to the device.
-        work: launches and copies on the device.
-        stores: copies to the host.
-    """
-
-    loads: list[Step] = field(default_factory=list)
-    work: list[Step] = field(default_factory=list)
-    stores: list[Step] = field(default_factory=list)
+    loads: list[Step] = field(default_factory=list)  # copies to the device
+    work: list[Step] = field(default_factory=list)  # launches, and copies on the device
+    stores: list[Step] = field(default_factory=list)  # copies to the host
 
 
 class Workspace(ABC):
-    """The device memory of one program, by slot.
+    """The device memory of one program, by slot."""
 
-    Attributes:
-        turns: buffers of each sliced argument; slice k uses buffer k % turns.
-        replaced: how often a slot's memory was replaced by a larger one; arrays made before still hold the old one.
-    """
-
-    turns: int = 1
-    replaced: int = 0
+    turns: int = 1  # buffers of each sliced argument; slice k uses buffer k % turns
+    replaced: int = 0  # how often a slot's memory was replaced by a larger one; arrays made before still hold the old one
 
     def in_order(self, slices: Sequence[SliceSteps]) -> list[Step]:
         """Returns the steps of all slices in the order to run them; by default one slice after the other."""
@@ -169,15 +147,10 @@ class DeviceKernel(ABC):
 
 
 class Replay(ABC):
-    """Recorded steps, repeated by one launch.
+    """Recorded steps, repeated by one launch."""
 
-    Attributes:
-        relaunch: address of the `_wire.relaunch.Relaunch` by which compiled code launches them; 0 if there is none.
-        scalars: addresses of the scalars' values, for whoever launches; None if unknown, also before the first `renew`.
-    """
-
-    relaunch: int = 0
-    scalars: Scalars | None = None
+    relaunch: int = 0  # address of the `_wire.relaunch.Relaunch` by which compiled code launches them; 0 if there is none
+    scalars: Scalars | None = None  # where the scalars' values are, for whoever launches; None if unknown, or before `renew`
 
     @abstractmethod
     def __call__(self) -> None:
@@ -197,15 +170,12 @@ class Replay(ABC):
 
 
 class Device(ABC):
-    """One GPU, or one core, and its memory; made in a rank, after the fork.
-
-    Attributes:
-        stream: the stream of all steps; None if the device has no streams.
-        when_moved: called with a segment's id before its memory is page-locked anew; recordings that use it are then invalid.
-    """
+    """One GPU, or one core, and its memory; made in a rank, after the fork."""
 
     kind: DeviceKind
-    stream: Any = None
+    stream: Any = None  # of all steps; None if the device has no streams
+
+    # Called with a segment's id before its memory is page-locked anew; recordings that use it are then invalid.
     when_moved: Callable[[int], None] | None = None
 
     @property
@@ -231,12 +201,9 @@ class Device(ABC):
 
     @abstractmethod
     def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
-        """Returns a step that sets every element.
+        """Returns a step that sets every element of a device array to a NumPy scalar of its dtype.
 
-        Args:
-            array: device array.
-            value: NumPy scalar of the array's dtype.
-            private: whether only the steps recorded with this one write the array.
+        `private` if only the steps recorded with this one write the array.
         """
 
     @abstractmethod
@@ -275,9 +242,8 @@ class Device(ABC):
         kernel = self._folds.get(op)
         if kernel is None:
             kernel = self._folds[op] = self.kernel(fold_kernel(op), {})
-        arrays = [target.reshape(-1), source.reshape(1, -1)]
-        size = (blocks_for(arrays[0].size), 1, 1), (THREADS, 1, 1)
-        return kernel.bind(*size, 0, [kernel.convert(array) for array in arrays], ())
+        args = [kernel.convert(array) for array in (target.reshape(-1), source.reshape(1, -1))]
+        return kernel.bind((blocks_for(target.size), 1, 1), (THREADS, 1, 1), 0, args, ())
 
     def locate(self, op: Op, values: Any, rows: Any, scores: Any, first: int) -> Sequence[Step]:
         """Returns steps that merge the best of some rows into the best so far, like `_ops.reduction.locate`.
@@ -295,29 +261,22 @@ class Device(ABC):
         if not columns:
             return []
         if (op, dtype) not in self._locating:
-            search, settle = locating_kernels(str(op), dtype)
-            self._locating[op, dtype] = self.kernel(search, {}), self.kernel(settle, {})
+            self._locating[op, dtype] = [self.kernel(function, {}) for function in locating_kernels(str(op), dtype)]
         search_kernel, settle_kernel = self._locating[op, dtype]
-        grid = search_grid(count, columns)
+        grid, block = search_grid(count, columns), (LOCATING_THREADS, 1, 1)
         shape = grid[0], columns
         found = self.view(self.memory(grid[0] * columns * dtype.itemsize), 0, dtype, shape)
         found_rows = self.view(self.memory(grid[0] * columns * 8), 0, np.dtype(np.int64), shape)
         searching = [search_kernel.convert(one) for one in (scores, first, found, found_rows)]
         settling = [settle_kernel.convert(one) for one in (found, found_rows, values, rows)]
-        block = LOCATING_THREADS, 1, 1
-        return [
-            search_kernel.bind(grid, block, 0, searching, ()),
-            settle_kernel.bind((1, *grid[1:]), block, 0, settling, ()),
-        ]
+        return [search_kernel.bind(grid, block, 0, searching, ()), settle_kernel.bind((1, *grid[1:]), block, 0, settling, ())]
 
     @cached_property
-    def _locating(self) -> dict[tuple[Op, Any], tuple[DeviceKernel, DeviceKernel]]:
-        """Kernels of `locate`, by op and dtype."""
-        return {}
+    def _locating(self) -> dict[tuple[Op, Any], list[DeviceKernel]]:
+        return {}  # search and settle, by op and dtype
 
     @cached_property
     def _folds(self) -> "WeakKeyDictionary[UserOp, DeviceKernel]":
-        """Kernels of `fold`."""
         return WeakKeyDictionary()
 
     @abstractmethod

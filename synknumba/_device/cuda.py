@@ -21,21 +21,10 @@ from cupy.cuda import runtime
 from synknumba._device.base import Device, DeviceKernel, Replay, Step, Workspace
 from synknumba._device.compilers import find_compiler
 from synknumba._device.compilers.base import RecordArray
-from synknumba._device.cuda_code import Mailbox, add_weighted, divide
+from synknumba._device.cuda_code import ADD_WEIGHTED, DIVIDE, Mailbox
 from synknumba._device.cuda_graph import record
 from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, Streams, typed
-from synknumba._device.cuda_steps import (
-    DEVICE_TO_DEVICE,
-    DEVICE_TO_HOST,
-    CudaKernel,
-    Fill,
-    OnStream,
-    address_of,
-    copy_in,
-    copy_out,
-    keeping,
-    under,
-)
+from synknumba._device.cuda_steps import CudaKernel, Fill, OnStream, address_of, copy_in, copy_out, keeping, under
 from synknumba._device.gpu_probe import import_problem
 from synknumba._errors import DeviceError
 from synknumba._host.segment import Segment
@@ -92,9 +81,8 @@ class CudaDevice(Device):
         return typed(memory + offset, dtype, shape)
 
     def copy(self, target: Any, source: Any) -> Step:
-        addresses = address_of(target), address_of(source)
-        step = OnStream(runtime.memcpyAsync, *addresses, source.nbytes, DEVICE_TO_DEVICE, self.stream.ptr)
-        return keeping(step, target, source)
+        places, kind = (address_of(target), address_of(source)), runtime.memcpyDeviceToDevice
+        return keeping(OnStream(runtime.memcpyAsync, *places, source.nbytes, kind, self.stream.ptr), target, source)
 
     def upload(self, target: Any, host: Array) -> Step:
         self._locked.reaches(host)
@@ -107,17 +95,16 @@ class CudaDevice(Device):
         if isinstance(op, UserOp):
             return self.fold(op, target, source)
         if op == "mean":
-            return under(self.stream, add_weighted, target, source, weight)
+            return under(self.stream, ADD_WEIGHTED, source, target.dtype.type(weight), target)
         return under(self.stream, _UFUNCS[op], target, source, out=target)
 
     def divide(self, target: Any, divisor: int) -> Step:
-        return under(self.stream, divide, target, divisor)
+        return under(self.stream, DIVIDE, target.dtype.type(divisor), target)
 
     def to_host(self, value: Any) -> Array:
         self.stream.synchronize()
         if isinstance(value, cupy.ndarray):
-            host: Array = value.get()
-            return host
+            return value.get()
         if hasattr(value, "__cuda_array_interface__"):
             return self._compiler.to_host(value)
         return np.asarray(value)
@@ -130,11 +117,11 @@ class CudaDevice(Device):
             host[...] = leaf
         elif leaf.nbytes:
             packed = cupy.ascontiguousarray(leaf)  # freed memory is reused only later on the same stream
-            runtime.memcpyAsync(host.ctypes.data, address_of(packed), packed.nbytes, DEVICE_TO_HOST, self.stream.ptr)
+            kind = runtime.memcpyDeviceToHost
+            runtime.memcpyAsync(host.ctypes.data, address_of(packed), packed.nbytes, kind, self.stream.ptr)
 
     def scope(self) -> AbstractContextManager[object]:
-        stream: AbstractContextManager[object] = self.stream
-        return stream
+        return self.stream
 
     def synchronize(self) -> None:
         self._streams.synchronize()
@@ -143,13 +130,11 @@ class CudaDevice(Device):
         return cupy.get_default_memory_pool().total_bytes(), runtime.memGetInfo()[0]
 
     def recover(self) -> bool:
-        with contextlib.suppress(runtime.CUDARuntimeError):
-            self._streams.synchronize()
-            return True
-        # A sticky error, such as an illegal address: the context is lost, and the process with it.
-        with contextlib.suppress(runtime.CUDARuntimeError):
-            runtime.deviceSynchronize()
-            return True
+        # After a sticky error, such as an illegal address, both fail: the context is lost, and the process with it.
+        for wait in (self._streams.synchronize, runtime.deviceSynchronize):
+            with contextlib.suppress(runtime.CUDARuntimeError):
+                wait()
+                return True
         return False
 
     def explain(self, error: BaseException) -> str:

@@ -79,27 +79,15 @@ extern "C" __global__ void mail(const unsigned int* const* table, int words, vol
 
 
 class Copy(NamedTuple):
-    """A copy of a small array to the host.
+    """A copy of a small array to the host."""
 
-    Attributes:
-        target: host address, page-locked.
-        source: device address.
-        nbytes: size in bytes.
-    """
-
-    target: int
-    source: int
+    target: int  # host address, page-locked
+    source: int  # device address
     nbytes: int
 
 
 class Mailbox:
-    """Page-locked words by which the device signals that it has finished; see `_wire.relaunch`.
-
-    Attributes:
-        words: the words, int64, shape (MAILED_WORDS,).
-        address: address of the first word.
-        nowhere: address of 4 bytes that are never read: the target of a word that carries no result.
-    """
+    """Page-locked words by which the device signals that it has finished; see `_wire.relaunch`."""
 
     def __init__(self) -> None:
         self._memory = cupy.cuda.alloc_pinned_memory(8 * MAILED_WORDS)
@@ -107,14 +95,14 @@ class Mailbox:
         self.words[:] = 0
         self.address: int = self.words.ctypes.data
         self._nowhere = np.zeros(1, np.int64)
-        self.nowhere: int = self._nowhere.ctypes.data
+        self.nowhere: int = self._nowhere.ctypes.data  # 4 bytes that are never read: the target of a word without a result
 
 
-# Without fused multiply-add: NumPy rounds the product before it adds.
-_ADD_WEIGHTED = cupy.ElementwiseKernel(
+# Numbers are passed in the target's dtype. Without fused multiply-add: NumPy rounds the product before it adds.
+ADD_WEIGHTED = cupy.ElementwiseKernel(
     "S source, T weight", "T target", "target += T(source) * weight", "synknumba_add_weighted", options=("--fmad=false",)
 )
-_DIVIDE = cupy.ElementwiseKernel("T divisor", "T target", "target = target / divisor", "synknumba_divide_by")
+DIVIDE = cupy.ElementwiseKernel("T divisor", "T target", "target = target / divisor", "synknumba_divide_by")
 
 
 @cache
@@ -124,8 +112,7 @@ def _module() -> Any:
 
 @cache
 def _most_blocks() -> int:
-    attributes: dict[str, int] = cupy.cuda.Device().attributes
-    return _BLOCKS_PER_MULTIPROCESSOR * attributes["MultiProcessorCount"]
+    return _BLOCKS_PER_MULTIPROCESSOR * cupy.cuda.Device().attributes["MultiProcessorCount"]
 
 
 def _blocks(work: int) -> int:
@@ -133,28 +120,15 @@ def _blocks(work: int) -> int:
 
 
 def move_rows(table: int, row_bytes: int, rows: Rows, together: Any, stream: Any, *, back: bool, keeps: Any = None) -> OnStream:
-    """Returns a step that gathers rows of a table, or scatters them back.
+    """Returns a step that gathers rows of a table into the device array `together`, or scatters them `back`.
 
-    Args:
-        table: address of the first row, on the device or page-locked on the host.
-        row_bytes: bytes of one row.
-        rows: row selection; the device reads a list when the step is run, so it must be page-locked too.
-        together: device array of the gathered rows.
-        stream: CuPy's stream.
-        back: scatter instead of gather.
-        keeps: object that must live as long as the step.
+    The table is the address of its first row, on the device or page-locked on the host. The device reads listed rows when the
+    step is run, so the list must be page-locked too. `keeps` is an object that must live as long as the step.
     """
     size = gcd(row_bytes, table, together.data.ptr, 16)
     words = row_bytes // size
     places = (0, rows.start, rows.step) if isinstance(rows, Range) else (rows.indices.ctypes.data, 0, 0)
-    args = (
-        table,
-        together.data.ptr,
-        *(np.int64(place) for place in places),
-        np.int64(rows.count),
-        np.int64(words),
-        np.bool_(back),
-    )
+    args = (table, together.data.ptr, *map(np.int64, (*places, rows.count, words)), np.bool_(back))
     kernel = _module().get_function(f"rows_{size}")
     step = (StoreToHost if back else OnStream)(_launch, stream, kernel, (_blocks(rows.count * words), _THREADS), args)
     return keeping(step, together, rows, keeps)
@@ -184,13 +158,3 @@ def _to_box(name: str, rows: Array, work: int, box: Mailbox, stream: Any) -> OnS
     threads = min(max(-(-work // 32), 1) * 32, _THREADS)  # fewer warps start sooner
     args = (table, np.int32(len(rows)), np.int64(box.address))
     return keeping(OnStream(_launch, stream, _module().get_function(name), (1, threads), args), table)
-
-
-def add_weighted(target: Any, source: Any, weight: int) -> None:
-    """Computes target ← target + weight · source, in the target's dtype."""
-    _ADD_WEIGHTED(source, target.dtype.type(weight), target)
-
-
-def divide(target: Any, divisor: int) -> None:
-    """Computes target ← target / divisor, in the target's dtype."""
-    _DIVIDE(target.dtype.type(divisor), target)

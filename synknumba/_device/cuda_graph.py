@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NoReturn, final
+from operator import attrgetter
+from typing import Any, final
 
 import numpy as np
 from cupy.cuda import runtime
@@ -35,13 +36,9 @@ PUBLISHED_BYTES = 64 << 10  # copied by one block; larger results go through the
 _NOT_READY = 600  # cudaErrorNotReady: work is pending, without an error
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed: work on other streams does not affect the capture
 
-_LETTERS = {
-    "b": "?",
-    "i": "qihbQIHBdf",
-    "u": "QIHBqihbdf",
-    "f": "dfe",
-    "c": "df",
-}  # format characters of the struct module, by kind of dtype
+# Format characters of the struct module, by kind of dtype.
+_LETTERS = {"b": "?", "i": "qihbQIHBdf", "u": "QIHBqihbdf", "f": "dfe", "c": "df"}
+_REAL, _IMAGINARY = attrgetter("real"), attrgetter("imag")
 
 
 class _NodeParams(ctypes.Structure):
@@ -68,33 +65,25 @@ class _UnknownError(Exception):
     """A node of a graph cannot be read or changed."""
 
 
-def _give_up(*what: object) -> NoReturn:
-    raise _UnknownError(*what)
-
-
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
 @cache
 def launcher() -> int:
     """Returns the address of cuGraphLaunch, a C function of an executable and a stream that returns 0 or an error."""
-    return _address(_driver().cuGraphLaunch)
+    return ctypes.cast(_driver().cuGraphLaunch, ctypes.c_void_p).value or 0
 
 
 @cache
 def rewriter() -> int:
     """Returns the address of cuGraphExecKernelNodeSetParams, of an executable, a node and its parameters."""
-    return _address(_driver().cuGraphExecKernelNodeSetParams_v2)
+    return ctypes.cast(_driver().cuGraphExecKernelNodeSetParams_v2, ctypes.c_void_p).value or 0
 
 
 def _ask(function: str, *args: Any) -> None:
     try:
         code = getattr(_driver(), function)(*args)
-    except AttributeError:  # an older driver
-        _give_up(function)
+    except AttributeError as error:  # an older driver
+        raise _UnknownError(function) from error
     if code != 0:
-        _give_up(function, code)
+        raise _UnknownError(function, code)
 
 
 def record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay | None:
@@ -112,19 +101,17 @@ def _record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay:
     rest, copies = (list(steps), None) if prints else _split(steps)
     fills: list[Step] = []
     targets: list[int] = []
-    function = 0
     if copies is not None:
-        fills, rest = _split_fills(rest)
+        fills = [step for step in rest if _is_private(step)]  # no earlier step uses their arrays
         end, targets = _tell(copies, box, stream)
-        rest = [*rest, end, *fills]
-        function = launcher()
+        rest = [*(step for step in rest if not _is_private(step)), end, *fills]
     graph, nodes = _capture(rest, stream)
     try:
         executable = runtime.graphInstantiate(graph)
     except BaseException:
         runtime.graphDestroy(graph)
         raise
-    relaunch = Relaunch(function, executable, stream.ptr, box.address, targets) if targets else None
+    relaunch = Relaunch(launcher(), executable, stream.ptr, box.address, targets) if targets else None
     replay = _GraphReplay(graph, executable, stream, relaunch, [*rest, *steps], nodes)
     try:
         for fill in fills:
@@ -155,13 +142,8 @@ def _tell(copies: Sequence[Copy], box: Mailbox, stream: Any) -> tuple[OnStream, 
     return publish(copies, box, stream), [box.nowhere]
 
 
-def _split_fills(steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
-    """Splits steps into private fills, whose arrays no earlier step uses, and the others."""
-    fills: list[Step] = []
-    rest: list[Step] = []
-    for step in steps:
-        (fills if isinstance(step, Fill) and step.private else rest).append(step)
-    return fills, rest
+def _is_private(step: Step) -> bool:
+    return isinstance(step, Fill) and step.private
 
 
 def _capture(steps: Sequence[Step], stream: Any) -> tuple[int, dict[int, int]]:
@@ -190,20 +172,14 @@ def _last_node(stream: Any) -> int:
     told = (ctypes.byref(one) for one in (status, number, graph, nodes, count))
     _ask("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream.ptr), *told)
     if count.value != 1:
-        _give_up("node")
+        raise _UnknownError("node")
     return nodes[0] or 0
 
 
 @final
 class _GraphReplay(Replay):
     def __init__(
-        self,
-        graph: int,
-        executable: int,
-        stream: Any,
-        relaunch: Relaunch | None,
-        steps: Sequence[Step],
-        nodes: dict[int, int],
+        self, graph: int, executable: int, stream: Any, relaunch: Relaunch | None, steps: Sequence[Step], nodes: dict[int, int]
     ) -> None:
         self._graph, self._executable = graph, executable
         self._stream, self._pointer = stream, stream.ptr
@@ -234,7 +210,9 @@ class _GraphReplay(Replay):
         try:
             if self._kernels is None:
                 self._kernels = self._find_kernels()
-                self.scalars = self._find_places(self._kernels)
+                places = [place for kernel in self._kernels for place in kernel.scalars]
+                calls = [(self._executable, *kernel.node_and_params) for kernel in self._kernels]
+                self.scalars = Scalars(places, rewriter(), calls)
             for kernel in self._kernels:
                 kernel.renew(self._executable)
         except Exception:  # noqa: BLE001  # a scalar that does not fit, a driver that refuses: the steps are run one by one
@@ -244,18 +222,12 @@ class _GraphReplay(Replay):
     def _find_kernels(self) -> "list[_KernelNode]":
         launches = {i: step for i, step in enumerate(self._steps) if isinstance(step, CudaLaunch) and i in self._nodes}
         if len(launches) != self._changing:
-            _give_up("nodes")
+            raise _UnknownError("nodes")
         places: list[_ScalarPlace] = []
         for step in launches.values():
             # All launches are of one kernel, so their parameters have one layout.
             places = places or _find_scalars(step, self._stream)
         return [_KernelNode(self._nodes[i], step.arguments, places) for i, step in launches.items()]
-
-    def _find_places(self, kernels: "Sequence[_KernelNode]") -> Scalars:
-        """Returns where compiled code writes scalars, and what it calls afterwards."""
-        places = [place for kernel in kernels for place in kernel.scalars]
-        calls = [(self._executable, *kernel.node_and_params) for kernel in kernels]
-        return Scalars(places, rewriter(), calls)
 
     def close(self) -> None:
         if self._executable:
@@ -268,19 +240,12 @@ class _GraphReplay(Replay):
             self._steps = ()
 
 
-# ---- scalars -------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _ScalarPlace:
-    """The place of a scalar among a kernel's parameters.
+    """The place of a scalar among a kernel's parameters."""
 
-    Attributes:
-        position: index among the arguments.
-        parts: for the number, or its real and its imaginary part: index among the parameters, format character, getter.
-    """
-
-    position: int
+    position: int  # among the arguments
+    # For the number, or its real and its imaginary part: index among the parameters, format character, getter.
     parts: tuple[tuple[int, str, Callable[[Any], Any]], ...]
 
 
@@ -294,15 +259,15 @@ def _find_scalars(launch: CudaLaunch, stream: Any) -> list[_ScalarPlace]:
         changed = _captured_params([*launch.arguments[:position], other, *launch.arguments[position + 1 :]], launch, stream)
         found = [i for i, (one, two) in enumerate(zip(usual, changed, strict=True)) if one != two]
         kind = np.asarray(value).dtype.kind
-        getters = (_real, _imaginary) if kind == "c" else (_itself,)
+        getters = (_REAL, _IMAGINARY) if kind == "c" else (_REAL,)
         if len(found) != len(getters):
-            _give_up("scalar", position)
+            raise _UnknownError("scalar", position)
         parts = []
         for i, get in zip(found, getters, strict=True):
             seen = ((get(value), usual[i]), (get(other), changed[i]))
             letter = next((one for one in _LETTERS.get(kind, "") if all(_fits(one, *pair) for pair in seen)), None)
             if letter is None:
-                _give_up("scalar", position)
+                raise _UnknownError("scalar", position)
             parts.append((i, letter, get))
         places.append(_ScalarPlace(position, tuple(parts)))
     return places
@@ -315,18 +280,6 @@ def _other(value: Any) -> Any:
     is_complex = isinstance(value, complex | np.complexfloating)
     others = map(type(value), (1 + 2j, 3 + 4j, 5 + 6j) if is_complex else (1, 2))
     return next(one for one in others if one.real != value.real and (one.imag != value.imag or not is_complex))
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
-def _real(value: Any) -> Any:
-    return value.real
-
-
-def _imaginary(value: Any) -> Any:
-    return value.imag
 
 
 def _fits(letter: str, value: Any, parameter: bytes) -> bool:
@@ -343,7 +296,7 @@ def _captured_params(arguments: list[Any], launch: CudaLaunch, stream: Any) -> l
     graph, nodes = _capture([one], stream)
     try:
         if not nodes:
-            _give_up("node")
+            raise _UnknownError("node")
         return [ctypes.string_at(address, nbytes) for address, nbytes in _read_node(nodes[0])[1]]
     finally:
         runtime.graphDestroy(graph)
@@ -354,7 +307,7 @@ def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
     told = _NodeParams()
     _ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(told))
     if not told.params or told.extra:
-        _give_up("parameters")
+        raise _UnknownError("parameters")
     function = ctypes.c_void_p(told.func)
     if not told.func:
         _ask("cuKernelGetFunction", ctypes.byref(function), ctypes.c_void_p(told.kern))
@@ -362,24 +315,14 @@ def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
     offset, nbytes = ctypes.c_size_t(), ctypes.c_size_t()
     ask = getattr(_driver(), "cuFuncGetParamInfo", None)
     if ask is None:
-        _give_up("cuFuncGetParamInfo")
+        raise _UnknownError("cuFuncGetParamInfo")
     while ask(function, ctypes.c_size_t(len(parameters)), ctypes.byref(offset), ctypes.byref(nbytes)) == 0:
         parameters.append((told.params[len(parameters)] or 0, nbytes.value))
     return told, parameters
 
 
 class _KernelNode:
-    """A launch in a graph, with a copy of its parameters that can be rewritten.
-
-    Args:
-        node: node of the graph.
-        arguments: arguments of the launch; read again by `renew`.
-        places: places of the scalars.
-
-    Attributes:
-        node_and_params: the node, and the address of its parameters' structure.
-        scalars: addresses where scalars are written.
-    """
+    """A launch in a graph, with a copy of its parameters that can be rewritten; `renew` reads its arguments again."""
 
     def __init__(self, node: int, arguments: list[Any], places: Sequence[_ScalarPlace]) -> None:
         self._arguments = arguments
@@ -392,7 +335,7 @@ class _KernelNode:
             ctypes.memmove(base + start, address, nbytes)
         self._told.params = ctypes.cast(self._pointers, ctypes.POINTER(ctypes.c_void_p))
         self.node_and_params = node, ctypes.addressof(self._told)
-        self.scalars = [
+        self.scalars = [  # where they are written
             Scalar(place.position, number, letter, base + starts[i])
             for place in places
             for number, (i, letter, _) in enumerate(place.parts)
@@ -410,4 +353,4 @@ class _KernelNode:
             pack(self._memory, start, get(self._arguments[position]))
         code = self._set(executable, *self.node_and_params)
         if code != 0:
-            _give_up("cuGraphExecKernelNodeSetParams", code)
+            raise _UnknownError("cuGraphExecKernelNodeSetParams", code)

@@ -49,10 +49,8 @@ class LockedMemory:
 
     Locking takes 0.1 s per GiB, so of a large segment only the rank's own rows are locked. If others are needed later, the
     whole segment is locked instead, since a copy must not cross from one locked range to the next. Where memory cannot be
-    locked (a container's limit), copies still work from pageable memory, five times slower.
-
-    Args:
-        before_relocking: called with the id of a segment before it is unlocked to be locked as a whole.
+    locked (a container's limit), copies still work from pageable memory, five times slower. `before_relocking` is called with
+    the id of a segment before it is unlocked to be locked as a whole.
     """
 
     def __init__(self, before_relocking: Callable[[int], None]) -> None:
@@ -140,8 +138,7 @@ class CudaWorkspace(Workspace):
     def __init__(self, streams: Streams, locked: LockedMemory, *, sliced: bool) -> None:
         self.turns = 2 if sliced else 1
         self._streams = streams
-        self._load = streams.load if sliced else streams.work
-        self._store = streams.store if sliced else streams.work
+        self._load, self._store = (streams.load, streams.store) if sliced else (streams.work, streams.work)
         self._locked = locked
         self._storage: dict[object, Any] = {}
         self._staging: dict[object, Array] = {}

@@ -9,21 +9,14 @@ from cupy.cuda import runtime
 from synknumba._device.base import DeviceKernel, Step, Three
 from synknumba._device.compilers.base import CompiledKernel
 
-HOST_TO_DEVICE = runtime.memcpyHostToDevice
-DEVICE_TO_HOST = runtime.memcpyDeviceToHost
-DEVICE_TO_DEVICE = runtime.memcpyDeviceToDevice
-
 
 class OnStream(partial[Any]):
     """A step that only puts work on a stream: it reads no host memory and waits for nothing.
 
     Only such steps can be recorded: a graph would not repeat anything else.
-
-    Attributes:
-        keeps: objects whose addresses the step uses.
     """
 
-    keeps: tuple[Any, ...] = ()
+    keeps: tuple[Any, ...] = ()  # objects whose addresses the step uses
 
 
 _Kind = TypeVar("_Kind", bound=OnStream)
@@ -40,26 +33,18 @@ class CopyOut(StoreToHost):
 class Fill(OnStream):
     """A step that sets all elements of an array.
 
-    Attributes:
-        private: whether only the steps recorded with it write the array, so that it may be filled at the end of a run for the
-            next one.
+    If `private`, only the steps recorded with it write the array, so it may be filled at the end of a run for the next one.
     """
 
     private: bool = False
 
 
 class CudaLaunch(OnStream):
-    """A step that launches a kernel with the arguments in a list at the time it is run.
-
-    Attributes:
-        arguments: the list.
-        changing: positions of scalars that may be replaced.
-        kernel: the kernel; None for launches that are captured only to read their parameters.
-    """
+    """A step that launches a kernel with the arguments in a list at the time it is run."""
 
     arguments: list[Any]
-    changing: Sequence[int]
-    kernel: CompiledKernel | None = None
+    changing: Sequence[int]  # positions of scalars that may be replaced
+    kernel: CompiledKernel | None = None  # None for launches that are captured only to read their parameters
 
 
 def make_launch(launcher: Callable[..., object], arguments: list[Any], changing: Sequence[int]) -> CudaLaunch:
@@ -98,20 +83,19 @@ def keeping(step: _Kind, *arrays: Any) -> _Kind:
 
 def address_of(array: Any) -> int:
     """Returns the address of a device array."""
-    address: int = array.data.ptr
-    return address
+    return array.data.ptr
 
 
 def copy_in(array: Any, host: int, stream: Any) -> OnStream:
     """Returns a step that copies from a host address to a device array."""
-    step = OnStream(runtime.memcpyAsync, address_of(array), host, array.nbytes, HOST_TO_DEVICE, stream.ptr)
-    return keeping(step, array)
+    kind = runtime.memcpyHostToDevice
+    return keeping(OnStream(runtime.memcpyAsync, address_of(array), host, array.nbytes, kind, stream.ptr), array)
 
 
 def copy_out(host: int, array: Any, stream: Any, *, reached: bool) -> StoreToHost:
     """Returns a step that copies a device array to a host address; `reached` if the memory there is page-locked."""
-    kind = CopyOut if reached else StoreToHost
-    return keeping(kind(runtime.memcpyAsync, host, address_of(array), array.nbytes, DEVICE_TO_HOST, stream.ptr), array)
+    make, kind = CopyOut if reached else StoreToHost, runtime.memcpyDeviceToHost
+    return keeping(make(runtime.memcpyAsync, host, address_of(array), array.nbytes, kind, stream.ptr), array)
 
 
 def under(stream: Any, function: Any, *args: Any, **kwargs: Any) -> OnStream:

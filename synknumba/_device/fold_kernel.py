@@ -45,21 +45,12 @@ def blocks_for(elements: int) -> int:
 
 
 def check(op: UserOp) -> None:
-    """Checks that a kernel can call the op's function, as far as that shows without types.
-
-    Raises:
-        KernelError: it cannot; names the function and the line.
-    """
+    """Checks that a kernel can call the op's function, as far as that shows without types; a KernelError names the line."""
     _kernel(op).check()
 
 
 def check_identity(op: UserOp, dtype: Any, name: str) -> None:
-    """Checks that an op compiles for a dtype, and that its identity e satisfies op(e, e) = e.
-
-    Args:
-        op: op with an identity.
-        dtype: the output's dtype.
-        name: the output's name, for messages.
+    """Checks that an op compiles for the dtype of an output, and that its identity e satisfies op(e, e) = e.
 
     Raises:
         KernelError: Numba cannot compile the op for the dtype.
@@ -80,15 +71,7 @@ def check_identity(op: UserOp, dtype: Any, name: str) -> None:
 
 
 def fold(op: UserOp, parts: Array) -> Any:
-    """Folds along axis 0, on this core.
-
-    Args:
-        op: the op.
-        parts: shape (P, …), P ≥ 1.
-
-    Returns:
-        A new array, shape (…); a NumPy scalar if `parts` is 1-D.
-    """
+    """Folds parts of shape (P, …), P ≥ 1, along axis 0, on this core; returns a new array, or a NumPy scalar for 1-D parts."""
     total = np.array(parts[0], order="C")
     lines = np.ascontiguousarray(parts[1:]).reshape(len(parts) - 1, total.size)
     if lines.size:

@@ -24,15 +24,10 @@ _CUDA_ERROR_NO_DEVICE = 100
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """The GPUs that this process could use.
+    """The GPUs that this process could use."""
 
-    Attributes:
-        count: usable visible GPUs; 0 with a `problem`, or on a machine without GPUs.
-        problem: what is wrong with the CUDA installation, in one line; None if nothing is.
-    """
-
-    count: int
-    problem: str | None = None
+    count: int  # usable visible GPUs; 0 with a `problem`, or on a machine without GPUs
+    problem: str | None = None  # what is wrong with the CUDA installation, in one line; None if nothing is
 
 
 def _driver(mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:
@@ -89,8 +84,7 @@ def import_problem() -> str | None:
 def probe(*, thorough: bool = False) -> DeviceReport:
     """Counts the GPUs in a child process, so that this one never creates a CUDA context.
 
-    Args:
-        thorough: also import the CUDA packages there, which takes seconds; ranks check them anyway.
+    With `thorough`, the CUDA packages are imported there too, which takes seconds; ranks check them anyway.
     """
     with probed(thorough=thorough) as report:
         return report
@@ -146,18 +140,9 @@ def _driver_is_absent() -> bool:
 def usable_cores() -> int:
     """Returns how many cores this process may use, by its affinity and its cgroup's quota, rounded up."""
     cores = len(os.sched_getaffinity(0))
-    quota = _cgroup_quota()
-    return max(1, min(cores, quota)) if quota else cores
-
-
-def _cgroup_quota() -> int | None:
-    with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            return -(-int(quota) // int(period))
-    with suppress(OSError, ValueError):
-        quota_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").read_text())
-        period_us = int(Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us").read_text())
-        if quota_us > 0:
-            return -(-quota_us // period_us)
-    return None
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # of cgroups, version 2 and 1
+        with suppress(OSError, ValueError):  # without a quota, version 2 has the word "max", and version 1 has −1
+            quota, period = (int(word) for name in names for word in Path("/sys/fs/cgroup", name).read_text().split())
+            if quota > 0:
+                return max(1, min(cores, -(-quota // period)))
+    return cores

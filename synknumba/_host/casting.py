@@ -16,30 +16,32 @@ _WEAK_KINDS: dict[type, str] = {bool: "biufc", int: "iufc", float: "fc", complex
 
 
 def accept(value: Any, dtype: _DType, ndim: int | None, label: str, *, force_cast: bool | None = False) -> Array:
-    """Returns `value` as an array that `fill` can store without failing.
+    """Returns `value` as an array that `fill` can store in `dtype` without failing; raises DataError if it does not fit.
 
-    Args:
-        value: array, number or nested list.
-        dtype: dtype of the target; casts must be safe in NumPy's sense.
-        ndim: required number of dimensions; None for any.
-        label: name of the target in error messages.
-        force_cast: allow casts that change values; None if the caller has no such option.
-
-    Raises:
-        DataError: the value does not fit.
+    Casts must be safe in NumPy's sense unless `force_cast` allows those that change values; it is None if the caller has no
+    such option. With `ndim` None, any number of dimensions is accepted. `label` names the target in messages.
     """
     try:
         array = _as_array(value, dtype, force_cast=bool(force_cast))
     except (OverflowError, FloatingPointError) as error:
-        msg = f"{label} holds {dtype}, but the value does not fit: {error}"
-        raise DataError(msg) from error
+        raise DataError(f"{label} holds {dtype}, but the value does not fit: {error}") from error
     except (TypeError, ValueError) as error:
-        msg = f"{label}: a {type(value).__name__} cannot be read as an array: {error}"
-        raise DataError(msg) from error
+        raise DataError(f"{label}: a {type(value).__name__} cannot be read as an array: {error}") from error
     if ndim is not None and array.ndim != ndim:
-        msg = f"{label} has {ndim} dimensions, but the value has {array.ndim} (shape {array.shape})"
-        raise DataError(msg)
-    return _castable(array, dtype, label, force_cast=force_cast)
+        raise DataError(f"{label} has {ndim} dimensions, but the value has {array.ndim} (shape {array.shape})")
+    if array.dtype.hasobject:
+        raise DataError(f"{label}: the value has dtype {array.dtype}; give a fixed-size dtype: value.astype({dtype})")
+    if not np.can_cast(array.dtype, dtype, "unsafe" if force_cast else "safe"):
+        out = "convert it first" + (", or pass force_cast=True to let values change" if force_cast is False else "")
+        raise DataError(f"{label} holds {dtype}, but the value has dtype {array.dtype}, which does not cast safely; {out}")
+    if array.dtype == dtype:
+        return array
+    if array.dtype.kind in _NUMBERS and dtype.kind in _NUMBERS:
+        return array.real if array.dtype.kind == "c" and dtype.kind in "iuf" else array
+    try:  # casts of text, times and records can fail at any item, so they are done before anything is stored
+        return array.astype(dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{label}: dtype {array.dtype} does not cast to {dtype}: {error}") from error
 
 
 def fill(view: Array, source: Array) -> None:
@@ -48,29 +50,9 @@ def fill(view: Array, source: Array) -> None:
         copy_into(view, source, "unsafe")
 
 
-def _castable(array: Array, dtype: _DType, label: str, *, force_cast: bool | None) -> Array:
-    if array.dtype.hasobject:
-        msg = f"{label}: the value has dtype {array.dtype}; give a fixed-size dtype: value.astype({dtype})"
-        raise DataError(msg)
-    if not np.can_cast(array.dtype, dtype, "unsafe" if force_cast else "safe"):
-        out = "convert it first" + (", or pass force_cast=True to let values change" if force_cast is False else "")
-        msg = f"{label} holds {dtype}, but the value has dtype {array.dtype}, which does not cast safely; {out}"
-        raise DataError(msg)
-    if array.dtype == dtype:
-        return array
-    if array.dtype.kind in _NUMBERS and dtype.kind in _NUMBERS:
-        return array.real if array.dtype.kind == "c" and dtype.kind in "iuf" else array
-    try:  # casts of text, times and records can fail at any item, so they are done before anything is stored
-        return array.astype(dtype)
-    except (TypeError, ValueError, OverflowError) as error:
-        msg = f"{label}: dtype {array.dtype} does not cast to {dtype}: {error}"
-        raise DataError(msg) from error
-
-
 def _as_array(value: Any, dtype: _DType, *, force_cast: bool) -> Array:
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        msg = "it has masked items, but shared memory has no mask; fill them first with value.filled(...)"
-        raise ValueError(msg)
+        raise ValueError("it has masked items, but shared memory has no mask; fill them first with value.filled(...)")
     if not isinstance(value, np.ndarray | np.generic) and _is_weak(value, dtype):
         try:
             with np.errstate(over="raise"):

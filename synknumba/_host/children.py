@@ -24,13 +24,9 @@ def end_child(pid: int, seconds: float = GIVE_UP_SECONDS) -> None:
 def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS, traced_seconds: float = TRACED_SECONDS) -> None:
     """Waits for children that were sent SIGKILL, and polls those that earlier calls gave up on.
 
-    The end of a killed process can be delayed. A process traced by a debugger is not reported to its parent
-    until the debugger detaches, which may be never. Children that have not ended in time are polled again by the next call.
-
-    Args:
-        pids: process ids of children.
-        seconds: time limit for all children together.
-        traced_seconds: time limit once only traced children remain.
+    The end of a killed process can be delayed. A process traced by a debugger is not reported to its parent until the debugger
+    detaches, which may be never, so `traced_seconds` is the time limit once only traced children remain; `seconds` is that for
+    all children together. Children that have not ended in time are polled again by the next call.
     """
     mine = set(pids)
     _late.update(mine)
@@ -57,11 +53,16 @@ def has_ended(pid: int) -> bool:
 
 
 def _is_traced(pid: int) -> bool:
+    return status(pid).get("TracerPid", "0") != "0"
+
+
+def status(pid: int) -> dict[str, str]:
+    """Returns the fields of /proc/PID/status; none if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:  # the process has just ended
-        return False
-    return any(line.startswith("TracerPid:") and line.split()[1] != "0" for line in lines)
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 os.register_at_fork(after_in_child=_late.clear)

@@ -38,10 +38,7 @@ _RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)  # their handlers may
 def copy_into(target: Array, source: Array, casting: Casting = "same_kind") -> None:
     """Copies like `np.copyto`, with several threads for large arrays. An interrupt leaves the target partly written.
 
-    Args:
-        target: any layout and dtype; its pages should have been touched before.
-        source: array whose shape broadcasts to the target's.
-        casting: NumPy's casting rule.
+    The target's pages should have been touched before.
     """
     if target.nbytes < 2 * SHARE or np.may_share_memory(target, source):
         np.copyto(target, source, casting=casting)

@@ -96,12 +96,10 @@ def declared(label: str, dtype: DTypeLike | None, shape: int | Shape | None, ndi
     if dtype is None or (shape is None and ndim is None):
         given = {"dtype": dtype, "shape": shape, "ndim": ndim}
         got = ", ".join(f"{key}={item!r}" for key, item in given.items() if item is not None) or "nothing"
-        msg = f"{label} needs value, or dtype with shape or ndim; got {got}"
-        raise DataError(msg)
+        raise DataError(f"{label} needs value, or dtype with shape or ndim; got {got}")
     dims = (0,) * checked_size(label, "ndim", ndim or 0) if shape is None else checked_shape(label, shape)
     if ndim is not None and len(dims) != ndim:
-        msg = f"{label}: shape {dims} has {len(dims)} dimensions but ndim is {ndim}; pass only one of them"
-        raise DataError(msg)
+        raise DataError(f"{label}: shape {dims} has {len(dims)} dimensions but ndim is {ndim}; pass only one of them")
     return checked_dtype(label, dtype), dims
 
 
@@ -110,12 +108,10 @@ def checked_dtype(label: str, dtype: DTypeLike) -> _DType:
     try:
         checked: _DType = np.dtype(dtype)
     except TypeError as error:
-        msg = f"{label}: {dtype!r} is not a dtype: {error}"
-        raise DataError(msg) from error
+        raise DataError(f"{label}: {dtype!r} is not a dtype: {error}") from error
     if checked.hasobject or checked.itemsize == 0 or checked.subdtype is not None:
         hint = " such as float64, U16 or a structured dtype of those; put the dimensions of a subarray into shape"
-        msg = f"{label}: dtype {checked} cannot be shared between processes; give a fixed-size dtype{hint}"
-        raise DataError(msg)
+        raise DataError(f"{label}: dtype {checked} cannot be shared between processes; give a fixed-size dtype{hint}")
     return checked.newbyteorder("=")
 
 
@@ -132,25 +128,20 @@ def checked_size(label: str, argument: str, size: Any) -> int:
     except TypeError:
         checked = -1
     if checked < 0:
-        msg = f"{label}: {argument} needs non-negative integers, got {size!r}"
-        raise DataError(msg)
+        raise DataError(f"{label}: {argument} needs non-negative integers, got {size!r}")
     return checked
 
 
 def check_oversize(oversize: float) -> None:
     """Refuses an `oversize` that is not a number from 1 to 2."""
     if not isinstance(oversize, int | float | np.integer | np.floating) or not 1 <= oversize <= 2:
-        msg = f"oversize must be a number from 1 to 2, got {oversize!r}"
-        raise DataError(msg)
+        raise DataError(f"oversize must be a number from 1 to 2, got {oversize!r}")
 
 
 def oversized(size: int, oversize: float) -> int:
     """Returns the number of items to reserve for `size` items."""
     return size if oversize == 1 else max(size, round(size * float(oversize)))  # 20000 × 1.1 is 22000.000000000004
 
-
-# (segment id, segment generation, shape, dtype, version, minibatch): everything that a plan depends on
-_Layout: TypeAlias = tuple[int, int, Shape, "str | _DType", int, bool]
 
 _versions = itertools.count(1)
 
@@ -197,8 +188,6 @@ class Data(ArrayOperations):
         "_view",
         "name",
     )
-
-    _layout: _Layout
     _used: int
 
     def __init__(
@@ -222,17 +211,19 @@ class Data(ArrayOperations):
             self._open(new_shape, oversize)
             return
         if shape is not None:
-            msg = (
+            raise DataError(
                 f"{self._label()}: value and shape were both given; give value alone, or shape with dtype and set_value() later"
             )
-            raise DataError(msg)
-        given: Any = _with_dtype(value) if dtype is None else value
+        given: Any = value
+        if dtype is None and not isinstance(value, Data | np.ndarray | np.generic):
+            try:  # read once, since it may be a file or a long list
+                given = np.asarray(value)
+            except (TypeError, ValueError) as error:
+                raise DataError(f"a {type(value).__name__} cannot be read as an array: {error}") from error
         self._dtype = checked_dtype(self._label(), given.dtype if dtype is None else dtype)
         source = self._accept(given, ndim, force_cast=force_cast)
         self._open(source.shape, oversize)
         fill(self._view, source)
-
-    # ---- properties
 
     @property
     def data(self) -> Array:
@@ -313,8 +304,6 @@ class Data(ArrayOperations):
         self._version = 0
         self._show(self.shape)
 
-    # ---- assignment and shape
-
     def set_value(self, value: ArrayLike, *, force_cast: bool = False, oversize: float = 1.0) -> None:
         """Stores `value` and adopts its shape.
 
@@ -353,8 +342,7 @@ class Data(ArrayOperations):
         check_oversize(oversize)
         dims = checked_shape(self._label(), shape)
         if len(dims) != self.ndim:
-            msg = f"{self._label()} has {self.ndim} dimensions, which are fixed, but shape {dims} has {len(dims)}"
-            raise DataError(msg)
+            raise DataError(f"{self._label()} has {self.ndim} dimensions, which are fixed, but shape {dims} has {len(dims)}")
         old = self.size
         self._reshape(dims, oversize)
         stale = min(self.size, self._used) - old  # new items in memory used before; the rest of the segment is zero
@@ -365,8 +353,7 @@ class Data(ArrayOperations):
     def set_length(self, n: int, *, oversize: float = 1.0) -> None:
         """Changes the number of rows; existing rows are kept, new rows are zero. Errors as in `set_shape`."""
         if self.ndim == 0:
-            msg = f"{self._label()} is 0-d and has no length to set"
-            raise DataError(msg)
+            raise DataError(f"{self._label()} is 0-d and has no length to set")
         self.set_shape((checked_size(self._label(), "n", n), *self.shape[1:]), oversize=oversize)
 
     def free_memory(self) -> None:
@@ -375,13 +362,12 @@ class Data(ArrayOperations):
         The single item of a 0-d `Data` becomes zero, and its page is kept.
         """
         self._check_thawed()
-        if self.ndim == 0:
-            self.data[...] = np.zeros((), self._dtype)
-            return
         self._check_usable()
-        shape = (0, *self.shape[1:])
+        if self.ndim == 0:
+            self._view[...] = np.zeros((), self._dtype)
+            return
         self._segment.close()
-        self._open(shape, 1.0)
+        self._open((0, *self.shape[1:]), 1.0)
 
     def condition_data(self, value: ArrayLike, *, force_cast: bool = False) -> Array:
         """Returns the array that `set_value` would store, of this dtype and C-contiguous, without storing it.
@@ -391,53 +377,44 @@ class Data(ArrayOperations):
         source = self._accept(value, self.ndim, force_cast=force_cast)
         if source.dtype == self._dtype and source.dtype.isnative and source.flags.c_contiguous:
             return source
-        conditioned: Array = np.empty(source.shape, self._dtype)
+        conditioned = np.empty(source.shape, self._dtype)
         fill(conditioned, source)
         return conditioned
-
-    # ---- Python protocols
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._check_thawed()
         value = unwrap(value)
-        if isinstance(value, np.ndarray) and self._segment.generation > 0:
-            value = self._detached(value)
-        self.data[unwrap(index)] = value
+        detach = isinstance(value, np.ndarray) and self._segment.generation > 0
+        self.data[unwrap(index)] = self._detached(value) if detach else value
 
     def __len__(self) -> int:
         return len(self._view)
 
     def __repr__(self) -> str:
         """Shows shape, dtype and allocation, never the contents."""
-        name = "" if self.name is None else f", name={self.name!r}"
-        minibatch = ", minibatch=True" if self._minibatch else ""
-        return f"Data(shape={self.shape}, dtype={self._dtype}, alloc_size={self._alloc_size}{name}{minibatch})"
+        more = ("" if self.name is None else f", name={self.name!r}") + (", minibatch=True" if self._minibatch else "")
+        return f"Data(shape={self.shape}, dtype={self._dtype}, alloc_size={self._alloc_size}{more})"
 
     def __reduce__(self) -> NoReturn:
         """Refuses pickling: a copy in another process would not be shared."""
-        msg = (
+        raise DataError(
             f"{self._label()} cannot be pickled or deep-copied: it is shared memory. Pass it as an argument instead of "
             f"capturing it in the function, or use np.array(d) for a copy"
         )
-        raise DataError(msg)
-
-    # ---- internals
 
     def _label(self) -> str:
         return "Data" if self.name is None else f"Data {self.name!r}"
 
     def _check_usable(self) -> None:
         if self._segment.closed:
-            msg = (
+            raise DataError(
                 f"{self._label()} belongs to the coordinator and cannot be used on a rank; pass it as an argument instead of "
                 f"capturing it in the function"
             )
-            raise DataError(msg)
 
     def _check_thawed(self) -> None:
         if self._version:
-            msg = f"{self._label()} is frozen; call thaw() before changing it"
-            raise DataError(msg)
+            raise DataError(f"{self._label()} is frozen; call thaw() before changing it")
 
     def _open(self, shape: Shape, oversize: float) -> None:
         size = math.prod(shape)
@@ -460,7 +437,8 @@ class Data(ArrayOperations):
         self._set_layout()
 
     def _set_layout(self) -> None:
-        # A plain attribute: the fast path of a call uses it as a dict key. dtype.str of a structured dtype lacks its fields.
+        # Everything that a plan depends on, in a plain attribute: the fast path of a call uses it as a dict key. dtype.str of a
+        # structured dtype lacks its fields.
         dtype = self._dtype.str if self._dtype.names is None else self._dtype
         self._layout = (self._segment.id, self._segment.generation, self.shape, dtype, self._version, self._minibatch)
 
@@ -470,9 +448,8 @@ class Data(ArrayOperations):
 
     def _accept(self, value: Any, ndim: int | None, *, force_cast: bool) -> Array:
         """Returns `value` as an array that `fill` can store without failing; raises DataError otherwise."""
-        if isinstance(value, Data):
-            value = value.data
-        return accept(value, self._dtype, ndim, self._label(), force_cast=force_cast)
+        given = value.data if isinstance(value, Data) else value
+        return accept(given, self._dtype, ndim, self._label(), force_cast=force_cast)
 
 
 def data(
@@ -515,23 +492,5 @@ def data(
         ((2100, 10), 22000)
     """
     return Data(
-        value,
-        dtype=dtype,
-        shape=shape,
-        ndim=ndim,
-        minibatch=minibatch,
-        force_cast=force_cast,
-        oversize=oversize,
-        name=name,
+        value, dtype=dtype, shape=shape, ndim=ndim, minibatch=minibatch, force_cast=force_cast, oversize=oversize, name=name
     )
-
-
-def _with_dtype(value: Any) -> Any:
-    """Returns `value` if it has a dtype, else `value` as an array: read once, since it may be a file or a long list."""
-    if isinstance(value, Data | np.ndarray | np.generic):
-        return value
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError) as error:
-        msg = f"a {type(value).__name__} cannot be read as an array: {error}"
-        raise DataError(msg) from error

@@ -12,7 +12,7 @@ import stat
 import sys
 import threading
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -61,25 +61,31 @@ def close_inherited(keep: Collection[int]) -> None:
     Files and terminals stay open, so that ranks can write to a log file of the script; so does any descriptor of the same file
     as stdout or stderr.
 
-    Descriptors are replaced rather than closed, so that their numbers stay in use: a stale owner, such as a socket object of
-    the script that is collected here, then closes no other file.
-
-    The memory files of other ranks are replaced too, or this process would keep their contents alive.
-
-    Args:
-        keep: descriptors to leave open.
+    The memory files of other ranks are replaced too, or this process would keep their contents alive. Descriptors in `keep` are
+    left open.
     """
     spared = {_file(fd) for fd in (1, 2)}
+
+    def is_unwanted(fd: int, path: str) -> bool:
+        mode = os.fstat(fd).st_mode
+        spoken = stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or stat.S_IFMT(mode) == 0  # 0: epoll, eventfd, inotify
+        others = path.startswith(_OURS)
+        return fd == 0 or ((spoken or others) and fd > 2 and fd not in keep and _file(fd) not in spared)
+
+    replace_descriptors(is_unwanted)
+
+
+def replace_descriptors(is_unwanted: Callable[[int, str], bool]) -> None:
+    """Replaces descriptors of this process, selected by number and path, by /dev/null.
+
+    They are not closed, so that their numbers stay in use: a stale owner, such as a socket object of the script that is
+    collected here, then closes no other file.
+    """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    os.dup2(null, 0)
     for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
         with suppress(OSError):  # the descriptor of listdir itself
-            mode = os.fstat(fd).st_mode
-            spoken = stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode) or stat.S_IFMT(mode) == 0  # 0: epoll, eventfd, inotify
-            others = os.readlink(f"/proc/self/fd/{fd}").startswith(_OURS)
-            if (spoken or others) and fd > 2 and fd not in keep and _file(fd) not in spared:
-                os.dup2(null, fd, inheritable=False)
+            if is_unwanted(int(name), os.readlink(f"/proc/self/fd/{name}")):
+                os.dup2(null, int(name), inheritable=name == "0")
     os.close(null)
 
 
@@ -129,11 +135,8 @@ def flush() -> None:
 def seed(rank: int, state: Any) -> None:
     """Seeds this rank's global random generators, derived from the script's states at the fork and the rank.
 
-    With a common state, all ranks would draw the same "random" numbers.
-
-    Args:
-        rank: rank of this process.
-        state: `random.getstate()` of the script, needed because Python has reseeded the child's generator from the system.
+    With a common state, all ranks would draw the same "random" numbers. `state` is `random.getstate()` of the script, needed
+    because Python has reseeded the child's generator from the system.
     """
     np.random.seed([rank, *np.random.randint(0, 2**32, 4, np.uint32)])  # noqa: NPY002  # users may draw from the global one
     random.setstate(state)
@@ -174,6 +177,5 @@ def tell_of_threads() -> None:
 def _is_of_notebook(thread: threading.Thread) -> bool:
     if "ipykernel" not in sys.modules and "pydevd" not in sys.modules:
         return False
-    target = getattr(thread, "_target", None)
-    modules = type(thread).__module__, getattr(target, "__module__", None) or ""
+    modules = type(thread).__module__, getattr(getattr(thread, "_target", None), "__module__", None) or ""
     return any(module.partition(".")[0] in _NOTEBOOK for module in modules)

@@ -39,13 +39,7 @@ _lent: "dict[int, tuple[weakref.ref[Array], Segment]]" = {}  # by segment id; th
 
 @final
 class Lender:
-    """The places of one output's results, in the coordinator.
-
-    Args:
-        first: the initial place, already mapped by all ranks.
-        dtype: dtype of the results.
-        attach: makes all ranks map a segment.
-    """
+    """The places of one output's results, in the coordinator; `attach` makes all ranks map a segment, as they have `first`."""
 
     def __init__(self, first: Segment, dtype: Any, attach: Callable[[Segment], None]) -> None:
         self._places = [first]

@@ -35,6 +35,7 @@ import posix_ipc
 from numpy.typing import DTypeLike
 
 from synknumba._errors import SharedMemoryError
+from synknumba._host.inherited import replace_descriptors
 from synknumba._host.signals import held_signals
 from synknumba._types import Array, Shape
 
@@ -50,8 +51,7 @@ _STALE_SECONDS = 10.0  # names exist for microseconds
 _T = TypeVar("_T")
 
 _ids = itertools.count(1)
-_tokens = itertools.count(1)
-_listeners: dict[int, Callable[[int], None]] = {}
+_listeners: dict[object, Callable[[int], None]] = {}
 _descriptors: dict[int, tuple[int, int]] = {}  # segment id: (descriptor, id of the creating process)
 _alive: "weakref.WeakSet[Segment]" = weakref.WeakSet()
 _maps: "weakref.WeakKeyDictionary[mmap.mmap, int]" = weakref.WeakKeyDictionary()  # segment ids; views may outlive a Segment
@@ -61,12 +61,9 @@ def on_release(callback: Callable[[int], None]) -> Callable[[], None]:
     """Calls `callback(segment_id)` whenever a segment created by this process is released.
 
     The callback may run in any thread between any two instructions, since garbage collection may release the segment. It must
-    not block, take a lock that is held for long elsewhere, or raise.
-
-    Returns:
-        A function that unsubscribes; calling it again does nothing.
+    not block, take a lock that is held for long elsewhere, or raise. Returns a function that unsubscribes; idempotent.
     """
-    token = next(_tokens)
+    token = object()
     _listeners[token] = callback
 
     def unsubscribe() -> None:
@@ -93,17 +90,8 @@ class Segment:
         >>> segment.close()
     """
 
-    id: int
-    size: int
-    generation: int
-    fd: int
-
     def __init__(self, nbytes: int) -> None:
-        """Reserves `nbytes` bytes of zeros.
-
-        Raises:
-            SharedMemoryError: `/dev/shm` or memory is full, or the process has no descriptor left.
-        """
+        """Reserves `nbytes` bytes of zeros; SharedMemoryError if `/dev/shm` or memory is full, or no descriptor is left."""
         size = _round_to_pages(nbytes)
         segment_id = next(_ids)
         fd, mapping = _with_descriptors(partial(_make, segment_id, size, nbytes))
@@ -111,15 +99,10 @@ class Segment:
 
     @classmethod
     def attach(cls, segment_id: int, fd: int, size: int) -> Self:
-        """Maps a segment created by another process. It cannot grow, and its release calls no listeners.
+        """Maps a segment created by another process; raises SharedMemoryError if that is impossible.
 
-        Args:
-            segment_id: `id` of the segment in its creating process.
-            fd: the received descriptor; always closed here.
-            size: `size` of the segment.
-
-        Raises:
-            SharedMemoryError: the segment cannot be mapped.
+        It cannot grow, and its release calls no listeners. Id and size are those in its creating process. The descriptor, as
+        received, is always closed here.
         """
         try:
             mapping = _map(fd, size, populate=False)  # a rank touches its own rows only
@@ -130,10 +113,7 @@ class Segment:
         return segment
 
     def _adopt(self, segment_id: int, size: int, mapping: mmap.mmap, fd: int) -> None:
-        self.id = segment_id
-        self.size = size
-        self.generation = 0
-        self.fd = fd
+        self.id, self.size, self.generation, self.fd = segment_id, size, 0, fd
         self._mapping: mmap.mmap | None = mapping
         self._ranges = [_address_range(mapping)]
         _maps[mapping] = segment_id
@@ -149,14 +129,13 @@ class Segment:
     def grow(self, nbytes: int) -> None:
         """Grows the segment in place to at least `nbytes` bytes. Contents are kept and new bytes are zero.
 
-        Earlier views stay valid: they show the same memory through the old, shorter mapping.
-
-        Raises:
-            SharedMemoryError: no space, or the segment is closed or attached. The segment is unchanged.
+        Earlier views stay valid: they show the same memory through the old, shorter mapping. Raises SharedMemoryError, and
+        leaves the segment unchanged, if there is no space, or it is closed or attached.
         """
         if self.fd < 0:
-            msg = f"{self!r} cannot grow: it is closed, or another process created it. Grow it there and attach it again."
-            raise SharedMemoryError(msg)
+            raise SharedMemoryError(
+                f"{self!r} cannot grow: it is closed, or another process created it. Grow it there and attach it again."
+            )
         size = _round_to_pages(nbytes)
         if size <= self.size:
             return
@@ -175,20 +154,18 @@ class Segment:
     def array(self, dtype: DTypeLike, shape: Shape, offset: int = 0) -> Array:
         """Returns a writable, C-contiguous view that starts `offset` bytes into the segment and keeps the mapping alive.
 
-        Raises:
-            SharedMemoryError: the segment is closed or too small.
+        Raises SharedMemoryError if the segment is closed or too small.
         """
         if self._mapping is None:
-            msg = f"{self!r} has no memory to view."
-            raise SharedMemoryError(msg)
+            raise SharedMemoryError(f"{self!r} has no memory to view.")
         try:
             if offset < 0 or min(shape, default=0) < 0:  # NumPy accepts both, and reads outside the buffer
-                msg = "offset and shape must not be negative"
-                raise ValueError(msg)  # noqa: TRY301
+                raise ValueError("offset and shape must not be negative")  # noqa: TRY301
             return np.ndarray(shape, dtype, buffer=self._mapping, offset=offset)
         except (TypeError, ValueError) as error:
-            msg = f"{self!r} does not hold an array of dtype {dtype} and shape {shape} at byte {offset}: {error}."
-            raise SharedMemoryError(msg) from error
+            raise SharedMemoryError(
+                f"{self!r} does not hold an array of dtype {dtype} and shape {shape} at byte {offset}: {error}."
+            ) from error
 
     def overlaps(self, array: Array) -> bool:
         """Returns whether `array` may share memory with this segment, also through a mapping from before it grew.
@@ -216,10 +193,8 @@ class Segment:
     def make_private(self) -> None:
         """Replaces the mapping by a private, copy-on-write one, and releases the segment; existing views stay valid.
 
-        Memory is copied only when it is written to. No other process may write to the segment afterwards.
-
-        Raises:
-            OSError: the kernel refuses, for instance where memory overcommit is disabled. The segment is unchanged.
+        Memory is copied only when it is written to. No other process may write to the segment afterwards. If the kernel
+        refuses, for instance where memory overcommit is disabled, raises OSError and leaves the segment unchanged.
         """
         assert self._mapping is not None  # not closed
         assert self.fd >= 0  # created by this process
@@ -229,8 +204,7 @@ class Segment:
 
     def __repr__(self) -> str:
         """Shows id, size and state."""
-        state = "closed" if self.closed else "open"
-        return f"<Segment id={self.id} size={self.size} {state}>"
+        return f"<Segment id={self.id} size={self.size} {'closed' if self.closed else 'open'}>"
 
 
 def total_bytes() -> int:
@@ -252,8 +226,9 @@ def release_inherited(keep: Collection[Segment] = ()) -> None:
             segment.abandon()
     for mapping, segment_id in tuple(_maps.items()):
         if segment_id not in ids:
-            _cover(mapping)
-    _blank_descriptors(inodes)
+            _map_over(mapping, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)  # access 0: PROT_NONE
+    # Before Python 3.13, a mapping owns a duplicate descriptor and closes that number when it dies, so it must stay in use.
+    replace_descriptors(lambda fd, path: bool(_DELETED.search(path)) and os.fstat(fd).st_ino not in inodes)
 
 
 def _release(segment_id: int, fd: int) -> None:
@@ -352,8 +327,7 @@ def _open_nameless(nbytes: int) -> int:
     finally:
         with suppress(posix_ipc.ExistentialError):  # the segment was not created
             posix_ipc.unlink_shared_memory(name)
-    fd: int = memory.fd
-    return fd
+    return int(memory.fd)
 
 
 def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
@@ -380,22 +354,15 @@ def _free_bytes(fd: int) -> int | None:
 def _map(fd: int, size: int, *, populate: bool) -> mmap.mmap:
     # Filling the page table at once takes 0.1 s per GiB of cleared pages; page faults at the first write take 0.3 to 2.5 s.
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
+    options = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # without it, a duplicate of fd is kept open
     try:
-        if sys.version_info >= (3, 13):
-            mapping = mmap.mmap(fd, size, flags=flags, trackfd=False)
-        else:
-            mapping = mmap.mmap(fd, size, flags=flags)  # keeps a duplicate of fd open
+        return mmap.mmap(fd, size, flags=flags, **options)
     except (OSError, ValueError) as error:
         raise _cannot_have(size, error) from error
-    return mapping
 
 
 def _address_range(mapping: mmap.mmap) -> tuple[int, int]:
     return np.lib.array_utils.byte_bounds(np.frombuffer(mapping, np.uint8))
-
-
-def _cover(mapping: mmap.mmap) -> None:
-    _map_over(mapping, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)  # access 0: PROT_NONE
 
 
 def _map_over(mapping: mmap.mmap, access: int, flags: int, fd: int) -> None:
@@ -408,21 +375,6 @@ def _map_over(mapping: mmap.mmap, access: int, flags: int, fd: int) -> None:
     if libc.mmap(start, stop - start, access, map_fixed | flags, fd, 0) != start:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
-
-
-def _blank_descriptors(keep: Collection[int]) -> None:
-    """Replaces this process's descriptors of segments by /dev/null, except those of the inodes in `keep`.
-
-    Before Python 3.13, a mapping owns a duplicate descriptor and closes that number when it dies, so the number must stay in
-    use.
-    """
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        with suppress(FileNotFoundError):  # the descriptor of listdir itself
-            if _DELETED.search(os.readlink(f"/proc/self/fd/{name}")) and os.fstat(fd).st_ino not in keep:
-                os.dup2(null, fd, inheritable=False)
-    os.close(null)
 
 
 def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:

@@ -18,15 +18,17 @@ class _Timespec(ctypes.Structure):
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_CLOCK_MONOTONIC = ctypes.c_int(time.CLOCK_MONOTONIC)
+
+# In glibc since 2.30. Without it, waits follow the wall clock, and last longer when that is set back.
+_clockwait: Any = getattr(_libc, "sem_clockwait", None)
+_CLOCK = time.CLOCK_MONOTONIC if _clockwait else time.CLOCK_REALTIME
 
 
 @final
 class Semaphore:
     """A semaphore shared between processes, with an initial count of 0.
 
-    Args:
-        address: address of NBYTES bytes of zeroed shared memory, aligned to 8 bytes, which must outlive the semaphore.
+    Its address is that of NBYTES bytes of zeroed shared memory, aligned to 8 bytes, which must outlive the semaphore.
     """
 
     def __init__(self, address: int) -> None:
@@ -41,25 +43,11 @@ class Semaphore:
 
     def wait(self, seconds: float) -> bool:
         """Waits to decrement the semaphore; false on timeout or after a signal, whose Python handlers run next."""
-        if _wait_until is None:
-            return self._wait_by_wall_clock(seconds)
-        until = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(seconds * 1e9)
-        taken = _wait_until(self._pointer, _CLOCK_MONOTONIC, ctypes.byref(_Timespec(until // 10**9, until % 10**9)))
-        return _was_taken(taken)
-
-    def _wait_by_wall_clock(self, seconds: float) -> bool:
-        until = time.time_ns() + int(seconds * 1e9)
-        return _was_taken(_libc.sem_timedwait(self._pointer, ctypes.byref(_Timespec(until // 10**9, until % 10**9))))
-
-
-# In glibc since 2.30. Without it, waits follow the wall clock, and last longer when that is set back.
-_wait_until: Any = getattr(_libc, "sem_clockwait", None)
-
-
-def _was_taken(result: int) -> bool:
-    if result == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in {errno.ETIMEDOUT, errno.EINTR}:
-        return False
-    raise OSError(code, os.strerror(code))
+        until = time.clock_gettime_ns(_CLOCK) + int(seconds * 1e9)
+        when = ctypes.byref(_Timespec(until // 10**9, until % 10**9))
+        if (_clockwait(self._pointer, _CLOCK, when) if _clockwait else _libc.sem_timedwait(self._pointer, when)) == 0:
+            return True
+        code = ctypes.get_errno()
+        if code in {errno.ETIMEDOUT, errno.EINTR}:
+            return False
+        raise OSError(code, os.strerror(code))

@@ -62,11 +62,7 @@ def held_signals() -> Iterator[None]:
 class _StandIn:
     """Replaces all Python-level handlers during a block.
 
-    Attributes:
-        replaced: (signal number, handler) of the handlers not yet restored.
-        again: iterator that raises each recorded signal again. A `map`, so that no handler runs in the middle.
-        over: whether the block has ended. If restored handlers raise one after the other, a stand-in may remain installed;
-            from then on it calls the original handler.
+    Once the block is `over`, it calls the original handler: it may stay installed if restored handlers raise one after another.
     """
 
     def __init__(self) -> None:
@@ -75,10 +71,11 @@ class _StandIn:
         for number, handler in self._handlers.items():
             if type(handler) is _StandIn:  # remained installed after an earlier block
                 self._handlers[number] = handler._handlers[number]  # noqa: SLF001  # same class
-        self.replaced = list(self._handlers.items())
+        self.replaced = list(self._handlers.items())  # those not yet restored
         self.over = False
         self._came: list[int] = []
         self._wakeup = -1
+        # Raises each recorded signal again. A `map`, so that no handler runs in the middle.
         self.again: Iterator[None] = map(interrupt_main, self._came)  # type: ignore[arg-type]  # any int is accepted
 
     def enter(self) -> None:
@@ -102,12 +99,6 @@ class _StandIn:
         else:
             self._came.append(number)
 
-    def leave_child(self) -> None:
-        """In a child forked in the block: restores the handlers and discards the recorded signals, which are the parent's."""
-        self.over = True
-        self._came.clear()
-        self.leave()
-
 
 _now: _StandIn | None = None  # the stand-in of the main thread's outermost block
 
@@ -124,10 +115,13 @@ def _put_back(replaced: list[tuple[int, Any]]) -> None:
 
 
 def _leave_child() -> None:
+    """In a child forked in a block: restores the handlers and discards the recorded signals, which are the parent's."""
     global _now
     if _now is not None:
         stand_in, _now = _now, None
-        stand_in.leave_child()
+        stand_in.over = True
+        stand_in._came.clear()  # noqa: SLF001
+        stand_in.leave()
 
 
 os.register_at_fork(after_in_child=_leave_child)

@@ -17,10 +17,11 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import final
+
+from synknumba._host.children import status
 
 ASK = signal.SIGRTMAX - 3  # not used by any known library; SIGUSR1 and SIGUSR2 are left to the script
 ANSWER_SECONDS = 0.4  # a running rank answers within a millisecond; on a busy machine it takes longer
@@ -61,15 +62,9 @@ class Stacks:
 
 
 def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[int, str]:
-    """Requests the stacks of running ranks, shortened by `shorten`.
+    """Requests the stacks of running ranks, given their memory files by process id; returns the text for each, shortened.
 
-    Args:
-        ranks: the ranks' memory files, by process id.
-        seconds: time limit for answers.
-
-    Returns:
-        The text for each process id. For a process that does not answer, the text gives its state in the kernel; processes that
-        have ended are left out.
+    For a process that does not answer in time, the text gives its state in the kernel; processes that have ended are left out.
     """
     waiting = dict(ranks)
     for pid, stacks in ranks.items():
@@ -97,11 +92,11 @@ def _is_done(pid: int, stacks: Stacks) -> bool:
     The handler has finished when the signal is neither pending nor blocked (it is blocked while its handler runs), and there is
     text.
     """
-    fields = _status(pid)
+    fields = status(pid)
     if stacks.fd < 0 or _has_ended(fields.get("State", "gone")):
         return True
-    held = int(fields.get("ShdPnd", "0"), 16) | int(fields.get("SigPnd", "0"), 16) | int(fields.get("SigBlk", "0"), 16)
-    return not held >> (ASK - 1) & 1 and bool(stacks.read())
+    held = [int(fields.get(name, "0"), 16) >> (ASK - 1) & 1 for name in ("ShdPnd", "SigPnd", "SigBlk")]
+    return not any(held) and bool(stacks.read())
 
 
 def _has_ended(state: str) -> bool:
@@ -110,15 +105,7 @@ def _has_ended(state: str) -> bool:
 
 def state(pid: int) -> str:
     """Returns the kernel's state of a process, such as "R (running)" or "T (stopped)"; "gone" if it has ended."""
-    return _status(pid).get("State", "gone")
-
-
-def _status(pid: int) -> dict[str, str]:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:  # the process has ended
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return status(pid).get("State", "gone")
 
 
 def shorten(text: str) -> str:
@@ -126,37 +113,26 @@ def shorten(text: str) -> str:
 
     With several threads, each keeps its heading. Frames stay in faulthandler's order, innermost first.
     """
-    threads = list(_threads(text))
+    threads: list[list[str]] = []
+    for line in text.splitlines():
+        if line.endswith("(most recent call first):"):
+            threads.append([line])
+        elif threads and line.startswith("  "):
+            threads[-1].append(line)
     told = []
     for heading, *frames in threads:
         told += [heading] if len(threads) > 1 else []
-        told += _without_loop(frames) or [f"  {_idle(frames)}"]
+        # With `run` innermost, the rank may be in compiled code (`doorbell.serve`).
+        compiled = ", or repeats the last one in compiled code" if frames and frames[0].endswith(" in run") else ""
+        told += _without_loop(frames) or [f"  waits for a call{compiled}"]
     return "\n".join(told)
 
 
-def _idle(frames: list[str]) -> str:
-    """Describes a rank in its loop: with `run` innermost it may be in compiled code (`doorbell.serve`)."""
-    in_loop = any(frame.endswith(" in run") for frame in frames[:1])
-    return "waits for a call, or repeats the last one in compiled code" if in_loop else "waits for a call"
-
-
-def _threads(text: str) -> Iterator[list[str]]:
-    lines: list[str] = []
-    for line in text.splitlines():
-        if line.endswith("(most recent call first):"):
-            if lines:
-                yield lines
-            lines = [line]
-        elif lines and line.startswith("  "):
-            lines.append(line)
-    if lines:
-        yield lines
-
-
 def _without_loop(frames: list[str]) -> list[str]:
-    loop = [i for i, frame in enumerate(frames) if _LOOP in frame and frame.endswith((" in run", " in _await_command"))]
-    kept = frames[: loop[0]] if loop else frames
-    if loop and frames[loop[0]].endswith(" in _await_command"):
+    ends = (" in run", " in _await_command")
+    loop = next((i for i, frame in enumerate(frames) if _LOOP in frame and frame.endswith(ends)), len(frames))
+    kept = frames[:loop]
+    if frames[loop:] and frames[loop].endswith(" in _await_command"):
         return []
     while kept and _PACKAGE in kept[-1] and any(_PACKAGE not in frame for frame in kept):
         kept = kept[:-1]

@@ -16,8 +16,7 @@ _state = RankState()
 
 def enter(rank: int, world_size: int) -> None:
     """Marks this process as a rank."""
-    _state.rank = rank
-    _state.world_size = world_size
+    _state.rank, _state.world_size = rank, world_size
 
 
 def current_rank() -> int | None:

@@ -64,8 +64,6 @@ class Estimate:
         moments = moments_module.of_values(rows, None if w is None else w.astype(np.float64), covariance=covariance)
         return cls(moments, array.ndim == 1)
 
-    # ---- statistics
-
     @property
     def count(self) -> int:
         """Number of rows, including those of weight 0."""
@@ -108,8 +106,7 @@ class Estimate:
         """
         if self._moments.products.ndim == 2:
             raise ReductionError("this estimate has no covariance; request it with covariance=True")
-        covariance: Array = self._per_freedom(self._moments.products[0])
-        return covariance
+        return self._per_freedom(self._moments.products[0])
 
     @property
     def effective_size(self) -> float:
@@ -121,8 +118,7 @@ class Estimate:
 
     def _squares(self) -> Array:
         products = self._moments.products[0]
-        found: Array = products if products.ndim == 1 else np.diagonal(products)
-        return found
+        return products if products.ndim == 1 else np.diagonal(products)
 
     def _per_freedom(self, sums: Array) -> Any:
         """Returns sums of squared deviations divided by the degrees of freedom; NaN if there are none."""
@@ -133,8 +129,6 @@ class Estimate:
 
     def _told(self, values: Array) -> Any:
         return float(values[0]) if self._scalar else values
-
-    # ---- addition
 
     def __add__(self, other: object) -> "Estimate":
         """Returns the estimate of the rows of both, which should be disjoint."""
@@ -158,8 +152,6 @@ class Estimate:
         covariance = " and covariance" if self._moments.products.ndim == 3 else ""
         return f"{values} with{'out' if self._moments.squares is None else ''} weights{covariance}"
 
-    # ---- text
-
     def __str__(self) -> str:
         """Concise notation: 0.19877(12) for 0.19877 ± 0.00012; several values in brackets."""
         if self._scalar:
@@ -169,7 +161,7 @@ class Estimate:
     def __repr__(self) -> str:
         """Shows all statistics at full precision."""
         size = "" if self._moments.squares is None else f", effective_size={self.effective_size!r}"
-        told = (f"{name}={_plain(getattr(self, name))!r}" for name in ("mean", "variance", "stderr", "count"))
+        told = (f"{name}={np.asarray(getattr(self, name)).tolist()!r}" for name in ("mean", "variance", "stderr", "count"))
         return f"Estimate({', '.join(told)}{size})"
 
 
@@ -182,15 +174,9 @@ def check_covariance(*, covariance: bool, weighted: bool) -> None:
 
 
 def merged(parts: Moments, *, scalar: bool, powers: Powers | None = None) -> Estimate:
-    """Merges parts, in order, into one estimate.
+    """Merges parts, in order, into one estimate; raises ReductionError if there are no rows.
 
-    Args:
-        parts: moments of the parts, with values scaled by powers of two.
-        scalar: whether the function returned a single number instead of a tuple.
-        powers: the powers of two; None if the values are not scaled.
-
-    Raises:
-        ReductionError: there are no rows.
+    `scalar` if the function returned a single number instead of a tuple. Values are in units of the `powers` of two, if given.
     """
     total = moments_module.merge(parts)
     if not total.count[0, 0]:
@@ -214,7 +200,3 @@ def concise(mean: float, stderr: float) -> str:
     power = max(first, last + 1)
     digits = f"{Decimal(stderr).scaleb(-power):.1f}" if power == last + 1 else f"{Decimal(stderr).scaleb(-last):.0f}"
     return f"{Decimal(mean).scaleb(-power):.{power - last}f}({digits})e{power:+03d}"
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value

@@ -21,16 +21,7 @@ MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
-    """Launch configuration of a kernel on each rank.
-
-    Attributes:
-        block: threads per block, 1 to 3 dimensions.
-        grid: blocks per grid, 1 to 3 dimensions, or a function of the number of rows in the launch; None for one thread per
-            row.
-        smem_bytes: dynamic shared memory of a block, in bytes.
-
-    Raises:
-        LaunchError: CUDA would refuse the configuration.
+    """Launch configuration of a kernel on each rank; raises LaunchError if CUDA would refuse it.
 
     >>> LaunchConfig().resolve(1000)
     ((4, 1, 1), (256, 1, 1))
@@ -38,9 +29,9 @@ class LaunchConfig:
     ((10, 2, 1), (16, 16, 1))
     """
 
-    block: Block = 256
-    grid: Grid = None
-    smem_bytes: int = 0
+    block: Block = 256  # threads per block, 1 to 3 dimensions
+    grid: Grid = None  # blocks, 1 to 3 dimensions, or a function of the number of rows in the launch; None: one thread per row
+    smem_bytes: int = 0  # dynamic shared memory of a block
 
     def __post_init__(self) -> None:
         """Checks everything that does not depend on the number of rows."""
@@ -58,13 +49,9 @@ class LaunchConfig:
             raise LaunchError(f"smem_bytes must be a non-negative int; got {self.smem_bytes!r}")
 
     def resolve(self, rows: int | None) -> tuple[Dim3, Dim3]:
-        """Returns grid and block of one launch.
+        """Returns grid and block of one launch with so many rows, None if no argument is sharded.
 
-        Args:
-            rows: number of rows in the launch; None if no argument is sharded.
-
-        Raises:
-            LaunchError: the grid depends on the rows but no argument is sharded, or CUDA would refuse the grid.
+        Raises LaunchError if the grid depends on the rows but no argument is sharded, or CUDA would refuse the grid.
         """
         block = _dim3("block", self.block, MAX_BLOCK)
         if self.grid is not None and not callable(self.grid):
@@ -117,16 +104,11 @@ class RowGrid:
 
     A GPU reads memory faster with several waves of short-lived blocks than with one wave of long-lived ones, by 5 % on an H200,
     but a block with little work costs more than that. So beyond one wave, each block gets the work of four blocks or more.
-
-    Attributes:
-        rows: rows per block.
-        most: blocks of one wave.
-        waves: maximum number of waves.
     """
 
-    rows: int
-    most: int
-    waves: int = 1
+    rows: int  # per block
+    most: int  # blocks of one wave
+    waves: int = 1  # maximum number of waves
 
     def __call__(self, rows: int) -> int:
         """Returns the number of blocks for `rows` rows."""

@@ -19,15 +19,10 @@ _ACCEPTED = (
 @final
 @dataclass(frozen=True, slots=True)
 class OwnRows:
-    """The rows that each rank selects from its own arrays.
+    """The rows that each rank selects from its own arrays."""
 
-    Attributes:
-        rows: selection for each rank.
-        whole: whether every rank selects all its rows.
-    """
-
-    rows: tuple[Rows, ...]
-    whole: bool
+    rows: tuple[Rows, ...]  # by rank
+    whole: bool  # whether every rank selects all its rows
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -37,11 +32,8 @@ class OwnRows:
     @property
     def ranges(self) -> "tuple[Range, ...] | None":
         """The selections, if all of them are ranges; None otherwise."""
-        return tuple(rows for rows in self.rows if isinstance(rows, Range)) if self._all_ranges else None
-
-    @property
-    def _all_ranges(self) -> bool:
-        return all(isinstance(rows, Range) for rows in self.rows)
+        ranges = tuple(rows for rows in self.rows if isinstance(rows, Range))
+        return ranges if len(ranges) == len(self.rows) else None
 
     def indices(self) -> Array:
         """Returns the row numbers of all ranks, concatenated in rank order; int64."""
@@ -50,15 +42,11 @@ class OwnRows:
 
 
 def select_own(local_batch: Any, lengths: Sequence[int]) -> OwnRows:
-    """Selects rows on each rank.
+    """Selects rows on each rank, given the number of rows of each.
 
-    Args:
-        local_batch: None for all rows; an int (the first rows), a slice or a list of row numbers, for all ranks; or a list or
-            2-D array with one such selection, or None, for each rank.
-        lengths: number of rows on each rank.
-
-    Raises:
-        BatchError: a row does not exist on its rank, the list does not have one entry per rank, or no rank gets a row.
+    A local_batch is None for all rows; an int (the first rows), a slice or a list of row numbers, for all ranks; or a list or
+    2-D array with one such selection, or None, for each rank. Raises BatchError if a row does not exist on its rank, the list
+    does not have one entry per rank, or no rank gets a row.
 
     >>> [rows.indices().tolist() for rows in select_own([slice(0, 2), slice(3, 6)], [6, 6]).rows]
     [[0, 1], [3, 4, 5]]

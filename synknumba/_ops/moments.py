@@ -18,7 +18,7 @@ the mean: about a mean larger by d they are S_0, S_1 − d S_0, S_2 − 2 d S_1 
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 
@@ -34,25 +34,15 @@ Powers: TypeAlias = Array
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
-    """Moments of P parts of the rows, with k values per row; float64 arrays.
+    """Moments of P parts of the rows, with k values per row; float64 arrays."""
 
-    Attributes:
-        count: shape (P, 1): number of rows.
-        weight: shape (P, 1): Σ w; the number of rows if there are no weights.
-        mean: shape (P, k): Σ w v / Σ w, rounded; if the weight is 0, any number, or NaN if some v is not finite.
-        rest: shape (P, k): Σ w v / Σ w − `mean`.
-        products: shape (P, k): Σ w (v − mean)²; or shape (P, k, k): Σ (v − mean)(v' − mean') for each pair of values.
-        squares: shape (P, 3, k): Σ w² (v − mean)^j for j = 0, 1, 2; None if there are no weights.
-        power: weights are in units of 2^power.
-    """
-
-    count: Array
-    weight: Array
-    mean: Array
-    rest: Array
-    products: Array
-    squares: Array | None = None
-    power: int = 0
+    count: Array  # shape (P, 1): number of rows
+    weight: Array  # shape (P, 1): Σ w; the number of rows if there are no weights
+    mean: Array  # shape (P, k): Σ w v / Σ w, rounded; if the weight is 0, any number, or NaN if some v is not finite
+    rest: Array  # shape (P, k): Σ w v / Σ w − `mean`
+    products: Array  # shape (P, k): Σ w (v − mean)²; or shape (P, k, k): Σ (v − mean)(v' − mean') for each pair of values
+    squares: Array | None = None  # shape (P, 3, k): Σ w² (v − mean)^j for j = 0, 1, 2; None if there are no weights
+    power: int = 0  # weights are in units of 2^power
 
 
 def merge(parts: Moments) -> Moments:
@@ -104,11 +94,11 @@ def _merged(parts: Moments) -> Moments:
         mean, rest = _rounded(means[first : first + 1], shift)
         mean = np.where(finite, mean, infinite)
         delta -= shift
-        ndim = parts.products.ndim
-        products = (parts.products + _square(delta, ndim) * _fit(parts.weight, ndim)).sum(axis=0, keepdims=True)
-        squares = None
-        if parts.squares is not None:
-            squares = _moved(parts.squares, -delta).sum(axis=0, keepdims=True)
+        weight, square = parts.weight, delta * delta
+        if parts.products.ndim == 3:  # of all pairs of values
+            weight, square = weight[:, :, None], delta[:, :, None] * delta[:, None, :]
+        products = (parts.products + square * weight).sum(axis=0, keepdims=True)
+        squares = None if parts.squares is None else _moved(parts.squares, -delta).sum(axis=0, keepdims=True)
     return Moments(parts.count.sum(axis=0, keepdims=True), total, mean, rest, products, squares, parts.power)
 
 
@@ -119,8 +109,7 @@ def joined(a: Moments, b: Moments) -> Moments:
         sizes = [one.power + int(np.frexp(one.weight.max())[1]) for one in (a, b) if one.weight.any()]
         power = max(sizes, default=0)
         a, b = _weighed(a, power), _weighed(b, power)
-    names = [field.name for field in fields(a) if field.name != "power"]
-    pairs = ((getattr(a, name), getattr(b, name)) for name in names)
+    pairs = [(getattr(a, field.name), getattr(b, field.name)) for field in fields(a) if field.name != "power"]
     both = [None if one is None else np.concatenate([one, other]) for one, other in pairs]
     return Moments(*both, power=power)  # type: ignore[arg-type, misc]
 
@@ -132,35 +121,25 @@ def _weighed(parts: Moments, power: int) -> Moments:
         return parts
     assert parts.squares is not None  # there are weights
     with np.errstate(over="ignore", under="ignore"):
-        weight, products, squares = (
-            np.ldexp(parts.weight, more),
-            np.ldexp(parts.products, more),
-            np.ldexp(parts.squares, 2 * more),
-        )
-    return replace(parts, weight=weight, products=products, squares=squares, power=power)
+        weight, products = np.ldexp(parts.weight, more), np.ldexp(parts.products, more)
+        return replace(parts, weight=weight, products=products, squares=np.ldexp(parts.squares, 2 * more), power=power)
 
 
 def of_values(values: Array, weights: Array | None, *, covariance: bool) -> Moments:
-    """Computes the moments of rows in memory, as one part.
+    """Computes the moments of rows in memory, as one part; with `covariance`, the products of all pairs of values.
 
-    Args:
-        values: float64, shape (n, k), n ≥ 1.
-        weights: float64, shape (n,), or None.
-        covariance: whether to compute the products of all pairs of values.
+    Values are float64, shape (n, k), n ≥ 1; weights float64, shape (n,).
     """
     powers = np.where(_exponents(values) > _LARGE, FAR, 0)
-    power = 0
-    if weights is not None:
-        power = int(_exponents(weights))
-        weights = np.ldexp(weights, -power)
-    moments = _of_values(np.ldexp(values, -powers), weights, covariance=covariance)
+    power = 0 if weights is None else int(_exponents(weights))
+    scaled = None if weights is None else np.ldexp(weights, -power)
+    moments = _of_values(np.ldexp(values, -powers), scaled, covariance=covariance)
     return replace(in_units(moments, -powers) if powers.any() else moments, power=power)
 
 
 def _exponents(values: Array) -> Array:
     """Returns the binary exponent of the largest finite magnitude along axis 0."""
-    found: Array = np.frexp(np.where(np.isfinite(values), np.abs(values), 0.0).max(axis=0))[1]
-    return found
+    return np.frexp(np.where(np.isfinite(values), np.abs(values), 0.0).max(axis=0))[1]
 
 
 def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Moments:
@@ -192,18 +171,8 @@ def _diagonal(products: Array) -> Array:
     return products if products.ndim == 2 else np.diagonal(products, axis1=1, axis2=2)
 
 
-def _square(delta: Array, ndim: int) -> Array:
-    """Returns δ² of each value, or the products of all pairs."""
-    return delta * delta if ndim == 2 else delta[:, :, None] * delta[:, None, :]
-
-
-def _fit(array: Array, ndim: int) -> Array:
-    return array if ndim == 2 else array[:, :, None]
-
-
 def _moved(squares: Array, shift: Array) -> Array:
     """Returns the sums of w² (v − mean)^j about a mean larger by `shift`."""
     zeroth, first, second = squares[:, 0], squares[:, 1], squares[:, 2]
     square = np.where(np.isinf(second), second, second - 2 * shift * first + shift * shift * zeroth)
-    moved: Any = [zeroth, first - shift * zeroth, square]
-    return np.stack(moved, axis=1)
+    return np.stack([zeroth, first - shift * zeroth, square], axis=1)

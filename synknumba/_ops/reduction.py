@@ -37,29 +37,19 @@ PIECE_BYTES = 256 << 10  # bytes of a result combined at a time: several such pi
 LOCATING = frozenset({"argmin", "argmax"})  # ops that return a value and its row
 BY_ROWS = LOCATING | {"gather"}  # ops for which the kernel writes one or more values for each row
 
-_INTEGER_WAY_OUT = "declare an integer dtype"
-_REFUSED: dict[str | None, dict[str, str]] = {  # op: {dtype kind: alternative}; kinds as in numpy.dtype.kind
-    "sum": {"b": f"{_INTEGER_WAY_OUT} to count, or use 'max' for any"},
-    "prod": {"b": f"{_INTEGER_WAY_OUT}, or use 'min' for all"},
-    "min": {"c": "complex numbers have no order: reduce the real part or the absolute value"},
-    "max": {"c": "complex numbers have no order: reduce the real part or the absolute value"},
-    "mean": {},
-    "argmin": {"c": "complex numbers have no order: locate the real part or the absolute value"},
-    "argmax": {"c": "complex numbers have no order: locate the real part or the absolute value"},
-    None: {},
+_NO_ORDER = "complex numbers have no order: {} the real part or the absolute value"
+_REFUSED = {  # (op, dtype kind): alternative; kinds as in numpy.dtype.kind
+    ("sum", "b"): "declare an integer dtype to count, or use 'max' for any",
+    ("prod", "b"): "declare an integer dtype, or use 'min' for all",
+    **{(op, "c"): _NO_ORDER.format("reduce") for op in ("min", "max")},
+    **{(op, "c"): _NO_ORDER.format("locate") for op in ("argmin", "argmax")},
 }
 
 
 def as_op(op: Any, name: str, identity: Any = None) -> Op:
-    """Converts a user's argument to an op.
+    """Converts a user's argument to an op: a name, None, or a function of two numbers, possibly decorated, with an identity.
 
-    Args:
-        op: name of an op, None, or a function of two numbers, possibly decorated.
-        name: name of the output, for messages.
-        identity: identity element, if `op` is a function.
-
-    Raises:
-        ReductionError: `op` is not an op, its function does not take two numbers, or a named op has an identity.
+    Raises ReductionError if it is none of these, its function does not take two numbers, or a named op has an identity.
     """
     if op is None or isinstance(op, UserOp) or (isinstance(op, str) and op in _OPS):
         if identity is not None:
@@ -78,22 +68,13 @@ def as_op(op: Any, name: str, identity: Any = None) -> Op:
 
 
 def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
-    """Refuses a dtype for which the op is not defined.
-
-    Args:
-        op: op of the output.
-        dtype: dtype of the values to reduce.
-        name: name of the output, for messages.
-
-    Raises:
-        ReductionError: the op is not defined for the dtype; the message names an alternative.
-    """
+    """Refuses a dtype of values for which the op is not defined; the ReductionError names the output and an alternative."""
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         raise ReductionError(f"{name}: dtype {dtype} holds Python objects, which ranks cannot share; declare a numeric dtype")
     if op == "gather":
         return
-    way_out = None if isinstance(op, UserOp) else _REFUSED[op].get(dtype.kind)
+    way_out = _REFUSED.get((op, dtype.kind)) if isinstance(op, str) else None
     if dtype.kind not in "biufc":
         way_out = "use 'gather' and reduce it yourself, or reduce numeric fields one by one"
     if way_out is not None:
@@ -107,11 +88,10 @@ def check_dtype(op: Op, dtype: DTypeLike, name: str) -> None:
 def _is_exact(value: Any, dtype: np.dtype[Any]) -> bool:
     """Returns whether a dtype represents a number exactly."""
     number = np.asarray(value)
-    if number.ndim or number.dtype.kind not in "biufc":
+    kind = number.dtype.kind
+    if number.ndim or kind not in "biufc" or (kind == "c" and dtype.kind != "c"):
         return False
-    if number.dtype.kind == "c" and dtype.kind != "c":
-        return False
-    if number.dtype.kind in "fc" and dtype.kind in "biu" and not np.isfinite(number):
+    if kind == "f" and dtype.kind in "biu" and not np.isfinite(number):
         return False
     with np.errstate(all="ignore"):
         held, wanted = number.astype(dtype).item(), number.item()  # Python compares ints with floats exactly
@@ -177,16 +157,12 @@ def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
 def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
     """Combines the results of all ranks (or shards), in order.
 
+    Returns shape (…) in the op's result dtype, or a NumPy scalar if `parts` is 1-D; ReductionError for a mean of no rows.
+
     Args:
         op: a named op other than "gather", "argmin" and "argmax".
         parts: shape (W, …): result of each rank. For a rank without rows, the identity, or for "mean" any value.
         weights: shape (W,): number of rows of each rank; used by "mean" only.
-
-    Returns:
-        Shape (…) in the op's result dtype; a NumPy scalar if `parts` is 1-D.
-
-    Raises:
-        ReductionError: "mean" of no rows.
 
     >>> combine("mean", np.array([[1.0, 2.0], [6.0, 7.0]]), np.array([2, 3]))
     array([4., 5.])
@@ -201,11 +177,7 @@ def combine(op: Op, parts: Array, weights: Array) -> Array | np.generic:
 def combine_into(op: Op, parts: Array, weights: Array, out: Array) -> None:
     """Like `combine`, but into `out`, piece by piece so that each piece stays in a cache. Bitwise equal to `combine`.
 
-    Args:
-        op: an op in `UFUNCS`, or "mean".
-        parts: shape (W, n).
-        weights: shape (W,): number of rows of each rank; used by "mean" only.
-        out: shape (n,), in the op's result dtype.
+    The op is in `UFUNCS`, or "mean"; `parts` has shape (W, n), and `out` shape (n,) and the op's result dtype.
     """
     pieces = max(out.nbytes // PIECE_BYTES, 1)
     with np.errstate(all="ignore"):  # other transports do not warn either
@@ -237,15 +209,12 @@ def locate(op: Op, values: Array, rows: Array, scores: Array, first: int) -> Non
 
 
 def best(op: Op, values: Array, rows: Array) -> tuple[Any, Any]:
-    """Returns the best value over all ranks (or shards), and its row.
+    """Returns the best value over all ranks (or shards), and its row: two arrays of shape (…), or two NumPy scalars.
 
     Args:
         op: "argmin" or "argmax".
         values: shape (W, …): best value of each rank.
         rows: int64, shape (W, …): rows of these values, increasing with the rank; −1 on ranks without rows.
-
-    Returns:
-        Two arrays of shape (…), or two NumPy scalars.
 
     >>> [int(one) for one in best("argmax", np.array([3, 9, 5, 5]), np.array([2, -1, 7, 8]))]
     [5, 7]
@@ -281,6 +250,5 @@ def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     if dtype.kind == "b":
         return False, True
     if dtype.kind in "iu":
-        info = np.iinfo(dtype)
-        return info.min, info.max
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
     return -np.inf, np.inf

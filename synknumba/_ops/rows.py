@@ -55,13 +55,9 @@ class Range:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Listed:
-    """Rows in any order, possibly repeated.
+    """Rows in any order, possibly repeated."""
 
-    Attributes:
-        indices: row numbers: int64, shape (count,), C-contiguous; all rows exist, none is negative.
-    """
-
-    indices: NDArray[np.int64]
+    indices: NDArray[np.int64]  # row numbers: shape (count,), C-contiguous; all rows exist, none is negative
 
     @property
     def count(self) -> int:
@@ -82,12 +78,9 @@ class Partition:
     """Rule that cuts any number of rows into consecutive parts, which may be empty.
 
     Of n rows, part r of W is the rows from m[r]·n // m[W] up to m[r+1]·n // m[W], where m are the marks.
-
-    Attributes:
-        marks: W + 1 integers that increase from 0; 0, 1, …, W for even parts.
     """
 
-    marks: tuple[int, ...]
+    marks: tuple[int, ...]  # W + 1 integers that increase from 0; 0, 1, …, W for even parts
 
     @classmethod
     def even(cls, parts: int) -> "Partition":
@@ -154,13 +147,9 @@ class Partition:
 def select(batch: Batch, n: int) -> Rows:
     """Returns the rows that a batch selects from n, in its order, like NumPy indexing (but an int k selects the first k rows).
 
-    Args:
-        batch: None for all rows; k for the first k; a slice; a 1-D list or array of integers, where negative ones count from
-            the end; or a boolean mask of length n. An int64 array without negative indices is not copied.
-        n: number of rows.
-
-    Raises:
-        BatchError: the batch selects no rows or a row that does not exist, or is of another type.
+    A batch is None for all rows; k for the first k; a slice; a 1-D list or array of integers, where negative ones count from
+    the end; or a boolean mask of length n. An int64 array without negative indices is not copied. Raises BatchError if it
+    selects no rows or a row that does not exist, or is of another type.
 
     >>> select(slice(None, None, -3), 8)
     Range(start=7, step=-3, count=3)
@@ -173,11 +162,14 @@ def select(batch: Batch, n: int) -> Rows:
         return _from_slice(batch, n)
     if isinstance(batch, range):
         return _from_range(batch, n)
-    array = _as_array(batch)
+    try:
+        array = np.asarray(batch)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BatchError(f"batch cannot be read as an array ({error}); {_ACCEPTED}") from error
     if array.ndim == 0:
         return _first(array, batch, n)
     if array.ndim > 1:
-        _refuse(f"batch must be 1-D, got an array of shape {array.shape}; {_ACCEPTED}")
+        raise BatchError(f"batch must be 1-D, got an array of shape {array.shape}; {_ACCEPTED}")
     if array.dtype == np.bool_:
         return _from_mask(array, n)
     return _from_list(array, batch, n)
@@ -186,13 +178,7 @@ def select(batch: Batch, n: int) -> Rows:
 def minibatch_rows(rows: Rows, length: int, name: str) -> Range:
     """Returns the rows of a minibatch input, which is indexed by position: its row i belongs to the i-th selected row.
 
-    Args:
-        rows: rows of the data that the batch selects.
-        length: number of rows of the minibatch input.
-        name: name of the argument.
-
-    Raises:
-        PartitionError: the input has fewer rows than the batch selects.
+    Raises PartitionError if the input, of this length and name, has fewer rows than the batch selects from the data.
     """
     if length < rows.count:
         raise PartitionError(
@@ -203,14 +189,9 @@ def minibatch_rows(rows: Rows, length: int, name: str) -> Range:
 
 
 def common_length(lengths: Mapping[str, int], written: Collection[str] = ()) -> int:
-    """Returns the number of rows that all sharded arguments have.
+    """Returns the number of rows that all sharded arguments have, given that of each by name.
 
-    Args:
-        lengths: number of rows of each sharded argument, by name; not empty.
-        written: names of arguments whose rows are written back, which cannot be broadcast instead.
-
-    Raises:
-        PartitionError: the arguments differ in their number of rows.
+    Raises PartitionError if they differ. Arguments in `written`, whose rows are written back, cannot be broadcast instead.
     """
     first, length = next(iter(lengths.items()))
     for name, other in lengths.items():
@@ -223,39 +204,28 @@ def common_length(lengths: Mapping[str, int], written: Collection[str] = ()) -> 
     return length
 
 
-def _refuse(message: str) -> Never:
-    raise BatchError(message)
-
-
 def _refuse_empty(what: str) -> Never:
-    _refuse(f"empty batch: {what} selects no rows; a batch needs at least one")
+    raise BatchError(f"empty batch: {what} selects no rows; a batch needs at least one")
 
 
 def _refuse_index(index: int, position: int, n: int) -> Never:
-    _refuse(f"batch has index {index} at position {position}, which is out of range for {n} rows; use -{n} to {n - 1}")
-
-
-def _as_array(batch: object) -> Array:
-    try:
-        return np.asarray(batch)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise BatchError(f"batch cannot be read as an array ({error}); {_ACCEPTED}") from error
+    raise BatchError(f"batch has index {index} at position {position}, which is out of range for {n} rows; use -{n} to {n - 1}")
 
 
 def _first(array: Array, batch: object, n: int) -> Range:
     """Returns the first k rows."""
     if array.dtype == np.bool_:
-        _refuse(f"batch is {batch!r}; {_ACCEPTED}. Leave batch out, or pass None, for all rows.")
+        raise BatchError(f"batch is {batch!r}; {_ACCEPTED}. Leave batch out, or pass None, for all rows.")
     try:
         k = operator.index(cast("Any", batch))
-    except TypeError:
-        _refuse(f"batch is {batch!r}, of type {type(batch).__name__}; {_ACCEPTED}")
+    except TypeError as error:
+        raise BatchError(f"batch is {batch!r}, of type {type(batch).__name__}; {_ACCEPTED}") from error
     if k == 0:
         _refuse_empty("batch=0")
     if k < 0:
-        _refuse(f"batch={k} asks for the first {k} rows; use 1 to {n}, or slice({k}, None) for the last {-k}")
+        raise BatchError(f"batch={k} asks for the first {k} rows; use 1 to {n}, or slice({k}, None) for the last {-k}")
     if k > n:
-        _refuse(f"batch={k} asks for the first {k} rows, but there are {n}; use 1 to {n}")
+        raise BatchError(f"batch={k} asks for the first {k} rows, but there are {n}; use 1 to {n}")
     return Range(0, 1, k)
 
 
@@ -286,7 +256,9 @@ def _from_range(batch: range, n: int) -> Rows:
 
 def _from_mask(mask: Array, n: int) -> Listed:
     if len(mask) != n:
-        _refuse(f"batch is a boolean mask of length {len(mask)}, but there are {n} rows; a mask needs one entry per row")
+        raise BatchError(
+            f"batch is a boolean mask of length {len(mask)}, but there are {n} rows; a mask needs one entry per row"
+        )
     indices = np.flatnonzero(mask).astype(np.int64, copy=False)
     if not len(indices):
         _refuse_empty("a boolean mask without a True")
@@ -297,19 +269,15 @@ def _from_list(array: Array, batch: object, n: int) -> Listed:
     if not len(array):
         _refuse_empty("an empty list")
     if array.dtype.kind not in "iu":
-        _refuse_huge(batch, n)
-        _refuse(f"batch is a {array.dtype} array; {_ACCEPTED}")
+        if isinstance(batch, list | tuple) and all(isinstance(index, int) for index in batch):
+            # Python integers beyond 64 bits, which are out of range, have made an array of another dtype.
+            for position, index in enumerate(batch):
+                if not -n <= index < n:
+                    _refuse_index(index, position, n)
+        raise BatchError(f"batch is a {array.dtype} array; {_ACCEPTED}")
     low, high = int(array.min()), int(array.max())
     if low < -n or high >= n:
         position = int(np.argmax((array < -n) | (array >= n)))
         _refuse_index(int(array[position]), position, n)
     indices = np.ascontiguousarray(array, dtype=np.int64)
     return Listed(indices if low >= 0 else np.where(indices < 0, indices + n, indices))
-
-
-def _refuse_huge(batch: object, n: int) -> None:
-    """Raises the error for an index out of range if Python integers beyond 64 bits have made an array of another dtype."""
-    if isinstance(batch, (list, tuple)) and all(isinstance(index, int) for index in batch):
-        for position, index in enumerate(batch):
-            if not -n <= index < n:
-                _refuse_index(index, position, n)

@@ -1,6 +1,6 @@
 """Trees of nested dicts, lists and tuples: flattened into leaves and a structure, and rebuilt."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 Structure: TypeAlias = tuple[Any, ...]
@@ -74,26 +74,7 @@ def spread(prefix: Any, structure: Structure) -> list[Any] | None:
     >>> spread(("sum",), flatten((1, 2))[1]) is None
     True
     """
-    if not is_nested(prefix):
-        return [prefix] * count_leaves(structure)
-    match structure:
-        case ("dict", keys, _, children):
-            if not isinstance(prefix, dict) or set(prefix) != set(keys):
-                return None
-            pairs = [(prefix[key], child) for key, child in zip(keys, children, strict=True)]
-        case ("named" | "list" | "tuple", *_, children):
-            if isinstance(prefix, dict) or len(prefix) != len(children):
-                return None
-            pairs = list(zip(prefix, children, strict=True))
-        case _:
-            return None
-    out: list[Any] = []
-    for part, child in pairs:
-        below = spread(part, child)
-        if below is None:
-            return None
-        out += below
-    return out
+    return _below(prefix, structure, spread) if is_nested(prefix) else [prefix] * count_leaves(structure)
 
 
 def parts_like(structure: Structure, value: Any) -> list[Any] | None:
@@ -111,21 +92,24 @@ def parts_like(structure: Structure, value: Any) -> list[Any] | None:
             return [value]
         case ("none",):
             return [] if value is None else None
+        case _:
+            return _below(value, structure, lambda part, child: parts_like(child, part))
+
+
+def _below(value: Any, structure: Structure, parts: Callable[[Any, Structure], list[Any] | None]) -> list[Any] | None:
+    """Joins what `parts` returns for each child of a value and of a structure; None if these or the children do not match."""
+    match structure:
         case ("dict", keys, _, children):
             if not isinstance(value, dict) or set(value) != set(keys):
                 return None
-            pairs = [(child, value[key]) for key, child in zip(keys, children, strict=True)]
-        case _:
-            if not isinstance(value, list | tuple) or len(value) != len(structure[-1]):
+            value = [value[key] for key in keys]
+        case ("named" | "list" | "tuple", *_, children):
+            if not isinstance(value, list | tuple) or len(value) != len(children):
                 return None
-            pairs = list(zip(structure[-1], value, strict=True))
-    out: list[Any] = []
-    for child, part in pairs:
-        below = parts_like(child, part)
-        if below is None:
+        case _:
             return None
-        out += below
-    return out
+    found = [parts(part, child) for part, child in zip(value, children, strict=True)]
+    return None if None in found else [leaf for leaves in found for leaf in leaves or ()]
 
 
 def count_leaves(structure: Structure) -> int:

@@ -9,6 +9,7 @@ Shapes may differ between ranks. A layout never changes: a variable with other s
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -42,15 +43,10 @@ class LeafLayout:
 
 @dataclass(frozen=True, slots=True)
 class StorageLayout:
-    """Layout of the arrays of one variable.
+    """Layout of the arrays of one variable."""
 
-    Attributes:
-        leaves: the arrays of its tree, in order.
-        flat: whether the arrays have one dtype and are stored without gaps.
-    """
-
-    leaves: tuple[LeafLayout, ...]
-    flat: bool = False
+    leaves: tuple[LeafLayout, ...]  # the arrays of its tree, in order
+    flat: bool = False  # whether the arrays have one dtype and are stored without gaps
 
     def place(self, rank: int) -> tuple[list[int], int]:
         """Returns the byte offset of each leaf in a rank's memory, and the total bytes.
@@ -59,12 +55,9 @@ class StorageLayout:
         >>> layout.place(0), StorageLayout(layout.leaves, flat=True).place(0)
         (([0, 256], 512), ([0, 12], 28))
         """
-        offsets, at = [], 0
-        for leaf in self.leaves:
-            offsets.append(at)
-            nbytes = leaf.nbytes(rank)
-            at += nbytes if self.flat else -(-nbytes // ALIGNMENT) * ALIGNMENT
-        return offsets, at
+        unit = 1 if self.flat else ALIGNMENT
+        *offsets, total = accumulate((-(-leaf.nbytes(rank) // unit) * unit for leaf in self.leaves), initial=0)
+        return offsets, total
 
     def pieces(self) -> Sequence[int]:
         """Returns the units of transfer: the index of each leaf, or `VECTOR` for a flat layout."""

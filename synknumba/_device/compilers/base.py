@@ -16,6 +16,7 @@ Compilers are final, override the abstract methods only, and are the only module
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -53,11 +54,7 @@ class CompiledKernel(ABC):
 
 
 class Compiler(ABC):
-    """A compiler in a rank's process, which makes kernels for one GPU.
-
-    Args:
-        index: the GPU; made current in the compiler.
-    """
+    """A compiler in a rank's process, which makes kernels for one GPU, given by its index and made current in the compiler."""
 
     @abstractmethod
     def __init__(self, index: int) -> None: ...
@@ -73,12 +70,9 @@ class Compiler(ABC):
 
     @abstractmethod
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any], stream: Any) -> CompiledKernel:
-        """Returns the kernel of a plain Python function; compiles nothing yet.
+        """Returns the kernel of a plain Python function in Numba's CUDA dialect; compiles nothing yet.
 
-        Args:
-            function: in Numba's CUDA dialect.
-            options: of `cuda.jit`.
-            stream: of `stream`; launches go there.
+        The options are those of `cuda.jit`. Launches go to the stream, an object from `stream`.
         """
 
     @abstractmethod
@@ -90,9 +84,7 @@ class RecordArray:
     """Device memory with a structured dtype, which CuPy does not have; compilers take it by its interface."""
 
     def __init__(self, memory: Any, dtype: "np.dtype[Any]", shape: Shape) -> None:
-        self.data = memory
-        self.dtype = dtype
-        self.shape = shape
+        self.data, self.dtype, self.shape = memory, dtype, shape
         self.nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
 
     def reshape(self, *shape: int) -> "RecordArray":
@@ -102,23 +94,14 @@ class RecordArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """CUDA Array Interface, version 3."""
-        return {
-            "shape": self.shape,
-            "typestr": self.dtype.str,
-            "descr": self.dtype.descr,
-            "data": (self.data.ptr, False),
-            "version": 3,
-            "strides": None,
-        }
+        kind = {"typestr": self.dtype.str, "descr": self.dtype.descr}
+        return {"shape": self.shape, **kind, "data": (self.data.ptr, False), "version": 3, "strides": None}
 
 
 def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-    """Returns the Python function and the options of a kernel; None if it is none.
+    """Returns the Python function and the options of a decorated kernel or a plain function; None if it is neither.
 
     Imports no compiler: a decorated kernel is recognised by its attributes, the same for Numba, numba-cuda and `simt`.
-
-    Args:
-        kernel: a decorated kernel or a plain function.
     """
     function = getattr(kernel, "py_func", kernel)
     if not callable(function) or not hasattr(function, "__code__"):
@@ -153,7 +136,10 @@ class GpuKernelCache(ABC):
             return kernel
         with store.lock(key):  # also released when the compiler refuses the kernel
             kernel = self._load(store, key, signature)
-            return self._made(store, key, signature) if kernel is None else kernel
+            if kernel is None:
+                kernel = self._compiled(signature, None)
+                self.info = replace(self.info, not_kept=self._keep(store, key, signature, kernel))
+            return kernel
 
     @abstractmethod
     def key(self, signature: tuple[Any, ...]) -> str:
@@ -187,12 +173,7 @@ class GpuKernelCache(ABC):
             kernel = self.load(payload, signature)
         except Exception:  # noqa: BLE001  # another program's file, or refused by the driver: compiled again
             return None
-        self.info = CacheInfo(self.info.hits + 1, self.info.misses, self.info.not_kept)
-        return kernel
-
-    def _made(self, store: KernelStore, key: str, signature: tuple[Any, ...]) -> Any:
-        kernel = self._compiled(signature, None)
-        self.info = CacheInfo(self.info.hits, self.info.misses, self._keep(store, key, signature, kernel))
+        self.info = replace(self.info, hits=self.info.hits + 1)
         return kernel
 
     def _compiled(self, signature: tuple[Any, ...], not_kept: str | None) -> Any:

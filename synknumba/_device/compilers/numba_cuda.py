@@ -23,18 +23,10 @@ _SILENT = ("llvm.", "__nv_", "cudaCG", "___numba_atomic_")
 
 @final
 class NumbaKernel(CompiledKernel):
-    """A dispatcher of `cuda.jit`.
-
-    Args:
-        dispatcher: what `cuda.jit` made.
-        stream: Numba's.
-        debug: whether the kernel is compiled with debug=True.
-    """
+    """A dispatcher of `cuda.jit`, launched on Numba's stream; `debug` if it is compiled with debug=True."""
 
     def __init__(self, dispatcher: Any, stream: Any, *, debug: bool) -> None:
-        self._dispatcher = dispatcher
-        self._stream = stream
-        self._debug = debug
+        self._dispatcher, self._stream, self._debug = dispatcher, stream, debug
         self._printing: dict[Any, bool] = {}  # by signature
 
     def launcher(self, grid: Three, block: Three, smem_bytes: int) -> Callable[..., object]:
@@ -106,10 +98,6 @@ def _as_numba(arg: Any) -> Any:
 
 
 def may_print(code: str) -> bool:
-    """Whether a kernel or a function that it calls prints, or calls what its code does not define, as in a linked file.
-
-    Args:
-        code: LLVM text of the kernel and of the functions that it calls.
-    """
+    """Whether a kernel or a function that it calls, in LLVM text, prints, or calls what is not defined there (linked files)."""
     foreign = set(_DECLARED.findall(code)).difference(_DEFINED.findall(code))
     return not all(name.startswith(_SILENT) for name in foreign)

@@ -27,17 +27,15 @@ _FORMAT = "CUDA kernel 1"
 
 # Settings of Numba that differ between processes without a meaning for the code, or that change at the first compilation, as
 # the capability that PTX is made for where none is given. All others count.
-_OTHER_SETTINGS = frozenset(
-    {
-        "NUMBA_NUM_THREADS",
-        "NUMBA_DEFAULT_NUM_THREADS",
-        "THREADING_LAYER",
-        "THREADING_LAYER_PRIORITY",
-        "CACHE_DIR",
-        "GDB_BINARY",
-        "CUDA_DEFAULT_PTX_CC",
-    }
-)
+_OTHER_SETTINGS = {
+    "NUMBA_NUM_THREADS",
+    "NUMBA_DEFAULT_NUM_THREADS",
+    "THREADING_LAYER",
+    "THREADING_LAYER_PRIORITY",
+    "CACHE_DIR",
+    "GDB_BINARY",
+    "CUDA_DEFAULT_PTX_CC",
+}
 
 # The driver's text about itself: the version that CUDA reports is that of its interface only.
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -47,11 +45,7 @@ _USED = ("compile", "overloads", "add_overload", "targetoptions", "py_func")
 
 @final
 class CudaCache(GpuKernelCache):
-    """The cache of one dispatcher.
-
-    Args:
-        dispatcher: of `cuda.jit`, compiled for no argument types yet.
-    """
+    """The cache of one dispatcher of `cuda.jit`, compiled for no argument types yet."""
 
     def __init__(self, dispatcher: Any) -> None:
         super().__init__()
@@ -89,14 +83,7 @@ class CudaCache(GpuKernelCache):
 
 
 def attach(dispatcher: Any) -> CudaCache | None:
-    """Has a dispatcher look in the store before it compiles.
-
-    Args:
-        dispatcher: of `cuda.jit`.
-
-    Returns:
-        The cache; None where kernels of this kind are not stored.
-    """
+    """Has a dispatcher look in the store before it compiles. Returns the cache; None if kernels of its kind are not stored."""
     if getattr(cuda, "implementation", None) != "NVIDIA" or not all(hasattr(dispatcher, name) for name in _USED):
         return None
     kept = CudaCache(dispatcher)
@@ -106,11 +93,7 @@ def attach(dispatcher: Any) -> CudaCache | None:
 
 @cache
 def _toolkit() -> tuple[object, ...]:
-    """The compilers and the driver.
-
-    Raises:
-        NotComparableError: they are not where they were looked for.
-    """
+    """The compilers and the driver; raises NotComparableError if they are not where they were looked for."""
     try:
         from numba.cuda.cudadrv.driver import get_version
         from numba.cuda.cudadrv.libs import get_cudalib, get_libdevice
