@@ -389,8 +389,8 @@ FAULTS = (
     Fault(
         "simt-mask-of-an-ended-iteration",
         "synknumba/simt/_emit/masks.py",
-        '{counter}", loop), inside)\n        body = head + nested(loop.body, replace(inside, level=ended))',
-        '{counter}", loop), inside)\n        body = head + nested(loop.body, inside)',
+        "made.body = head + nested(loop.body, replace(inside, level=ended))",
+        "made.body = head + nested(loop.body, inside)",
         ("tests/unit/simt/test_masks.py", "tests/conformance/simt/test_corpus.py"),
     ),
     Fault(

@@ -67,8 +67,7 @@ def one_thread(function: FunctionType) -> Callable[..., Any]:
     code = thread_code(function)
     scope: dict[str, Any] = {BARRIER_PREFIX + kind: lambda *_: None for kind in BARRIER_KINDS}
     scope |= {COLLECTIVE_PREFIX + path: lambda value, *_: value for path in COLLECTIVES}
-    source = code.source
-    return define_function("kernel", source.params, code.body, {**scope, **code.namespace}, "<thread>", source.tree, __name__)
+    return define_function("kernel", code.source.params, code.body, {**scope, **code.namespace}, code.source)
 
 
 def program_text(function: FunctionType, *kinds: types.Type, block: tuple[int, int, int] | None = None) -> str:
