@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import FunctionType
@@ -66,27 +67,21 @@ class KernelProgram:
         self.body: list[ast.stmt] = with_own_names([*copies, *self.code.body], self.code.local_arrays)
         self.is_cooperative = waits_for(self.body, "grid")
         self.names_grid = self.code.names_grid
-        self._namespace: dict[str, Any] | None = None
 
-    @property
+    @functools.cached_property
     def namespace(self) -> dict[str, Any]:
         """Globals of the generated code; reading it the first time creates the dispatchers of device functions."""
-        if self._namespace is None:
-            self._namespace = {**with_devices(self.code, self.options), **HELPERS}
-        return self._namespace
+        return {**with_devices(self.code, self.options), **HELPERS}
 
     # ---- the loops over the grid
 
     def emit(self, argtypes: TypeMap, block: Block | None = None, *, split: bool = True) -> tuple[BlockCode, VariableTypes]:
-        """Generates the loops over the grid.
+        """Generates the loops over the grid, and returns them with the types of the variables in them.
 
         Args:
             argtypes: types of the parameters; empty if the code is generated only for display.
             block: the only block size that the code will be launched with; None for any.
             split: whether a thread's loops may be interchanged with the loop over threads.
-
-        Returns:
-            The loops; the types of the variables in them.
         """
         known = {**argtypes, **self._shared_types()} if argtypes else {}
         body = copy.deepcopy(self.body)

@@ -144,6 +144,7 @@ def _ballot(predicate: Any, active: Any, first: int, end: int) -> Any:
 
 def _warp_vote(decide: Any) -> Any:
     """Returns a warp vote among the threads in each thread's mask; `decide` gets the true and the active ones as bits."""
+    decide = _compiled(decide)
 
     @_compiled
     def vote(got: Any, mask: Any, predicate: Any, active: Any, threads: int, blocks: int) -> None:
@@ -158,32 +159,13 @@ def _warp_vote(decide: Any) -> Any:
     return vote
 
 
-@_compiled
-def _decide_ballot(true: Any, _part: Any) -> Any:
-    return np.int32(true)
-
-
-@_compiled
-def _decide_all(true: Any, part: Any) -> Any:
-    return true == part
-
-
-@_compiled
-def _decide_any(true: Any, _part: Any) -> Any:
-    return true != 0
-
-
-@_compiled
-def _decide_equal(true: Any, part: Any) -> Any:
-    return (true == part) | (true == 0)
-
-
-@_compiled
-def _decide_active(_true: Any, part: Any) -> Any:
-    return part
-
-
-_active_lanes = _warp_vote(_decide_active)
+_WARP_VOTES = {
+    "ballot_sync": _warp_vote(lambda true, _: np.int32(true)),
+    "all_sync": _warp_vote(lambda true, part: true == part),
+    "any_sync": _warp_vote(lambda true, _: true != 0),
+    "eq_sync": _warp_vote(lambda true, part: (true == part) | (true == 0)),
+}
+_active_lanes = _warp_vote(lambda _, part: part)
 
 
 @_compiled
@@ -324,13 +306,12 @@ def _xor(lane: int, operand: int) -> int:
 
 
 _VOTES = {"count": vote_count, "and": vote_and, "or": vote_or}
-_DECISIONS = {"ballot": _decide_ballot, "all": _decide_all, "any": _decide_any, "eq": _decide_equal}
 _SHUFFLES = {"": (_take_from, _from), "_up": (_take_up, _up), "_down": (_take_down, _down), "_xor": (_take_xor, _xor)}
 
 COLLECT: dict[str, Any] = {
     **{f"_k_all_syncthreads_{name}": vote for name, vote in _VOTES.items()},
     **{f"_k_all_syncthreads_{name}_each": _each(vote) for name, vote in _VOTES.items()},
-    **{f"_k_all_{name}_sync": _warp_vote(decide) for name, decide in _DECISIONS.items()},
+    **{f"_k_all_{name}": vote for name, vote in _WARP_VOTES.items()},
     "_k_all_activemask": activemask,
     "_k_all_match_any_sync": match_any,
     "_k_all_match_all_sync": match_all,

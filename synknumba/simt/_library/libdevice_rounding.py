@@ -148,26 +148,6 @@ _DIRECTIONS: Final[dict[str, Any]] = {"rd": _down, "ru": _up, "rz": _to_zero}
 # ---- operations rounded to nearest
 
 
-def _add(x: float, y: float) -> float:
-    return x + y
-
-
-def _sub(x: float, y: float) -> float:
-    return x - y
-
-
-def _mul(x: float, y: float) -> float:
-    return x * y
-
-
-def _div(x: float, y: float) -> float:
-    return x / y
-
-
-def _rcp(x: float) -> Any:
-    return np.float32(1.0) / x
-
-
 def _sqrt(x: float) -> float:
     return math.sqrt(x)
 
@@ -293,11 +273,11 @@ def _from_integer(bits: int, real: Any, *, signed: bool, step: Any = None) -> Ca
 def _arithmetic() -> dict[str, tuple[str, Code]]:
     table: dict[str, tuple[str, Code]] = {"frsqrt_rn": ("f(f)", body(_rsqrt))}
     for name, args, nearest, directed in (
-        ("add", "{0},{0}", _add, _directed_add),
-        ("sub", "{0},{0}", _sub, _directed_sub),
-        ("mul", "{0},{0}", _mul, _directed_mul),
-        ("div", "{0},{0}", _div, _directed_div),
-        ("rcp", "{0}", _rcp, _directed_rcp),
+        ("add", "{0},{0}", lambda x, y: x + y, _directed_add),
+        ("sub", "{0},{0}", lambda x, y: x - y, _directed_sub),
+        ("mul", "{0},{0}", lambda x, y: x * y, _directed_mul),
+        ("div", "{0},{0}", lambda x, y: x / y, _directed_div),
+        ("rcp", "{0}", lambda x: np.float32(1.0) / x, _directed_rcp),
         ("sqrt", "{0}", _sqrt, _directed_sqrt),
         ("fma", "{0},{0},{0}", _fma, _directed_fma),
     ):
