@@ -15,10 +15,6 @@ _LOW32 = 0xFFFFFFFF
 _LOW24 = 0xFFFFFF
 
 
-def _absolute(x: int) -> int:
-    return x if x >= 0 else -x
-
-
 def _byte_perm(x: int, y: int, selector: int) -> int:
     both = (x & _LOW32) | (y << 32)
     result = 0
@@ -26,38 +22,6 @@ def _byte_perm(x: int, y: int, selector: int) -> int:
         chosen = (selector >> (4 * place)) & 7
         result |= ((both >> (8 * chosen)) & 0xFF) << (8 * place)
     return result
-
-
-def _hadd(x: int, y: int) -> int:
-    return (x + y) >> 1
-
-
-def _rhadd(x: int, y: int) -> int:
-    return (x + y + 1) >> 1
-
-
-def _uhadd(x: int, y: int) -> int:
-    return ((x & _LOW32) + (y & _LOW32)) >> 1
-
-
-def _urhadd(x: int, y: int) -> int:
-    return ((x & _LOW32) + (y & _LOW32) + 1) >> 1
-
-
-def _mul24(x: int, y: int) -> int:
-    return (((x & _LOW24) ^ 0x800000) - 0x800000) * (((y & _LOW24) ^ 0x800000) - 0x800000)
-
-
-def _umul24(x: int, y: int) -> int:
-    return (x & _LOW24) * (y & _LOW24)
-
-
-def _sad(x: int, y: int, z: int) -> int:
-    return abs(x - y) + z
-
-
-def _usad(x: int, y: int, z: int) -> int:
-    return abs((x & _LOW32) - (y & _LOW32)) + z
 
 
 def _high_half(*, signed: bool) -> Code:
@@ -152,8 +116,8 @@ ROUNDINGS: Final = {"rd": "floor", "rn": "rint", "ru": "ceil", "rz": "trunc"}
 
 # Name -> signature, code.
 BITS: Final[dict[str, tuple[str, Code]]] = {
-    "abs": ("i(i)", body(_absolute)),
-    "llabs": ("l(l)", body(_absolute)),
+    "abs": ("i(i)", body(lambda x: x if x >= 0 else -x)),
+    "llabs": ("l(l)", body(lambda x: x if x >= 0 else -x)),
     "brev": ("i(i)", llvm("bitreverse")),
     "brevll": ("l(l)", llvm("bitreverse")),
     "clz": ("i(i)", llvm("ctlz", False)),
@@ -162,8 +126,15 @@ BITS: Final[dict[str, tuple[str, Code]]] = {
     "popcll": ("i(l)", llvm("ctpop")),
     "ffs": ("i(i)", lowest_bit),
     "ffsll": ("i(l)", lowest_bit),
-    **{f.__name__[1:]: ("i(i,i)", body(f)) for f in (_hadd, _rhadd, _uhadd, _urhadd, _mul24, _umul24)},
-    **{f.__name__[1:]: ("i(i,i,i)", body(f)) for f in (_byte_perm, _sad, _usad)},
+    "byte_perm": ("i(i,i,i)", body(_byte_perm)),
+    "hadd": ("i(i,i)", body(lambda x, y: (x + y) >> 1)),
+    "rhadd": ("i(i,i)", body(lambda x, y: (x + y + 1) >> 1)),
+    "uhadd": ("i(i,i)", body(lambda x, y: ((x & _LOW32) + (y & _LOW32)) >> 1)),
+    "urhadd": ("i(i,i)", body(lambda x, y: ((x & _LOW32) + (y & _LOW32) + 1) >> 1)),
+    "mul24": ("i(i,i)", body(lambda x, y: (((x & _LOW24) ^ 0x800000) - 0x800000) * (((y & _LOW24) ^ 0x800000) - 0x800000))),
+    "umul24": ("i(i,i)", body(lambda x, y: (x & _LOW24) * (y & _LOW24))),
+    "sad": ("i(i,i,i)", body(lambda x, y, z: abs(x - y) + z)),
+    "usad": ("i(i,i,i)", body(lambda x, y, z: abs((x & _LOW32) - (y & _LOW32)) + z)),
     "mulhi": ("i(i,i)", _high_half(signed=True)),
     "mul64hi": ("l(l,l)", _high_half(signed=True)),
     "umulhi": ("i(i,i)", _high_half(signed=False)),

@@ -20,7 +20,7 @@ _SQRT_PI = math.sqrt(math.pi)
 
 
 @strict
-def _sincospi_double(x: float) -> tuple[float, float]:
+def _sincospi(x: float) -> tuple[float, float]:
     if not math.isfinite(x):
         return math.nan, math.nan
     x_rest = np.fmod(x, 2.0)
@@ -38,23 +38,11 @@ def _sincospi_double(x: float) -> tuple[float, float]:
     return math.copysign(0.0, x) if sine == 0.0 else sine, cosine + 0.0
 
 
-def _sincospi(x: float) -> tuple[float, float]:
-    return _sincospi_double(np.float64(x))  # type: ignore[no-any-return]
-
-
-def _sinpi(x: float) -> Any:
-    return _sincospi_double(np.float64(x))[0]
-
-
-def _cospi(x: float) -> Any:
-    return _sincospi_double(np.float64(x))[1]
-
-
 # ---- the normal distribution
 
 
 @strict
-def _normcdf_double(x: float) -> float:
+def _normcdf(x: float) -> float:
     """Phi(x) = erfc(-x / sqrt(2)) / 2. Far below 0, erfc magnifies its argument's rounding error, which `low` corrects."""
     high = -x * _SQRT_HALF
     low = fma(-x, _SQRT_HALF, -high) - x * _SQRT_HALF_REST
@@ -109,10 +97,6 @@ def _quantile(q: float, tail: float) -> float:
     return math.copysign(_normal_tail(math.sqrt(-math.log(tail))), q)
 
 
-def _normcdf(x: float) -> Any:
-    return _normcdf_double(np.float64(x))
-
-
 def _normcdfinv(p: float) -> Any:
     p = np.float64(p)
     return _quantile(p - 0.5, min(p, 1.0 - p))
@@ -151,30 +135,10 @@ def _erfcx(x: float) -> Any:
     return total / _SQRT_PI / x
 
 
-def _rsqrt(x: float) -> Any:
-    return np.float32(1.0) / math.sqrt(x)
-
-
-def _rcbrt(x: float) -> float:
-    return np.float32(1.0) / cbrt(x)  # type: ignore[no-any-return]
-
-
-def _exp10(x: float) -> Any:
-    return math.pow(10.0, np.float64(x))
-
-
-def _powi(x: float, n: int) -> Any:
-    return math.pow(np.float64(x), np.float64(n))
-
-
 def _saturate(x: float) -> Any:
     if x >= np.float32(1.0):
         return np.float32(1.0)
     return x if x > np.float32(0.0) else np.float32(0.0)  # NaN becomes 0 too
-
-
-def _fdim(x: float, y: float) -> Any:
-    return np.float32(0.0) if x <= y else x - y
 
 
 def _fmax(x: float, y: float) -> float:
@@ -187,10 +151,6 @@ def _fmin(x: float, y: float) -> float:
     if x == y:
         return x if math.copysign(1.0, x) < 0.0 else y
     return x if x < y or y != y else y  # noqa: PLR0124
-
-
-def _sincos(x: float) -> tuple[float, float]:
-    return math.sin(x), math.cos(x)
 
 
 def _remquo(x: float, y: float) -> tuple[float, int]:
@@ -239,22 +199,33 @@ def _float_to_half(x: float) -> int:
     return sign | (int(np.rint(math.ldexp(magnitude, 11 - exponent))) + ((exponent + 13) << 10))
 
 
-def _both(signature: str, *functions: Any) -> dict[str, tuple[str, Code]]:
+def _both(signature: str, **functions: Any) -> dict[str, tuple[str, Code]]:
     """Returns the entries of float64 and float32 functions, by name; `d` in the signature is `f` in the latter."""
     both = {"": signature, "f": signature.replace("d", "f")}
-    return {f.__name__[1:] + suffix: (kinds, body(f)) for f in functions for suffix, kinds in both.items()}
+    return {name + suffix: (kinds, body(function)) for name, function in functions.items() for suffix, kinds in both.items()}
 
-
-_ONE_NUMBER: Final = (_sinpi, _cospi, _normcdf, _normcdfinv, _erfinv, _erfcinv, _erfcx, _rsqrt, _rcbrt, _exp10, _logb)
 
 # Name -> signature, code.
 SPECIAL: Final[dict[str, tuple[str, Code]]] = {
-    **_both("d(d)", *_ONE_NUMBER),
-    **_both("d(d,d)", _fdim, _fmax, _fmin),
-    **_both("d(d,i)", _powi),
-    **_both("dd(d)", _sincos, _sincospi),
-    **_both("i(d)", _ilogb),
-    **_both("di(d,d)", _remquo),
+    **_both(
+        "d(d)",
+        sinpi=lambda x: _sincospi(np.float64(x))[0],
+        cospi=lambda x: _sincospi(np.float64(x))[1],
+        normcdf=lambda x: _normcdf(np.float64(x)),
+        normcdfinv=_normcdfinv,
+        erfinv=_erfinv,
+        erfcinv=_erfcinv,
+        erfcx=_erfcx,
+        rsqrt=lambda x: np.float32(1.0) / math.sqrt(x),
+        rcbrt=lambda x: np.float32(1.0) / cbrt(x),
+        exp10=lambda x: math.pow(10.0, np.float64(x)),
+        logb=_logb,
+    ),
+    **_both("d(d,d)", fdim=lambda x, y: np.float32(0.0) if x <= y else x - y, fmax=_fmax, fmin=_fmin),
+    **_both("d(d,i)", powi=lambda x, n: math.pow(np.float64(x), np.float64(n))),
+    **_both("dd(d)", sincos=lambda x: (math.sin(x), math.cos(x)), sincospi=lambda x: _sincospi(np.float64(x))),
+    **_both("i(d)", ilogb=_ilogb),
+    **_both("di(d,d)", remquo=_remquo),
     "saturatef": ("f(f)", body(_saturate)),
     "half2float": ("f(h)", body(_half_to_float)),
     "float2half_rn": ("h(f)", body(_float_to_half)),
