@@ -64,7 +64,6 @@ FORALL_BLOCK = 256
 # Classes that determine the Numba type of an argument; for int see `_has_one_type`.
 _PLAIN_SCALARS = frozenset({bool, int, float, complex, *(np.dtype(char).type for char in "?bhilqBHILQfdFD")})
 
-
 # A compiled launch function: takes grid size, block size, bytes of dynamic shared memory, and the kernel's arguments.
 _Entry = Callable[..., None]
 

@@ -54,13 +54,9 @@ def _read_change_write(name: str, array: types.Type, index: types.Type, change: 
     return element(array, types.unliteral(index), *[element] * values), codegen
 
 
-def _is_float(element: types.Type) -> bool:
-    return isinstance(element, types.Float)
-
-
 def _compare(builder: Any, element: types.Type, sign: str, left: Any, right: Any, *, nan: bool = False) -> Any:
     """Emits a comparison; its result is `nan` if an operand is NaN."""
-    if _is_float(element):
+    if isinstance(element, types.Float):
         return (builder.fcmp_unordered if nan else builder.fcmp_ordered)(sign, left, right)
     if isinstance(element, types.Integer) and not element.signed:
         return builder.icmp_unsigned(sign, left, right)
@@ -71,7 +67,7 @@ def _instruction(of_integers: str, of_floats: str = "") -> Change:
     """Returns the change by a single instruction, a method of the builder."""
 
     def change(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
-        return getattr(builder, of_floats if _is_float(element) else of_integers)(old, value)
+        return getattr(builder, of_floats if isinstance(element, types.Float) else of_integers)(old, value)
 
     return change
 
@@ -81,7 +77,7 @@ def _extreme(sign: str, *, nan: bool = False) -> Change:
 
     def change(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
         chosen = builder.select(_compare(builder, element, sign, old, value, nan=nan), value, old)
-        if not nan or not _is_float(element):
+        if not nan or not isinstance(element, types.Float):
             return chosen
         return builder.select(builder.fcmp_unordered("uno", value, value), old, chosen)
 
