@@ -389,17 +389,15 @@ FAULTS = (
     Fault(
         "simt-mask-of-an-ended-iteration",
         "synknumba/simt/_emit/masks.py",
-        '{counter}", loop), inside)\n        body = head + nested(loop.body, replace(inside, level=ended))',
-        '{counter}", loop), inside)\n        body = head + nested(loop.body, inside)',
+        "made.body = head + nested(loop.body, replace(inside, level=ended))",
+        "made.body = head + nested(loop.body, inside)",
         ("tests/unit/simt/test_masks.py", "tests/conformance/simt/test_corpus.py"),
     ),
     Fault(
-        "simt-new-value-of-cas",
+        "simt-new-value-of-an-atomic",
         "synknumba/simt/_library/atomics.py",
-        "        store_item(context, builder, array, builder.select(equal, args[3], current), pointer)\n        return current",
-        "        new = builder.select(equal, args[3], current)\n"
-        "        store_item(context, builder, array, new, pointer)\n"
-        "        return new",
+        "return impl_ret_borrowed(context, builder, element, old)",
+        "return load_item(context, builder, array, pointer)",
         ("tests/conformance/simt/test_corpus.py",),
     ),
     Fault(

@@ -1,7 +1,6 @@
 """The decorator `jit`, the counterpart of `numba.cuda.jit` on a CPU."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import FunctionType
 from typing import Any, overload
 
@@ -51,11 +50,8 @@ def jit(function: Any = None, /, **options: Any) -> Any:
 
 
 def _options(given: Mapping[str, Any]) -> Options:
-    fastmath = given.get("fastmath")
+    fastmath: Any = given.get("fastmath") or Options().fastmath
     order = given.get("thread_order", "forward")
     if order not in {"forward", "reverse"}:
         raise ArgumentError(f"thread_order must be 'forward' or 'reverse', got {order!r}")
-    options = Options(reverse=order == "reverse", debug=bool(given.get("debug")))
-    if not fastmath:
-        return options
-    return replace(options, fastmath=True if fastmath is True else frozenset(fastmath))
+    return Options(True if fastmath is True else frozenset(fastmath), order == "reverse", bool(given.get("debug")))

@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any, Protocol, TextIO, cast
+from typing import Any, TextIO, cast
 
 import numpy as np
 from numba import typeof
@@ -20,6 +20,7 @@ from synknumba.simt._emit.storage import MAX_BLOCK
 from synknumba.simt._frontend.pickling import reduce_object
 from synknumba.simt._frontend.scope import splits_block
 from synknumba.simt._frontend.signatures import Declared, Overload, Signature, best_signature, fit
+from synknumba.simt._frontend.syntax import walk
 from synknumba.simt._machine.cache import CacheInfo, KernelCache
 from synknumba.simt._machine.codegen import Compiled, compile_launch
 
@@ -30,11 +31,7 @@ MAX_BLOCK_AXES: Dim3 = (1024, 1024, 64)
 
 
 def three_axes(size: Any, name: str) -> Dim3:
-    """Returns a grid or block size as a triple, padded with ones.
-
-    Raises:
-        LaunchError: the size is neither an integer nor a tuple of one to three integers.
-    """
+    """Returns a grid or block size as a triple, padded with ones; raises LaunchError for anything but one to three integers."""
     parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     if not 1 <= len(parts) <= 3 or not all(isinstance(part, (int, np.integer)) for part in parts):
         raise LaunchError(f"{name} must be an integer or a tuple of one to three integers, got {size!r}")
@@ -42,22 +39,14 @@ def three_axes(size: Any, name: str) -> Dim3:
 
 
 def dynamic_bytes(size: Any) -> int:
-    """Returns the bytes of dynamic shared memory of a launch as an int.
-
-    Raises:
-        LaunchError: the size is not an integer, or negative.
-    """
+    """Returns the bytes of dynamic shared memory of a launch; raises LaunchError unless they are a non-negative integer."""
     if not isinstance(size, (int, np.integer)) or size < 0:
         raise LaunchError(f"dynamic shared memory must be a non-negative integer (bytes), got {size!r}")
     return int(size)
 
 
 def check_sizes(grid: Dim3, block: Dim3) -> None:
-    """Checks a grid and a block against CUDA's limits.
-
-    Raises:
-        LaunchError: a size is below 1, or the block is too large.
-    """
+    """Raises LaunchError if a grid or a block exceeds CUDA's limits, or a size is below 1."""
     if min(grid) < 1 or min(block) < 1:
         raise LaunchError(f"grid and block must be at least 1 along each axis, got grid={grid} and block={block}")
     if any(size > most for size, most in zip(block, MAX_BLOCK_AXES, strict=True)) or block[0] * block[1] * block[2] > MAX_BLOCK:
@@ -75,11 +64,8 @@ FORALL_BLOCK = 256
 # Classes that determine the Numba type of an argument; for int see `_has_one_type`.
 _PLAIN_SCALARS = frozenset({bool, int, float, complex, *(np.dtype(char).type for char in "?bhilqBHILQfdFD")})
 
-
-class _Entry(Protocol):
-    """A compiled launch function: takes grid size, block size, bytes of dynamic shared memory, and the kernel's arguments."""
-
-    def __call__(self, *args: Any) -> None: ...
+# A compiled launch function: takes grid size, block size, bytes of dynamic shared memory, and the kernel's arguments.
+_Entry = Callable[..., None]
 
 
 class Launcher:
@@ -177,8 +163,7 @@ class Kernel:
         """Returns a launcher with at least `n` threads, in blocks of `tpb` threads (256 by default)."""
         del stream
         if n < 0:
-            message = f"Can't create ForAll with negative task count: {n}"  # numba-cuda's message
-            raise LaunchError(message)
+            raise LaunchError(f"Can't create ForAll with negative task count: {n}")  # numba-cuda's message
         self._must_be_a_kernel()
         block = tpb or FORALL_BLOCK
         return Launcher(self, (-(-n // block), 1, 1), (block, 1, 1), dynamic_bytes(sharedmem))
@@ -298,8 +283,7 @@ class Kernel:
     def specialize(self, *args: Any) -> "Kernel":
         """Returns a kernel compiled and declared only for these arguments, given as values or Numba types."""
         if self.specialized:
-            message = "Dispatcher already specialized"  # numba-cuda's message, which programs match
-            raise RuntimeError(message)
+            raise RuntimeError("Dispatcher already specialized")  # numba-cuda's message, which programs match
         kinds = tuple(arg if isinstance(arg, types.Type) else typeof(arg) for arg in args)
         if kinds not in self.specializations:
             made = Kernel(self.py_func, self._options, (Declared(kinds, None),), self.extensions, self._cache.enabled)
@@ -376,7 +360,7 @@ class Kernel:
         """Returns the error for a write to a read-only array, naming the parameter if the source shows it."""
         fixed = {name for name, kind in argtypes.items() if isinstance(kind, types.Array) and not kind.mutable}
         source = self._program.code.source
-        for node in ast.walk(ast.Module(self._program.body, [])):
+        for node in walk(self._program.body):
             for name in sorted(_written_arrays(node) & fixed):
                 where = f"{source.name} ({source.filename}:{node.lineno})"  # type: ignore[attr-defined]
                 shown = name.removesuffix("__arg")

@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import FunctionType
@@ -21,15 +22,15 @@ from synknumba.simt._analysis.types import VariableTypes, infer_types, unified_t
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import with_own_names
 from synknumba.simt._emit.device_functions import Options, define_function, with_devices
-from synknumba.simt._emit.emit import ACTIVE, Block, BlockCode, Style, emit_blocks
+from synknumba.simt._emit.emit import ACTIVE, BlockCode, emit_blocks
 from synknumba.simt._emit.error_location import WHERE, note_places
 from synknumba.simt._emit.masks import Divergence
-from synknumba.simt._emit.region import MASK
+from synknumba.simt._emit.region import MASK, Block, Style
 from synknumba.simt._emit.storage import MAX_BLOCK as MAX_BLOCK
 from synknumba.simt._emit.storage import SMEM, LaunchStorage, local_array_calls, slot_dtype
 from synknumba.simt._frontend.lowering import Devices, translate_names
 from synknumba.simt._frontend.sync import synchronises, waits_for
-from synknumba.simt._frontend.syntax import assign, assigned_names, load, place, statements, unparse
+from synknumba.simt._frontend.syntax import assign, assigned_names, load, place, read_names, statements, unparse, walk
 from synknumba.simt._library.operations import BLOCK_SIZE, LINEAR, SIZES, STATE
 from synknumba.simt._library.runtime import HELPERS
 from synknumba.simt._library.slots import is_number, no_value_of
@@ -57,8 +58,8 @@ class KernelProgram:
         self.options = options
         self.code = translate_names(function, Devices())
         source = self.code.source
-        for node in ast.walk(ast.Module(self.code.body, [])):
-            if isinstance(node, ast.Return) and not _is_none(node.value):
+        for node in walk(self.code.body):
+            if isinstance(node, ast.Return) and ast.unparse(node) not in {"return", "return None"}:
                 raise source.refusal(node, "a kernel that returns a value", "write it to an array argument")
         changed = assigned_names(self.code.body)
         self.params = tuple(f"{name}__arg" if name in changed else name for name in source.params)
@@ -66,27 +67,21 @@ class KernelProgram:
         self.body: list[ast.stmt] = with_own_names([*copies, *self.code.body], self.code.local_arrays)
         self.is_cooperative = waits_for(self.body, "grid")
         self.names_grid = self.code.names_grid
-        self._namespace: dict[str, Any] | None = None
 
-    @property
+    @functools.cached_property
     def namespace(self) -> dict[str, Any]:
         """Globals of the generated code; reading it the first time creates the dispatchers of device functions."""
-        if self._namespace is None:
-            self._namespace = {**with_devices(self.code, self.options), **HELPERS}
-        return self._namespace
+        return {**with_devices(self.code, self.options), **HELPERS}
 
     # ---- the loops over the grid
 
     def emit(self, argtypes: TypeMap, block: Block | None = None, *, split: bool = True) -> tuple[BlockCode, VariableTypes]:
-        """Generates the loops over the grid.
+        """Generates the loops over the grid, and returns them with the types of the variables in them.
 
         Args:
             argtypes: types of the parameters; empty if the code is generated only for display.
             block: the only block size that the code will be launched with; None for any.
             split: whether a thread's loops may be interchanged with the loop over threads.
-
-        Returns:
-            The loops; the types of the variables in them.
         """
         known = {**argtypes, **self._shared_types()} if argtypes else {}
         body = copy.deepcopy(self.body)
@@ -102,18 +97,16 @@ class KernelProgram:
                     return code, variable_types
         analysis = self._analyse(copy.deepcopy(body), variable_types)
         style = Style(split=split, cuts=self.code.needs_block, reverse=self.options.reverse)
-        if self.options.debug:
-            style = replace(style, split=False)
-        else:
-            style = replace(style, shared=self.code.shared_arrays, block=block)
+        debug = self.options.debug
+        style = replace(style, split=False) if debug else replace(style, shared=self.code.shared_arrays, block=block)
         return emit_blocks(analysis, self.code.local_arrays, divergence, style), variable_types
 
     def _analyse(self, body: list[ast.stmt], variable_types: VariableTypes) -> Analysis:
-        if not self.is_cooperative:
-            fixed = [*self.params, *self.code.shared_arrays]
-            return Analysis(body, fixed, self.code.namespace, variable_types, checked=self.options.debug)
-        checked = self.options.debug
-        analysis = Analysis(body, self.params, self.code.namespace, variable_types, grid=True, checked=checked)
+        grid = self.is_cooperative
+        fixed = self.params if grid else [*self.params, *self.code.shared_arrays]
+        analysis = Analysis(body, fixed, self.code.namespace, variable_types, grid=grid, checked=self.options.debug)
+        if not grid:
+            return analysis
         storage = LaunchStorage(Team(grid=True), {}, self.code.source.tree)
         storage.shared(self.code.shared_arrays)
         analysis.recomputed = {**storage.recompute, **analysis.recomputed}
@@ -179,15 +172,11 @@ class KernelProgram:
             else:
                 storage.slots(name, kinds[name], padded=name in code.padded)
         if code.uses_mask:
-            storage.plain(MASK, "_k_int8")
+            storage.flags(MASK)
         if code.uses_active:
-            storage.plain(ACTIVE, "_k_int8")
-        first = [*self._undefined(code, variable_types), *storage.reserve]
-        return [*self._sizes(code, [*first, *code.body]), *first, *code.body, *storage.release]
-
-    def _sizes(self, code: BlockCode, body: list[ast.stmt]) -> list[ast.stmt]:
-        used = {node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)}
-        return code.team.sizes(self.code.source.tree) if used & {THREADS, BLOCKS} else []
+            storage.flags(ACTIVE)
+        body = [*self._undefined(code, variable_types), *storage.reserve, *code.body]
+        return [*(code.team.sizes(tree) if read_names(body) & {THREADS, BLOCKS} else []), *body, *storage.release]
 
     def _slot_types(self, code: BlockCode, variable_types: VariableTypes) -> dict[str, types.Type | None]:
         kinds = {name: variable_types.of(name) for name in code.varying_slots if name not in self.code.local_arrays}
@@ -197,10 +186,9 @@ class KernelProgram:
         return kinds
 
     def refuse_several_types(self, argtypes: TypeMap) -> None:
-        """Explains a typing error in terms of the user's code, since Numba's message refers to generated variables.
+        """Raises KernelError if a uniform variable has several types and lives across a barrier.
 
-        Raises:
-            KernelError: a uniform variable has several types and lives across a barrier.
+        Explains a typing error in terms of the user's code, since Numba's message refers to generated variables.
         """
         code, variable_types = self.emit(argtypes)
         for name in sorted(assigned_names(code.body)):
@@ -210,13 +198,9 @@ class KernelProgram:
 
     def _several_types(self, name: str) -> KernelError:
         construct = f"the variable {name!r}, which has several types and lives across a barrier,"
-        return self.code.source.refusal(self._assignment(name), construct, "use a variable for each type")
-
-    def _assignment(self, name: str) -> ast.AST:
-        for node in ast.walk(ast.Module(self.body, [])):
-            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
-                return node
-        return self.code.source.tree
+        names = (node for node in walk(self.body) if isinstance(node, ast.Name) and node.id == name)
+        first = next((node for node in names if isinstance(node.ctx, ast.Store)), self.code.source.tree)
+        return self.code.source.refusal(first, construct, "use a variable for each type")
 
     def _undefined(self, code: BlockCode, variable_types: VariableTypes) -> list[ast.stmt]:
         """Returns initial values for the uniform variables that may be read before assignment."""
@@ -237,16 +221,10 @@ class KernelProgram:
         self, name: str, params: Iterable[str], body: list[ast.stmt], namespace: Mapping[str, Any] | None = None
     ) -> FunctionType:
         """Makes a Python function of statements, with the kernel's globals by default."""
-        source = self.code.source
-        scope = self.namespace if namespace is None else namespace
-        return define_function(name, params, body, scope, source.filename, source.tree, source.function.__module__)
+        return define_function(name, params, body, self.namespace if namespace is None else namespace, self.code.source)
 
     def compile(self, argtypes: TypeMap, block: Block | None = None) -> tuple[Any, str]:
-        """Generates the launch function.
-
-        Args:
-            argtypes: types of the parameters.
-            block: the only block size that the function will be launched with; None for any.
+        """Generates the launch function, for one block size or any.
 
         Returns:
             Numba's dispatcher, not compiled yet; the source text.
@@ -257,8 +235,7 @@ class KernelProgram:
         if block is not None:
             sizes = zip(BLOCK_SIZE.values(), block, strict=True)
             body = statements("\n".join(f"{name} = {size}" for name, size in sizes), self.code.source.tree) + body
-        name = self.code.source.tree.name
-        function = self.define(name, self._launch_params, body)
+        function = self.define(self.code.source.tree.name, self._launch_params, body)
         return self.options.njit(function), self.text(body)
 
     @property
@@ -293,7 +270,3 @@ def _has_ndim(argtypes: TypeMap, array: str, ndim: int) -> bool:
     """Returns whether the parameter is an array of `ndim` dimensions; True if types are unknown."""
     kind = argtypes.get(array)
     return not argtypes or (isinstance(kind, types.Array) and kind.ndim == ndim)
-
-
-def _is_none(value: ast.expr | None) -> bool:
-    return value is None or (isinstance(value, ast.Constant) and value.value is None)

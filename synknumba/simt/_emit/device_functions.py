@@ -12,6 +12,7 @@ from numba import njit
 
 from synknumba.simt._analysis.team import LINEAR_TEXT
 from synknumba.simt._analysis.uniformity import NONNEG
+from synknumba.simt._frontend.source import Source
 from synknumba.simt._frontend.syntax import place, read_names, statements
 from synknumba.simt._frontend.thread_code import DeviceFunction, ThreadCode
 from synknumba.simt._library.operations import LINEAR, STATE
@@ -58,45 +59,27 @@ def _compile_device(device: DeviceFunction, options: Options) -> Any:
     key = options, device.variant
     if key not in compiled:
         code = cast(ThreadCode, device.code)  # set: the whole kernel has been translated by now
-        source = code.source
         body = code.body
         if LINEAR in read_names(body):
-            body = statements(f"{LINEAR} = {NONNEG}({LINEAR_TEXT})", source.tree) + body
+            body = statements(f"{LINEAR} = {NONNEG}({LINEAR_TEXT})", code.source.tree) + body
         params = [*(STATE if code.uses_state else ()), *code.params]
-        module = source.function.__module__
-        function = define_function(device.name, params, body, HELPERS, source.filename, source.tree, module)
+        function = define_function(device.name, params, body, HELPERS, code.source)
         compiled[key] = options.njit(function, forceinline=not device.is_recursive)
         function.__globals__.update(with_devices(code, options))  # last, as a recursive function finds itself
     return compiled[key]
 
 
 def define_function(
-    name: str,
-    params: Iterable[str],
-    body: list[ast.stmt],
-    namespace: Mapping[str, Any],
-    filename: str,
-    at: ast.AST,
-    module: str,
+    name: str, params: Iterable[str], body: list[ast.stmt], namespace: Mapping[str, Any], source: Source
 ) -> FunctionType:
-    """Makes a Python function from statements that keep the line numbers of the user's file.
-
-    Args:
-        name: its name.
-        params: names of its parameters.
-        body: its statements.
-        namespace: its globals.
-        filename: the user's file, shown in tracebacks.
-        at: node that gives new statements their line.
-        module: name of the user's module.
-    """
+    """Makes a Python function with these globals from statements, which keep the file and line numbers of the user's source."""
     arguments = ast.arguments([], [ast.arg(param) for param in params], None, [], [], None, [])
     tree = ast.FunctionDef(name, arguments, body or [ast.Pass()], [], None)
     if sys.version_info >= (3, 12):
         tree.type_params = []
-    place(tree, at)
+    place(tree, source.tree)
+    module = source.function.__module__
     # If a function's module is not in sys.modules, Numba names the function differently where it calls itself.
     scope: dict[str, Any] = {**namespace, "__name__": module if module in sys.modules else "builtins"}
-    exec(compile(ast.Module([tree], []), filename, "exec"), scope)  # noqa: S102  # the generated function
-    function: FunctionType = scope[name]
-    return function
+    exec(compile(ast.Module([tree], []), source.filename, "exec"), scope)  # noqa: S102  # the generated function
+    return cast(FunctionType, scope[name])

@@ -14,8 +14,7 @@ Stratton, Stone and Hwu (LCPC 2008) describe this for CUDA C under the name MCUD
 """
 
 import ast
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 from synknumba.simt._analysis.bounds import Bounds, Guards, inner_axis
@@ -24,11 +23,10 @@ from synknumba.simt._analysis.loops import LoopInversion, StridedLoop
 from synknumba.simt._analysis.split_regions import is_silent
 from synknumba.simt._analysis.team import BLOCKS, THREADS, Team
 from synknumba.simt._analysis.uniformity import Analysis
-from synknumba.simt._emit.exits import RUNNING, has_exit
+from synknumba.simt._emit.exits import RUNNING, around, has_exit
 from synknumba.simt._emit.masks import Divergence, masked_if, masked_loop
-from synknumba.simt._emit.region import MASK, Active, Regions
+from synknumba.simt._emit.region import MASK, Active, Regions, Style
 from synknumba.simt._emit.storage import escaping
-from synknumba.simt._frontend.arrays import SharedArray
 from synknumba.simt._frontend.sync import CollectiveStatement, barrier_kind, collective_of, synchronises
 from synknumba.simt._frontend.syntax import (
     assign,
@@ -51,13 +49,10 @@ from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZ
 ACTIVE = "_k_active"
 
 
-def collect(collective: CollectiveStatement, regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast.stmt], bool]:
-    """Emits a collective.
-
-    Returns:
-        The code; whether it uses the array of participating threads, `_k_active`.
-    """
+def collect(collective: CollectiveStatement, regions: Regions, active: Active, at: ast.stmt) -> list[ast.stmt]:
+    """Emits a collective."""
     code, part = _take_part(regions, active, at)
+    regions.uses_active |= isinstance(part, ast.Name)
     arguments = [_argument(node, regions) for node in collective.operands.values()]
     sizes = [load(THREADS), load(BLOCKS) if regions.team.grid else ast.Constant(1)]
     call_name = f"_k_all_{collective.path}"
@@ -66,14 +61,12 @@ def collect(collective: CollectiveStatement, regions: Regions, active: Active, a
         regions.slots.add(name)
         regions.assigned_before.add(name)
         value = ast.Call(load(call_name), [*arguments, part, *sizes], [])
-        code.append(place(ast.Assign([store(f"{name}__u")], value), at))
-        return code, isinstance(part, ast.Name)
+        return [*code, place(ast.Assign([store(f"{name}__u")], value), at)]
     regions.slots |= set(collective.results)
     results: list[ast.expr] = [load(f"{name}__s") for name in collective.results]
     suffix = "_each" if collective.operation.is_vote else _padded(collective, regions, part)
     call = ast.Call(load(call_name + suffix), [*results, *arguments, part, *sizes], [])
-    code.append(place(ast.Expr(call), at))
-    return code, isinstance(part, ast.Name)
+    return [*code, place(ast.Expr(call), at)]
 
 
 def _padded(collective: CollectiveStatement, regions: Regions, part: ast.expr) -> str:
@@ -107,31 +100,6 @@ def _take_part(regions: Regions, active: Active, at: ast.stmt) -> tuple[list[ast
     clear = statements(f"for _k_t in range({team.size}):\n    {ACTIVE}[_k_t] = False", at)
     mark = regions.region(statements(f"{ACTIVE}[{team.index}] = True", at), active)
     return clear + mark, load(ACTIVE)
-
-
-Block = tuple[int, ...]  # the sizes along x, y and z
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """Options of code generation.
-
-    Attributes:
-        flat: axes flattened to a single block.
-        split: whether a thread's loops may be interchanged with the loop over threads. If not, a kernel without barriers is a
-            single region.
-        cuts: whether the statements between two barriers may be run as several loops.
-        reverse: whether threads run in reverse order.
-        shared: the shared arrays that may be double-buffered.
-        block: the only block size that the kernel will be launched with; None for any.
-    """
-
-    flat: frozenset[str] = frozenset()
-    split: bool = True
-    cuts: bool = False
-    reverse: bool = False
-    shared: Mapping[str, SharedArray] = field(default_factory=dict)
-    block: Block | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +146,7 @@ def emit_blocks(analysis: Analysis, local_arrays: set[str], divergence: Divergen
             varying = tuple(sorted(slots & analysis.varying))
             undefined = tuple(sorted(regions.undefined - analysis.varying))
             padded, swapped = frozenset(regions.padded), frozenset(emitter.swapped)
-            return BlockCode(body, varying, padded, swapped, undefined, regions.uses_mask, emitter.uses_active, regions.team)
+            return BlockCode(body, varying, padded, swapped, undefined, regions.uses_mask, regions.uses_active, regions.team)
         slots = regions.slots
 
 
@@ -191,12 +159,9 @@ class _Emitter:
         self.known = analysis
         self.style = style
         self.divergence = divergence
-        self.uses_active = False
         inner = inner_axis(analysis)
         self.order = [*(axis for axis in reversed(AXES) if axis != inner), inner]
-        self.regions = Regions(
-            analysis, Team(analysis.grid), self.order, local_arrays, slots, reverse=style.reverse, cuts=style.cuts
-        )
+        self.regions = Regions(analysis, self.order, local_arrays, slots, style)
         self.guards = self.regions.guards
         self.loops = LoopInversion(analysis, self.guards, local_arrays)
         self.planned = LoopInversion(analysis, Guards(analysis, ast.unparse), local_arrays)  # queries only: creates no slots
@@ -216,21 +181,13 @@ class _Emitter:
             body = statements(f"for _k_t in range({self.regions.team.size}):\n    {MASK}[_k_t] = {RUNNING}", at) + body
         if not self.regions.team.grid:
             for axis in [axis for axis in reversed(self.order) if axis not in flat]:
-                loop = statements(f"for {BLOCK[axis]} in range({GRID_SIZE[axis]}):\n    pass", at)
-                loop[0].body = body or loop[0].body  # type: ignore[attr-defined]
-                body = loop
+                body = around(f"for {BLOCK[axis]} in range({GRID_SIZE[axis]}):", body, at)
         return body
 
     # ---- statements that follow each other
 
     def statements(self, body: list[ast.stmt], active: Active, *, top: bool = False) -> list[ast.stmt]:
-        """Emits consecutive statements.
-
-        Args:
-            body: the statements.
-            active: the threads that run them.
-            top: whether the statements run once per block, and nothing after them.
-        """
+        """Emits consecutive statements; at the `top` they run once per block, and nothing after them."""
         out: list[ast.stmt] = []
         pending: list[ast.stmt] = []
         done = 0
@@ -259,28 +216,27 @@ class _Emitter:
                 prefix = self._prefix(statement, pending, behind, active)
                 if prefix is not None:
                     return out + prefix
-            turned = None if gone or not self.style.split else self._turned(statement, pending, active)
-            if turned is None:
+            if gone or not self._is_turned(statement):
                 pending.append(statement)
             else:
-                out += turned
+                out += self.regions.region(pending, active)
+                out += self._turned(statement, active)
                 pending = []
         return out + self.regions.region(pending, active, last=top)
 
     def _stands_alone(self, statement: ast.stmt, active: Active) -> bool:
         """Returns whether the statement is a block-level one: it contains a barrier, or all threads exit by it."""
-        if synchronises(statement):
-            return True
-        if not self._synchronised:
-            return False
-        if isinstance(statement, (ast.Break, ast.Continue)):
-            return active.loop is None
-        if isinstance(statement, ast.Return):
-            return active.depth == 0
-        if not isinstance(statement, ast.If) or not self.known.is_uniform(statement.test):
-            return False
-        leaves_loop = active.loop is None and active.depth > 0 and next(own_exits([statement]), None) is not None
-        return leaves_loop or (active.depth == 0 and _ends_in_return(statement))
+        if synchronises(statement) or not self._synchronised:
+            return self._synchronised
+        match statement:
+            case ast.Break() | ast.Continue():
+                return active.loop is None
+            case ast.Return():
+                return active.depth == 0
+            case ast.If() if self.known.is_uniform(statement.test):
+                leaves_loop = active.loop is None and active.depth > 0 and next(own_exits([statement]), None) is not None
+                return leaves_loop or (active.depth == 0 and _ends_in_return(statement))
+        return False
 
     def _update(self, statement: ast.stmt, before: list[ast.stmt], behind: list[ast.stmt], active: Active) -> SwapUpdate | None:
         """Returns the double-buffered update around a barrier that all threads of the block reach; None if there is none."""
@@ -291,14 +247,10 @@ class _Emitter:
         return self.updates.find(before, behind)
 
     def _alone(self, statement: ast.stmt, active: Active, *, trailing: bool) -> list[ast.stmt]:
-        if barrier_kind(statement):
-            return self.divergence.of_exits(statement, self.regions, active)
         collective = collective_of(statement)
-        if collective is not None:
+        if barrier_kind(statement) or collective is not None:
             checks = self.divergence.of_exits(statement, self.regions, active)
-            code, needs_active = collect(collective, self.regions, active, statement)
-            self.uses_active |= needs_active
-            return checks + code
+            return checks if collective is None else checks + collect(collective, self.regions, active, statement)
         match statement:
             case ast.Break() | ast.Continue():
                 return [statement]
@@ -320,10 +272,7 @@ class _Emitter:
     def _nested(self, body: list[ast.stmt], active: Active, *, target: str = "") -> list[ast.stmt]:
         """Emits statements that may not run, so their assignments do not count as made for the statements after them.
 
-        Args:
-            body: the statements.
-            active: the threads that run them.
-            target: variable of the enclosing loop, assigned before the statements.
+        The enclosing loop assigns `target` before them.
         """
         before = set(self.regions.assigned_before)
         self.regions.assigned_before |= {target} if target else set()
@@ -362,7 +311,7 @@ class _Emitter:
 
     def _while(self, loop: ast.While, active: Active) -> list[ast.stmt]:
         if not self.known.is_uniform(loop.test) or not self.known.leaves_in_step(loop.body):
-            return masked_loop(loop, loop.test, self.regions, active, self.divergence, self._nested)
+            return masked_loop(loop, self.regions, active, self.divergence, self._nested)
         body = self._loop_body(loop, active)
         return [place(ast.While(self.regions.block_value(loop.test), body or [ast.Pass()], []), loop)]
 
@@ -372,7 +321,7 @@ class _Emitter:
             raise self.divergence.refusal(loop, "a barrier in a for loop over a value that may differ between threads")
         target = loop_variable(loop)
         if not self.known.leaves_in_step(loop.body):
-            return masked_loop(loop, None, self.regions, active, self.divergence, self._nested)
+            return masked_loop(loop, self.regions, active, self.divergence, self._nested)
         self.regions.slots.add(target)
         span = self.regions.block_value(loop.iter)
         body = self._loop_body(loop, active, target)
@@ -389,19 +338,20 @@ class _Emitter:
         self.regions.left = True  # in the next iteration
         body = self._nested(loop.body, inner, target=target)
         count = self.regions.region(statements("_k_running += 1", loop), active)
-        stop = statements("if _k_running == 0:\n    break", loop)
-        return [*statements("_k_running = 0", loop), *count, *stop, *body]
+        return [*statements("_k_running = 0", loop), *count, *statements("if _k_running == 0:\n    break", loop), *body]
 
     # ---- interchanged loops
 
-    def _turned(self, statement: ast.stmt, pending: list[ast.stmt], active: Active) -> list[ast.stmt] | None:
-        """Emits an interchanged loop, after the region of the pending statements; None if the statement is not one."""
+    def _is_turned(self, statement: ast.stmt) -> bool:
+        if not self.style.split:
+            return False
+        is_uniform = isinstance(statement, ast.For) and self.planned.is_uniform_loop(statement)
+        return is_uniform or self.planned.strided(statement) is not None
+
+    def _turned(self, statement: ast.stmt, active: Active) -> list[ast.stmt]:
         if self.planned.strided(statement):
-            before = self.regions.region(pending, active)
-            return before + self._strided(cast(StridedLoop, self.loops.strided(statement)), active)
-        if isinstance(statement, ast.For) and self.planned.is_uniform_loop(statement):
-            return self.regions.region(pending, active) + self._uniform_loop(statement, active)
-        return None
+            return self._strided(cast(StridedLoop, self.loops.strided(statement)), active)
+        return self._uniform_loop(cast(ast.For, statement), active)
 
     def _strided(self, strided: StridedLoop, active: Active) -> list[ast.stmt]:
         """Emits a grid-stride loop: the loop over the first index of the block outside, the loop over threads inside."""
@@ -438,13 +388,13 @@ class _Emitter:
         if not isinstance(statement, ast.If) or statement.orelse:
             return None
         leaves = is_leave(statement.body)
-        if not leaves and any(not _does_nothing(other) for other in behind):
+        if not leaves and not all(map(_does_nothing, behind)):
             return None
         # Local results of threads that return are unused, so only the remaining threads need to compute theirs.
         hoisted, kept = self.regions.hoist(pending)
         silent = all(is_silent(other, self.known) for other in kept)
         rest_of_block = behind if leaves else statement.body
-        if not silent and not self._has_turned(rest_of_block) and not synchronises(rest_of_block):
+        if not silent and not any(map(self._is_turned, rest_of_block)) and not synchronises(rest_of_block):
             return None
         bounds = Bounds()
         test = self.guards.absorb(statement.test, bounds, assigned_names(kept) if silent else set(), negate=leaves)
@@ -458,8 +408,7 @@ class _Emitter:
             rest = statement.body
         code, inner, empty = self._shrunk(bounds, active, statement, "")
         for text in empty:
-            code += statements(f"if {text}:\n    pass", statement)
-            code[-1].body = [self._leave(statement)]  # type: ignore[attr-defined]
+            code += around(f"if {text}:", [self._leave(statement)], statement)
         return before + code + self.statements((kept if silent else []) + rest, replace(active, bounds=inner), top=True)
 
     def _shrunk(self, bounds: Bounds, active: Active, at: ast.stmt, suffix: str) -> tuple[list[ast.stmt], Bounds, list[str]]:
@@ -485,15 +434,6 @@ class _Emitter:
             inner.high[axis] = [high]
         inner.facts += [fact for fact in bounds.facts if self.known.is_settled(fact)]
         return code, inner, empty
-
-    def _has_turned(self, body: list[ast.stmt]) -> bool:
-        if not self.style.split:
-            return False
-        return any(
-            self.planned.strided(statement) is not None
-            or (isinstance(statement, ast.For) and self.planned.is_uniform_loop(statement))
-            for statement in body
-        )
 
 
 def _does_nothing(statement: ast.stmt) -> bool:

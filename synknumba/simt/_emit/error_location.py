@@ -23,8 +23,7 @@ _PLACES: Final = {name: place for place, name in enumerate((*THREAD.values(), *B
 
 def note_places(body: list[ast.stmt]) -> list[ast.stmt]:
     """Returns the body of a launch function, instrumented to record the running thread and block in `_k_where`."""
-    noted = _Noter().visit(ast.Module(body, []))
-    return cast(ast.Module, noted).body
+    return cast(ast.Module, _Noter().visit(ast.Module(body, []))).body
 
 
 class _Noter(ast.NodeTransformer):

@@ -6,13 +6,20 @@ A *turn* is one thread's iteration of such a loop.
 import ast
 from collections.abc import Iterable
 
-from synknumba.simt._frontend.syntax import has_return, is_leave, own_exits, place, statements
+from synknumba.simt._frontend.syntax import has_return, is_leave, load, own_exits, place, statements
 
 LEFT = "_k_left"
 EXIT = "_k_exit"
 
 # Mask of a running thread (the largest int8); greater than every level.
 RUNNING = 127
+
+
+def around(head: str, body: list[ast.stmt], at: ast.AST) -> list[ast.stmt]:
+    """Returns the statement that starts with this line, such as `if a:`, around the body; around `pass` if that is empty."""
+    made = statements(f"{head}\n    pass", at)
+    made[0].body = body or made[0].body  # type: ignore[attr-defined]
+    return made
 
 
 def has_exit(body: Iterable[ast.stmt]) -> bool:
@@ -24,13 +31,8 @@ def has_exit(body: Iterable[ast.stmt]) -> bool:
 def with_conditions(body: list[ast.stmt]) -> list[ast.stmt]:
     """Rewrites `if c: return` in a thread's last turn as `if not c: …` around the statements after it.
 
-    A condition can become bounds of the loop over threads; a `return` cannot.
-
-    Args:
-        body: the statements; not changed.
-
-    Returns:
-        The new statements; `body` itself if the statements after the `if` may exit in another way.
+    A condition can become bounds of the loop over threads; a `return` cannot. The body is not changed; it is returned itself if
+    the statements after the `if` may exit in another way.
     """
     for position, statement in enumerate(body):
         if not isinstance(statement, ast.If) or statement.orelse or not is_leave(statement.body):
@@ -47,12 +49,8 @@ def with_conditions(body: list[ast.stmt]) -> list[ast.stmt]:
 def lower_returns(body: list[ast.stmt], *, inside: bool = False) -> list[ast.stmt]:
     """Replaces each `return` in a thread's last turn by code that continues with the next thread.
 
-    Outside the kernel's own loops that is `continue`. Inside one, it sets a flag and breaks; the flag is tested after each
-    enclosing loop.
-
-    Args:
-        body: the statements; changed in place.
-        inside: whether the statements are inside a loop of the kernel.
+    Outside the kernel's own loops that is `continue`. `inside` one, it sets a flag and breaks; the flag is tested after each
+    enclosing loop. The statements are changed in place.
     """
     done: list[ast.stmt] = []
     for statement in body:
@@ -67,24 +65,18 @@ def _lower(statement: ast.stmt, *, inside: bool) -> list[ast.stmt]:
         return [statement]
     match statement:
         case ast.Return():
-            return statements(f"{LEFT} = True\nbreak", statement) if inside else [_continue(statement)]
+            return statements(f"{LEFT} = True\nbreak", statement) if inside else [place(ast.Continue(), statement)]
         case ast.If():
             statement.body = lower_returns(statement.body, inside=inside)
             statement.orelse = lower_returns(statement.orelse, inside=inside)
             return [statement]
         case ast.For() | ast.While():
             statement.body = lower_returns(statement.body, inside=True)
-            leave = ast.copy_location(ast.Break(), statement) if inside else _continue(statement)
-            test = ast.copy_location(ast.Name(LEFT, ast.Load()), statement)
-            behind = ast.copy_location(ast.If(test, [leave], []), statement)
+            behind = place(ast.If(load(LEFT), [ast.Break() if inside else ast.Continue()], []), statement)
             # Only the outermost loop clears the flag: a set flag ends all loops, so an inner loop always finds it cleared.
             before = [] if inside else statements(f"{LEFT} = False", statement)
             return [*before, statement, behind]
     return [statement]
-
-
-def _continue(at: ast.stmt) -> ast.stmt:
-    return ast.copy_location(ast.Continue(), at)
 
 
 def lower_exits(body: list[ast.stmt], loop: tuple[int, int] | None, *, inside: bool = False) -> list[ast.stmt]:
@@ -116,8 +108,6 @@ def lower_exits(body: list[ast.stmt], loop: tuple[int, int] | None, *, inside: b
                 done += statements(f"if {EXIT} != {RUNNING}:\n    break", statement)
         rest = lower_exits(body[position + 1 :], loop, inside=inside)
         if rest:
-            guard = statements(f"if {EXIT} == {RUNNING}:\n    pass", statement)[0]
-            guard.body = rest  # type: ignore[attr-defined]
-            done.append(place(guard, statement))
+            done += around(f"if {EXIT} == {RUNNING}:", rest, statement)
         return done
     return done

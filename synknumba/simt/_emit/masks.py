@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from synknumba.simt._analysis.bounds import Bounds
-from synknumba.simt._emit.exits import RUNNING
+from synknumba.simt._emit.exits import RUNNING, around
 from synknumba.simt._emit.region import MASK, Active, Regions
 from synknumba.simt._frontend.source import Source
 from synknumba.simt._frontend.sync import waits_for
@@ -32,9 +32,7 @@ Nested = Callable[[list[ast.stmt], Active], list[ast.stmt]]
 class Divergence:
     """Generates runtime checks for divergent barriers, which only some threads of a block reach; a GPU waits there forever.
 
-    Attributes:
-        source: source of the kernel.
-        grid: whether the kernel synchronises the whole grid; only barriers of the grid are then checked.
+    If the kernel synchronises the whole `grid`, only barriers of the grid are checked.
     """
 
     source: Source
@@ -87,15 +85,7 @@ elif {mask} == {left} or {mask} == {ended}:
 def masked_if(
     statement: ast.If, regions: Regions, active: Active, divergence: Divergence | None, nested: Nested
 ) -> list[ast.stmt]:
-    """Returns the code of an `if` that some threads enter.
-
-    Args:
-        statement: the `if`.
-        regions: emits the regions.
-        active: the threads that reach the `if`.
-        divergence: makes the runtime checks; None for no check.
-        nested: emits the branches.
-    """
+    """Returns the code of an `if` that some of the active threads enter, with runtime checks unless `divergence` is None."""
     level = active.level + 1
     inner = replace(active.inside(), level=level, masked=True)
     index = regions.team.index
@@ -117,39 +107,24 @@ elif {MASK}[{index}] == {level}:
 
 
 def masked_loop(
-    loop: ast.For | ast.While,
-    test: ast.expr | None,
-    regions: Regions,
-    active: Active,
-    divergence: Divergence,
-    nested: Nested,
+    loop: ast.For | ast.While, regions: Regions, active: Active, divergence: Divergence, nested: Nested
 ) -> list[ast.stmt]:
-    """Returns the code of a loop that some threads leave before others.
-
-    Args:
-        loop: the loop.
-        test: the condition of a `while`; None for a `for`.
-        regions: emits the regions.
-        active: the threads that reach the loop.
-        divergence: makes the runtime checks.
-        nested: emits the body.
-    """
+    """Returns the code of a loop that some of the active threads leave before others."""
     left, ended = active.level + 1, active.level + 2
     inside = replace(active.inside(), level=left, masked=True, loop=(left, ended))
-    running = ast.Constant(value=True) if test is None else test
-    head = _entered(loop, running, regions, inside, left)
-    if test is not None:
+    always: ast.expr = ast.Constant(value=True)
+    head = _entered(loop, loop.test if isinstance(loop, ast.While) else always, regions, inside, left)
+    if isinstance(loop, ast.While):
         head += divergence.of_counts(loop, "a loop condition")
     head += statements(f"if {INSIDE} == 0:\n    break", loop)
+    made: ast.For | ast.While = ast.While(always, [], [])
     if isinstance(loop, ast.For):
         target, counter = loop_variable(loop), f"{loop_variable(loop)}__i"
         regions.slots.add(target)
-        span = regions.block_value(loop.iter)
+        made = ast.For(store(counter), regions.block_value(loop.iter), [], [])
         head += regions.region(statements(f"{target} = {counter}", loop), inside)
-        body = head + nested(loop.body, replace(inside, level=ended)) + _restore(ended, regions, active, loop)
-        return [place(ast.For(store(counter), span, body, []), loop), *_restore(left, regions, active, loop)]
-    body = head + nested(loop.body, replace(inside, level=ended)) + _restore(ended, regions, active, loop)
-    return [place(ast.While(ast.Constant(value=True), body, []), loop), *_restore(left, regions, active, loop)]
+    made.body = head + nested(loop.body, replace(inside, level=ended)) + _restore(ended, regions, active, loop)
+    return [place(made, loop), *_restore(left, regions, active, loop)]
 
 
 def _entered(at: ast.stmt, test: ast.expr, regions: Regions, active: Active, level: int) -> list[ast.stmt]:
@@ -163,11 +138,7 @@ def _entered(at: ast.stmt, test: ast.expr, regions: Regions, active: Active, lev
 
 def _if_any(body: list[ast.stmt], at: ast.stmt) -> list[ast.stmt]:
     """Returns the statements under the condition that any thread is inside."""
-    if not body:
-        return []
-    guard = statements(f"if {INSIDE} > 0:\n    pass", at)
-    guard[0].body = body  # type: ignore[attr-defined]
-    return guard
+    return around(f"if {INSIDE} > 0:", body, at) if body else []
 
 
 def _restore(level: int, regions: Regions, active: Active, at: ast.stmt) -> list[ast.stmt]:

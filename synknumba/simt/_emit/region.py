@@ -7,8 +7,8 @@ loop.
 
 import ast
 import copy
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from synknumba.simt._analysis.atomic_sums import keep_sums_apart
@@ -17,7 +17,8 @@ from synknumba.simt._analysis.split_regions import GuardCut, free_cut, guard_cut
 from synknumba.simt._analysis.team import Team
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import exposed, single_target
-from synknumba.simt._emit.exits import EXIT, RUNNING, has_exit, lower_exits, lower_returns, with_conditions
+from synknumba.simt._emit.exits import EXIT, RUNNING, around, has_exit, lower_exits, lower_returns, with_conditions
+from synknumba.simt._frontend.arrays import SharedArray
 from synknumba.simt._frontend.syntax import (
     assigned_names,
     call,
@@ -61,51 +62,60 @@ class Active:
         return replace(self, depth=self.depth + 1)
 
 
+Block = tuple[int, ...]  # the sizes along x, y and z
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Options of code generation.
+
+    Attributes:
+        flat: axes flattened to a single block.
+        split: whether a thread's loops may be interchanged with the loop over threads. If not, a kernel without barriers is a
+            single region.
+        cuts: whether the statements between two barriers may be run as several loops.
+        reverse: whether threads run in reverse order.
+        shared: the shared arrays that may be double-buffered.
+        block: the only block size that the kernel will be launched with; None for any.
+    """
+
+    flat: frozenset[str] = frozenset()
+    split: bool = True
+    cuts: bool = False
+    reverse: bool = False
+    shared: Mapping[str, SharedArray] = field(default_factory=dict)
+    block: Block | None = None
+
+
 class Regions:
     """Emits the regions of one kernel.
 
     Args:
         analysis: analysis of the kernel.
-        team: the threads that run in step.
         order: axes of the loops over threads, outermost first.
         local_arrays: variables created by `cuda.local.array`.
         slots: variables with slots found so far; more are added.
-        reverse: whether the loops run from the last thread to the first.
-        cuts: whether a region may be run as several loops.
+        style: options of code generation.
 
     Attributes:
         undefined: uniform variables that may be read before assignment.
         assigned_before: uniform variables assigned on every path so far.
         left: whether some threads may have returned.
         uses_mask: whether the code needs the array of masks.
+        uses_active: whether the code needs the array of threads that take part in a collective.
         padded: variables whose slot arrays need margins.
     """
 
-    def __init__(
-        self,
-        analysis: Analysis,
-        team: Team,
-        order: list[str],
-        local_arrays: set[str],
-        slots: set[str],
-        *,
-        reverse: bool,
-        cuts: bool,
-    ) -> None:
-        self.known = analysis
-        self.team = team
-        self.slots = slots
+    def __init__(self, analysis: Analysis, order: list[str], local_arrays: set[str], slots: set[str], style: Style) -> None:
+        self.known, self.style, self.slots = analysis, style, slots
+        self.team = Team(analysis.grid)
         self.undefined: set[str] = set()
         self.assigned_before: set[str] = set()
-        self.left = False
-        self.uses_mask = False
+        self.left = self.uses_mask = self.uses_active = False
         self.padded: set[str] = set()
-        self.cuts = cuts
-        self._count = 0
         self.guards = Guards(analysis, self.block_text)
-        self._order = order
-        self._local_arrays = local_arrays
-        self._reverse = reverse
+        self._order, self._local_arrays = order, local_arrays
+        self._count = 0
 
     # ---- the block level
 
@@ -130,11 +140,7 @@ class Regions:
         return text if isinstance(node, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call)) else f"({text})"
 
     def hoist(self, body: list[ast.stmt]) -> tuple[list[ast.stmt], list[ast.stmt]]:
-        """Hoists assignments of uniform values to the block level, where they run once per block.
-
-        Returns:
-            The hoisted assignments; the remaining statements.
-        """
+        """Hoists assignments of uniform values to the block level, to run once per block; returns them and what remains."""
         hoisted: list[ast.stmt] = []
         kept: list[ast.stmt] = []
         for statement in body:
@@ -171,19 +177,16 @@ class Regions:
     def region(self, body: list[ast.stmt], active: Active, *, last: bool = False, depth: int = 0) -> list[ast.stmt]:
         """Emits statements that each thread runs to the end before the next thread starts.
 
-        Args:
-            body: the statements.
-            active: the threads that run them.
-            last: whether the statements run once per block, and nothing after them.
-            depth: how many times the region has been split at a condition.
+        If they are the `last`, they run once per block, and nothing after them. `depth` is the number of times that the region
+        has been split at a condition.
         """
         hoisted, body = self.hoist(body)
         body = [statement for statement in self._without_kept_arrays(body) if not isinstance(statement, ast.Pass)]
         if not body:
             return hoisted
-        if self.cuts and last:
+        if self.style.cuts and last:
             body = with_conditions(body)
-        if not self.cuts or has_exit(body):
+        if not self.style.cuts or has_exit(body):
             return hoisted + self._one_loop(body, active, last=last)
         position = scatter_cut(body, self.known, self.guards) or free_cut(body, self.known, self.guards)
         if position:
@@ -227,7 +230,8 @@ class Regions:
         facts: list[ast.stmt] = [place(ast.Expr(call("_k_assume", fact)), fact) for fact in copy.deepcopy(bounds.facts)]
         live, sure = exposed([*facts, *body], tracked)
         writes = assigned_names(body) & tracked
-        self.slots |= {name for name in live if not self._is_only_in(name, body, last=last)}
+        # What runs last keeps no variable that the kernel names nowhere else.
+        self.slots |= {name for name in live if not last or count_names(body, name) != count_names(self.known.body, name)}
         loaded = (live | (writes - sure)) & self.slots
         stored = set() if last else writes & self.slots
         self.undefined |= loaded - self.known.varying - self.assigned_before
@@ -260,10 +264,6 @@ class Regions:
         if test is guard.test:
             return body
         return guard.body if test is None else [ast.copy_location(ast.If(test, guard.body, []), guard)]
-
-    def _is_only_in(self, name: str, body: list[ast.stmt], *, last: bool) -> bool:
-        """Returns whether the statements run once per block and the kernel names the variable nowhere else."""
-        return last and count_names(body, name) == count_names(self.known.body, name)
 
     def _with_exits(self, body: list[ast.stmt], stored: list[str], active: Active, *, last: bool) -> list[ast.stmt]:
         """Lowers the exits of the statements and appends the stores to slots."""
@@ -300,28 +300,27 @@ class Regions:
         return statements(f"{name} = _k_slot_get({name}__s, {self.team.index})", at)
 
     def _stores(self, names: list[str], at: ast.stmt) -> list[ast.stmt]:
-        return [line for name in names for line in self._store(name, at)]
-
-    def _store(self, name: str, at: ast.stmt) -> list[ast.stmt]:
-        if name not in self.known.varying:
-            return statements(f"{name}__n = {name}", at)
-        if name in self._local_arrays:
-            return []
-        return statements(f"_k_slot_set({name}__s, {self.team.index}, {name})", at)
+        lines = []
+        for name in names:
+            if name not in self.known.varying:
+                lines.append(f"{name}__n = {name}")
+            elif name not in self._local_arrays:
+                lines.append(f"_k_slot_set({name}__s, {self.team.index}, {name})")
+        return statements("\n".join(lines), at)
 
     # ---- loops over threads
 
     def thread_loops(self, turn: list[ast.stmt], bounds: Bounds, at: ast.stmt) -> list[ast.stmt]:
         """Wraps a thread's turn in the loops over the threads within the bounds, and over the blocks of a cooperative grid."""
         for axis in reversed(self._order):
-            turn = _loop(THREAD[axis], self._range(bounds, axis), turn, at)
+            turn = around(f"for {THREAD[axis]} in {self._range(bounds, axis)}:", turn, at)
         if self.team.grid:
             for axis in AXES:
-                turn = _loop(BLOCK[axis], f"range({GRID_SIZE[axis]})", turn, at)
+                turn = around(f"for {BLOCK[axis]} in range({GRID_SIZE[axis]}):", turn, at)
         return turn
 
     def _range(self, bounds: Bounds, axis: str) -> str:
-        if not self._reverse:
+        if not self.style.reverse:
             return f"range({bounds.range_text(axis)})"
         low = bounds.low_text(axis) if bounds.low[axis] else "0"
         return f"range({bounds.high_text(axis)} - 1, {low} - 1, -1)"
@@ -341,12 +340,6 @@ class _Dropper(ast.NodeTransformer):
 
     def visit_Assign(self, node: ast.Assign) -> ast.stmt:
         return ast.copy_location(ast.Pass(), node) if single_target(node) in self._names else node
-
-
-def _loop(variable: str, span: str, body: list[ast.stmt], at: ast.stmt) -> list[ast.stmt]:
-    loop = statements(f"for {variable} in {span}:\n    pass", at)
-    loop[0].body = body  # type: ignore[attr-defined]
-    return loop
 
 
 def _can_pass(statement: ast.stmt, name: str, others: Iterable[ast.stmt]) -> bool:

@@ -59,18 +59,18 @@ class LaunchStorage:
             kind: its type; None if Numba has found it unused.
             padded: whether to add `MARGIN` elements at either end, for shuffles.
         """
-        if kind is None or is_number(kind):
-            dtype = slot_dtype(kind)
-            if padded:
-                size = MAX_BLOCK + 2 * MARGIN
-                text = f"{name}__p = _k_stack_array({size}, {self._dtype(name, dtype)})\n{name}__s = _k_inner({name}__p)"
-                self.reserve += statements(text, self.at)
-                return
-            self._array(f"{name}__s", (), self._dtype(name, dtype), dtype.itemsize)
-            return
-        self._array(f"{name}__b", (itemsize(kind),), self._dtype(name, np.dtype(np.uint8)), itemsize(kind))
-        self.namespace[f"_k_slots_{name}"] = slots_of(kind)
-        self.reserve += statements(f"{name}__s = _k_slots_{name}({name}__b)", self.at)
+        is_plain = kind is None or is_number(kind)
+        dtype, element = slot_dtype(kind) if is_plain else np.dtype(np.uint8), f"_k_dtype_{name}"
+        self.namespace[element] = dtype
+        if not is_plain:
+            self._array(f"{name}__b", (itemsize(kind),), element, itemsize(kind))
+            self.namespace[f"_k_slots_{name}"] = slots_of(kind)
+            self.reserve += statements(f"{name}__s = _k_slots_{name}({name}__b)", self.at)
+        elif padded:
+            text = f"{name}__p = _k_stack_array({MAX_BLOCK + 2 * MARGIN}, {element})\n{name}__s = _k_inner({name}__p)"
+            self.reserve += statements(text, self.at)
+        else:
+            self._array(f"{name}__s", (), element, dtype.itemsize)
 
     def local_array(self, name: str, made: ast.Call) -> None:
         """Reserves `name__s`, one local array per thread of the team, with the shape and dtype of a `_k_stack_array` call."""
@@ -79,9 +79,9 @@ class LaunchStorage:
         sizes = tuple(dim.value for dim in dims if isinstance(dim, ast.Constant) and isinstance(dim.value, int))
         self._array(f"{name}__s", sizes, ast.unparse(dtype), 16 * int(np.prod(sizes)))
 
-    def plain(self, name: str, dtype: str) -> None:
-        """Reserves an array of single bytes for the threads of the team, such as masks."""
-        self._array(name, (), dtype, 1)
+    def flags(self, name: str) -> None:
+        """Reserves an array of int8 for the threads of the team, such as masks."""
+        self._array(name, (), "_k_int8", 1)
 
     def shared(self, arrays: dict[str, SharedArray]) -> None:
         """Reserves the shared arrays of the block, or of every block of the grid."""
@@ -109,23 +109,17 @@ class LaunchStorage:
         """Reserves an array of shape `(threads, *dims)`: on the stack, or on the heap for a grid or a full stack."""
         rest = "".join(f", {dim}" for dim in dims)
         self._stack += MAX_BLOCK * element_bytes
-        if self.team.grid:
-            self._heap(name, f"({self.team.size}{rest})" if rest else self.team.size, dtype)
-        elif self._stack > STACK_BYTES:
-            self._heap(name, f"({MAX_BLOCK}{rest})" if rest else str(MAX_BLOCK), dtype)
-        elif name.endswith("__b"):
-            self.reserve += statements(f"{name} = _k_stack_array({MAX_BLOCK * dims[0]}, {dtype})", self.at)
+        threads = self.team.size if self.team.grid else str(MAX_BLOCK)
+        shape = f"({threads}{rest})" if rest else threads
+        if self.team.grid or self._stack > STACK_BYTES:
+            self._heap(name, shape, dtype)
         else:
-            shape = f"({MAX_BLOCK}{rest})" if rest else str(MAX_BLOCK)
+            shape = str(MAX_BLOCK * dims[0]) if name.endswith("__b") else shape
             self.reserve += statements(f"{name} = _k_stack_array({shape}, {dtype})", self.at)
 
     def _heap(self, name: str, dims: str, dtype: str) -> None:
         self.reserve += statements(f"{name}__h = _k_empty({dims}, {dtype})\n{name} = _k_borrowed({name}__h)", self.at)
         self.release += statements(f"_k_keep({name}__h)", self.at)
-
-    def _dtype(self, name: str, dtype: np.dtype[Any]) -> str:
-        self.namespace[f"_k_dtype_{name}"] = dtype
-        return f"_k_dtype_{name}"
 
 
 def slot_dtype(kind: types.Type | None) -> np.dtype[Any]:

@@ -15,8 +15,8 @@ from numba.np.arrayobj import basic_indexing, load_item, make_array, normalize_i
 
 from synknumba.simt._library.intrinsics import check_number
 
-# (builder, element type, old, value) -> new
-Change = Callable[[Any, types.Type, Any, Any], Any]
+# (builder, element type, old, *values) -> new
+Change = Callable[..., Any]
 
 
 def _element_type(name: str, array: types.Type, index: types.Type) -> types.Type:
@@ -42,61 +42,46 @@ def _pointer(context: Any, builder: Any, signature: Any, array: Any, index: Any)
     return basic_indexing(context, builder, array_type, made, parts_type, parts, context.enable_boundscheck)[0]
 
 
-def _read_change_write(name: str, array: types.Type, index: types.Type, change: Change) -> Any:
+def _read_change_write(name: str, array: types.Type, index: types.Type, change: Change, values: int = 1) -> Any:
     element = _element_type(name, array, index)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _pointer(context, builder, signature, args[0], args[1])
         old = load_item(context, builder, array, pointer)
-        store_item(context, builder, array, change(builder, element, old, args[2]), pointer)
+        store_item(context, builder, array, change(builder, element, old, *args[2:]), pointer)
         return impl_ret_borrowed(context, builder, element, old)
 
-    return element(array, types.unliteral(index), element), codegen
-
-
-def _is_float(element: types.Type) -> bool:
-    return isinstance(element, types.Float)
+    return element(array, types.unliteral(index), *[element] * values), codegen
 
 
 def _compare(builder: Any, element: types.Type, sign: str, left: Any, right: Any, *, nan: bool = False) -> Any:
     """Emits a comparison; its result is `nan` if an operand is NaN."""
-    if _is_float(element):
+    if isinstance(element, types.Float):
         return (builder.fcmp_unordered if nan else builder.fcmp_ordered)(sign, left, right)
     if isinstance(element, types.Integer) and not element.signed:
         return builder.icmp_unsigned(sign, left, right)
     return builder.icmp_signed(sign, left, right)
 
 
-def _add(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
-    return builder.fadd(old, value) if _is_float(element) else builder.add(old, value)
+def _instruction(of_integers: str, of_floats: str = "") -> Change:
+    """Returns the change by a single instruction, a method of the builder."""
+
+    def change(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
+        return getattr(builder, of_floats if isinstance(element, types.Float) else of_integers)(old, value)
+
+    return change
 
 
-def _sub(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
-    return builder.fsub(old, value) if _is_float(element) else builder.sub(old, value)
+def _extreme(sign: str, *, nan: bool = False) -> Change:
+    """Returns the change to the value if `old sign value`; if `nan`, a number replaces NaN, else nothing does."""
 
+    def change(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
+        chosen = builder.select(_compare(builder, element, sign, old, value, nan=nan), value, old)
+        if not nan or not isinstance(element, types.Float):
+            return chosen
+        return builder.select(builder.fcmp_unordered("uno", value, value), old, chosen)
 
-def _max(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
-    return builder.select(_compare(builder, element, "<", old, value), value, old)
-
-
-def _min(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
-    return builder.select(_compare(builder, element, ">", old, value), value, old)
-
-
-def _unless_nan(builder: Any, element: types.Type, old: Any, value: Any, chosen: Any) -> Any:
-    if not _is_float(element):
-        return chosen
-    return builder.select(builder.fcmp_unordered("uno", value, value), old, chosen)
-
-
-def _nanmax(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
-    chosen = builder.select(_compare(builder, element, "<", old, value, nan=True), value, old)
-    return _unless_nan(builder, element, old, value, chosen)
-
-
-def _nanmin(builder: Any, element: types.Type, old: Any, value: Any) -> Any:
-    chosen = builder.select(_compare(builder, element, ">", old, value, nan=True), value, old)
-    return _unless_nan(builder, element, old, value, chosen)
+    return change
 
 
 def _inc(builder: Any, _element: types.Type, old: Any, value: Any) -> Any:
@@ -110,20 +95,12 @@ def _dec(builder: Any, _element: types.Type, old: Any, value: Any) -> Any:
     return builder.select(wraps, value, builder.sub(old, one))
 
 
-def _and(builder: Any, _element: types.Type, old: Any, value: Any) -> Any:
-    return builder.and_(old, value)
-
-
-def _or(builder: Any, _element: types.Type, old: Any, value: Any) -> Any:
-    return builder.or_(old, value)
-
-
-def _xor(builder: Any, _element: types.Type, old: Any, value: Any) -> Any:
-    return builder.xor(old, value)
-
-
 def _exch(_builder: Any, _element: types.Type, _old: Any, value: Any) -> Any:
     return value
+
+
+def _cas(builder: Any, element: types.Type, current: Any, old: Any, value: Any) -> Any:
+    return builder.select(_compare(builder, element, "==", current, old), value, current)
 
 
 _NUMBERS = (types.Integer, types.Float)
@@ -145,44 +122,31 @@ def _make(name: str, change: Change, elements: tuple[type[types.Type], ...]) -> 
 def atomic_cas(_context: Any, array: types.Type, index: types.Type, old: types.Type, value: types.Type) -> Any:
     """Stores the value if the element equals `old`; returns the previous element."""
     check_number("cuda.atomic.cas", old, value)
-    element = _element_type("cas", array, index)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, signature, args[0], args[1])
-        current = load_item(context, builder, array, pointer)
-        equal = _compare(builder, element, "==", current, args[2])
-        store_item(context, builder, array, builder.select(equal, args[3], current), pointer)
-        return current
-
-    return element(array, types.unliteral(index), element, element), codegen
+    return _read_change_write("cas", array, index, _cas, values=2)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def atomic_compare_and_swap(_context: Any, array: types.Type, old: types.Type, value: types.Type) -> Any:
     """Applies `atomic_cas` to the array's first element."""
     check_number("cuda.atomic.compare_and_swap", old, value)
-    element = _element_type("compare_and_swap", array, types.intp)
+    signature, emit = _read_change_write("compare_and_swap", array, types.intp, _cas, values=2)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = make_array(signature.args[0])(context, builder, args[0]).data
-        current = load_item(context, builder, array, pointer)
-        equal = _compare(builder, element, "==", current, args[1])
-        store_item(context, builder, array, builder.select(equal, args[2], current), pointer)
-        return current
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return emit(context, builder, signature, (args[0], context.get_constant(types.intp, 0), *args[1:]))
 
-    return element(array, element, element), codegen
+    return signature.return_type(array, *signature.args[2:]), codegen
 
 
 ATOMICS: dict[str, Any] = {
-    "add": _make("add", _add, _NUMBERS),
-    "sub": _make("sub", _sub, _NUMBERS),
-    "max": _make("max", _max, _NUMBERS),
-    "min": _make("min", _min, _NUMBERS),
-    "nanmax": _make("nanmax", _nanmax, _NUMBERS),
-    "nanmin": _make("nanmin", _nanmin, _NUMBERS),
-    "and_": _make("and_", _and, _INTEGERS),
-    "or_": _make("or_", _or, _INTEGERS),
-    "xor": _make("xor", _xor, _INTEGERS),
+    "add": _make("add", _instruction("add", "fadd"), _NUMBERS),
+    "sub": _make("sub", _instruction("sub", "fsub"), _NUMBERS),
+    "max": _make("max", _extreme("<"), _NUMBERS),
+    "min": _make("min", _extreme(">"), _NUMBERS),
+    "nanmax": _make("nanmax", _extreme("<", nan=True), _NUMBERS),
+    "nanmin": _make("nanmin", _extreme(">", nan=True), _NUMBERS),
+    "and_": _make("and_", _instruction("and_"), _INTEGERS),
+    "or_": _make("or_", _instruction("or_"), _INTEGERS),
+    "xor": _make("xor", _instruction("xor"), _INTEGERS),
     "inc": _make("inc", _inc, _INTEGERS),
     "dec": _make("dec", _dec, _INTEGERS),
     "exch": _make("exch", _exch, _NUMBERS),

@@ -1,10 +1,13 @@
 """`cuda.popc`, `brev`, `clz`, `ffs`, `fma`, `cbrt` and `selp`, typed as in CUDA."""
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import types
 from numba.extending import intrinsic
+
+from synknumba.simt._library.typed import Code, c_function, llvm, with_arity
 
 # Types on which CUDA computes in float32, which represents all their values.
 _SINGLE = frozenset({types.float32, types.int8, types.int16, types.uint8, types.uint16, types.boolean})
@@ -15,84 +18,48 @@ def _real(*kinds: types.Type) -> types.Type:
     return types.float32 if all(types.unliteral(kind) in _SINGLE for kind in kinds) else types.float64
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def popc(_context: Any, value: types.Type) -> Any:
-    """Returns the number of set bits."""
-    value = types.unliteral(value)
-    if not isinstance(value, types.Integer):
-        return None
-
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.ctpop(args[0])
-
-    return value(value), codegen
+def lowest_bit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """Emits the position of the lowest set bit of an integer, counted from 1; 0 if no bit is set."""
+    zero, one = ir.Constant(args[0].type, 0), ir.Constant(args[0].type, 1)
+    place = builder.add(builder.cttz(args[0], ir.Constant(ir.IntType(1), 0)), one)
+    place = builder.select(builder.icmp_unsigned("==", args[0], zero), zero, place)
+    return context.cast(builder, place, signature.args[0], signature.return_type)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def brev(_context: Any, value: types.Type) -> Any:
-    """Reverses the bits: all 64 of a uint64, the low 32 of any other integer, which is CUDA's result for an int64."""
-    value = types.unliteral(value)
-    if not isinstance(value, types.Integer):
-        return None
+def _of_integer(name: str, signature: Callable[[Any], Any], code: Code) -> Any:
+    """Returns an intrinsic on one integer; `signature` makes its signature from the integer's type."""
+
+    def resolve(value: types.Type) -> Any:
+        value = types.unliteral(value)
+        return (signature(value), code) if isinstance(value, types.Integer) else None
+
+    return with_arity(name, 1, resolve)
+
+
+def _reversed(value: types.Integer) -> Any:
+    """Returns the signature of `brev`: all 64 bits of a uint64, the low 32 of any other integer, CUDA's result for an int64."""
     wide = types.uint64 if value == types.uint64 else types.uint32
-
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.bitreverse(args[0])
-
-    return wide(wide), codegen
+    return wide(wide)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def clz(_context: Any, value: types.Type) -> Any:
-    """Returns the number of zero bits above the highest set bit."""
-    value = types.unliteral(value)
-    if not isinstance(value, types.Integer):
-        return None
-
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
-
-    return value(value), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def ffs(_context: Any, value: types.Type) -> Any:
-    """Returns the position of the lowest set bit, counted from 1; 0 if no bit is set."""
-    value = types.unliteral(value)
-    if not isinstance(value, types.Integer):
-        return None
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        zero, one = ir.Constant(args[0].type, 0), ir.Constant(args[0].type, 1)
-        place = builder.add(builder.cttz(args[0], ir.Constant(ir.IntType(1), 0)), one)
-        place = builder.select(builder.icmp_unsigned("==", args[0], zero), zero, place)
-        return context.cast(builder, place, signature.args[0], signature.return_type)
-
-    return types.uint32(value), codegen
+popc = _of_integer("popc", lambda value: value(value), llvm("ctpop"))
+clz = _of_integer("clz", lambda value: value(value), llvm("ctlz", False))
+ffs = _of_integer("ffs", types.uint32, lowest_bit)
+brev = _of_integer("brev", _reversed, llvm("bitreverse"))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def fma(_context: Any, a: types.Type, b: types.Type, c: types.Type) -> Any:
     """Returns `a * b + c`, rounded once."""
     kind = _real(a, b, c)
-
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.fma(*args)
-
-    return kind(kind, kind, kind), codegen
+    return kind(kind, kind, kind), llvm("fma")
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def cbrt(_context: Any, value: types.Type) -> Any:
     """Returns the cube root, computed by the C library."""
     kind = _real(value)
-    name = "cbrtf" if kind == types.float32 else "cbrt"
-
-    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        real = args[0].type
-        return builder.call(cgutils.insert_pure_function(builder.module, ir.FunctionType(real, [real]), name), args)
-
-    return kind(kind), codegen
+    return kind(kind), c_function("cbrtf" if kind == types.float32 else "cbrt")
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -76,8 +76,8 @@ def _same_overload(a: types.Type, b: types.Type) -> Callable[..., Any]:
     return lambda a, b: _bits(a) == _bits(b)
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
-    return njit(error_model="numpy")(function)
+_compiled = njit(error_model="numpy")
+_inlined = njit(error_model="numpy", inline="always")
 
 
 # ---- votes of a block
@@ -112,7 +112,7 @@ def vote_or(predicate: Any, active: Any, threads: int, _blocks: int) -> Any:
 
 
 def _each(vote: Any) -> Any:
-    @njit(error_model="numpy")
+    @_compiled
     def each(got: Any, predicate: Any, active: Any, threads: int, blocks: int) -> None:
         for block in range(blocks):
             first, end = block * threads, (block + 1) * threads
@@ -144,8 +144,9 @@ def _ballot(predicate: Any, active: Any, first: int, end: int) -> Any:
 
 def _warp_vote(decide: Any) -> Any:
     """Returns a warp vote among the threads in each thread's mask; `decide` gets the true and the active ones as bits."""
+    decide = _compiled(decide)
 
-    @njit(error_model="numpy")
+    @_compiled
     def vote(got: Any, mask: Any, predicate: Any, active: Any, threads: int, blocks: int) -> None:
         for block in range(0, threads * blocks, threads):
             for first in range(block, block + threads, WARP_SIZE):
@@ -158,42 +159,27 @@ def _warp_vote(decide: Any) -> Any:
     return vote
 
 
-@_compiled
-def _decide_ballot(true: Any, _part: Any) -> Any:
-    return np.int32(true)
-
-
-@_compiled
-def _decide_all(true: Any, part: Any) -> Any:
-    return true == part
-
-
-@_compiled
-def _decide_any(true: Any, _part: Any) -> Any:
-    return true != 0
-
-
-@_compiled
-def _decide_equal(true: Any, part: Any) -> Any:
-    return (true == part) | (true == 0)
+_WARP_VOTES = {
+    "ballot_sync": _warp_vote(lambda true, _: np.int32(true)),
+    "all_sync": _warp_vote(lambda true, part: true == part),
+    "any_sync": _warp_vote(lambda true, _: true != 0),
+    "eq_sync": _warp_vote(lambda true, part: (true == part) | (true == 0)),
+}
+_active_lanes = _warp_vote(lambda _, part: part)
 
 
 @_compiled
 def activemask(got: Any, active: Any, threads: int, blocks: int) -> None:
     """Sets each thread's result to the bit mask of its warp's active threads."""
-    for block in range(0, threads * blocks, threads):
-        for first in range(block, block + threads, WARP_SIZE):
-            end = min(first + WARP_SIZE, block + threads)
-            _, part = _ballot(True, active, first, end)
-            for thread in range(first, end):
-                got[thread] = part
+    _active_lanes(got, FULL, True, active, threads, blocks)
 
 
 @_compiled
-def _matching(mask: Any, value: Any, active: Any, thread: int, first: int, end: int) -> Any:
+def _matching(mask: Any, value: Any, active: Any, thread: int, threads: int) -> Any:
     """Returns the bit masks of the active threads in this thread's mask that have its value, and of all in its mask."""
     same, named = np.uint32(0), np.uint32(0)
-    for other in range(first, end):
+    first = thread - (thread % threads & LANES)
+    for other in range(first, min(first + WARP_SIZE, thread - thread % threads + threads)):
         bit = np.uint32(1) << np.uint32(other - first)
         if _is_active(active, other) and np.uint32(_of(mask, thread) & FULL) & bit:
             named |= bit
@@ -205,24 +191,18 @@ def _matching(mask: Any, value: Any, active: Any, thread: int, first: int, end: 
 @_compiled
 def match_any(got: Any, mask: Any, value: Any, active: Any, threads: int, blocks: int) -> None:
     """Sets each thread's result to the bit mask of the threads with its value."""
-    for block in range(0, threads * blocks, threads):
-        for first in range(block, block + threads, WARP_SIZE):
-            end = min(first + WARP_SIZE, block + threads)
-            for thread in range(first, end):
-                same, _ = _matching(mask, value, active, thread, first, end)
-                got[thread] = np.int32(same)
+    for thread in range(threads * blocks):
+        same, _ = _matching(mask, value, active, thread, threads)
+        got[thread] = np.int32(same)
 
 
 @_compiled
 def match_all(got: Any, agreed: Any, mask: Any, value: Any, active: Any, threads: int, blocks: int) -> None:
     """Sets each thread's results to its mask and True if all threads in the mask have one value, else to 0 and False."""
-    for block in range(0, threads * blocks, threads):
-        for first in range(block, block + threads, WARP_SIZE):
-            end = min(first + WARP_SIZE, block + threads)
-            for thread in range(first, end):
-                same, named = _matching(mask, value, active, thread, first, end)
-                agreed[thread] = same == named
-                got[thread] = np.int32(named) if same == named else np.int32(0)
+    for thread in range(threads * blocks):
+        same, named = _matching(mask, value, active, thread, threads)
+        agreed[thread] = same == named
+        got[thread] = np.int32(named) if same == named else np.int32(0)
 
 
 # ---- shuffles
@@ -250,7 +230,7 @@ def _whole_warps(take: Any, source: Any) -> Any:
         source: returns the lane that a lane of the last, incomplete warp reads.
     """
 
-    @njit(error_model="numpy")
+    @_compiled
     def shuffle(got: Any, _mask: Any, value: Any, operand: Any, _active: Any, threads: int, _blocks: int) -> None:
         distance = np.int64(operand) & LANES
         whole = threads - threads % WARP_SIZE
@@ -264,24 +244,24 @@ def _whole_warps(take: Any, source: Any) -> Any:
     return shuffle
 
 
-@njit(error_model="numpy", inline="always")
+@_inlined
 def _take_from(value: Any, first: int, _lane: int, distance: int) -> Any:
     return _peek(value, first + distance)
 
 
-@njit(error_model="numpy", inline="always")
+@_inlined
 def _take_up(value: Any, first: int, lane: int, distance: int) -> Any:
     below, own = _peek(value, first + lane - distance), _peek(value, first + lane)
     return below if lane >= distance else own
 
 
-@njit(error_model="numpy", inline="always")
+@_inlined
 def _take_down(value: Any, first: int, lane: int, distance: int) -> Any:
     above, own = _peek(value, first + lane + distance), _peek(value, first + lane)
     return above if lane + distance <= LANES else own
 
 
-@njit(error_model="numpy", inline="always")
+@_inlined
 def _take_xor(value: Any, first: int, lane: int, distance: int) -> Any:
     if distance & (distance - 1):
         return _peek(value, first + (lane ^ distance))
@@ -292,7 +272,7 @@ def _take_xor(value: Any, first: int, lane: int, distance: int) -> Any:
 def _shuffle(source: Any) -> Any:
     """Returns a shuffle in which each thread gets the value of lane `source(lane, operand)` of its warp."""
 
-    @njit(error_model="numpy")
+    @_compiled
     def shuffle(got: Any, _mask: Any, value: Any, operand: Any, active: Any, threads: int, blocks: int) -> None:
         for block in range(0, threads * blocks, threads):
             end = block + threads
@@ -305,52 +285,36 @@ def _shuffle(source: Any) -> Any:
     return shuffle
 
 
-@njit(error_model="numpy", inline="always")
+@_inlined
 def _from(_lane: int, operand: int) -> int:
     return operand
 
 
-@njit(error_model="numpy", inline="always")
+@_inlined
 def _up(lane: int, operand: int) -> int:
     return lane - operand if lane >= operand else lane
 
 
-@njit(error_model="numpy", inline="always")
+@_inlined
 def _down(lane: int, operand: int) -> int:
     return lane + operand if lane + operand <= LANES else lane
 
 
-@njit(error_model="numpy", inline="always")
+@_inlined
 def _xor(lane: int, operand: int) -> int:
     return lane ^ operand
 
 
-def _named(functions: dict[str, Any]) -> dict[str, Any]:
-    return {f"_k_all_{name}": function for name, function in functions.items()}
+_VOTES = {"count": vote_count, "and": vote_and, "or": vote_or}
+_SHUFFLES = {"": (_take_from, _from), "_up": (_take_up, _up), "_down": (_take_down, _down), "_xor": (_take_xor, _xor)}
 
-
-COLLECT: dict[str, Any] = _named(
-    {
-        "syncthreads_count": vote_count,
-        "syncthreads_and": vote_and,
-        "syncthreads_or": vote_or,
-        "syncthreads_count_each": _each(vote_count),
-        "syncthreads_and_each": _each(vote_and),
-        "syncthreads_or_each": _each(vote_or),
-        "ballot_sync": _warp_vote(_decide_ballot),
-        "all_sync": _warp_vote(_decide_all),
-        "any_sync": _warp_vote(_decide_any),
-        "eq_sync": _warp_vote(_decide_equal),
-        "activemask": activemask,
-        "match_any_sync": match_any,
-        "match_all_sync": match_all,
-        "shfl_sync": _shuffle(_from),
-        "shfl_up_sync": _shuffle(_up),
-        "shfl_down_sync": _shuffle(_down),
-        "shfl_xor_sync": _shuffle(_xor),
-        "shfl_sync_padded": _whole_warps(_take_from, _from),
-        "shfl_up_sync_padded": _whole_warps(_take_up, _up),
-        "shfl_down_sync_padded": _whole_warps(_take_down, _down),
-        "shfl_xor_sync_padded": _whole_warps(_take_xor, _xor),
-    }
-)
+COLLECT: dict[str, Any] = {
+    **{f"_k_all_syncthreads_{name}": vote for name, vote in _VOTES.items()},
+    **{f"_k_all_syncthreads_{name}_each": _each(vote) for name, vote in _VOTES.items()},
+    **{f"_k_all_{name}": vote for name, vote in _WARP_VOTES.items()},
+    "_k_all_activemask": activemask,
+    "_k_all_match_any_sync": match_any,
+    "_k_all_match_all_sync": match_all,
+    **{f"_k_all_shfl{name}_sync": _shuffle(source) for name, (_, source) in _SHUFFLES.items()},
+    **{f"_k_all_shfl{name}_sync_padded": _whole_warps(take, source) for name, (take, source) in _SHUFFLES.items()},
+}

@@ -3,13 +3,16 @@
 They are intrinsics rather than njit functions: they add no compile time, and LLVM sees their code in place.
 """
 
+import functools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba.core import errors, types
 from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
-from numba.np.arrayobj import populate_array
+from numba.np.arrayobj import make_array, populate_array
 
 # One cache line, and the width of the widest vector registers (AVX-512), so that no vector access crosses a line.
 STACK_ALIGNMENT = 64
@@ -32,6 +35,13 @@ def _literal_shape(shape: types.Type) -> list[int] | None:
     return [part.literal_value for part in parts]
 
 
+def view(context: Any, builder: Any, kind: types.Array, data: Any, shape: Sequence[Any], strides: Any, itemsize: Any) -> Any:
+    """Emits an array over memory that it does not keep alive."""
+    array = make_array(kind)(context, builder)
+    populate_array(array, data=data, shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
+    return array._getvalue()  # noqa: SLF001  # Numba's way to get the struct as a value
+
+
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
     """Returns an uninitialised C-ordered array in the caller's stack frame: no heap, no reference count, no aliases."""
@@ -42,26 +52,14 @@ def stack_array(_context: Any, shape: types.Type, dtype: types.Type) -> Any:
 
     def codegen(context: Any, builder: Any, _signature: Any, _args: Any) -> Any:
         data_type = context.get_data_type(element)
-        count = 1
-        for dim in dims:
-            count *= dim
         with builder.goto_entry_block():
-            memory = builder.alloca(ir.ArrayType(data_type, count))
+            memory = builder.alloca(ir.ArrayType(data_type, math.prod(dims)))
             memory.align = STACK_ALIGNMENT
         itemsize = context.get_abi_sizeof(data_type)
-        strides = [itemsize]
-        for dim in reversed(dims[1:]):
-            strides.insert(0, strides[0] * dim)
-        array = context.make_array(array_type)(context, builder)
-        populate_array(
-            array,
-            data=builder.bitcast(memory, data_type.as_pointer()),
-            shape=[context.get_constant(types.intp, dim) for dim in dims],
-            strides=[context.get_constant(types.intp, stride) for stride in strides],
-            itemsize=context.get_constant(types.intp, itemsize),
-            meminfo=None,
-        )
-        return array._getvalue()  # noqa: SLF001  # Numba's way to get the struct as a value
+        strides = [itemsize * math.prod(dims[axis + 1 :]) for axis in range(len(dims))]
+        data = builder.bitcast(memory, data_type.as_pointer())
+        constant = functools.partial(context.get_constant, types.intp)
+        return view(context, builder, array_type, data, [*map(constant, dims)], [*map(constant, strides)], constant(itemsize))
 
     return array_type(shape, dtype), codegen
 

@@ -24,15 +24,8 @@ _BINARY_MATH: Final = {name: getattr(math, name) for name in ("atan2", "copysign
 _UNARY_C: Final = ("cbrt", "exp2", "j0", "j1", "tgamma", "y0", "y1")
 _BINARY_C: Final = ("fmod", "nextafter", "remainder")
 
-# CUDA's name -> LLVM's name of the functions that round to an integer.
-_WHOLE: Final = {
-    "ceil": "ceil",
-    "floor": "floor",
-    "nearbyint": "nearbyint",
-    "rint": "rint",
-    "round": "round",
-    "trunc": "trunc",
-}
+# Functions of LLVM that round to an integer, under CUDA's names.
+_WHOLE: Final = ("ceil", "floor", "nearbyint", "rint", "round", "trunc")
 
 # Approximations on a GPU; all in float32.
 _FAST: Final = ("cosf", "exp10f", "expf", "log10f", "log2f", "logf", "powf", "sincosf", "sinf", "tanf")
@@ -47,7 +40,7 @@ def _entries() -> dict[str, tuple[str, Code]]:
         table |= {name + suffix: (two, like(function)) for name, function in _BINARY_MATH.items()}
         table |= {name + suffix: (one, c_function(name + suffix)) for name in _UNARY_C}
         table |= {name + suffix: (two, c_function(name + suffix)) for name in _BINARY_C}
-        table |= {name + suffix: (one, llvm(instruction)) for name, instruction in _WHOLE.items()}
+        table |= {name + suffix: (one, llvm(name)) for name in _WHOLE}
         table |= {name + suffix: (f"{kind}(i,{kind})", c_function(name + suffix)) for name in ("jn", "yn")}
         table |= {name + suffix: (f"{kind}({kind},i)", c_function("ldexp" + suffix)) for name in ("ldexp", "scalbn")}
         table["fma" + suffix] = f"{kind}({kind},{kind},{kind})", llvm("fma")
@@ -68,7 +61,7 @@ class _Library(Mapping[str, Any]):
     def __getitem__(self, path: str) -> Any:
         if path not in self._made:
             signature, code = self._entries[path]
-            self._made[path] = typed(f"cuda.{path}", signature, code)
+            self._made[path] = typed(f"cuda.{path}", {signature: code})
         return self._made[path]
 
     def __contains__(self, path: object) -> bool:

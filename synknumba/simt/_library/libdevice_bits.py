@@ -8,14 +8,11 @@ from typing import Any, Final
 
 from llvmlite import ir
 
-from synknumba.simt._library.typed import Code, body, intrinsic_suffix, llvm
+from synknumba.simt._library.bits import lowest_bit
+from synknumba.simt._library.typed import Code, body, llvm
 
 _LOW32 = 0xFFFFFFFF
 _LOW24 = 0xFFFFFF
-
-
-def _absolute(x: int) -> int:
-    return x if x >= 0 else -x
 
 
 def _byte_perm(x: int, y: int, selector: int) -> int:
@@ -25,38 +22,6 @@ def _byte_perm(x: int, y: int, selector: int) -> int:
         chosen = (selector >> (4 * place)) & 7
         result |= ((both >> (8 * chosen)) & 0xFF) << (8 * place)
     return result
-
-
-def _hadd(x: int, y: int) -> int:
-    return (x + y) >> 1
-
-
-def _rhadd(x: int, y: int) -> int:
-    return (x + y + 1) >> 1
-
-
-def _uhadd(x: int, y: int) -> int:
-    return ((x & _LOW32) + (y & _LOW32)) >> 1
-
-
-def _urhadd(x: int, y: int) -> int:
-    return ((x & _LOW32) + (y & _LOW32) + 1) >> 1
-
-
-def _mul24(x: int, y: int) -> int:
-    return (((x & _LOW24) ^ 0x800000) - 0x800000) * (((y & _LOW24) ^ 0x800000) - 0x800000)
-
-
-def _umul24(x: int, y: int) -> int:
-    return (x & _LOW24) * (y & _LOW24)
-
-
-def _sad(x: int, y: int, z: int) -> int:
-    return abs(x - y) + z
-
-
-def _usad(x: int, y: int, z: int) -> int:
-    return abs((x & _LOW32) - (y & _LOW32)) + z
 
 
 def _high_half(*, signed: bool) -> Code:
@@ -79,14 +44,6 @@ def _choose(sign: str, *, signed: bool) -> Code:
         return builder.select(compare(sign, *args), *args)
 
     return code
-
-
-def _lowest_bit(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    """Emits the position of the lowest set bit, counted from 1; 0 if no bit is set."""
-    kind = args[0].type
-    place = builder.add(builder.cttz(args[0], ir.Constant(ir.IntType(1), 0)), ir.Constant(kind, 1))
-    place = builder.select(builder.icmp_unsigned("==", args[0], ir.Constant(kind, 0)), ir.Constant(kind, 0), place)
-    return builder.trunc(place, ir.IntType(32)) if kind.width > 32 else place
 
 
 def _reinterpret(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -140,7 +97,7 @@ def _to_integer(rounding: str, *, signed: bool) -> Code:
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         (value,), integer = args, context.get_value_type(signature.return_type)
-        real = intrinsic_suffix(value.type)
+        real = value.type.intrinsic_name
         whole = builder.module.declare_intrinsic(f"llvm.{rounding}.{real}", (), ir.FunctionType(value.type, [value.type]))
         name = f"llvm.fpto{'s' if signed else 'u'}i.sat.{integer}.{real}"
         cast = builder.module.declare_intrinsic(name, (), ir.FunctionType(integer, [value.type]))
@@ -159,37 +116,34 @@ ROUNDINGS: Final = {"rd": "floor", "rn": "rint", "ru": "ceil", "rz": "trunc"}
 
 # Name -> signature, code.
 BITS: Final[dict[str, tuple[str, Code]]] = {
-    "abs": ("i(i)", body(_absolute)),
-    "llabs": ("l(l)", body(_absolute)),
+    "abs": ("i(i)", body(lambda x: x if x >= 0 else -x)),
+    "llabs": ("l(l)", body(lambda x: x if x >= 0 else -x)),
     "brev": ("i(i)", llvm("bitreverse")),
     "brevll": ("l(l)", llvm("bitreverse")),
-    "byte_perm": ("i(i,i,i)", body(_byte_perm)),
     "clz": ("i(i)", llvm("ctlz", False)),
     "clzll": ("i(l)", llvm("ctlz", False)),
     "popc": ("i(i)", llvm("ctpop")),
     "popcll": ("i(l)", llvm("ctpop")),
-    "ffs": ("i(i)", _lowest_bit),
-    "ffsll": ("i(l)", _lowest_bit),
-    "hadd": ("i(i,i)", body(_hadd)),
-    "rhadd": ("i(i,i)", body(_rhadd)),
-    "uhadd": ("i(i,i)", body(_uhadd)),
-    "urhadd": ("i(i,i)", body(_urhadd)),
-    "mul24": ("i(i,i)", body(_mul24)),
-    "umul24": ("i(i,i)", body(_umul24)),
+    "ffs": ("i(i)", lowest_bit),
+    "ffsll": ("i(l)", lowest_bit),
+    "byte_perm": ("i(i,i,i)", body(_byte_perm)),
+    "hadd": ("i(i,i)", body(lambda x, y: (x + y) >> 1)),
+    "rhadd": ("i(i,i)", body(lambda x, y: (x + y + 1) >> 1)),
+    "uhadd": ("i(i,i)", body(lambda x, y: ((x & _LOW32) + (y & _LOW32)) >> 1)),
+    "urhadd": ("i(i,i)", body(lambda x, y: ((x & _LOW32) + (y & _LOW32) + 1) >> 1)),
+    "mul24": ("i(i,i)", body(lambda x, y: (((x & _LOW24) ^ 0x800000) - 0x800000) * (((y & _LOW24) ^ 0x800000) - 0x800000))),
+    "umul24": ("i(i,i)", body(lambda x, y: (x & _LOW24) * (y & _LOW24))),
+    "sad": ("i(i,i,i)", body(lambda x, y, z: abs(x - y) + z)),
+    "usad": ("i(i,i,i)", body(lambda x, y, z: abs((x & _LOW32) - (y & _LOW32)) + z)),
     "mulhi": ("i(i,i)", _high_half(signed=True)),
     "mul64hi": ("l(l,l)", _high_half(signed=True)),
     "umulhi": ("i(i,i)", _high_half(signed=False)),
     "umul64hi": ("l(l,l)", _high_half(signed=False)),
-    "sad": ("i(i,i,i)", body(_sad)),
-    "usad": ("i(i,i,i)", body(_usad)),
-    "max": ("i(i,i)", _choose(">", signed=True)),
-    "min": ("i(i,i)", _choose("<", signed=True)),
-    "llmax": ("l(l,l)", _choose(">", signed=True)),
-    "llmin": ("l(l,l)", _choose("<", signed=True)),
-    "umax": ("i(i,i)", _choose(">", signed=False)),
-    "umin": ("i(i,i)", _choose("<", signed=False)),
-    "ullmax": ("l(l,l)", _choose(">", signed=False)),
-    "ullmin": ("l(l,l)", _choose("<", signed=False)),
+    **{
+        prefix + name: (f"{kind}({kind},{kind})", _choose(sign, signed=signed))
+        for prefix, kind, signed in (("", "i", True), ("ll", "l", True), ("u", "i", False), ("ull", "l", False))
+        for name, sign in (("max", ">"), ("min", "<"))
+    },
     "float_as_int": ("i(f)", _reinterpret),
     "int_as_float": ("f(i)", _reinterpret),
     "double_as_longlong": ("l(d)", _reinterpret),

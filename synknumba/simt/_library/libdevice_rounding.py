@@ -41,29 +41,22 @@ def _step_up(_context: Any, value: types.Type) -> Any:
     return value(value), codegen
 
 
-# ---- sign of the rounding error: exact result minus result rounded to nearest
-
-
-@strict
-def _lost_if_infinite(result: float, all_finite: bool) -> float:
-    """Returns the error sign of an infinite result: an overflow if the arguments are finite, else exact."""
-    return -result if all_finite else 0.0
+# ---- sign of the rounding error: exact result minus result rounded to nearest; an infinite result of finite numbers overflowed
 
 
 @strict
 def _lost_add(x: float, y: float, result: float) -> float:
     if not math.isfinite(result):
-        return _lost_if_infinite(result, math.isfinite(x) and math.isfinite(y))
+        return -result if math.isfinite(x) and math.isfinite(y) else 0.0
     total = x + y
     rest = y - (total - x) if abs(x) >= abs(y) else x - (total - y)
-    lost = total - result
-    return lost if lost != 0.0 else rest
+    return (total - result) or rest
 
 
 @strict
 def _lost_mul(x: float, y: float, result: float) -> float:
     if not math.isfinite(result):
-        return _lost_if_infinite(result, math.isfinite(x) and math.isfinite(y))
+        return -result if math.isfinite(x) and math.isfinite(y) else 0.0
     if x == 0.0 or y == 0.0:
         return 0.0
     x, x_exponent = math.frexp(x)
@@ -105,7 +98,7 @@ def _two_sum(x: float, y: float) -> tuple[float, float]:
 @strict
 def _lost_fma(x: float, y: float, z: float, result: float) -> float:
     if not math.isfinite(result):
-        return _lost_if_infinite(result, math.isfinite(x) and math.isfinite(y) and math.isfinite(z))
+        return -result if math.isfinite(x) and math.isfinite(y) and math.isfinite(z) else 0.0
     if x == 0.0 or y == 0.0:
         return 0.0
     if z == 0.0:
@@ -117,8 +110,7 @@ def _lost_fma(x: float, y: float, z: float, result: float) -> float:
     if distance > _FAR_ABOVE:  # the result is z
         return x * y
     if distance < -_FAR_BELOW:
-        lost = fma(x, y, -math.ldexp(result, -exponent))
-        return lost if lost != 0.0 else z
+        return fma(x, y, -math.ldexp(result, -exponent)) or z
     # x * y + z - result, exactly, as a sum of four nonoverlapping terms (Shewchuk 1997, "Grow-Expansion"); the largest nonzero
     # term has its sign.
     product = x * y
@@ -128,11 +120,7 @@ def _lost_fma(x: float, y: float, z: float, result: float) -> float:
     total, term0 = _two_sum(-math.ldexp(result, -exponent), term0)
     total, term1 = _two_sum(total, term1)
     term3, term2 = _two_sum(total, term2)
-    if term3 != 0.0:
-        return term3
-    if term2 != 0.0:
-        return term2
-    return term1 if term1 != 0.0 else term0
+    return term3 or term2 or term1 or term0
 
 
 # ---- step to the adjacent float
@@ -158,26 +146,6 @@ def _to_zero(result: float, lost: float) -> float:
 _DIRECTIONS: Final[dict[str, Any]] = {"rd": _down, "ru": _up, "rz": _to_zero}
 
 # ---- operations rounded to nearest
-
-
-def _add(x: float, y: float) -> float:
-    return x + y
-
-
-def _sub(x: float, y: float) -> float:
-    return x - y
-
-
-def _mul(x: float, y: float) -> float:
-    return x * y
-
-
-def _div(x: float, y: float) -> float:
-    return x / y
-
-
-def _rcp(x: float) -> Any:
-    return np.float32(1.0) / x
 
 
 def _sqrt(x: float) -> float:
@@ -305,11 +273,11 @@ def _from_integer(bits: int, real: Any, *, signed: bool, step: Any = None) -> Ca
 def _arithmetic() -> dict[str, tuple[str, Code]]:
     table: dict[str, tuple[str, Code]] = {"frsqrt_rn": ("f(f)", body(_rsqrt))}
     for name, args, nearest, directed in (
-        ("add", "{0},{0}", _add, _directed_add),
-        ("sub", "{0},{0}", _sub, _directed_sub),
-        ("mul", "{0},{0}", _mul, _directed_mul),
-        ("div", "{0},{0}", _div, _directed_div),
-        ("rcp", "{0}", _rcp, _directed_rcp),
+        ("add", "{0},{0}", lambda x, y: x + y, _directed_add),
+        ("sub", "{0},{0}", lambda x, y: x - y, _directed_sub),
+        ("mul", "{0},{0}", lambda x, y: x * y, _directed_mul),
+        ("div", "{0},{0}", lambda x, y: x / y, _directed_div),
+        ("rcp", "{0}", lambda x: np.float32(1.0) / x, _directed_rcp),
         ("sqrt", "{0}", _sqrt, _directed_sqrt),
         ("fma", "{0},{0},{0}", _fma, _directed_fma),
     ):

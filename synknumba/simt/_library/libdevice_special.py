@@ -38,23 +38,11 @@ def _sincospi(x: float) -> tuple[float, float]:
     return math.copysign(0.0, x) if sine == 0.0 else sine, cosine + 0.0
 
 
-def _sincospi_tuple(x: float) -> tuple[float, float]:
-    return _sincospi(np.float64(x))  # type: ignore[no-any-return]
-
-
-def _sinpi(x: float) -> Any:
-    return _sincospi(np.float64(x))[0]
-
-
-def _cospi(x: float) -> Any:
-    return _sincospi(np.float64(x))[1]
-
-
 # ---- the normal distribution
 
 
 @strict
-def _normcdf_double(x: float) -> float:
+def _normcdf(x: float) -> float:
     """Phi(x) = erfc(-x / sqrt(2)) / 2. Far below 0, erfc magnifies its argument's rounding error, which `low` corrects."""
     high = -x * _SQRT_HALF
     low = fma(-x, _SQRT_HALF, -high) - x * _SQRT_HALF_REST
@@ -69,72 +57,20 @@ def _normal_tail(r: float) -> float:
     """Absolute quantile at the tail probability exp(-r * r) (Wichura 1988, algorithm AS 241, PPND16)."""
     if r <= 5.0:
         r -= 1.6
-        top = (
-            (
-                (
-                    (
-                        ((7.74545014278341407640e-4 * r + 2.27238449892691845833e-2) * r + 2.41780725177450611770e-1) * r
-                        + 1.27045825245236838258e0
-                    )
-                    * r
-                    + 3.64784832476320460504e0
-                )
-                * r
-                + 5.76949722146069140550e0
-            )
-            * r
-            + 4.63033784615654529590e0
-        ) * r + 1.42343711074968357734e0
-        bottom = (
-            (
-                (
-                    (
-                        ((1.05075007164441684324e-9 * r + 5.47593808499534494600e-4) * r + 1.51986665636164571966e-2) * r
-                        + 1.48103976427480074590e-1
-                    )
-                    * r
-                    + 6.89767334985100004550e-1
-                )
-                * r
-                + 1.67638483018380384940e0
-            )
-            * r
-            + 2.05319162663775882187e0
-        ) * r + 1.0
+        top = (7.74545014278341407640e-4 * r + 2.27238449892691845833e-2) * r + 2.41780725177450611770e-1
+        top = ((top * r + 1.27045825245236838258e0) * r + 3.64784832476320460504e0) * r + 5.76949722146069140550e0
+        top = (top * r + 4.63033784615654529590e0) * r + 1.42343711074968357734e0
+        bottom = (1.05075007164441684324e-9 * r + 5.47593808499534494600e-4) * r + 1.51986665636164571966e-2
+        bottom = ((bottom * r + 1.48103976427480074590e-1) * r + 6.89767334985100004550e-1) * r + 1.67638483018380384940e0
+        bottom = (bottom * r + 2.05319162663775882187e0) * r + 1.0
     else:
         r -= 5.0
-        top = (
-            (
-                (
-                    (
-                        ((2.01033439929228813265e-7 * r + 2.71155556874348757815e-5) * r + 1.24266094738807843860e-3) * r
-                        + 2.65321895265761230930e-2
-                    )
-                    * r
-                    + 2.96560571828504891230e-1
-                )
-                * r
-                + 1.78482653991729133580e0
-            )
-            * r
-            + 5.46378491116411436990e0
-        ) * r + 6.65790464350110377720e0
-        bottom = (
-            (
-                (
-                    (
-                        ((2.04426310338993978564e-15 * r + 1.42151175831644588870e-7) * r + 1.84631831751005468180e-5) * r
-                        + 7.86869131145613259100e-4
-                    )
-                    * r
-                    + 1.48753612908506148525e-2
-                )
-                * r
-                + 1.36929880922735805310e-1
-            )
-            * r
-            + 5.99832206555887937690e-1
-        ) * r + 1.0
+        top = (2.01033439929228813265e-7 * r + 2.71155556874348757815e-5) * r + 1.24266094738807843860e-3
+        top = ((top * r + 2.65321895265761230930e-2) * r + 2.96560571828504891230e-1) * r + 1.78482653991729133580e0
+        top = (top * r + 5.46378491116411436990e0) * r + 6.65790464350110377720e0
+        bottom = (2.04426310338993978564e-15 * r + 1.42151175831644588870e-7) * r + 1.84631831751005468180e-5
+        bottom = ((bottom * r + 7.86869131145613259100e-4) * r + 1.48753612908506148525e-2) * r + 1.36929880922735805310e-1
+        bottom = (bottom * r + 5.99832206555887937690e-1) * r + 1.0
     return top / bottom
 
 
@@ -142,38 +78,12 @@ def _normal_tail(r: float) -> float:
 def _normal_centre(q: float) -> float:
     """Quantile at the probability 0.5 + q, for abs(q) <= 0.425 (Wichura 1988, algorithm AS 241, PPND16)."""
     r = 0.180625 - q * q
-    top = (
-        (
-            (
-                (
-                    ((2.5090809287301226727e3 * r + 3.3430575583588128105e4) * r + 6.7265770927008700853e4) * r
-                    + 4.5921953931549871457e4
-                )
-                * r
-                + 1.3731693765509461125e4
-            )
-            * r
-            + 1.9715909503065514427e3
-        )
-        * r
-        + 1.3314166789178437745e2
-    ) * r + 3.3871328727963666080e0
-    bottom = (
-        (
-            (
-                (
-                    ((5.2264952788528545610e3 * r + 2.8729085735721942674e4) * r + 3.9307895800092710610e4) * r
-                    + 2.1213794301586595867e4
-                )
-                * r
-                + 5.3941960214247511077e3
-            )
-            * r
-            + 6.8718700749205790830e2
-        )
-        * r
-        + 4.2313330701600911252e1
-    ) * r + 1.0
+    top = (2.5090809287301226727e3 * r + 3.3430575583588128105e4) * r + 6.7265770927008700853e4
+    top = ((top * r + 4.5921953931549871457e4) * r + 1.3731693765509461125e4) * r + 1.9715909503065514427e3
+    top = (top * r + 1.3314166789178437745e2) * r + 3.3871328727963666080e0
+    bottom = (5.2264952788528545610e3 * r + 2.8729085735721942674e4) * r + 3.9307895800092710610e4
+    bottom = ((bottom * r + 2.1213794301586595867e4) * r + 5.3941960214247511077e3) * r + 6.8718700749205790830e2
+    bottom = (bottom * r + 4.2313330701600911252e1) * r + 1.0
     return q * top / bottom
 
 
@@ -185,10 +95,6 @@ def _quantile(q: float, tail: float) -> float:
     if not 0.0 < tail <= 0.5:
         return math.copysign(math.inf, q) if tail == 0.0 else math.nan
     return math.copysign(_normal_tail(math.sqrt(-math.log(tail))), q)
-
-
-def _normcdf(x: float) -> Any:
-    return _normcdf_double(np.float64(x))
 
 
 def _normcdfinv(p: float) -> Any:
@@ -210,8 +116,7 @@ def _erfcinv(x: float) -> Any:
 
 # ---- others
 
-_c_remquo = typed("libdevice.remquo", "di(d,d)", c_function("remquo"))
-_c_remquof = typed("libdevice.remquof", "fi(f,f)", c_function("remquof"))
+_c_remquo = typed("libdevice.remquo", {"fi(f,f)": c_function("remquof"), "di(d,d)": c_function("remquo")})
 
 
 def _erfcx(x: float) -> Any:
@@ -230,30 +135,10 @@ def _erfcx(x: float) -> Any:
     return total / _SQRT_PI / x
 
 
-def _rsqrt(x: float) -> Any:
-    return np.float32(1.0) / math.sqrt(x)
-
-
-def _rcbrt(x: float) -> float:
-    return np.float32(1.0) / cbrt(x)  # type: ignore[no-any-return]
-
-
-def _exp10(x: float) -> Any:
-    return math.pow(10.0, np.float64(x))
-
-
-def _powi(x: float, n: int) -> Any:
-    return math.pow(np.float64(x), np.float64(n))
-
-
 def _saturate(x: float) -> Any:
     if x >= np.float32(1.0):
         return np.float32(1.0)
     return x if x > np.float32(0.0) else np.float32(0.0)  # NaN becomes 0 too
-
-
-def _fdim(x: float, y: float) -> Any:
-    return np.float32(0.0) if x <= y else x - y
 
 
 def _fmax(x: float, y: float) -> float:
@@ -268,19 +153,9 @@ def _fmin(x: float, y: float) -> float:
     return x if x < y or y != y else y  # noqa: PLR0124
 
 
-def _sincos(x: float) -> tuple[float, float]:
-    return math.sin(x), math.cos(x)
-
-
 def _remquo(x: float, y: float) -> tuple[float, int]:
     """Remainder, and the low 3 bits of the quotient with its sign, as on a GPU; a C library may return more bits."""
     rest, quotient = _c_remquo(x, y)
-    low = abs(quotient) & 7
-    return rest, -low if quotient < 0 else low
-
-
-def _remquof(x: float, y: float) -> tuple[float, int]:
-    rest, quotient = _c_remquof(x, y)
     low = abs(quotient) & 7
     return rest, -low if quotient < 0 else low
 
@@ -324,33 +199,33 @@ def _float_to_half(x: float) -> int:
     return sign | (int(np.rint(math.ldexp(magnitude, 11 - exponent))) + ((exponent + 13) << 10))
 
 
-def _both(name: str, signature: str, function: Any) -> dict[str, tuple[str, Code]]:
-    """Returns the entries of the float64 and the float32 function; `d` in the signature is `f` in the latter."""
-    return {name: (signature, body(function)), name + "f": (signature.replace("d", "f"), body(function))}
+def _both(signature: str, **functions: Any) -> dict[str, tuple[str, Code]]:
+    """Returns the entries of float64 and float32 functions, by name; `d` in the signature is `f` in the latter."""
+    both = {"": signature, "f": signature.replace("d", "f")}
+    return {name + suffix: (kinds, body(function)) for name, function in functions.items() for suffix, kinds in both.items()}
 
 
 # Name -> signature, code.
 SPECIAL: Final[dict[str, tuple[str, Code]]] = {
-    **_both("sincospi", "dd(d)", _sincospi_tuple),
-    **_both("sinpi", "d(d)", _sinpi),
-    **_both("cospi", "d(d)", _cospi),
-    **_both("normcdf", "d(d)", _normcdf),
-    **_both("normcdfinv", "d(d)", _normcdfinv),
-    **_both("erfinv", "d(d)", _erfinv),
-    **_both("erfcinv", "d(d)", _erfcinv),
-    **_both("erfcx", "d(d)", _erfcx),
-    **_both("rsqrt", "d(d)", _rsqrt),
-    **_both("rcbrt", "d(d)", _rcbrt),
-    **_both("exp10", "d(d)", _exp10),
-    **_both("powi", "d(d,i)", _powi),
-    **_both("fdim", "d(d,d)", _fdim),
-    **_both("fmax", "d(d,d)", _fmax),
-    **_both("fmin", "d(d,d)", _fmin),
-    **_both("sincos", "dd(d)", _sincos),
-    **_both("ilogb", "i(d)", _ilogb),
-    **_both("logb", "d(d)", _logb),
-    "remquo": ("di(d,d)", body(_remquo)),
-    "remquof": ("fi(f,f)", body(_remquof)),
+    **_both(
+        "d(d)",
+        sinpi=lambda x: _sincospi(np.float64(x))[0],
+        cospi=lambda x: _sincospi(np.float64(x))[1],
+        normcdf=lambda x: _normcdf(np.float64(x)),
+        normcdfinv=_normcdfinv,
+        erfinv=_erfinv,
+        erfcinv=_erfcinv,
+        erfcx=_erfcx,
+        rsqrt=lambda x: np.float32(1.0) / math.sqrt(x),
+        rcbrt=lambda x: np.float32(1.0) / cbrt(x),
+        exp10=lambda x: math.pow(10.0, np.float64(x)),
+        logb=_logb,
+    ),
+    **_both("d(d,d)", fdim=lambda x, y: np.float32(0.0) if x <= y else x - y, fmax=_fmax, fmin=_fmin),
+    **_both("d(d,i)", powi=lambda x, n: math.pow(np.float64(x), np.float64(n))),
+    **_both("dd(d)", sincos=lambda x: (math.sin(x), math.cos(x)), sincospi=lambda x: _sincospi(np.float64(x))),
+    **_both("i(d)", ilogb=_ilogb),
+    **_both("di(d,d)", remquo=_remquo),
     "saturatef": ("f(f)", body(_saturate)),
     "half2float": ("f(h)", body(_half_to_float)),
     "float2half_rn": ("h(f)", body(_float_to_half)),

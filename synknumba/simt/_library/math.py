@@ -17,16 +17,12 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from synknumba.simt._library.libdevice_special import SPECIAL
-from synknumba.simt._library.typed import body, c_function, chosen, like, llvm
-
-
-def _whole(name: str) -> Any:
-    return chosen(f"math.{name}", {"f(f)": llvm(name), "d(d)": llvm(name)})
+from synknumba.simt._library.typed import body, c_function, like, llvm, typed
 
 
 def _of_c(name: str, signature: str) -> Any:
     """Returns a C library function for float32 and float64; `d` in the signature is replaced by `f` for float32."""
-    return chosen(f"math.{name}", {signature.replace("d", "f"): c_function(f"{name}f"), signature: c_function(name)})
+    return typed(f"math.{name}", {signature.replace("d", "f"): c_function(f"{name}f"), signature: c_function(name)})
 
 
 # Exponent of the largest power of ten that is exact in float64.
@@ -69,13 +65,14 @@ _round_decimal = body(round_decimal)
 
 # Function called by kernels -> its replacement.
 MATH: Final[dict[Callable[..., Any], Any]] = {
-    math.ceil: _whole("ceil"),
-    math.floor: _whole("floor"),
-    math.trunc: _whole("trunc"),
+    **{
+        getattr(math, name): typed(f"math.{name}", {"f(f)": llvm(name), "d(d)": llvm(name)})
+        for name in ("ceil", "floor", "trunc")
+    },
     math.fmod: _of_c("fmod", "d(d,d)"),
     math.remainder: _of_c("remainder", "d(d,d)"),
     math.modf: _of_c("modf", "dd(d)"),
-    math.pow: chosen(
+    math.pow: typed(
         "math.pow",
         {
             "f(f,f)": like(math.pow),

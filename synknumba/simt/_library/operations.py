@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from synknumba._errors import DeviceError
+from synknumba.simt._library import bits
 from synknumba.simt._library.atomics import ATOMICS
-from synknumba.simt._library.bits import brev, cbrt, clz, ffs, fma, popc, selp
 from synknumba.simt._library.libdevice import LIBDEVICE
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 from synknumba.simt._library.vectors import VECTORS
@@ -37,13 +37,7 @@ INDICES: Final[dict[str, str]] = {
 
 _FUNCTIONS: Final[dict[str, Any]] = {
     **{f"atomic.{name}": function for name, function in ATOMICS.items()},
-    "popc": popc,
-    "brev": brev,
-    "clz": clz,
-    "ffs": ffs,
-    "fma": fma,
-    "cbrt": cbrt,
-    "selp": selp,
+    **{name: getattr(bits, name) for name in ("popc", "brev", "clz", "ffs", "fma", "cbrt", "selp")},
     **VECTORS,
 }
 
@@ -61,20 +55,15 @@ TRIPLES: Final = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim"})
 
 WARP_SIZE: Final = 32
 
-_ON_GPU: Final = "run the kernel on device='cuda'"
-
 # Hints by prefix of the path; the longest prefix applies.
 _REFUSALS: Final[dict[str, str]] = {
-    "": _ON_GPU,
+    "": "run the kernel on device='cuda'",
     "shared": "of the module cuda.shared use array()",
     "cg": "of the module cuda.cg use this_grid().sync()",
     "shfl_sync_intrinsic": "use cuda.shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync",
     "vote_sync_intrinsic": "use cuda.all_sync, any_sync, eq_sync or ballot_sync",
     "fp16": "16-bit floats need device='cuda'; on the CPU compute in float32",
-    "threadIdx": "use its .x, .y or .z",
-    "blockIdx": "use its .x, .y or .z",
-    "blockDim": "use its .x, .y or .z",
-    "gridDim": "use its .x, .y or .z",
+    **dict.fromkeys(TRIPLES, "use its .x, .y or .z"),
 }
 
 # Submodules of numba.cuda whose functions are for kernels. The functions of `random` are ordinary Python.
@@ -92,20 +81,13 @@ HEADS: Final = frozenset(
 
 def way_out(path: str) -> str:
     """Returns the remedy in the error for an operation that the CPU cannot run."""
-    parts = path.split(".")
-    for count in range(len(parts), 0, -1):
-        hint = _REFUSALS.get(".".join(parts[:count]))
-        if hint is not None:
-            return hint
-    return _ON_GPU
+    while path not in _REFUSALS:
+        path = path.rpartition(".")[0]
+    return _REFUSALS[path]
 
 
 def cuda_module() -> ModuleType:
-    """Imports and returns the module `numba.cuda`.
-
-    Raises:
-        DeviceError: the module cannot be imported.
-    """
+    """Imports and returns the module `numba.cuda`; raises DeviceError if it cannot be imported."""
     try:
         from numba import cuda  # the import takes 0.3 s, and fails if the CUDA installation is broken
     except Exception as error:

@@ -9,11 +9,13 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.core.imputils import impl_ret_borrowed, impl_ret_new_ref
+from numba.core.imputils import impl_ret_borrowed
 from numba.core.registry import cpu_target
 from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic
-from numba.np.arrayobj import load_item, make_array, populate_array, store_item
+from numba.np.arrayobj import load_item, make_array, store_item
+
+from synknumba.simt._library.intrinsics import view
 
 # A shuffle reads at most 31 elements beyond either end.
 MARGIN = 32
@@ -30,32 +32,13 @@ def itemsize(kind: types.Type) -> int:
     return int(context.get_abi_sizeof(context.get_value_type(kind)))
 
 
-def _element_pointer(context: Any, builder: Any, array_type: types.Array, array: Any, index: Any) -> Any:
-    struct = make_array(array_type)(context, builder, array)
-    return struct, builder.gep(struct.data, [index], inbounds=True)
-
-
-def _value_pointer(context: Any, builder: Any, kind: types.Type, slots: Any, index: Any) -> Any:
-    pointer = builder.bitcast(slots, context.get_value_type(kind).as_pointer())
-    return builder.gep(pointer, [index], inbounds=True)
-
-
-def _row(context: Any, builder: Any, array_type: types.Array, array: Any, index: Any) -> Any:
-    """Emits a view of one row of a multi-dimensional array. The view does not keep the array alive."""
-    row_type = array_type.copy(ndim=array_type.ndim - 1)
-    struct = make_array(array_type)(context, builder, array)
-    shape = cgutils.unpack_tuple(builder, struct.shape)
-    strides = cgutils.unpack_tuple(builder, struct.strides)
-    row = make_array(row_type)(context, builder)
-    populate_array(
-        row,
-        data=cgutils.pointer_add(builder, struct.data, builder.mul(index, strides[0]), struct.data.type),
-        shape=shape[1:],
-        strides=strides[1:],
-        itemsize=struct.itemsize,
-        meminfo=None,
-    )
-    return row._getvalue()  # noqa: SLF001  # Numba's way to get the struct as a value
+def _pointer(context: Any, builder: Any, kind: types.Type, slots: Any, index: Any) -> Any:
+    """Emits the address of a thread's slot, in an array or behind a typed pointer."""
+    if isinstance(kind, types.Array):
+        data = make_array(kind)(context, builder, slots).data
+    else:
+        data = builder.bitcast(slots, context.get_value_type(kind.dtype).as_pointer())
+    return builder.gep(data, [index], inbounds=True)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -64,26 +47,27 @@ def slot_get(_context: Any, slots: types.Type, index: types.Type) -> Any:
     if not isinstance(index, types.Integer):
         return None
     if isinstance(slots, types.CPointer):
-        kind = slots.dtype
 
         def load(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            value = builder.load(_value_pointer(context, builder, kind, args[0], args[1]))
+            value = builder.load(_pointer(context, builder, slots, *args))
             return impl_ret_borrowed(context, builder, signature.return_type, value)
 
-        return kind(slots, types.intp), load
+        return slots.dtype(slots, types.intp), load
     if not isinstance(slots, types.Array):
         return None
     if slots.ndim > 1:
 
-        def view(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            row = _row(context, builder, signature.args[0], args[0], args[1])
-            return impl_ret_new_ref(context, builder, signature.return_type, row)
+        def row(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            struct = make_array(slots)(context, builder, args[0])
+            _, *shape = cgutils.unpack_tuple(builder, struct.shape)
+            first, *strides = cgutils.unpack_tuple(builder, struct.strides)
+            data = cgutils.pointer_add(builder, struct.data, builder.mul(args[1], first), struct.data.type)
+            return view(context, builder, signature.return_type, data, shape, strides, struct.itemsize)
 
-        return slots.copy(ndim=slots.ndim - 1)(slots, types.intp), view
+        return slots.copy(ndim=slots.ndim - 1)(slots, types.intp), row
 
-    def item(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, pointer = _element_pointer(context, builder, signature.args[0], args[0], args[1])
-        return load_item(context, builder, signature.args[0], pointer)
+    def item(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return load_item(context, builder, slots, _pointer(context, builder, slots, *args))
 
     return slots.dtype(slots, types.intp), item
 
@@ -95,19 +79,17 @@ def slot_set(_context: Any, slots: types.Type, index: types.Type, value: types.T
     if not isinstance(index, types.Integer):
         return None
     if isinstance(slots, types.CPointer):
-        kind = slots.dtype
 
         def keep(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            builder.store(args[2], _value_pointer(context, builder, kind, args[0], args[1]))
+            builder.store(args[2], _pointer(context, builder, slots, args[0], args[1]))
             return context.get_dummy_value()
 
-        return types.void(slots, types.intp, kind), keep
+        return types.void(slots, types.intp, slots.dtype), keep
     if not isinstance(slots, types.Array) or slots.ndim != 1:
         return None
 
-    def store(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, pointer = _element_pointer(context, builder, signature.args[0], args[0], args[1])
-        store_item(context, builder, signature.args[0], args[2], pointer)
+    def store(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        store_item(context, builder, slots, args[2], _pointer(context, builder, slots, args[0], args[1]))
         return context.get_dummy_value()
 
     return types.void(slots, types.intp, slots.dtype), store
@@ -152,16 +134,9 @@ def inner(_context: Any, padded: types.Type) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         struct = make_array(signature.args[0])(context, builder, args[0])
         size = cgutils.unpack_tuple(builder, struct.shape)[0]
-        array = make_array(signature.return_type)(context, builder)
-        populate_array(
-            array,
-            data=builder.gep(struct.data, [ir.Constant(ir.IntType(64), MARGIN)], inbounds=True),
-            shape=[builder.sub(size, ir.Constant(size.type, 2 * MARGIN))],
-            strides=struct.strides,
-            itemsize=struct.itemsize,
-            meminfo=None,
-        )
-        return impl_ret_new_ref(context, builder, signature.return_type, array._getvalue())  # noqa: SLF001
+        data = builder.gep(struct.data, [ir.Constant(ir.IntType(64), MARGIN)], inbounds=True)
+        shape = [builder.sub(size, ir.Constant(size.type, 2 * MARGIN))]
+        return view(context, builder, signature.return_type, data, shape, struct.strides, struct.itemsize)
 
     return padded(padded), codegen
 
@@ -175,7 +150,7 @@ def borrowed(_context: Any, array: types.Type) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         struct = make_array(signature.args[0])(context, builder, args[0])
         struct.meminfo = cgutils.get_null_value(struct.meminfo.type)
-        return impl_ret_new_ref(context, builder, signature.return_type, struct._getvalue())  # noqa: SLF001
+        return struct._getvalue()  # noqa: SLF001
 
     return array(array), codegen
 
@@ -196,20 +171,13 @@ def shared_view(_context: Any, memory: types.Type, dtype: types.Type) -> Any:
     element = parse_dtype(dtype)
     if not isinstance(memory, types.Array) or element is None:
         return None
-    array_type = types.Array(element, 1, "C")
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         struct = make_array(signature.args[0])(context, builder, args[0])
-        size = ir.Constant(ir.IntType(64), context.get_abi_sizeof(context.get_data_type(element)))
-        array = make_array(array_type)(context, builder)
-        populate_array(
-            array,
-            data=builder.bitcast(struct.data, context.get_data_type(element).as_pointer()),
-            shape=[builder.udiv(cgutils.unpack_tuple(builder, struct.shape)[0], size)],
-            strides=[size],
-            itemsize=size,
-            meminfo=None,
-        )
-        return array._getvalue()  # noqa: SLF001
+        kind = context.get_data_type(element)
+        size = ir.Constant(ir.IntType(64), context.get_abi_sizeof(kind))
+        shape = [builder.udiv(cgutils.unpack_tuple(builder, struct.shape)[0], size)]
+        data = builder.bitcast(struct.data, kind.as_pointer())
+        return view(context, builder, signature.return_type, data, shape, [size], size)
 
-    return array_type(memory, dtype), codegen
+    return types.Array(element, 1, "C")(memory, dtype), codegen

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from numba.core import types
+
 BarrierKind = Literal["block", "warp", "grid"]
 
 BARRIER_PREFIX: Final = "_k_barrier_"
@@ -21,39 +23,34 @@ class Operation:
     Attributes:
         params: names of its parameters.
         exchanged: parameter whose values other threads read; empty if there is none.
-        results: number of values returned.
+        kind: type of the result, as in `numba.cuda`; None for that of the parameter `value`.
         is_vote: whether all threads of the block take part and get the same value.
     """
 
     params: tuple[str, ...]
-    exchanged: str = ""
-    results: int = 1
+    exchanged: str
+    kind: types.Type | None = None
     is_vote: bool = False
+
+    @property
+    def results(self) -> int:
+        """Number of values returned."""
+        return len(self.kind) if isinstance(self.kind, types.BaseTuple) else 1
 
 
 COLLECTIVES: Final[dict[str, Operation]] = {
-    "syncthreads_count": Operation(("predicate",), "predicate", is_vote=True),
-    "syncthreads_and": Operation(("predicate",), "predicate", is_vote=True),
-    "syncthreads_or": Operation(("predicate",), "predicate", is_vote=True),
+    "syncthreads_count": Operation(("predicate",), "predicate", types.int32, is_vote=True),
+    "syncthreads_and": Operation(("predicate",), "predicate", types.int32, is_vote=True),
+    "syncthreads_or": Operation(("predicate",), "predicate", types.int32, is_vote=True),
     "shfl_sync": Operation(("mask", "value", "src_lane"), "value"),
     "shfl_up_sync": Operation(("mask", "value", "delta"), "value"),
     "shfl_down_sync": Operation(("mask", "value", "delta"), "value"),
     "shfl_xor_sync": Operation(("mask", "value", "lane_mask"), "value"),
-    "ballot_sync": Operation(("mask", "predicate"), "predicate"),
-    "all_sync": Operation(("mask", "predicate"), "predicate"),
-    "any_sync": Operation(("mask", "predicate"), "predicate"),
-    "eq_sync": Operation(("mask", "predicate"), "predicate"),
-    "match_any_sync": Operation(("mask", "value"), "value"),
-    "match_all_sync": Operation(("mask", "value"), "value", results=2),
-    "activemask": Operation(()),
+    "ballot_sync": Operation(("mask", "predicate"), "predicate", types.int32),
+    "all_sync": Operation(("mask", "predicate"), "predicate", types.boolean),
+    "any_sync": Operation(("mask", "predicate"), "predicate", types.boolean),
+    "eq_sync": Operation(("mask", "predicate"), "predicate", types.boolean),
+    "match_any_sync": Operation(("mask", "value"), "value", types.int32),
+    "match_all_sync": Operation(("mask", "value"), "value", types.Tuple((types.int32, types.boolean))),
+    "activemask": Operation((), "", types.uint32),
 }
-
-
-def collective_name(path: str) -> str:
-    """Returns the name of a collective in the code of one thread."""
-    return COLLECTIVE_PREFIX + path
-
-
-def barrier_name(kind: BarrierKind) -> str:
-    """Returns the name of a barrier in the code of one thread."""
-    return BARRIER_PREFIX + kind

@@ -40,22 +40,31 @@ def parse_signature(text: str) -> Any:
     return result(*(_TYPES[letter] for letter in match[2].split(",")))
 
 
-def typed(name: str, signature: str, code: Code) -> Any:
-    """Returns an intrinsic with one signature.
+def with_arity(name: str, count: int, resolve: Callable[..., Any]) -> Any:
+    """Returns an intrinsic with 0 to 3 parameters; `resolve` maps their types to a signature and code.
+
+    Numba takes the number of arguments from the signature of the Python function, and the name for its errors.
+    """
+    resolvers: Any = (
+        lambda _context: resolve(),
+        lambda _context, x: resolve(x),
+        lambda _context, x, y: resolve(x, y),
+        lambda _context, x, y, z: resolve(x, y, z),
+    )
+    resolvers[count].__name__ = resolvers[count].__qualname__ = name.replace(".", "_")
+    return intrinsic(resolvers[count])
+
+
+def typed(name: str, cases: Mapping[str, Code]) -> Any:
+    """Returns an intrinsic with signatures such as `d(d,i)`: the one that matches the arguments exactly applies, else the last.
 
     Args:
         name: name in error messages.
-        signature: such as `d(d,i)`.
-        code: emits the function's code.
+        cases: code emitters by signature.
     """
-    return chosen(name, {signature: code})
-
-
-def chosen(name: str, cases: Mapping[str, Code]) -> Any:
-    """Returns an intrinsic with several signatures: the one that matches the argument types exactly, else the last."""
     signatures = [(parse_signature(text), code) for text, code in cases.items()]
 
-    def resolve(given: tuple[types.Type, ...]) -> Any:
+    def resolve(*given: types.Type) -> Any:
         given = tuple(types.unliteral(kind) for kind in given)
         check_number(name, *given)
         if any(isinstance(kind, types.Complex) for kind in given):  # CUDA does not convert complex numbers either
@@ -65,26 +74,20 @@ def chosen(name: str, cases: Mapping[str, Code]) -> Any:
                 return signature, code
         return signatures[-1]
 
-    # Numba takes the number of arguments from the signature of the Python function.
-    def one(_context: Any, x: types.Type) -> Any:
-        return resolve((x,))
-
-    def two(_context: Any, x: types.Type, y: types.Type) -> Any:
-        return resolve((x, y))
-
-    def three(_context: Any, x: types.Type, y: types.Type, z: types.Type) -> Any:
-        return resolve((x, y, z))
-
-    resolver: Any = (one, two, three)[len(signatures[0][0].args) - 1]
-    resolver.__name__ = resolver.__qualname__ = name.replace(".", "_")
-    return intrinsic(resolver)
+    return with_arity(name, len(signatures[0][0].args), resolve)
 
 
 def like(function: Any) -> Code:
     """Returns code that calls Numba's implementation of a `math` function or operator; loops over it vectorize as usual."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _call(context, builder, function, signature, args)
+        callee = context.typing_context.resolve_value_type(function)
+        found = callee.get_call_type(context.typing_context, signature.args, {})
+        implementation = context.get_function(callee, found)
+        context.add_linking_libs(getattr(implementation, "libs", ()))
+        given = zip(args, signature.args, found.args, strict=True)
+        value = implementation(builder, [context.cast(builder, arg, kind, wanted) for arg, kind, wanted in given])
+        return context.cast(builder, value, found.return_type, signature.return_type)
 
     return code
 
@@ -92,31 +95,16 @@ def like(function: Any) -> Code:
 def body(function: Callable[..., Any]) -> Code:
     """Returns code that calls a Python function, compiled without fast-math whatever the kernel's options."""
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _call(context, builder, _strict(function), signature, args)
+    def code(*given: Any) -> Any:
+        return like(strict(function))(*given)  # the dispatcher is made when a kernel first calls it
 
     return code
 
 
 @functools.cache
-def _strict(function: Callable[..., Any]) -> Any:
-    return strict(function)
-
-
 def strict(function: Callable[..., Any]) -> Any:
     """Returns an njit function without fast-math: `a * b + c` is not contracted, NaN and the sign of zero are kept."""
     return njit(error_model="numpy", fastmath=False, forceinline=True)(function)
-
-
-def _call(context: Any, builder: Any, function: Any, signature: Any, args: Any) -> Any:
-    callee = context.typing_context.resolve_value_type(function)
-    found = callee.get_call_type(context.typing_context, signature.args, {})
-    implementation = context.get_function(callee, found)
-    context.add_linking_libs(getattr(implementation, "libs", ()))
-    args = [
-        context.cast(builder, arg, given, wanted) for arg, given, wanted in zip(args, signature.args, found.args, strict=True)
-    ]
-    return context.cast(builder, implementation(builder, args), found.return_type, signature.return_type)
 
 
 def c_function(name: str) -> Code:
@@ -145,16 +133,10 @@ def llvm(name: str, *constants: bool) -> Code:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         flags = [ir.Constant(ir.IntType(1), constant) for constant in constants]
         kinds = [value.type for value in (*args, *flags)]
-        function = builder.module.declare_intrinsic(
-            f"llvm.{name}.{intrinsic_suffix(args[0].type)}", (), ir.FunctionType(args[0].type, kinds)
-        )
+        full_name = f"llvm.{name}.{args[0].type.intrinsic_name}"
+        function = builder.module.declare_intrinsic(full_name, (), ir.FunctionType(args[0].type, kinds))
         value = builder.call(function, [*args, *flags])
         wanted = context.get_value_type(signature.return_type)
         return value if value.type == wanted else builder.trunc(value, wanted)
 
     return code
-
-
-def intrinsic_suffix(kind: Any) -> str:
-    """Returns the suffix of an LLVM intrinsic's name for a type, such as `f64`."""
-    return str(kind.intrinsic_name)

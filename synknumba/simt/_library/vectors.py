@@ -71,14 +71,11 @@ def _make(base: types.Type, count: int) -> Callable[..., Any]:
     return construct
 
 
-def _constructors() -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for base, aliases in _ALIASES.items():
-        for count in range(1, len(FIELDS) + 1):
-            made = _make(getattr(types, base), count)
-            table |= {f"{base}x{count}": made, **{f"{alias}{count}": made for alias in aliases}}
-    return table
-
-
 # Path below `numba.cuda` -> constructor.
-VECTORS: Final[dict[str, Any]] = _constructors()
+VECTORS: Final[dict[str, Any]] = {
+    f"{name}{count}": made
+    for base, aliases in _ALIASES.items()
+    for count in range(1, len(FIELDS) + 1)
+    for made in [_make(getattr(types, base), count)]
+    for name in (f"{base}x", *aliases)
+}

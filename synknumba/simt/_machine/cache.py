@@ -44,13 +44,7 @@ class CacheInfo:
 
 
 class KernelCache:
-    """One kernel's access to the cache.
-
-    Args:
-        function: the plain Python function.
-        options: the compilation options, part of the key.
-        enabled: whether to use the cache.
-    """
+    """One kernel's access to the cache; `options` are part of the key."""
 
     def __init__(self, function: FunctionType, options: Any, *, enabled: bool) -> None:
         self._function, self._options, self.enabled = function, options, enabled
@@ -65,9 +59,7 @@ class KernelCache:
     def get(self, kinds: tuple[types.Type, ...], build: Callable[[str], Compiled]) -> Compiled:
         """Returns the kernel compiled for these argument types: loaded if cached, else built and stored.
 
-        Args:
-            kinds: Numba types of the arguments.
-            build: compiles the kernel on a miss; called with the key, or with "" if the kernel cannot be cached.
+        `build` compiles it on a miss; it is called with the key, or with "" if the kernel cannot be cached.
         """
         path = directory()
         if not self.enabled or path is None:
@@ -110,8 +102,7 @@ class KernelCache:
         found = _loaded.get(key)
         if found is None:
             payload = store.read(key)
-            found = None if payload is None else _unpacked(payload)
-            if found is None:
+            if payload is None or (found := _unpacked(payload)) is None:
                 return None
             _loaded[key] = found
         self.info = CacheInfo(self.info.hits + 1, self.info.misses, self.info.not_kept)

@@ -34,11 +34,9 @@ _METADATA = re.compile(r"^!(\d+) = ", re.MULTILINE)
 
 
 def with_interleaving(module: llvm.ModuleRef, features: str) -> llvm.ModuleRef:
-    """Returns the module with interleaving metadata on its loops if it draws random numbers; else the same module.
+    """Returns the module, not yet optimised, with interleaving metadata on its loops if it draws random numbers.
 
-    Args:
-        module: the module, not yet optimised.
-        features: comma-separated processor features in LLVM's notation.
+    `features` are those of the processor in LLVM's notation, separated by commas.
     """
     text = str(module)
     if not any(multiplier in text for multiplier in _PHILOX):
@@ -76,12 +74,9 @@ _UNRESOLVED = ".numba.unresolved$"
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A compiled launch function.
+    """A compiled launch function, its Python source, and Numba's result.
 
-    Attributes:
-        entry: the callable; takes the sizes of grid and block, then the kernel's arguments.
-        text: the Python source.
-        result: Numba's compile result.
+    `entry` takes the sizes of grid and block, the bytes of dynamic shared memory, then the kernel's arguments.
     """
 
     entry: Any
@@ -129,14 +124,7 @@ class _KernelCompiler(Compiler):
 
 
 def compile_launch(dispatcher: Any, text: str, argtypes: tuple[types.Type, ...], key: str) -> Compiled:
-    """Compiles a launch function.
-
-    Args:
-        dispatcher: the `njit` dispatcher of the function.
-        text: the function's source.
-        argtypes: Numba types of the arguments.
-        key: the kernel's cache key, which makes its symbols unique; "" if it has none.
-    """
+    """Compiles the dispatcher of a launch function; `key`, the kernel's in the cache or "", makes its symbols unique."""
     if key:
         function = dispatcher.py_func
         function.__qualname__ = f"{function.__qualname__}_{key[:16]}"

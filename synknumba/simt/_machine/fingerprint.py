@@ -25,7 +25,8 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -43,45 +44,18 @@ from synknumba.simt._frontend.signatures import declared_signatures
 from synknumba.simt._library.operations import cuda_module
 
 # Objects of these packages are hashed by name. Not all of synknumba: its kernels and device functions are hashed by source.
-NAMED_PACKAGES = (
-    "builtins",
-    "math",
-    "cmath",
-    "operator",
-    "numpy",
-    "numba",
-    "numba_cuda",
-    "llvmlite",
-    "synknumba.random",
-    "synknumba.simt",
-)
+NAMED_PACKAGES: tuple[str, ...] = ("builtins", "math", "cmath", "operator", "numpy", "numba", "numba_cuda", "llvmlite")
+NAMED_PACKAGES += ("synknumba.random", "synknumba.simt")
 
 # bytes; hashing takes about 1 s per GB, so a kernel with a larger table is not cached.
 LARGEST_ARRAY = 64 << 20
 
 # Numba settings that affect generated code.
-_NUMBA_SETTINGS = (
-    "OPT",
-    "LOOP_VECTORIZE",
-    "SLP_VECTORIZE",
-    "BOUNDSCHECK",
-    "DEBUGINFO_DEFAULT",
-    "LLVM_REFPRUNE_PASS",
-    "LLVM_REFPRUNE_FLAGS",
-    "ENABLE_PROFILING",
-    "USING_SVML",
-)
+_NUMBA_SETTINGS: tuple[str, ...] = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT")
+_NUMBA_SETTINGS += ("LLVM_REFPRUNE_PASS", "LLVM_REFPRUNE_FLAGS", "ENABLE_PROFILING", "USING_SVML")
 
-_SCALAR_TYPES = (
-    types.Boolean,
-    types.Number,
-    types.NPDatetime,
-    types.NPTimedelta,
-    types.CharSeq,
-    types.UnicodeCharSeq,
-    types.UnicodeType,
-    types.NoneType,
-)
+_SCALAR_TYPES: tuple[Any, ...] = (types.Boolean, types.Number, types.NPDatetime, types.NPTimedelta)
+_SCALAR_TYPES += (types.CharSeq, types.UnicodeCharSeq, types.UnicodeType, types.NoneType)
 
 # Name, size and mtime of the source files of this compiler and of the functions hashed by name: during development they may
 # change the generated code while the version number stays the same. Read at import, as the files may be edited later.
@@ -92,7 +66,6 @@ _COMPILER_FILES = tuple(
 
 _GLOBAL_READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
 _ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-
 
 # Digest of each function called by kernels, at its first appearance.
 _first_digests: WeakKeyDictionary[FunctionType, str] = WeakKeyDictionary()
@@ -149,7 +122,7 @@ class Fingerprint:
         self._text("name", f"{function.__module__} {function.__qualname__}")
         self._text("source", _source(function))
         self._code(function.__code__)
-        closure = dict(_closure(function))
+        closure = _closure(function)
         problems = []
         for chain in sorted(set(_names_read(function.__code__, closure))):
             try:
@@ -201,12 +174,7 @@ class Fingerprint:
     # ---- values
 
     def value(self, value: Any, name: str) -> None:
-        """Adds a value.
-
-        Args:
-            value: any value that a kernel may name.
-            name: the value's name in error messages.
-        """
+        """Adds any value that a kernel may name; `name` is for error messages."""
         kind = type(value)
         if value is None or value is Ellipsis or kind in {bool, int, str, range, slice}:
             self._text(kind.__name__, repr(value))
@@ -276,9 +244,9 @@ def type_text(kind: types.Type) -> str:
     """
     if isinstance(kind, types.BaseNamedTuple):
         made = kind.instance_class
-        return f"{_full_name(made)}{made._fields}({_type_texts(kind.types)})"
+        return f"{_full_name(made)}{made._fields}({', '.join(map(type_text, kind.types))})"
     if isinstance(kind, types.BaseTuple):
-        return f"tuple({_type_texts(kind.types)})"
+        return f"tuple({', '.join(map(type_text, kind.types))})"
     if isinstance(kind, types.Record):
         fields = ", ".join(f"{name}: {type_text(field.type)} at {field.offset}" for name, field in kind.fields.items())
         return f"record({fields}; {kind.size}, {kind.aligned})"
@@ -287,15 +255,10 @@ def type_text(kind: types.Type) -> str:
     if type(kind) is types.Array:
         return f"array({type_text(kind.dtype)}, {kind.ndim}, {kind.layout}, {kind.mutable}, {kind.aligned})"
     if isinstance(kind, types.EnumMember):
-        members = Fingerprint([*kind.instance_class]).hexdigest()
-        return f"enum({_full_name(kind.instance_class)}, {members})"
+        return f"enum({_full_name(kind.instance_class)}, {Fingerprint([*kind.instance_class]).hexdigest()})"
     if isinstance(kind, _SCALAR_TYPES) and type(kind).__module__.startswith("numba."):
         return f"{type(kind).__name__}({kind})"
     raise NotComparableError(f"an argument is of the type {kind}, which is not one of Numba's own")
-
-
-def _type_texts(kinds: Iterable[types.Type]) -> str:
-    return ", ".join(type_text(kind) for kind in kinds)
 
 
 def _source(function: FunctionType) -> str:
@@ -305,12 +268,12 @@ def _source(function: FunctionType) -> str:
         return ""  # njit functions need no source, and kernels without source are rejected
 
 
-def _closure(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def _closure(function: FunctionType) -> dict[str, Any]:
+    closure = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # not yet assigned by the enclosing function
-            continue
+        with suppress(ValueError):  # not yet assigned by the enclosing function
+            closure[name] = cell.cell_contents
+    return closure
 
 
 def _names_read(code: CodeType, closure: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -362,13 +325,11 @@ def _full_name(value: Any) -> str:
 @cache
 def _cuda_members() -> dict[int, str]:
     """Returns the names of Numba's objects in `numba.cuda`, keyed by id, since users may import them under any name."""
-    return {id(value): name for name, value in vars(cuda_module()).items() if _is_numbas(value)}
-
-
-def _is_numbas(value: Any) -> bool:
-    """Returns whether the value is an instance of a class of Numba; excludes modules, some of which are not Numba's."""
-    module = type(value).__module__
-    return module.startswith(("numba.", "numba_cuda.")) and not isinstance(value, (int, float, str, tuple))
+    return {
+        id(value): name
+        for name, value in vars(cuda_module()).items()  # instances of Numba's classes; no modules, which may not be Numba's
+        if type(value).__module__.startswith(("numba.", "numba_cuda.")) and not isinstance(value, (int, float, str, tuple))
+    }
 
 
 # ---- shared by all kernels of a process

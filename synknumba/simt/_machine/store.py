@@ -18,8 +18,8 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 # Environment variable; "0" or "off" disables reading and writing.
 SWITCH = "SYNKNUMBA_CACHE"
@@ -56,8 +56,7 @@ def directory() -> Path | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Number of kernels in a directory, and their total size in bytes."""
 
     kernels: int
@@ -65,11 +64,7 @@ class Usage:
 
 
 class KernelStore:
-    """A directory of compiled kernels.
-
-    Args:
-        path: the directory; created when the first kernel is written.
-    """
+    """A directory of compiled kernels, created when the first kernel is written."""
 
     _pruned: set[Path] = set()  # noqa: RUF012  # per process: each directory is pruned once
 
@@ -158,15 +153,12 @@ class KernelStore:
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
         found: list[tuple[str, os.stat_result]] = []
-        try:
-            with os.scandir(self.path) as entries:
-                for entry in entries:
-                    with contextlib.suppress(OSError):
-                        status = entry.stat(follow_symlinks=False)
-                        if stat.S_ISREG(status.st_mode):
-                            found.append((entry.name, status))
-        except OSError:
-            return []
+        with contextlib.suppress(OSError), os.scandir(self.path) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        found.append((entry.name, status))
         return found
 
 

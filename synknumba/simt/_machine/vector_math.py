@@ -24,7 +24,6 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -143,13 +142,11 @@ def mark_calls(text: str, known: dict[str, tuple[VectorFunction, ...]]) -> str:
     declared: dict[str, VectorFunction] = {}
     for line in text.splitlines():
         call = _CALL.search(line)
-        if call is None or call[1] not in known:
-            lines.append(line)
-            continue
-        variants = known[call[1]]
-        declared |= {variant.name: variant for variant in variants}
-        attribute = ",".join(variant.mapping(call[1]) for variant in variants)
-        lines.append(_METADATA.sub(rf' "vector-function-abi-variant"="{attribute}"\1', line, count=1))
+        if call is not None and call[1] in known:
+            declared |= {variant.name: variant for variant in known[call[1]]}
+            attribute = ",".join(variant.mapping(call[1]) for variant in known[call[1]])
+            line = _METADATA.sub(rf' "vector-function-abi-variant"="{attribute}"\1', line, count=1)  # noqa: PLW2901
+        lines.append(line)
     if not declared:
         return text
     lines += [variant.declaration() for variant in declared.values()]
@@ -164,12 +161,11 @@ def _features() -> str:
     return cpu_target.target_context.codegen().magic_tuple()[2]  # type: ignore[no-any-return]
 
 
-def _instruction_sets(features: str) -> Iterator[tuple[str, int]]:
-    """Yields letter and doubles per register of the best supported instruction set for each register size."""
+def _instruction_sets(features: str) -> list[tuple[str, int]]:
+    """Returns letter and doubles per register of the best supported instruction set for each register size."""
     given = features.split(",")
     found = {doubles: letter for letter, feature, doubles in _INSTRUCTION_SETS if not feature or feature in given}
-    for doubles, letter in found.items():
-        yield letter, doubles
+    return [(letter, doubles) for doubles, letter in found.items()]
 
 
 @cache

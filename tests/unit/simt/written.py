@@ -17,7 +17,7 @@ from synknumba.simt._emit.device_functions import Options, define_function
 from synknumba.simt._frontend.lowering import Devices, translate_names
 from synknumba.simt._frontend.syntax import unparse
 from synknumba.simt._frontend.thread_code import ThreadCode
-from synknumba.simt._library.synchronisation import BARRIER_KINDS, COLLECTIVES, barrier_name, collective_name
+from synknumba.simt._library.synchronisation import BARRIER_KINDS, BARRIER_PREFIX, COLLECTIVE_PREFIX, COLLECTIVES
 from tests.conformance.simt.python_mode import launch_function
 
 NAMES = {"cuda": cuda, "np": np, "njit": njit, "float32": float32, "float64": float64, "int32": int32, "int64": int64}
@@ -65,10 +65,9 @@ def thread_lines(function: FunctionType) -> list[str]:
 def one_thread(function: FunctionType) -> Callable[..., Any]:
     """The plain code of one thread that is alone: it waits for nobody, and gets its own values from shuffles."""
     code = thread_code(function)
-    scope: dict[str, Any] = {barrier_name(kind): lambda *_: None for kind in BARRIER_KINDS}
-    scope |= {collective_name(path): lambda value, *_: value for path in COLLECTIVES}
-    source = code.source
-    return define_function("kernel", source.params, code.body, {**scope, **code.namespace}, "<thread>", source.tree, __name__)
+    scope: dict[str, Any] = {BARRIER_PREFIX + kind: lambda *_: None for kind in BARRIER_KINDS}
+    scope |= {COLLECTIVE_PREFIX + path: lambda value, *_: value for path in COLLECTIVES}
+    return define_function("kernel", code.source.params, code.body, {**scope, **code.namespace}, code.source)
 
 
 def program_text(function: FunctionType, *kinds: types.Type, block: tuple[int, int, int] | None = None) -> str:
