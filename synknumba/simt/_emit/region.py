@@ -29,7 +29,7 @@ from synknumba.simt._frontend.syntax import (
     read_names,
     statements,
 )
-from synknumba.simt._library.operations import AXES, BLOCK, GRID_SIZE, THREAD
+from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZE, THREAD
 
 # Cuts at a condition per region; each makes up to three loops of one.
 MAX_CUTS = 1
@@ -313,11 +313,19 @@ class Regions:
     def thread_loops(self, turn: list[ast.stmt], bounds: Bounds, at: ast.stmt) -> list[ast.stmt]:
         """Wraps a thread's turn in the loops over the threads within the bounds, and over the blocks of a cooperative grid."""
         for axis in reversed(self._order):
-            turn = around(f"for {THREAD[axis]} in {self._range(bounds, axis)}:", turn, at)
+            span = self._range(bounds, axis)
+            if axis != self._order[-1] and span == f"range({BLOCK_SIZE[axis]})" and self._has_one_thread(axis):
+                turn = [*statements(f"{THREAD[axis]} = 0", at), *turn]
+            else:
+                turn = around(f"for {THREAD[axis]} in {span}:", turn, at)
         if self.team.grid:
             for axis in AXES:
                 turn = around(f"for {BLOCK[axis]} in range({GRID_SIZE[axis]}):", turn, at)
         return turn
+
+    def _has_one_thread(self, axis: str) -> bool:
+        """Returns whether all blocks are known to be one thread wide along an axis: a loop over it costs only compile time."""
+        return self.style.block is not None and self.style.block[AXES.index(axis)] == 1
 
     def _range(self, bounds: Bounds, axis: str) -> str:
         if not self.style.reverse:
