@@ -69,7 +69,8 @@ class _CheckWatch(Watch):
             if what != "read":  # per byte: memory may be read as another type, as is common for dynamic shared memory
                 for address in addresses:
                     memory.written.update(range(address, address + memory.leaf_size))
-        self.launch.current.atomics += what == "atomic"
+        if what == "atomic":
+            self.launch.current.atomics += 1
         if memory.space != "local" and self._races:
             cells = self._cells if memory.space == "global" else memory.owner.cells
             report, same = functools.partial(self._race, memory), functools.partial(_holds, array, index, value)

@@ -181,19 +181,23 @@ class Rewriter(ast.NodeTransformer):
         if is_overloaded or (isinstance(value, CudaPath) and value.path in OF_THE_WIDTH):
             node.args = as_in_cuda(node.args, self.scope, self._int32)
         if callee is not None:
-            return self._call_device(node, callee)
+            self._arguments(node)
+            node.func = self._bind(node.func, callee.__name__, callee)
+            if not self._waits(callee):
+                return node
+            self._may_wait(node)
+            return ast.copy_location(ast.YieldFrom(node), node)
         if _is_sync(value, node):
             self._may_wait(node)
-            group = self.visit(node.func.value)  # type: ignore[attr-defined]
-            call = ast.Call(self._bind(node, "sync", _sync), [group], [])
-            return ast.copy_location(ast.YieldFrom(ast.copy_location(call, node)), node)
+            call = self._operation(node, "sync", _sync, [self.visit(node.func.value)])  # type: ignore[attr-defined]
+            return ast.copy_location(ast.YieldFrom(call), node)
         function = None if isinstance(value, CudaPath) or value is MISSING else self._function(node, value)
         if function is not None:
             node.func = self._bind(node.func, getattr(value, "__name__", str(value)), function)
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def _int32(self, node: ast.expr) -> ast.expr:
-        return ast.copy_location(ast.Call(self._bind(node, "int32", np.int32), [node], []), node)
+        return self._operation(node, "int32", np.int32, [node])
 
     def _arguments(self, node: ast.Call) -> ast.Call:
         node.args = [self.visit(arg) for arg in node.args]
@@ -229,14 +233,6 @@ class Rewriter(ast.NodeTransformer):
         self._array_name = ""
         node.targets = [self.visit(target) for target in node.targets]
         return node
-
-    def _call_device(self, node: ast.Call, callee: FunctionType) -> ast.expr:
-        self._arguments(node)
-        node.func = self._bind(node.func, callee.__name__, callee)
-        if not self._waits(callee):
-            return node
-        self._may_wait(node)
-        return ast.copy_location(ast.YieldFrom(node), node)
 
     def _function(self, node: ast.Call, value: Any) -> Callable[..., Any] | None:
         """Returns the replacement of a called function or type; None if the call stays unchanged."""
