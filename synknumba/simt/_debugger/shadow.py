@@ -29,7 +29,7 @@ MOST_READERS: Final = 8
 
 
 class Past(NamedTuple):
-    """A recorded access."""
+    """A recorded access, and how far the thread, its block and the launch were."""
 
     thread: Thread
     what: str  # "read", "write" or "atomic"
@@ -113,7 +113,7 @@ class Shadow:
         if len(reads) >= MOST_READERS:
             oldest = reads[0]
             is_same_block = oldest.thread.block is now.thread.block
-            if oldest.epoch == now.epoch if is_same_block else not self._blocks_order_themselves:
+            if (is_same_block and oldest.epoch == now.epoch) or not (is_same_block or self._blocks_order_themselves):
                 return
             del reads[0]
         reads.append(now)
