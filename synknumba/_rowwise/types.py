@@ -246,14 +246,8 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind, device: Devi
             return typeof(value.values[0] if isinstance(value, PerRankValues) else value)
         except (ValueError, IndexError, NotImplementedError, NumbaError):
             return None
-    element = _element(function, name, dtype, device)
-    axes = ndim - 1 if parameter in ARRAYS_OF_ROWS else ndim
-    return types.Array(element, axes, "C") if axes > 0 else element
-
-
-def _element(function: str, name: str, dtype: "np.dtype[Any]", device: DeviceKind) -> Any:
-    kind = None if dtype.hasobject else numba_type(dtype)
-    if kind is None:
+    element = None if dtype.hasobject else numba_type(dtype)
+    if element is None:
         raise ArgumentError(
             f"{name} of {function} has dtype {dtype}, which Numba cannot compute with; convert it to a numeric one"
         )
@@ -261,7 +255,8 @@ def _element(function: str, name: str, dtype: "np.dtype[Any]", device: DeviceKin
         raise ArgumentError(
             f"{name} of {function} has dtype float16, which CPU cores cannot compute with; convert it, for example to float32"
         )
-    return kind
+    axes = ndim - 1 if parameter in ARRAYS_OF_ROWS else ndim
+    return types.Array(element, axes, "C") if axes > 0 else element
 
 
 def _fits_size(kind: Any, size: int | None) -> bool:

@@ -12,7 +12,6 @@ the answer once all participating threads have made the same request.
 Blocks run one after another; only a grid barrier keeps several of them active at once.
 """
 
-import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -197,7 +196,8 @@ class DebugLaunch:
         names = self.program.params
         self.args = tuple(wrap(arg, name, "global", self.watch) for name, arg in zip(names, args, strict=True))
         with np.errstate(all="ignore"):  # a GPU does not report overflows either
-            blocks = (Block(self, Dim3(x, y, z)) for z, y, x in itertools.product(*map(range, reversed(self.grid))))
+            sizes = self.grid
+            blocks = (Block(self, Dim3(x, y, z)) for z in range(sizes.z) for y in range(sizes.y) for x in range(sizes.x))
             waiting = [block for block in blocks if not block.advance()]
             while waiting:
                 self._grid_barrier(waiting)
