@@ -26,19 +26,12 @@ _ARRAYS = frozenset({"rows", "whole"})
 @final
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One argument of a call.
+    """One argument of a call."""
 
-    Attributes:
-        kind: of the kernel's parameter.
-        element: Numba's type of one element.
-        shape: of an array; of rows, without the number of rows.
-        python: the class of a Python number, whose width does not take part in the choice of a signature; None for others.
-    """
-
-    kind: Kind
-    element: Any
-    shape: Shape = ()
-    python: type | None = None
+    kind: Kind  # of the kernel's parameter
+    element: Any  # Numba's type of one element
+    shape: Shape = ()  # of an array; of rows, without the number of rows
+    python: type | None = None  # class of a Python number, whose width does not affect the choice of a signature
 
     @property
     def text(self) -> str:
@@ -53,9 +46,7 @@ class Given:
 def quick_key(value: Any, first: int = 1) -> Any:
     """The part of an array that decides on the kernel, where it is quick to compute; None otherwise.
 
-    Args:
-        value: an argument.
-        first: the first axis whose length matters: 1 where axis 0 is rows.
+    `first` is the first axis whose length matters: 1 where axis 0 is rows.
     """
     kind = type(value)
     if kind is Data or kind is np.ndarray:
@@ -115,9 +106,9 @@ def variable_shape(function: str, name: str, variable: Variable, *, rows: bool) 
 def _describe_per_rank(function: str, name: str, value: PerRankValues) -> Given:
     kinds = {_typeof(function, name, one) for one in value.values}
     if len(kinds) != 1:
+        several = ", ".join(sorted(map(str, kinds)))
         raise ArgumentError(
-            f"{name}=per_rank(...) of {function} has values of several types "
-            f"({', '.join(sorted(map(str, kinds)))}); pass values of one type"
+            f"{name}=per_rank(...) of {function} has values of several types ({several}); pass values of one type"
         )
     return Given("scalar", kinds.pop())
 
@@ -150,19 +141,14 @@ def _number(function: str, name: str, kind: Any, dtype: DType) -> Any:
 
 
 def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> Shape:
-    """The shape of a row of the result, by NumPy's rules of broadcasting.
-
-    Args:
-        function: for messages.
-        given: the arguments by name.
-        out: the shape of a row of `out=`; None without one.
+    """The shape of a row of the result, by NumPy's rules of broadcasting; `out` is that of a row of `out=`, if there is one.
 
     Raises:
         ArgumentError: no argument has rows.
         DataError: the shapes do not broadcast.
     """
-    rows = {name: one for name, one in given.items() if one.kind == "rows"}
-    ndims = {name: len(one.shape) for name, one in rows.items()} | ({} if out is None else {OUT: len(out)})
+    ndims = {name: len(one.shape) for name, one in given.items() if one.kind == "rows"}
+    ndims |= {} if out is None else {OUT: len(out)}
     if not ndims and not any(one.kind == "indices" for one in given.values()):
         raise ArgumentError(
             f"{function} gets one element of each row, but none of its arguments has rows; pass Data, an array, "
@@ -172,17 +158,12 @@ def result_row(function: str, given: Mapping[str, Given], out: Shape | None) -> 
     for name, ndim in ndims.items():
         if ndim != axes:
             most = next(other for other, one in ndims.items() if one == axes)
-            way_out = (
-                "out needs as many as the arguments"
-                if name == OUT
-                else f"reshape it to (n, {', '.join('1' * (axes - ndim))}, …), or name it in broadcast="
-            )
+            way_out = f"reshape it to (n, {', '.join('1' * (axes - ndim))}, …), or name it in broadcast="
+            way_out = "out needs as many as the arguments" if name == OUT else way_out
             raise DataError(f"{name} of {function} has {ndim + 1} dimensions and {most} has {axes + 1}; {way_out}")
-    wholes = [one.shape for one in given.values() if one.kind == "whole"]
+    shapes = [one.shape for one in given.values() if one.kind in _ARRAYS] + ([] if out is None else [out])
     try:
-        found = np.broadcast_shapes(
-            *(one.shape for one in rows.values()), *wholes, (1,) * axes, *(() if out is None else (out,))
-        )
+        found = np.broadcast_shapes(*shapes, (1,) * axes)
     except ValueError:
         found = None
     if found is not None and len(found) == axes + 1 and found[0] == 1:

@@ -1,53 +1,18 @@
 """Base of `Expectation` and `Vectorized`: the wrapped function, its parameters, and the cache of its generated kernels."""
 
 from collections.abc import Callable, Collection
-from typing import Any, Generic, TypeVar, final
+from typing import Any
 
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.options import FunctionOptions, check_names
 from synknumba._call.serialize import InnerFunction
-from synknumba._rowwise.generate import check_own_names
+from synknumba._errors import ArgumentError
+from synknumba._rowwise.generate import OWN_PREFIX
 from synknumba._types import DeviceKind
 from synknumba._world.world import open_world
 
 MAX_KERNELS = 64  # per function: one for each combination of argument types and shapes of a row
 MAX_KNOWN = 512  # quick keys per function; beyond, most are of variables that no longer exist
-
-_SELECTION = ("batch", "local_batch", "num_slices", "shards")
-
-Made = TypeVar("Made")
-
-
-@final
-class KernelCache(Generic[Made]):
-    """Generated kernels by all that they depend on, and calls by a key that is quick to compute.
-
-    Attributes:
-        known: what calls with the same quick key have in common; a repeated call looks there only.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[Any, Any] = {}
-        self._made: dict[tuple[Any, ...], Made] = {}
-
-    def __len__(self) -> int:
-        return len(self._made)
-
-    def get(self, key: tuple[Any, ...], make: Callable[..., Made]) -> Made:
-        """Returns what `make(*key)` returned for the key. Beyond `MAX_KERNELS` the oldest is dropped, here and on the ranks."""
-        found = self._made.get(key)
-        if found is None:
-            while len(self._made) >= MAX_KERNELS:
-                del self._made[next(iter(self._made))]
-                self.known.clear()
-            found = self._made[key] = make(*key)
-        return found
-
-    def note(self, quick_key: Any, call: Any) -> None:
-        """Adds an entry to `known`."""
-        if len(self.known) >= MAX_KNOWN:
-            self.known.clear()
-        self.known[quick_key] = call
 
 
 class RowFunction:
@@ -70,22 +35,38 @@ class RowFunction:
         self.__wrapped__ = function
         self._options = options
         self._parameters = signature_names(function, "the function")
-        check_own_names(self.name, self._parameters, own_names)
+        own = [parameter for parameter in self._parameters if parameter.startswith(OWN_PREFIX) or parameter in own_names]
+        if own:
+            raise ArgumentError(f"{self.name} has a parameter named {own[0]!r}, which the generated kernel uses; rename it")
         check_names(self.name, self._parameters, options)
         self._binder = Binder(self.name, self._parameters, options)
         self._inner = InnerFunction(self.name, function)
-        self._kernels: KernelCache[Any] = KernelCache()
-        self._known = self._kernels.known
+        self._kernels: dict[tuple[Any, ...], Any] = {}  # generated kernels, by all that they depend on
+        self._known: dict[Any, Any] = {}  # what calls with the same quick key have in common; a repeated call looks there only
 
     def __repr__(self) -> str:
         """Name and parameters."""
         return f"<synknumba {type(self).__name__.lower()} {self.name}({', '.join(self._parameters)})>"
 
+    def _kernel(self, key: tuple[Any, ...], make: Callable[..., Any]) -> Any:
+        """Returns what `make(*key)` returned for the key. Beyond `MAX_KERNELS` the oldest is dropped, here and on the ranks."""
+        found = self._kernels.get(key)
+        if found is None:
+            while len(self._kernels) >= MAX_KERNELS:
+                del self._kernels[next(iter(self._kernels))]
+                self._known.clear()
+            found = self._kernels[key] = make(*key)
+        return found
 
-def split_selection(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The options of a call that select rows, and its other keyword arguments."""
-    selection = {name: kwargs.pop(name) for name in _SELECTION if name in kwargs}
-    return selection, kwargs
+    def _note(self, quick_key: Any, call: Any) -> None:
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[quick_key] = call
+
+
+def split_selection(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Takes the options of a call that select rows out of its keyword arguments, and returns them."""
+    return {name: kwargs.pop(name) for name in ("batch", "local_batch", "num_slices", "shards") if name in kwargs}
 
 
 def plan_device() -> DeviceKind:

@@ -22,18 +22,10 @@ from synknumba._host.data import Data
 from synknumba._ops import estimate
 from synknumba._ops.estimate import Estimate
 from synknumba._ops.launch import LaunchConfig, RowGrid
+from synknumba._rowwise import moment_kernels
 from synknumba._rowwise.base import RowFunction, plan_device, split_selection
 from synknumba._rowwise.generate import INDEX_TYPES, define_kernel, is_light, kernel_name
-from synknumba._rowwise.moment_kernels import (
-    ARRAYS_OF_ROWS,
-    DIVIDED,
-    MAX_ROOMS,
-    OWN_NAMES,
-    THREADS,
-    Kind,
-    Recipe,
-    kernel_source,
-)
+from synknumba._rowwise.moment_kernels import Kind
 from synknumba._rowwise.partials import LineReader
 from synknumba._rowwise.types import check_types, type_key
 from synknumba._types import DeviceKind, RankConstant
@@ -79,7 +71,7 @@ class Expectation(RowFunction):
         plain = getattr(function, "py_func", function)
         if not inspect.isfunction(plain):
             raise ArgumentError(f"expectation wraps a function of one row, got {function!r}")
-        super().__init__(plain, options, name, OWN_NAMES)
+        super().__init__(plain, options, name, moment_kernels.OWN_NAMES)
         # The parameter that is the row's weight; "" where the last of the values returned is; None without weights.
         self._weight = weights if isinstance(weights, str) else "" if weights else None
         self._covariance = covariance
@@ -116,12 +108,11 @@ class Expectation(RowFunction):
 
     def as_serial(self, *args: Any, num_slices: int = 1, **kwargs: Any) -> Estimate:
         """Takes the mean on the root alone, of all the rows."""
-        selection, kwargs = split_selection(kwargs)
-        return self._estimate(Function.as_serial, {"num_slices": num_slices, **selection}, args, kwargs)
+        return self._estimate(Function.as_serial, {"num_slices": num_slices, **split_selection(kwargs)}, args, kwargs)
 
     def plan(self, *args: Any, num_slices: int = 1, world_size: int | None = None, **kwargs: Any) -> PlanReport:
         """Plans a call without making it, as `Function.plan` does."""
-        selection, kwargs = split_selection(kwargs)
+        selection = split_selection(kwargs)
         function, _, passed = self._prepared(plan_device(), num_slices, args, kwargs)
         report = function.plan(*passed, num_slices=num_slices, **selection, world_size=world_size)
         return replace(report, outputs=(("estimate", "mean"),))
@@ -137,19 +128,13 @@ class Expectation(RowFunction):
         lines, units = reader.read(run(function, *passed, **selecting)), None
         while (others := reader.units(lines, units)) is not None:  # at most twice
             function, reader, passed = self._prepared(device, num_slices, args, kwargs, scaled=True)
-            units, scales = others, [2.0**-power for power in others.values.tolist()]
-            scales += [] if self._weight is None else [2.0**-others.weight]
+            units, powers = others, [*others.values.tolist(), *([] if self._weight is None else [others.weight])]
+            scales = [2.0**-power for power in powers]
             lines = reader.read(run(function, *passed, *scales, **selecting))
         return reader.estimate(lines, units)
 
     def _prepared(
-        self,
-        device: DeviceKind,
-        num_slices: int,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        *,
-        scaled: bool = False,
+        self, device: DeviceKind, num_slices: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, scaled: bool = False
     ) -> tuple[Function, LineReader, tuple[Any, ...]]:
         """The function for arguments of these types, the reader of its lines, and the arguments by position."""
         if kwargs or len(args) != len(self._binder.passed):
@@ -162,18 +147,18 @@ class Expectation(RowFunction):
             values = self._binder.match(args, {})
             kinds = tuple(self._kind(name, value) for name, value in values.items())
             self._check_types(device, dict(zip(values, kinds, strict=True)), values)
-            found = self._kernels.get((device, slices, kinds, scaled), self._make)
-            self._kernels.note(key, found)
+            found = self._kernel((device, slices, kinds, scaled), self._make)
+            self._note(key, found)
         return *found, args
 
     def _check_types(self, device: DeviceKind, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
-        if DIVIDED.isdisjoint(parameters.values()):
+        if moment_kernels.DIVIDED.isdisjoint(parameters.values()):
             raise ArgumentError(
                 f"{self.name} is an expectation over rows, but none of its arguments has any; pass Data, an array, or "
                 "synknumba.arange(n) for the indices 0 … n − 1"
             )
         weight = self._weight
-        if weight and parameters[weight] not in ARRAYS_OF_ROWS:
+        if weight and parameters[weight] not in moment_kernels.ARRAYS_OF_ROWS:
             raise ArgumentError(f"weights={weight!r} of {self.name} must be an array with a number for each row")
         check_types(self._inner, parameters, values, size=self._size, weight=weight, device=device)
 
@@ -187,9 +172,9 @@ class Expectation(RowFunction):
         if not (isinstance(value, Data | np.ndarray) or hasattr(value, "__array__")) or isinstance(value, np.generic):
             return "whole"
         ndim = np.ndim(value)
-        if ndim == 0:
-            return "number" if isinstance(value, Data) else "whole"  # a 0-d NumPy array is passed as a number
-        if name in self._options.broadcast:
+        if ndim == 0 and isinstance(value, Data):
+            return "number"
+        if ndim == 0 or name in self._options.broadcast:  # a 0-d NumPy array is passed as a number
             return "whole"
         return "numbers" if ndim == 1 else "rows"
 
@@ -197,34 +182,28 @@ class Expectation(RowFunction):
         blocks, numbers, together = _BLOCKS[device], kinds.count("numbers"), 1
         if blocks > 1 and numbers and is_light(self.py_func):
             together = max(1, min(_TOGETHER, _NUMBERS // numbers))
-        if together > 1:
-            blocks = min(blocks, _LIGHT_BLOCKS)
-        recipe = Recipe(
-            kernel_name("mean_of", self.py_func.__name__),
-            dict(zip(self._parameters, kinds, strict=True)),
-            self._size,
-            self._weight,
-            self._covariance,
-            self._real,
-            blocks == 1,
-            scaled,
-            together,
+            blocks = blocks if together == 1 else min(blocks, _LIGHT_BLOCKS)
+        name, parameters = kernel_name("mean_of", self.py_func.__name__), dict(zip(self._parameters, kinds, strict=True))
+        recipe = moment_kernels.Recipe(
+            name, parameters, self._size, self._weight, self._covariance, self._real, blocks == 1, scaled, together
         )
-        if recipe.rooms > MAX_ROOMS:
+        if recipe.rooms > moment_kernels.MAX_ROOMS:
             raise ArgumentError(
-                f"{self.name} needs {recipe.rooms} sums per thread in shared memory, which holds {MAX_ROOMS}; return fewer "
-                "values at a time" + (", or omit covariance=True" if self._covariance else "")
+                f"{self.name} needs {recipe.rooms} sums per thread in shared memory, which holds {moment_kernels.MAX_ROOMS}; "
+                "return fewer values at a time" + (", or omit covariance=True" if self._covariance else "")
             )
-        outputs = {"synk_partials": Output(None, (num_slices, recipe.columns), np.dtype(np.float64))}
+        float64 = np.dtype(np.float64)
+        outputs = {"synk_partials": Output(None, (num_slices, recipe.columns), float64)}
         if not recipe.one_block:
-            outputs["synk_lines"] = Output(None, (blocks + 1, recipe.columns), np.dtype(np.float64), scratch=True)
+            outputs["synk_lines"] = Output(None, (blocks + 1, recipe.columns), float64, scratch=True)
         options = replace(
             self._options,
             outputs=outputs,
             givens={**self._options.givens, "synk_slice": RankConstant.SLICE},
-            launch=LaunchConfig(THREADS, RowGrid(THREADS * together, blocks)),
+            launch=LaunchConfig(moment_kernels.THREADS, RowGrid(moment_kernels.THREADS * together, blocks)),
         )
-        kernel = define_kernel(kernel_source(recipe), recipe.name, "expectation", self._inner.device_function, _SCOPE)
+        source = moment_kernels.kernel_source(recipe)
+        kernel = define_kernel(source, name, "expectation", self._inner.device_function, _SCOPE)
         return Function(kernel, options, self.name, self._inner), LineReader(recipe)
 
 
@@ -243,13 +222,7 @@ def _real(dtype: Any) -> str:
 
 
 def _size(name: str, function: Callable[..., Any], size: Any) -> int | None:
-    """Length of the tuple that the function returns; None for a number.
-
-    Args:
-        name: of the function.
-        function: its source shows the length, or does not contradict `size`.
-        size: as given to the decorator.
-    """
+    """Length of the tuple that the function returns, None for a number: its source shows it, or must not contradict `size`."""
     if size is None:
         returns = _read_returns(function)
         sizes = {len(node.value.elts) if isinstance(node.value, ast.Tuple) else None for node in returns}
@@ -268,15 +241,10 @@ def _size(name: str, function: Callable[..., Any], size: Any) -> int | None:
     except KernelError:  # the source is not available
         returns = []
     for node in returns:
-        if isinstance(node.value, ast.Tuple) and _is_plain(node.value) and len(node.value.elts) != size:
-            raise ArgumentError(
-                f"size={size} of {name}, but line {node.lineno} of its file returns a tuple of {len(node.value.elts)}"
-            )
+        parts = node.value.elts if isinstance(node.value, ast.Tuple) else None
+        if parts is not None and len(parts) != size and not any(isinstance(part, ast.Starred) for part in parts):
+            raise ArgumentError(f"size={size} of {name}, but line {node.lineno} of its file returns a tuple of {len(parts)}")
     return int(size) or None
-
-
-def _is_plain(node: ast.Tuple) -> bool:
-    return not any(isinstance(element, ast.Starred) for element in node.elts)
 
 
 def _read_returns(function: Callable[..., Any]) -> list[ast.Return]:

@@ -5,14 +5,12 @@ import dis
 import hashlib
 import linecache
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType
 from typing import Any
 
 import numpy as np
 from numba.core import types
-
-from synknumba._errors import ArgumentError
 
 SIGNED, UNSIGNED = "synk_int64", "synk_uint64"  # the types of indices in a generated kernel
 INDEX_TYPES: Mapping[str, Any] = {SIGNED: types.int64, UNSIGNED: types.uint64}
@@ -26,13 +24,6 @@ _LIGHT_CALLS = 3
 def kernel_name(what: str, function: str) -> str:
     """A name for the kernel around a function, which may be a lambda."""
     return f"{what}_{function}" if function.isidentifier() else f"{what}_rows"
-
-
-def check_own_names(name: str, parameters: Iterable[str], others: Collection[str]) -> None:
-    """Raises ArgumentError for parameters named as the kernel's own variables, or as `others`, the global names it uses."""
-    own = [parameter for parameter in parameters if parameter.startswith(OWN_PREFIX) or parameter in others]
-    if own:
-        raise ArgumentError(f"{name} has a parameter named {own[0]!r}, which the generated kernel uses; rename it")
 
 
 def is_light(function: Callable[..., Any]) -> bool:
@@ -102,8 +93,7 @@ def define_kernel(text: str, name: str, what: str, function: Any, scope: Mapping
     """
     from numba import cuda  # not when synknumba is imported
 
-    whole: dict[str, Any] = {"synk_function": function, "cuda": cuda, "__name__": function.py_func.__module__}
-    whole |= scope
+    whole = {"synk_function": function, "cuda": cuda, "__name__": function.py_func.__module__, **scope}
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]  # the same text, the same name: kernels on disk are found again
     filename = f"<synknumba {what} {digest}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)

@@ -8,7 +8,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import numpy as np
 from numba.np.numpy_support import as_dtype
@@ -17,14 +17,14 @@ from synknumba._call.arguments import IndexRange, Output
 from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions
 from synknumba._call.report import PlanReport
-from synknumba._errors import ArgumentError, ReductionError
+from synknumba._errors import ArgumentError
 from synknumba._host.data import Data
 from synknumba._rowwise.arguments import Given, describe, merged, operand, quick_key, result_row, variable_shape
-from synknumba._rowwise.base import RowFunction, plan_device, split_selection
+from synknumba._rowwise.base import plan_device, split_selection
 from synknumba._rowwise.generate import INDEX_TYPES, define_kernel, kernel_name
-from synknumba._rowwise.map_kernels import OUT, OWN_NAMES, MapRecipe, element_launch, map_source
-from synknumba._rowwise.reduce import Reducer
-from synknumba._rowwise.types import Loop, Signatures, cast_name, integer_limits, out_of_range, parse
+from synknumba._rowwise.map_kernels import OUT, MapRecipe, element_launch, map_source
+from synknumba._rowwise.reduce import Reducible
+from synknumba._rowwise.types import Loop, cast_name, integer_limits, out_of_range
 from synknumba._types import DeviceKind, Shape
 from synknumba._variables.variable import Variable
 from synknumba._world.world import current_world
@@ -41,47 +41,30 @@ _PLAIN = frozenset({bool, float, complex, IndexRange, type(None), *(np.dtype(cha
 @final
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Everything that the kernel for a call depends on.
+    """Everything that the kernel for a call depends on."""
 
-    Attributes:
-        given: the arguments by parameter.
-        loop: the types that the function is compiled for.
-        row: shape of a row of the result, as the kernel sees it.
-        place: the parameter that the result is written to; None where it is gathered.
-        aliases: arguments that are the same array as `place`; the kernel reads them there.
-        variables: parameters that are variables of rows.
-        flat: arrays whose axes of a row the kernel sees as one.
-    """
-
-    given: tuple[tuple[str, Given], ...]
-    loop: Loop
-    row: Shape
-    place: str | None
-    aliases: tuple[str, ...]
-    variables: frozenset[str]
-    flat: frozenset[str] = frozenset()
+    given: tuple[tuple[str, Given], ...]  # the arguments by parameter
+    loop: Loop  # the types that the function is compiled for
+    row: Shape  # shape of a row of the result, as the kernel sees it
+    place: str | None  # the parameter that the result is written to; None where it is gathered
+    aliases: tuple[str, ...]  # arguments that are the same array as `place`; the kernel reads them there
+    variables: frozenset[str]  # parameters that are variables of rows
+    flat: frozenset[str] = frozenset()  # arrays whose axes of a row the kernel sees as one
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What calls with such arguments have in common.
+    """What calls with such arguments have in common."""
 
-    Attributes:
-        function: runs the kernel.
-        row: shape of a row of the result.
-        passed: positions of the arguments that it gets; the one after the last is `out`, where that is none of them.
-        limits: (position, least, most) of each Python integer: the range of its type.
-    """
-
-    function: Function
-    row: Shape
-    passed: tuple[int, ...]
-    limits: tuple[tuple[int, float, float], ...]
+    function: Function  # runs the kernel
+    row: Shape  # shape of a row of the result
+    passed: tuple[int, ...]  # positions of its arguments; the one after the last is `out`, where that is none of them
+    limits: tuple[tuple[int, float, float], ...]  # (position, least, most) of each Python integer: the range of its type
 
 
 @final
-class Vectorized(RowFunction):
+class Vectorized(Reducible):
     """A function of numbers, applied to each element. Made by `vectorize`; called like a `Function`.
 
     Call it as `f(*args, out=None, batch=None, local_batch=None, num_slices=1, shards=None, **kwargs)`. Arrays broadcast against
@@ -90,10 +73,8 @@ class Vectorized(RowFunction):
     """
 
     def __init__(self, function: Callable[..., Any], options: FunctionOptions, signatures: Any, name: str | None) -> None:
-        super().__init__(function, options, name, OWN_NAMES)
-        self._signatures = Signatures(self._inner, parse(self.name, signatures, len(self._parameters)) if signatures else ())
+        super().__init__(function, options, signatures, name)
         self._firsts = [0 if name in options.broadcast else 1 for name in self._binder.passed]  # axes that are not rows
-        self._reducer: Reducer | None = None
 
     # ---- calls
 
@@ -119,73 +100,16 @@ class Vectorized(RowFunction):
 
     def as_serial(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Applies the function on the root alone, to all rows."""
-        selection, kwargs = split_selection(kwargs)
+        selection = split_selection(kwargs)
         function, passed, row = self._prepared(current_world().device, out, args, kwargs)
         result = function.as_serial(*passed, **selection)
         return result.reshape(len(result), *row) if out is None else out
 
     def plan(self, *args: Any, out: Any = None, world_size: int | None = None, **kwargs: Any) -> PlanReport:
         """Plans a call without making it, as `Function.plan` does."""
-        selection, kwargs = split_selection(kwargs)
+        selection = split_selection(kwargs)
         function, passed, _ = self._prepared(plan_device(), out, args, kwargs)
         return function.plan(*passed, **selection, world_size=world_size)
-
-    # ---- reductions
-
-    def reduce(
-        self,
-        array: Any,
-        axis: int = 0,
-        dtype: Any = None,
-        *,
-        initial: Any = None,
-        keepdims: bool = False,
-        batch: Any = None,
-        local_batch: Any = None,
-        num_slices: int = 1,
-        shards: int | None = None,
-    ) -> Any:
-        """Reduces rows to one: f(… f(f(row 0, row 1), row 2) …, last row), element by element.
-
-        Rows are combined in order, but in groups, so the function must be associative. It need not be commutative.
-
-        Args:
-            array: the rows: `Data`, an array, a variable, or `arange(n)`.
-            axis: 0, the axis that is divided over the ranks.
-            dtype: of the computation and of the result; default: that of f(x, x).
-            initial: a number to start from; default: the first row.
-            keepdims: whether the result keeps the axis of rows, with length 1.
-            batch: as for a call.
-            local_batch: as for a call.
-            num_slices: as for a call.
-            shards: as for a call: the same bits for every number of ranks.
-
-        Returns:
-            An array of one row's shape; a NumPy scalar where rows are numbers.
-
-        Raises:
-            As a `Function`; ArgumentError where the function does not take two numbers, or does not return the type that it
-            takes; ReductionError where there are no rows and no `initial`.
-        """
-        if self._reducer is None:
-            if len(self._parameters) != 2 or self._options.givens:
-                raise ArgumentError(
-                    f"{self.name}.reduce needs a function of two numbers, none of them in givens=; it has "
-                    f"({', '.join(self._parameters)})"
-                )
-            self._reducer = Reducer(self._inner, self._signatures, next(iter(self._parameters)))
-        if isinstance(axis, bool) or axis != 0:
-            raise ArgumentError(f"{self.name}.reduce works along axis 0, the rows, only; got axis={axis!r}")
-        options = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
-        reduced = self._reducer.reduce(array, dtype, initial, options)
-        return reduced[np.newaxis] if keepdims else reduced[()]
-
-    def accumulate(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Raises ReductionError: ranks cannot accumulate independently."""
-        raise ReductionError(
-            f"{self.name}.accumulate is not implemented: each row of its result needs all rows before it, so the ranks "
-            f"could not work in parallel. Use reduce for the last row, or NumPy's accumulate in the script"
-        )
 
     # ---- kernels that map
 
@@ -202,7 +126,7 @@ class Vectorized(RowFunction):
             call = self._call(device, out, values)
             args = tuple(values[name] for name in self._binder.passed)
             if seen is not None:
-                self._kernels.note(seen, call)
+                self._note(seen, call)
         for position, least, most in call.limits:
             if not least <= args[position] <= most:
                 raise out_of_range(self.name, self._binder.passed[position], args[position], least, most)
@@ -211,9 +135,7 @@ class Vectorized(RowFunction):
 
     def _call(self, device: DeviceKind, out: Any, values: Mapping[str, Any]) -> _Call:
         broadcast, sliceable = self._options.broadcast, self._options.sliceable
-        given = {
-            name: describe(self.name, name, value, broadcast=broadcast, sliceable=sliceable) for name, value in values.items()
-        }
+        given = {name: describe(self.name, name, one, broadcast=broadcast, sliceable=sliceable) for name, one in values.items()}
         written, places = (None, ()) if out is None else self._written(out, values)
         row = result_row(self.name, given, written)
         loop = self._signatures.choose([*given.values()])
@@ -221,13 +143,16 @@ class Vectorized(RowFunction):
         if places:
             arrays[places[0]] = out
         layout = _layout(given, loop, row, arrays, places)
-        function = self._kernels.get((device, layout), self._make)
-        if out is not None:
-            self._check_cast(as_dtype(loop.result), out)
+        function = self._kernel((device, layout), self._make)
+        result = as_dtype(loop.result)
+        if out is not None and not np.can_cast(result, out.dtype, "same_kind"):
+            raise ArgumentError(
+                f"the result of {self.name} has dtype {result}, which does not cast to out of dtype {out.dtype} as "
+                '"same_kind"; pass an out of another dtype, or convert in the function'
+            )
         names = self._binder.passed
         passed = [position for position, name in enumerate(names) if name not in places[1:]]
-        if OUT in places:
-            passed.append(len(names))
+        passed += [len(names)] if OUT in places else []
         limits = {name: integer_limits(kind) for name, kind in zip(given, loop.args, strict=True) if given[name].python is int}
         for name, (least, most) in limits.items():
             if not least <= values[name] <= most:
@@ -236,14 +161,13 @@ class Vectorized(RowFunction):
         return _Call(function, row, tuple(passed), changing)
 
     def _check_writeable(self, out: Any) -> None:
+        problem = ""
         if isinstance(out, Data) and out.frozen:
-            raise ArgumentError(
-                f"out of {self.name} is frozen, so its rows cannot be written; call thaw() first, or pass another out"
-            )
+            problem = "is frozen, so its rows cannot be written; call thaw() first, or pass another out"
         if isinstance(out, np.ndarray) and not out.flags.writeable:
-            raise ArgumentError(
-                f"out of {self.name} is a read-only array, so its rows cannot be written; pass another, or a copy"
-            )
+            problem = "is a read-only array, so its rows cannot be written; pass another, or a copy"
+        if problem:
+            raise ArgumentError(f"out of {self.name} {problem}")
 
     def _quick_key(self, device: DeviceKind, args: tuple[Any, ...], out: Any) -> Any:
         """The key of calls that share a `_Call`, where it is quick to compute; it makes a call take 15 µs instead of 35."""
@@ -289,25 +213,19 @@ class Vectorized(RowFunction):
         name = kernel_name("map_of", self.py_func.__name__)
         cast, place = cast_name(loop.result), layout.place or OUT
         recipe = MapRecipe(name, operands, len(layout.row), cast, place, layout.aliases, counted=_BLOCKS[device] is None)
-        scope = loop.scope() if recipe.counted else {**loop.scope(), **INDEX_TYPES}
+        scope = {cast_name(kind): kind for kind in (*loop.args, loop.result)}
+        scope |= {} if recipe.counted else INDEX_TYPES
         kernel = define_kernel(map_source(recipe), name, "vectorize", self._inner.device_function, scope)
         gathered = {} if layout.place else {OUT: Output("gather", layout.row, as_dtype(loop.result), filled=False)}
         options = replace(
             self._options,
             outputs=gathered,
-            inout=frozenset() if layout.place is None else frozenset({layout.place}),
+            inout=frozenset({layout.place} if layout.place else ()),
             sliceable=layout.variables,
             launch=element_launch(layout.row, _BLOCKS[device], _WAVES),
             flat=layout.flat,
         )
         return Function(kernel, options, self.name, self._inner)
-
-    def _check_cast(self, result: "np.dtype[Any]", out: Any) -> None:
-        if not np.can_cast(result, out.dtype, "same_kind"):
-            raise ArgumentError(
-                f"the result of {self.name} has dtype {result}, which does not cast to out of dtype {out.dtype} as "
-                '"same_kind"; pass an out of another dtype, or convert in the function'
-            )
 
 
 def _layout(given: Mapping[str, Given], loop: Loop, row: Shape, arrays: Mapping[str, Any], places: tuple[str, ...]) -> _Layout:
@@ -322,21 +240,17 @@ def _layout(given: Mapping[str, Given], loop: Loop, row: Shape, arrays: Mapping[
     flat = merged(given, row) if is_mergeable else None
     if flat is None:
         return _Layout(tuple(given.items()), loop, row, place, aliases, variables)
-    return _Layout(
-        tuple(flat.items()), loop, (math.prod(row),), place, aliases, variables, frozenset(arrays).difference(aliases)
-    )
+    arrays_seen = frozenset(arrays).difference(aliases)
+    return _Layout(tuple(flat.items()), loop, (math.prod(row),), place, aliases, variables, arrays_seen)
 
 
 def python_function(target: Any) -> Callable[..., Any]:
     """The plain function of a function, a Numba dispatcher, or a ufunc of `numba.vectorize`."""
-    for found in (getattr(target, "py_func", None), getattr(getattr(target, "_dispatcher", None), "py_func", None), target):
+    dispatcher, wrapped = getattr(target, "_dispatcher", None), getattr(target, "__wrapped__", None)
+    for found in (getattr(target, "py_func", None), getattr(dispatcher, "py_func", None), target, wrapped):
         if inspect.isfunction(found):
             return found
-    wrapped = getattr(target, "__wrapped__", None)
-    if inspect.isfunction(wrapped):
-        return wrapped
-    is_ufunc = isinstance(target, np.ufunc)
-    hint = "; a ufunc does not expose its Python function, so pass that" if is_ufunc else ""
+    hint = "; a ufunc does not expose its Python function, so pass that" if isinstance(target, np.ufunc) else ""
     raise ArgumentError(f"vectorize wraps a function of numbers, got {target!r}{hint}")
 
 

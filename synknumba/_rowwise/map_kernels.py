@@ -36,67 +36,42 @@ Kind: TypeAlias = Literal["rows", "indices", "whole", "scalar", "number"]
 @final
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One argument as the kernel reads it.
-
-    Attributes:
-        kind: of the argument.
-        axes: of an array, without that of rows: whether it has the result's length along each, or length 1.
-        cast: name of the type that an element is converted to; None to pass it unconverted.
-    """
+    """One argument as the kernel reads it."""
 
     kind: Kind
-    axes: tuple[bool, ...] = ()
-    cast: str | None = None
+    axes: tuple[bool, ...] = ()  # of an array, without that of rows: whether it has the result's length along each, or length 1
+    cast: str | None = None  # name of the type that an element is converted to; None to pass it unconverted
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class MapRecipe:
-    """Everything that a kernel that maps depends on.
-
-    Attributes:
-        name: of the kernel.
-        operands: by parameter of the function.
-        axes: number of the result's axes, without that of rows.
-        cast: name of the type that a value is converted to; None to store it unconverted.
-        place: parameter that the result is written to: `OUT`, or one of the function's own.
-        aliases: operands that are the same array as `place`.
-        counted: whether loops over rows and elements compute their number of steps first: compilers for cores need it, and on
-            GPUs it is a 64-bit division per loop, as much as a dozen elements. Otherwise indices are unsigned, which saves the
-            test at each access whether they count from the end.
-    """
+    """Everything that a kernel that maps depends on."""
 
     name: str
-    operands: Mapping[str, Operand]
-    axes: int
-    cast: str | None = None
-    place: str = OUT
-    aliases: tuple[str, ...] = ()
+    operands: Mapping[str, Operand]  # by parameter of the function
+    axes: int  # number of the result's axes, without that of rows
+    cast: str | None = None  # name of the type that a value is converted to; None to store it unconverted
+    place: str = OUT  # parameter that the result is written to: `OUT`, or one of the function's own
+    aliases: tuple[str, ...] = ()  # operands that are the same array as `place`
+    # Whether loops over rows and elements compute their number of steps first: compilers for cores need it, and on GPUs it is a
+    # 64-bit division per loop, as much as a dozen elements. Otherwise indices are unsigned, which saves the test at each access
+    # whether they count from the end.
     counted: bool = True
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ReductionRecipe:
-    """Everything that a kernel that reduces depends on.
-
-    Attributes:
-        name: of the kernel.
-        parameter: of the rows.
-        is_indices: whether the rows are an index range.
-        axes: number of axes of a row.
-        cast: name of the result's type, to which every element is converted.
-        is_divided: whether there are several chunks of rows.
-        tile: rows that a thread reduces at a time, where blocks reduce rows of one number: 8 or 16.
-    """
+    """Everything that a kernel that reduces depends on."""
 
     name: str
-    parameter: str
-    is_indices: bool
-    axes: int
-    cast: str
-    is_divided: bool
-    tile: int = MAX_TILE
+    parameter: str  # of the rows
+    is_indices: bool  # whether the rows are an index range
+    axes: int  # of a row
+    cast: str  # name of the result's type, to which every element is converted
+    is_divided: bool  # whether there are several chunks of rows
+    tile: int = MAX_TILE  # rows that a thread reduces at a time, where blocks reduce rows of one number: 8 or 16
 
 
 @final
@@ -139,10 +114,8 @@ class ElementGrid:
 def element_launch(shape: Sequence[int], most: int | None = None, waves: int = 1) -> LaunchConfig:
     """The launch configuration for rows of a shape, with threads for all of the last axis.
 
-    Args:
-        shape: of a row.
-        most: about the blocks of a wave, beyond which threads loop; None for a thread per element, within CUDA's limits.
-        waves: most waves where rows are numbers, as in `RowGrid`.
+    Threads loop beyond about `most` blocks of a wave, None for a thread per element within CUDA's limits; and beyond `waves`
+    waves where rows are numbers, as in `RowGrid`.
 
     >>> element_launch((3, 5)).resolve(1000)
     ((1, 32, 3), (8, 32, 1))
@@ -167,10 +140,9 @@ def map_source(recipe: MapRecipe) -> str:
         for name, operand in recipe.operands.items()
     )
     value = _cast(recipe.cast, f"synk_function({arguments})")
-    body = [f"{recipe.place}[{_index(recipe.axes)}] = {value}"]
+    body = [f"{recipe.place}[{', '.join(['synk_j', *(f'synk_k{axis}' for axis in range(recipe.axes))])}] = {value}"]
     loops = [_row_loop(recipe.axes, f"{recipe.place}.shape[0]"), *_axis_loops(recipe.axes, recipe.place)]
-    parameters = [name for name in recipe.operands if name not in recipe.aliases]
-    parameters += [name for name in (recipe.place,) if name not in recipe.operands]
+    parameters = [name for name in {**recipe.operands, recipe.place: None} if name not in recipe.aliases]
     return kernel_text(recipe.name, parameters, [*_threads(recipe.axes), *_nested(loops, body, counted=recipe.counted)])
 
 
@@ -329,14 +301,7 @@ def _row(recipe: ReductionRecipe, index: str) -> str:
 
 
 def _reduced(recipe: ReductionRecipe, chunk: str, first: str, others: str) -> list[str]:
-    """Reduces the rows of one chunk, which have axes, with a thread for each column.
-
-    Args:
-        recipe: of the kernel.
-        chunk: its number.
-        first: its first row.
-        others: the range of its other rows.
-    """
+    """Reduces the rows of one chunk, which have axes, with a thread for each column: its first row, and a range of others."""
     x, last = recipe.parameter, recipe.axes - 1
     index = "".join(f", synk_k{axis}" for axis in range(recipe.axes))
     loops = _axis_loops(recipe.axes, "synk_partials", first=2)[:-1]
@@ -359,15 +324,11 @@ def _nested(loops: Sequence[_Loop], body: Sequence[str], *, counted: bool = True
 
 def _threads(axes: int) -> list[str]:
     """The thread's place in the grid, and the number of threads, along x, y and z."""
-    used = "xyz"[: axes + 1] if axes else ""
-    return [
-        line
-        for axis in used[:3]
-        for line in (
-            f"synk_{axis} = cuda.blockIdx.{axis} * cuda.blockDim.{axis} + cuda.threadIdx.{axis}",
-            f"synk_{axis}_step = cuda.gridDim.{axis} * cuda.blockDim.{axis}",
-        )
-    ]
+    lines = []
+    for axis in "xyz"[: axes + 1] if axes else "":
+        lines.append(f"synk_{axis} = cuda.blockIdx.{axis} * cuda.blockDim.{axis} + cuda.threadIdx.{axis}")
+        lines.append(f"synk_{axis}_step = cuda.gridDim.{axis} * cuda.blockDim.{axis}")
+    return lines
 
 
 def _row_loop(axes: int, count: str) -> _Loop:
@@ -381,10 +342,6 @@ def _axis_loops(axes: int, array: str, first: int = 1) -> list[_Loop]:
         thread = "x" if axis == axes - 1 else "z" if axis == 0 else ""
         loops.append(_Loop(name, length, *((f"synk_{thread}", f"synk_{thread}_step") if thread else ())))
     return loops
-
-
-def _index(axes: int) -> str:
-    return ", ".join(["synk_j", *(f"synk_k{axis}" for axis in range(axes))])
 
 
 def _argument(name: str, operand: Operand, axes: int, row: str) -> str:

@@ -44,29 +44,17 @@ DIVIDED: frozenset[Kind] = ARRAYS_OF_ROWS | {"indices"}  # over the ranks
 @final
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that a kernel depends on.
-
-    Attributes:
-        name: of the kernel.
-        parameters: of the function, and what it gets for each.
-        size: length of the tuple that the function returns; None where it returns a number.
-        weight: the parameter that is the row's weight; "" if the last of the values returned is; None without weights.
-        covariance: whether products of different values are summed.
-        real: type of a thread's sums, "float64" or "float32".
-        one_block: whether there is only one block, whose line is the partial result.
-        scaled: whether each value, and the weight, is multiplied by a number passed with the call.
-        together: rows whose numbers a thread reads before it uses any.
-    """
+    """Everything that a kernel depends on."""
 
     name: str
-    parameters: Mapping[str, Kind]
-    size: int | None
-    weight: str | None
-    covariance: bool
-    real: str
-    one_block: bool
-    scaled: bool = False
-    together: int = 1
+    parameters: Mapping[str, Kind]  # of the function, and what it gets for each
+    size: int | None  # length of the tuple that the function returns; None where it returns a number
+    weight: str | None  # the parameter that is the row's weight; "" if the last of the values returned is; None without weights
+    covariance: bool  # whether products of different values are summed
+    real: str  # type of a thread's sums, "float64" or "float32"
+    one_block: bool  # whether there is only one block, whose line is the partial result
+    scaled: bool = False  # whether each value, and the weight, is multiplied by a number passed with the call
+    together: int = 1  # rows whose numbers a thread reads before it uses any
 
     @property
     def values(self) -> int:

@@ -21,21 +21,13 @@ _LIGHTEST = -1000  # the least unit of weights, as a power of two: its inverse m
 @final
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Ranges of the type of a thread's sums, in powers of two.
+    """Ranges of the type of a thread's sums, in powers of two."""
 
-    Attributes:
-        far: unit of values whose sums or squares overflow; in this unit those of any number of rows do not.
-        squares: sums of squares of weights between 2^−squares and 2^squares have lost no bits.
-        spread: sums of squares of weights times squares of values have lost no bits above 2^−spread.
-        heavy: unit of weights whose sum overflows.
-        even: weights whose sum is within 2^±even cause no overflow that values alone do not.
-    """
-
-    far: int
-    squares: int
-    spread: int
-    heavy: int
-    even: int
+    far: int  # unit of values whose sums or squares overflow; in this unit those of any number of rows do not
+    squares: int  # sums of squares of weights between 2^−squares and 2^squares have lost no bits
+    spread: int  # sums of squares of weights times squares of values have lost no bits above 2^−spread
+    heavy: int  # unit of weights whose sum overflows
+    even: int  # weights whose sum is within 2^±even cause no overflow that values alone do not
 
 
 _RANGES: Mapping[str, _Range] = {"float64": _Range(FAR, 600, 980, 960, 60), "float32": _Range(80, 60, 100, 100, 10)}
@@ -71,23 +63,21 @@ class LineReader:
         return np.concatenate([part.reshape(-1, self._columns) for part in parts])
 
     def estimate(self, lines: Array, units: Units | None = None) -> Estimate:
-        """Merges lines into one estimate.
-
-        Args:
-            lines: from `read`.
-            units: of the kernels' sums; None for 1.
+        """Merges lines, from `read`, into one estimate. The kernels' sums are in `units`; None for 1.
 
         Raises:
             ReductionError: there are no rows.
         """
         count, weight, mean, rest, products, *squares = [lines[:, cut] for cut in self._cuts]
-        if len(self._pairs) > mean.shape[1]:
-            products = self._matrices(products, mean.shape[1])
+        if len(self._pairs) > self._values:
+            matrices = np.empty((len(lines), self._values, self._values))
+            for column, (i, j) in enumerate(self._pairs):
+                matrices[:, i, j] = matrices[:, j, i] = products[:, column]
+            products = matrices
         stacked = np.stack([np.broadcast_to(one, mean.shape) for one in squares], axis=1) if squares else None
         power, powers = (0, None) if units is None else (units.weight, units.values)
-        return estimate_module.merged(
-            Moments(count, weight, mean, rest, products, stacked, power), scalar=self._scalar, powers=powers
-        )
+        moments = Moments(count, weight, mean, rest, products, stacked, power)
+        return estimate_module.merged(moments, scalar=self._scalar, powers=powers)
 
     def units(self, lines: Array, used: Units | None) -> Units | None:
         """The units in which to repeat the sums: if some overflowed, or those with squares of weights vanished; None if not.
@@ -109,20 +99,7 @@ class LineReader:
                 return Units(np.zeros(self._values, np.int64), power)
         if not has_overflown or (used is not None and used.values.any()):
             return None
-        powers = np.where(self._is_finite(is_finite), 0, self._range.far)
+        _, _, means, _, products, *squares = [np.all(is_finite[:, cut], axis=0) for cut in self._cuts]
+        parts = [means, products[[i == j for i, j in self._pairs]], *squares[1:]]
+        powers = np.where(np.logical_and.reduce(parts), 0, self._range.far)  # 0 for values with finite sums in all lines
         return Units(powers, 0 if used is None else used.weight) if powers.any() else None
-
-    def _is_finite(self, is_finite: Array) -> Array:
-        """Which values have finite sums in all lines, from which numbers of the lines are finite."""
-        fields: list[Array] = [np.all(is_finite[:, cut], axis=0) for cut in self._cuts]
-        means, products, squares = fields[2], fields[4], fields[5:]
-        found = means & products[[i == j for i, j in self._pairs]]
-        for one in squares[1:]:
-            found &= one
-        return found  # type: ignore[no-any-return]
-
-    def _matrices(self, products: Array, k: int) -> Array:
-        matrices = np.empty((len(products), k, k))
-        for column, (i, j) in enumerate(self._pairs):
-            matrices[:, i, j] = matrices[:, j, i] = products[:, column]
-        return matrices

@@ -5,8 +5,8 @@ rows → rank, slice, chunk → a row for each chunk, in order → the same kern
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, final
 
 import numpy as np
 from numba.np.numpy_support import as_dtype
@@ -15,14 +15,21 @@ from synknumba import simt
 from synknumba._call.arguments import IndexRange, Output
 from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions
-from synknumba._call.serialize import InnerFunction
 from synknumba._errors import ArgumentError, DataError, ReductionError
 from synknumba._ops.launch import LaunchConfig, RowGrid
 from synknumba._rowwise.arguments import Given, describe, quick_key
-from synknumba._rowwise.base import KernelCache
+from synknumba._rowwise.base import RowFunction
 from synknumba._rowwise.generate import define_kernel, kernel_name
-from synknumba._rowwise.map_kernels import MAX_TILE, THREADS, TILE_BYTES, ReductionRecipe, element_launch, reduction_source
-from synknumba._rowwise.types import Signatures, cast_name
+from synknumba._rowwise.map_kernels import (
+    MAX_TILE,
+    OWN_NAMES,
+    THREADS,
+    TILE_BYTES,
+    ReductionRecipe,
+    element_launch,
+    reduction_source,
+)  # fmt: skip
+from synknumba._rowwise.types import Signatures, cast_name, parse
 from synknumba._types import Array, DeviceKind, RankConstant, Shape
 from synknumba._variables.variable import Variable
 from synknumba._world.world import current_world
@@ -37,64 +44,78 @@ _BLOCKS = 264
 @final
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """A reduction of rows of one type and shape.
+    """A reduction of rows of one type and shape."""
 
-    Attributes:
-        function: runs the kernel on the ranks.
-        fold: the kernel for their results, with its grid, compiled for the coordinator's core.
-        dtype: of the computation.
-        row: shape of a row.
-        seen: shape of a row as the kernels see it.
-    """
-
-    function: Function
-    fold: Any
-    dtype: "np.dtype[Any]"
+    function: Function  # runs the kernel on the ranks
+    fold: Any  # the kernel for their results, with its grid, compiled for the coordinator's core
+    dtype: "np.dtype[Any]"  # of the computation
     row: Shape
-    seen: Shape
+    seen: Shape  # shape of a row as the kernels see it
 
 
-@final
-class Reducer:
-    """The reductions by one function.
+class Reducible(RowFunction):
+    """A function of numbers, which also reduces rows if it takes two."""
 
-    Args:
-        inner: the user's function, of two numbers.
-        signatures: the types that it may be compiled for.
-        parameter: its first parameter, which names the rows.
-    """
+    def __init__(self, function: Callable[..., Any], options: FunctionOptions, signatures: Any, name: str | None) -> None:
+        super().__init__(function, options, name, OWN_NAMES)
+        self._signatures = Signatures(self._inner, parse(self.name, signatures, len(self._parameters)) if signatures else ())
 
-    def __init__(self, inner: InnerFunction, signatures: Signatures, parameter: str) -> None:
-        self._name = inner.name
-        self._inner = inner
-        self._signatures = signatures
-        self._parameter = parameter
-        self._kernels: KernelCache[_Reduction] = KernelCache()
-        self._known = self._kernels.known
+    def reduce(
+        self,
+        array: Any,
+        axis: int = 0,
+        dtype: Any = None,
+        *,
+        initial: Any = None,
+        keepdims: bool = False,
+        batch: Any = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        shards: int | None = None,
+    ) -> Any:
+        """Reduces rows to one: f(… f(f(row 0, row 1), row 2) …, last row), element by element.
 
-    def reduce(self, array: Any, dtype: Any, initial: Any, options: Mapping[str, Any]) -> Array:
-        """Reduces all rows to one.
+        Rows are combined in order, but in groups, so the function must be associative. It need not be commutative.
 
         Args:
-            array: has rows.
-            dtype: of the computation; None to infer it.
-            initial: what to start from; None for the first row.
-            options: of the call.
+            array: the rows: `Data`, an array, a variable, or `arange(n)`.
+            axis: 0, the axis that is divided over the ranks.
+            dtype: of the computation and of the result; default: that of f(x, x).
+            initial: a number to start from; default: the first row.
+            keepdims: whether the result keeps the axis of rows, with length 1.
+            batch: as for a call.
+            local_batch: as for a call.
+            num_slices: as for a call.
+            shards: as for a call: the same bits for every number of ranks.
+
+        Returns:
+            An array of one row's shape; a NumPy scalar where rows are numbers.
+
+        Raises:
+            As a `Function`; ArgumentError where the function does not take two numbers, or does not return the type that it
+            takes; ReductionError where there are no rows and no `initial`.
         """
-        slices = options["num_slices"]
-        room = int(slices) if hasattr(slices, "__index__") else 1  # the call raises for what is wrong with it
+        if len(self._parameters) != 2 or self._options.givens:
+            raise ArgumentError(
+                f"{self.name}.reduce needs a function of two numbers, none of them in givens=; it has "
+                f"({', '.join(self._parameters)})"
+            )
+        if isinstance(axis, bool) or axis != 0:
+            raise ArgumentError(f"{self.name}.reduce works along axis 0, the rows, only; got axis={axis!r}")
+        room = int(num_slices) if hasattr(num_slices, "__index__") else 1  # the call raises for what is wrong with it
         device = current_world().device
         key = None if dtype is not None else quick_key(array)
-        seen = device, room, key
+        seen = "reduce", device, room, key
         reduction = None if key is None else self._known.get(seen)
         if reduction is None:
-            reduction = self._prepared(device, array, dtype, room)
+            reduction = self._reduction(device, array, dtype, room)
             if key is not None:
-                self._kernels.note(seen, reduction)
+                self._note(seen, reduction)
         first = None if initial is None else self._initial(initial, reduction)
         if first is None and isinstance(array, IndexRange) and not array.length:
             raise self._no_rows()
-        parts, there = reduction.function(array, **options)
+        selection = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
+        parts, there = reduction.function(array, **selection)
         lines = np.concatenate(parts)[np.concatenate(there).view(np.bool_)]
         if first is not None:
             lines = np.concatenate([first, lines])
@@ -103,74 +124,73 @@ class Reducer:
         partials = np.empty((1, 1, *reduction.seen), reduction.dtype)
         lines.flags.writeable = False  # as inputs are on the ranks, so that the kernel compiled there is found in the cache
         reduction.fold(partials, np.empty((1, 1), np.uint8), 0, lines)
-        return partials[0, 0].reshape(reduction.row)  # type: ignore[no-any-return]
+        reduced = partials[0, 0].reshape(reduction.row)
+        return reduced[np.newaxis] if keepdims else reduced[()]
 
-    def _prepared(self, device: DeviceKind, array: Any, dtype: Any, slices: int) -> _Reduction:
+    def accumulate(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Raises ReductionError: ranks cannot accumulate independently."""
+        raise ReductionError(
+            f"{self.name}.accumulate is not implemented: each row of its result needs all rows before it, so the ranks "
+            f"could not work in parallel. Use reduce for the last row, or NumPy's accumulate in the script"
+        )
+
+    def _reduction(self, device: DeviceKind, array: Any, dtype: Any, slices: int) -> _Reduction:
         """The reduction for such rows."""
-        given = describe(self._name, self._parameter, array, broadcast=(), sliceable=(self._parameter,))
+        parameter = next(iter(self._parameters))
+        given = describe(self.name, parameter, array, broadcast=(), sliceable=(parameter,))
         if given.kind not in {"rows", "indices"}:
             raise ArgumentError(
-                f"{self._name}.reduce reduces rows, which a {type(array).__name__} does not have here; pass Data or an array"
+                f"{self.name}.reduce reduces rows, which a {type(array).__name__} does not have here; pass Data or an array"
             )
         kind = self._signatures.choose_repeated(given, dtype)
-        return self._kernels.get((device, given, kind, slices, isinstance(array, Variable)), self._make)
+        key = device, given, kind, slices, isinstance(array, Variable)
+        return self._kernel(key, self._make_reduction)  # type: ignore[no-any-return]
 
     def _initial(self, initial: Any, reduction: _Reduction) -> Array:
         """The row to start from, shape (1, …)."""
         dtype, row = reduction.dtype, reduction.row
         if not np.can_cast(np.min_scalar_type(initial), dtype, "same_kind"):
             raise ArgumentError(
-                f"initial={initial!r} of {self._name}.reduce does not cast to {dtype}, the dtype of the reduction"
+                f"initial={initial!r} of {self.name}.reduce does not cast to {dtype}, the dtype of the reduction"
             )
         try:
             return np.broadcast_to(np.asarray(initial, dtype), (1, *row)).reshape(1, *reduction.seen)
         except (ValueError, OverflowError) as error:
             raise DataError(
-                f"initial of {self._name}.reduce must be a number that {dtype} holds, or a row of shape {row}: {error}"
+                f"initial of {self.name}.reduce must be a number that {dtype} holds, or a row of shape {row}: {error}"
             ) from error
 
     def _no_rows(self) -> ReductionError:
-        return ReductionError(f"{self._name}.reduce got no rows; pass at least one, or initial=")
+        return ReductionError(f"{self.name}.reduce got no rows; pass at least one, or initial=")
 
-    def _make(self, device: DeviceKind, given: Given, kind: Any, slices: int, of_variable: bool) -> _Reduction:
+    def _make_reduction(self, device: DeviceKind, given: Given, kind: Any, slices: int, of_variable: bool) -> _Reduction:
         dtype, row = as_dtype(kind), given.shape
-        tile = _tile(dtype)
-        is_flat = len(row) > 1 and not of_variable
-        if is_flat:
-            row = (math.prod(row),)
+        parameter, tile = next(iter(self._parameters)), min(MAX_TILE, TILE_BYTES // dtype.itemsize)
+        flat = frozenset({parameter} if len(row) > 1 and not of_variable else ())
+        row = (math.prod(row),) if flat else row
         chunks = max(1, min(_CHUNKS[device], _BLOCKS) if not row else _CHUNKS[device] // max(1, math.prod(row)))
-        options = FunctionOptions(
-            style="kernel",
+        options = replace(
+            self._options,
             outputs={
                 "synk_partials": Output(None, (max(1, slices), chunks, *row), dtype, filled=False),
                 "synk_there": Output(None, (max(1, slices), chunks), np.dtype(np.uint8)),
             },
-            ops=None,
-            has_ops=True,
             broadcast=frozenset(),
-            inout=frozenset(),
             givens={"synk_slice": RankConstant.SLICE},
-            sliceable=frozenset({self._parameter}) if of_variable else frozenset(),
-            updates={},
+            sliceable=frozenset({parameter} if of_variable else ()),
             launch=_launch(row, chunks, tile),
-            compile_options={},
-            flat=frozenset({self._parameter}) if is_flat else frozenset(),
+            flat=flat,
         )
-        kernel = self._kernel(kind, len(row), is_indices=given.kind == "indices", is_divided=chunks > 1)
-        function = Function(kernel, options, f"{self._name}.reduce", self._inner)
-        fold = simt.jit(self._kernel(kind, len(row), is_indices=False, is_divided=False))
+
+        def kernel(*, is_indices: bool, is_divided: bool) -> Callable[..., Any]:
+            name, cast = kernel_name("reduction_by", self.py_func.__name__), cast_name(kind)
+            recipe = ReductionRecipe(name, parameter, is_indices, len(row), cast, is_divided, tile)
+            return define_kernel(reduction_source(recipe), name, "vectorize", self._inner.device_function, {cast: kind})
+
+        divided = kernel(is_indices=given.kind == "indices", is_divided=chunks > 1)
+        function = Function(divided, options, f"{self.name}.reduce", self._inner)
+        fold = simt.jit(kernel(is_indices=False, is_divided=False))
         return _Reduction(function, fold[_launch(row, 1, tile).resolve(1)], dtype, given.shape, row)
-
-    def _kernel(self, kind: Any, axes: int, *, is_indices: bool, is_divided: bool) -> Callable[..., Any]:
-        name = kernel_name("reduction_by", self._inner.py_func.__name__)
-        recipe = ReductionRecipe(name, self._parameter, is_indices, axes, cast_name(kind), is_divided, _tile(as_dtype(kind)))
-        scope = {cast_name(kind): kind}
-        return define_kernel(reduction_source(recipe), name, "vectorize", self._inner.device_function, scope)
-
-
-def _tile(dtype: "np.dtype[Any]") -> int:
-    """Rows that a thread of a GPU reduces at a time, where rows are numbers."""
-    return min(MAX_TILE, TILE_BYTES // dtype.itemsize)
 
 
 def _launch(row: Shape, chunks: int, tile: int) -> LaunchConfig:

@@ -61,10 +61,6 @@ class Loop:
     args: tuple[Any, ...]
     result: Any
 
-    def scope(self) -> dict[str, Any]:
-        """The types by their names in a kernel."""
-        return {cast_name(kind): kind for kind in (*self.args, self.result)}
-
 
 @final
 class Signatures:
@@ -93,12 +89,7 @@ class Signatures:
         return self._first(given, self._signatures)
 
     def choose_repeated(self, given: Given, dtype: Any) -> Any:
-        """The type T with f(T, T) → T for rows of the given type.
-
-        Args:
-            given: the rows.
-            dtype: T; None to infer it.
-        """
+        """The type T with f(T, T) → T for rows of the given type: that of `dtype`, or inferred if it is None."""
         if dtype is not None:
             try:
                 kind = numba_type(np.dtype(dtype))
@@ -128,10 +119,8 @@ class Signatures:
         raise ArgumentError(f"{self._name} has no signature that ({got}) casts to safely; it has {known}")
 
     def _with_result(self, args: tuple[Any, ...], result: Any) -> Loop:
-        if result is None:
-            result = self._results.get(args)
-            if result is None:
-                result = self._results[args] = self._infer(args)
+        if result is None and (result := self._results.get(args)) is None:
+            result = self._results[args] = self._infer(args)
         return Loop(args, result)
 
     def _infer(self, args: tuple[Any, ...]) -> Any:
@@ -150,12 +139,7 @@ class Signatures:
 
 
 def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...], Any], ...]:
-    """The signatures given to the decorator as (argument types, result type).
-
-    Args:
-        name: of the function.
-        signatures: one or a list, each in a form that Numba takes.
-        count: the function's number of parameters.
+    """The signatures given to the decorator, one or a list, each in a form that Numba takes, as (argument types, result type).
 
     Raises:
         ArgumentError: one is not a signature of `count` numbers.
@@ -179,10 +163,7 @@ def parse(name: str, signatures: Any, count: int) -> tuple[tuple[tuple[Any, ...]
 def integer_limits(kind: Any) -> tuple[float, float]:
     """The least and the greatest Python integer that a type holds; ±∞ for types that are not integers."""
     dtype = as_dtype(kind)
-    if dtype.kind not in "iu":
-        return -math.inf, math.inf
-    info = np.iinfo(dtype)
-    return int(info.min), int(info.max)
+    return (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)) if dtype.kind in "iu" else (-math.inf, math.inf)
 
 
 def out_of_range(function: str, name: str, value: int, least: float, most: float) -> ArgumentError:
@@ -194,10 +175,9 @@ def out_of_range(function: str, name: str, value: int, least: float, most: float
 
 
 def _fits(one: Given, kind: Any) -> bool:
-    wanted = as_dtype(kind)
     if one.python is None:
-        return bool(np.can_cast(as_dtype(one.element), wanted, "safe"))
-    return wanted.kind in _WEAK_KINDS[one.python]
+        return bool(np.can_cast(as_dtype(one.element), as_dtype(kind), "safe"))
+    return as_dtype(kind).kind in _WEAK_KINDS[one.python]
 
 
 # ---- expectations
@@ -225,15 +205,8 @@ def check_types(
 ) -> None:
     """Checks the types of an expectation's arguments, and of what its function returns for them.
 
-    Errors that Numba finds inside the function are left to the ranks, which report them with their place in the source.
-
-    Args:
-        inner: the function.
-        parameters: the kernel's, by name.
-        values: the arguments by name.
-        size: length of the tuple that the function returns; None for a number.
-        weight: the parameter that is the row's weight, if one is.
-        device: that runs the kernel.
+    Errors that Numba finds inside the function are left to the ranks, which report them with their place in the source. `size`
+    and `weight` are those of the kernel's `Recipe`.
 
     Raises:
         ArgumentError: no kernel can take an argument, or the function does not return `size` real numbers.
@@ -273,14 +246,8 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind, device: Devi
             return typeof(value.values[0] if isinstance(value, PerRankValues) else value)
         except (ValueError, IndexError, NotImplementedError, NumbaError):
             return None
-    element = _element(function, name, dtype, device)
-    axes = ndim - 1 if parameter in ARRAYS_OF_ROWS else ndim
-    return types.Array(element, axes, "C") if axes > 0 else element
-
-
-def _element(function: str, name: str, dtype: "np.dtype[Any]", device: DeviceKind) -> Any:
-    kind = None if dtype.hasobject else numba_type(dtype)
-    if kind is None:
+    element = None if dtype.hasobject else numba_type(dtype)
+    if element is None:
         raise ArgumentError(
             f"{name} of {function} has dtype {dtype}, which Numba cannot compute with; convert it to a numeric one"
         )
@@ -288,7 +255,8 @@ def _element(function: str, name: str, dtype: "np.dtype[Any]", device: DeviceKin
         raise ArgumentError(
             f"{name} of {function} has dtype float16, which CPU cores cannot compute with; convert it, for example to float32"
         )
-    return kind
+    axes = ndim - 1 if parameter in ARRAYS_OF_ROWS else ndim
+    return types.Array(element, axes, "C") if axes > 0 else element
 
 
 def _fits_size(kind: Any, size: int | None) -> bool:
@@ -304,7 +272,7 @@ def _is_real(kind: Any) -> bool:
 def _way_out(kind: Any) -> str:
     if isinstance(kind, types.Optional):
         return "On some path it returns None; return numbers on every path"
-    parts = [*kind] if isinstance(kind, types.BaseTuple) else [kind]
+    parts = kind if isinstance(kind, types.BaseTuple) else [kind]
     if any(isinstance(one, types.Complex) for one in parts):
         return "Return the real and the imaginary part as two values"
     if any(isinstance(one, types.Array) for one in parts):

@@ -25,9 +25,7 @@ Operation = Callable[..., Any]
 
 _PLAIN: Final = {bool: np.bool_, int: np.int64, float: np.float64, complex: np.complex128}
 _DIVISIONS: Final = frozenset({operator.floordiv, operator.mod})
-_PYTHON_EXACT: Final = frozenset(
-    {operator.add, operator.sub, operator.mul, operator.and_, operator.or_, operator.xor, operator.floordiv, operator.mod}
-)
+_PYTHON_EXACT: Final = _DIVISIONS | {operator.add, operator.sub, operator.mul, operator.and_, operator.or_, operator.xor}
 _INT64_MIN: Final = -(1 << 63)
 _INT64_END: Final = 1 << 63
 _ALL_BITS: Final = (1 << 64) - 1
@@ -125,12 +123,8 @@ def _unified(values: tuple[Any, ...], chosen: Any) -> Any:
     return convert(chosen, as_dtype(kind).type)
 
 
-def _max(*values: Any) -> Any:
-    return max(*values) if len(values) == 1 else _unified(values, max(*values))
-
-
-def _min(*values: Any) -> Any:
-    return min(*values) if len(values) == 1 else _unified(values, min(*values))
+def _extreme(choose: Callable[..., Any], *values: Any) -> Any:
+    return choose(*values) if len(values) == 1 else _unified(values, choose(*values))
 
 
 def _float(value: Any = 0.0) -> Any:
@@ -176,8 +170,8 @@ def math_function(name: str) -> Callable[..., Any]:
 
 # Replacements for functions that a kernel calls, keyed by the id of the original.
 CALLS: Final[dict[int, Callable[..., Any]]] = {
-    id(max): _max,
-    id(min): _min,
+    id(max): functools.partial(_extreme, max),
+    id(min): functools.partial(_extreme, min),
     id(float): _float,
     id(pow): _pow,
     id(round): _round,

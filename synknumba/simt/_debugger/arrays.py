@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from synknumba._errors import Finding, KernelCheckError
 from synknumba.simt._debugger.arithmetic import convert
 
 # Fill byte of new shared and local memory, which is undefined on a GPU; floats are filled with NaN.
@@ -19,20 +20,33 @@ POISON: Final = 0xCD
 
 
 class Watch(ABC):
-    """Observer of array accesses."""
+    """Observer of a launch, a `DebugLaunch`: its array accesses, early returns and end."""
+
+    def __init__(self, launch: Any) -> None:
+        self.launch = launch
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Findings so far, in order of first occurrence."""
+        return ()
 
     @abstractmethod
     def outside(self, array: "Array", index: Any, what: str) -> None:
         """Handles an out-of-bounds "read", "write" or "atomic": raises, or returns to have the access skipped."""
 
-    def read(self, array: "Array", index: Any) -> None:
-        """Handles a read of an element or a part of the array."""
+    def access(self, what: str, array: "Array", index: Any, value: Any = None) -> None:
+        """Handles a "read", "write" (of `value`) or "atomic" of an element or part, within bounds and before memory changes."""
 
-    def write(self, array: "Array", index: Any, value: Any) -> None:
-        """Handles a write to an element or a part of the array, before it happens; the index is in bounds."""
+    def fail(self, finding: Finding) -> KernelCheckError:
+        """Returns the error for a finding after which the launch cannot continue."""
+        findings = (*self.findings, finding)
+        return findings[0].error(self.launch.program.name, findings)
 
-    def atomic(self, array: "Array", index: Any) -> None:
-        """Handles an atomic operation on an element, before it happens."""
+    def ended_early(self, finding: Finding) -> None:
+        """Handles threads that ended before a barrier; ignored by default, as GPUs since Volta do not wait for them."""
+
+    def finish(self) -> None:
+        """Handles the end of the launch."""
 
 
 class TrackedMemory:
@@ -42,17 +56,15 @@ class TrackedMemory:
         name: the array's name in user code.
         space: "global", "shared", "local" or "constant".
         array: the whole array.
-        watch: the observer of accesses.
         owner: the block of a shared array, the thread of a local one.
-        written: the written addresses of a local array, if the watch records them.
+        written: the written addresses of a shared or local array, if the watch records them.
         leaf_size: bytes marked as written by an access to one number.
-        low: the address of the first byte.
-        high: the address after the last byte.
+        low, high: the address of the first byte, and that after the last.
     """
 
     def __init__(self, name: str, space: str, array: np.ndarray[Any, Any], watch: Watch, owner: Any = None) -> None:
         self.name, self.space, self.array, self.watch, self.owner = name, space, array, watch, owner
-        self.written: set[int] = set()
+        self.written: set[int] = owner.written if space == "shared" else set()
         # Record fields vary in size; tracking each field's first byte suffices.
         self.leaf_size = 1 if array.dtype.names else array.dtype.itemsize
         self.low, self.high = np.lib.array_utils.byte_bounds(array)
@@ -106,7 +118,7 @@ class Array(np.ndarray):
             whole = index if isinstance(index, tuple) else (index,)
             return Record(super().__getitem__((*whole, ...)))  # type: ignore[arg-type]
         if not isinstance(value, np.ndarray):
-            self.memory.watch.read(self, index)
+            self.memory.watch.access("read", self, index)
         return value
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -114,7 +126,7 @@ class Array(np.ndarray):
         if is_outside(self, index):
             self.memory.watch.outside(self, index, "write")
             return
-        self.memory.watch.write(self, index, value)
+        self.memory.watch.access("write", self, index, value)
         super().__setitem__(index, value)
 
 
@@ -128,32 +140,36 @@ class Record:
         object.__setattr__(self, "_cell", cell)
 
     def __getitem__(self, name: Any) -> Any:
-        cell = self._cell
-        part = np.ndarray.__getitem__(cell, cell.dtype.names[name] if isinstance(name, int) else name)  # type: ignore[index]
+        part = _part(self._cell, name)
         return part if part.ndim else part[()]
 
     def __setitem__(self, name: Any, value: Any) -> None:
-        cell = self._cell
-        part = np.ndarray.__getitem__(cell, cell.dtype.names[name] if isinstance(name, int) else name)  # type: ignore[index]
-        part[...] = value
+        _part(self._cell, name)[...] = value
 
     def __getattr__(self, name: str) -> Any:
-        if name not in (self._cell.dtype.names or ()):
-            raise AttributeError(f"a record of {self._cell.memory.name} has no field {name!r}; it has {self._cell.dtype.names}")
-        return self[name]
+        return self[_field(self._cell, name)]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in (self._cell.dtype.names or ()):
-            raise AttributeError(f"a record of {self._cell.memory.name} has no field {name!r}; it has {self._cell.dtype.names}")
-        self[name] = value
+        self[_field(self._cell, name)] = value
 
     def __repr__(self) -> str:
         return repr(np.asarray(self._cell)[()])
 
     def value(self) -> Any:
         """Returns a copy of the record."""
-        self._cell.memory.watch.read(self._cell, ())
+        self._cell.memory.watch.access("read", self._cell, ())
         return np.asarray(self._cell).copy()[()]
+
+
+# Not methods of `Record`: the names of fields are the user's.
+def _part(cell: Array, name: Any) -> Any:
+    return np.ndarray.__getitem__(cell, cell.dtype.names[name] if isinstance(name, int) else name)  # type: ignore[index]
+
+
+def _field(cell: Array, name: str) -> str:
+    if name not in (cell.dtype.names or ()):
+        raise AttributeError(f"a record of {cell.memory.name} has no field {name!r}; it has {cell.dtype.names}")
+    return name
 
 
 def plain(value: Any, dtype: np.dtype[Any]) -> Any:
@@ -161,7 +177,7 @@ def plain(value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, Record):
         return value.value()
     if isinstance(value, Array):
-        value.memory.watch.read(value, ...)
+        value.memory.watch.access("read", value, ...)
     elif type(value) is int and dtype.kind in "iu":
         return convert(value, dtype.type)
     return value

@@ -8,10 +8,10 @@ from typing import Any, Final, final
 import numpy as np
 
 from synknumba._errors import Finding, RaceError, UninitializedError
-from synknumba.simt._debugger.arrays import Array, TrackedMemory
+from synknumba.simt._debugger.arrays import Array, TrackedMemory, Watch
 from synknumba.simt._debugger.findings import access, described, outside_finding
 from synknumba.simt._debugger.launch import PythonKernel
-from synknumba.simt._debugger.run import DebugLaunch, LaunchWatch
+from synknumba.simt._debugger.run import DebugLaunch
 from synknumba.simt._debugger.shadow import Cell, Past, Shadow, present
 from synknumba.simt._debugger.warp import WARP_SIZE
 
@@ -22,7 +22,7 @@ _UNWRITTEN: Final = "write to every element before any thread reads it, with a b
 
 
 @final
-class _CheckWatch(LaunchWatch):
+class _CheckWatch(Watch):
     """Collects findings and raises them when the launch ends."""
 
     def __init__(self, launch: DebugLaunch, *, races: bool, uninitialized: bool, early_returns: bool) -> None:
@@ -34,13 +34,11 @@ class _CheckWatch(LaunchWatch):
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings so far, in order of first occurrence."""
         return tuple(self._found.values())
 
     def finish(self) -> None:
         if self._found:
-            findings = self.findings
-            raise findings[0].error(self.launch.program.name, findings)
+            raise self.findings[0].error(self.launch.program.name, self.findings)
 
     def ended_early(self, finding: Finding) -> None:
         if self._early_returns:
@@ -60,56 +58,27 @@ class _CheckWatch(LaunchWatch):
 
     # ---- accesses
 
-    def read(self, array: Array, index: Any) -> None:
+    def access(self, what: str, array: Array, index: Any, value: Any = None) -> None:
         memory = array.memory
         if memory.space == "constant":
             return
         addresses = _addresses(array, index)
-        if memory.space != "global" and self._uninitialized:
-            self._must_be_written(memory, addresses)
-        if memory.space != "local" and self._races:
-            now, cells = present(self.launch, "read"), self._cells_of(memory)
-            for address in addresses:
-                self._shadow.read(cells, address, now, functools.partial(self._race, memory))
-
-    def write(self, array: Array, index: Any, value: Any) -> None:
-        memory = array.memory
-        addresses = _addresses(array, index)
-        self._now_written(memory, addresses)
-        if memory.space in {"global", "shared"} and self._races:
-            now, report = present(self.launch, "write"), functools.partial(self._race, memory)
-            same = functools.partial(_holds, array, index, value)
-            self._shadow.write(self._cells_of(memory), addresses, now, report, same)
-
-    def atomic(self, array: Array, index: Any) -> None:
-        memory = array.memory
-        addresses = _addresses(array, index)
-        if memory.space != "global" and self._uninitialized:
-            self._must_be_written(memory, addresses)
-        self._now_written(memory, addresses)
-        self.launch.current.atomics += 1
-        if memory.space in {"global", "shared"} and self._races:
-            now, cells = present(self.launch, "atomic"), self._cells_of(memory)
-            for address in addresses:
-                self._shadow.atomic(cells, address, now, functools.partial(self._race, memory))
-
-    def _cells_of(self, memory: TrackedMemory) -> dict[int, Cell]:
-        return self._cells if memory.space == "global" else memory.owner.cells  # type: ignore[no-any-return]
-
-    def _written(self, memory: TrackedMemory) -> set[int]:
-        return memory.owner.written if memory.space == "shared" else memory.written  # type: ignore[no-any-return]
-
-    def _now_written(self, memory: TrackedMemory, addresses: Iterable[int]) -> None:
         if memory.space != "global":
-            # Per byte: the memory may be read as another type, as is common for dynamic shared memory.
-            size = memory.leaf_size
-            for address in addresses:
-                self._written(memory).update(range(address, address + size))
+            if what != "write" and self._uninitialized:
+                self._must_be_written(memory, addresses)
+            if what != "read":  # per byte: memory may be read as another type, as is common for dynamic shared memory
+                for address in addresses:
+                    memory.written.update(range(address, address + memory.leaf_size))
+        if what == "atomic":
+            self.launch.current.atomics += 1
+        if memory.space != "local" and self._races:
+            cells = self._cells if memory.space == "global" else memory.owner.cells
+            report, same = functools.partial(self._race, memory), functools.partial(_holds, array, index, value)
+            self._shadow.access(cells, addresses, present(self.launch, what), report, same)
 
     def _must_be_written(self, memory: TrackedMemory, addresses: Iterable[int]) -> None:
-        written = self._written(memory)
         for address in addresses:
-            if address not in written:
+            if address not in memory.written:
                 now, index = present(self.launch, "read"), memory.index_of(address)
                 summary = f"index {list(index)} of {described(memory)} is read before anything is written to it"
                 place = access("read", now.thread, now.code, now.line)

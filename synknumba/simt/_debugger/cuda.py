@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba.core import types
@@ -20,29 +20,13 @@ from numba.np.numpy_support import as_dtype
 from synknumba._errors import KernelError
 from synknumba.simt._debugger import arithmetic
 from synknumba.simt._debugger.arithmetic import convert
-from synknumba.simt._debugger.arrays import Array, is_outside, nothing
+from synknumba.simt._debugger.arrays import Array, allocate, is_outside, nothing
 from synknumba.simt._debugger.warp import WAITING, WARP_SIZE
 from synknumba.simt._library.operations import CACHED_LOADS, CACHED_STORES
 
 
-def _inc(old: Any, most: Any) -> Any:
-    return old * 0 if old >= most else old + old.dtype.type(1)
-
-
-def _dec(old: Any, most: Any) -> Any:
-    return most if old == 0 or old > most else old - old.dtype.type(1)
-
-
 def _isnan(value: Any) -> bool:
     return isinstance(value, np.floating) and math.isnan(value)
-
-
-def _nanmax(old: Any, value: Any) -> Any:
-    return old if _isnan(value) else value if _isnan(old) or old < value else old
-
-
-def _nanmin(old: Any, value: Any) -> Any:
-    return old if _isnan(value) else value if _isnan(old) or old > value else old
 
 
 # (old element, value) -> new element
@@ -51,13 +35,13 @@ _CHANGES: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "sub": operator.sub,
     "max": lambda old, value: value if old < value else old,
     "min": lambda old, value: value if old > value else old,
-    "nanmax": _nanmax,
-    "nanmin": _nanmin,
+    "nanmax": lambda old, value: old if _isnan(value) else value if _isnan(old) or old < value else old,
+    "nanmin": lambda old, value: old if _isnan(value) else value if _isnan(old) or old > value else old,
     "and_": operator.and_,
     "or_": operator.or_,
     "xor": operator.xor,
-    "inc": _inc,
-    "dec": _dec,
+    "inc": lambda old, most: old * 0 if old >= most else old + old.dtype.type(1),
+    "dec": lambda old, most: most if old == 0 or old > most else old - old.dtype.type(1),
     "exch": lambda _old, value: value,
 }
 
@@ -72,7 +56,7 @@ def _element(array: Any, index: Any, change: Callable[[Any], Any]) -> Any:
     old = np.ndarray.__getitem__(array, index)
     if isinstance(old, np.ndarray):
         raise TypeError(f"cuda.atomic needs {array.ndim} integer indices for {array.memory.name}, got {index!r}")
-    array.memory.watch.atomic(array, index)
+    array.memory.watch.access("atomic", array, index)
     np.ndarray.__setitem__(array, index, change(old))
     return old
 
@@ -86,27 +70,17 @@ def _make(name: str) -> Callable[[Any, Any, Any], Any]:
     return atomic
 
 
-def _swap(array: Any, index: Any, expected: Any, value: Any) -> Any:
-    return _element(array, index, lambda old: convert(value, type(old)) if old == convert(expected, type(old)) else old)
+def _cas(ary: Any, idx: Any, old: Any, val: Any) -> Any:
+    """Stores `val` if the element equals `old`; returns the previous element."""
+    return _element(ary, idx, lambda now: convert(val, type(now)) if now == convert(old, type(now)) else now)
 
 
-class Atomics:
-    """Implements `cuda.atomic`."""
-
-    def __init__(self) -> None:
-        for name in _CHANGES:
-            setattr(self, name, _make(name))
-
-    def cas(self, ary: Any, idx: Any, old: Any, val: Any) -> Any:
-        """Stores `val` if the element equals `old`; returns the previous element."""
-        return _swap(ary, idx, old, val)
-
-    def compare_and_swap(self, ary: Any, old: Any, val: Any) -> Any:
-        """Applies `cas` to the array's first element."""
-        return _swap(ary, (0,) * ary.ndim, old, val)
+def _compare_and_swap(ary: Any, old: Any, val: Any) -> Any:
+    """Applies `_cas` to the array's first element."""
+    return _cas(ary, (0,) * ary.ndim, old, val)
 
 
-ATOMIC_NAMES: Final = (*_CHANGES, "cas", "compare_and_swap")
+_ATOMICS: Final = {name: _make(name) for name in _CHANGES} | {"cas": _cas, "compare_and_swap": _compare_and_swap}
 
 
 class Dim3(NamedTuple):
@@ -123,64 +97,12 @@ class CurrentIndex:
     def __init__(self, read: Callable[[], Dim3]) -> None:
         self._read = read
 
-    @property
-    def x(self) -> int:
-        """Index along the first axis, the fastest within a warp."""
-        return self._read().x
-
-    @property
-    def y(self) -> int:
-        """Index along the second axis."""
-        return self._read().y
-
-    @property
-    def z(self) -> int:
-        """Index along the third axis."""
-        return self._read().z
+    x = property(lambda self: self._read().x)  # the fastest within a warp
+    y = property(lambda self: self._read().y)
+    z = property(lambda self: self._read().z)
 
     def __repr__(self) -> str:
         return repr(self._read())
-
-
-class Where(Protocol):
-    """Position of a thread in the grid."""
-
-    @property
-    def index(self) -> Dim3:
-        """`threadIdx`."""
-
-    @property
-    def lane(self) -> int:
-        """Index of the thread within its warp."""
-
-    @property
-    def block_index(self) -> Dim3:
-        """`blockIdx`."""
-
-
-class Host(Protocol):
-    """The running launch, as required by `Cuda`.
-
-    Attributes:
-        grid: the number of blocks.
-        block: the number of threads per block.
-    """
-
-    grid: Dim3
-    block: Dim3
-
-    @property
-    def current(self) -> Where:
-        """The current thread."""
-
-    def shared_array(self, name: str, key: str, shape: Any, dtype: np.dtype[Any]) -> Array:
-        """Returns the current block's array for one `cuda.shared.array` call in the source."""
-
-    def local_array(self, name: str, shape: Any, dtype: np.dtype[Any]) -> Array:
-        """Allocates a local array of the current thread."""
-
-    def fence(self) -> None:
-        """Records a `threadfence` by the current thread."""
 
 
 class GridGroup:
@@ -204,41 +126,35 @@ def _waits(path: str) -> Callable[..., Any]:
 
 
 class Cuda:
-    """Implements the module `numba.cuda`."""
+    """Implements the module `numba.cuda` for a launch, a `DebugLaunch`."""
 
     warpsize = WARP_SIZE
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self.threadIdx = CurrentIndex(lambda: host.current.index)
-        self.blockIdx = CurrentIndex(lambda: host.current.block_index)
-        self.blockDim, self.gridDim = host.block, host.grid
-        self.atomic = Atomics()
+    def __init__(self, launch: Any) -> None:
+        self._launch = launch
+        self.threadIdx = CurrentIndex(lambda: launch.current.index)
+        self.blockIdx = CurrentIndex(lambda: launch.current.block_index)
+        self.blockDim, self.gridDim = launch.block, launch.grid
+        self.atomic = SimpleNamespace(**_ATOMICS)
         self.const = SimpleNamespace(array_like=lambda array: array)
         self.cg = SimpleNamespace(this_grid=GridGroup)
         self.shared = SimpleNamespace(array=self._shared)
         self.local = SimpleNamespace(array=self._local)
         self.fp16 = SimpleNamespace(**_HALF)
         self.threadfence = self.threadfence_block = self.threadfence_system = self._fence
-        for name in ("popc", "brev", "clz", "ffs", "fma", "cbrt", "selp"):
-            setattr(self, name, getattr(arithmetic, name))
-        for name in CACHED_LOADS:
-            setattr(self, name, operator.getitem)
-        for name in CACHED_STORES:
-            setattr(self, name, operator.setitem)
-        for path in WAITING:
-            setattr(self, path, _waits(path))
+        vars(self).update({name: getattr(arithmetic, name) for name in _ARITHMETIC})
+        vars(self).update(dict.fromkeys(CACHED_LOADS, operator.getitem) | dict.fromkeys(CACHED_STORES, operator.setitem))
+        vars(self).update({path: _waits(path) for path in WAITING})
 
     @property
     def laneid(self) -> int:
         """The current thread's index within its warp."""
-        return self._host.current.lane
+        return self._launch.current.lane
 
     def grid(self, ndim: int) -> int | tuple[int, ...]:
         """Returns the current thread's index in the grid."""
-        current = self._host.current
-        thread, block, size = current.index, current.block_index, self.blockDim
-        place = tuple(b * s + t for t, b, s in zip(thread[:ndim], block, size, strict=False))
+        thread, block = self._launch.current.index, self._launch.current.block_index
+        place = tuple(b * s + t for t, b, s in zip(thread[:ndim], block, self.blockDim, strict=False))
         return place[0] if ndim == 1 else place
 
     def gridsize(self, ndim: int) -> int | tuple[int, ...]:
@@ -254,13 +170,13 @@ class Cuda:
         """Does nothing: no other thread would run meanwhile."""
 
     def _fence(self) -> None:
-        self._host.fence()
+        self._launch.current.fences += 1
 
     def _shared(self, shape: Any, dtype: Any, name: str = "shared array", key: str = "") -> Array:
-        return self._host.shared_array(name, key, shape, as_numpy(dtype))
+        return self._launch.shared_array(name, key, shape, as_numpy(dtype))
 
     def _local(self, shape: Any, dtype: Any, name: str = "local array") -> Array:
-        return self._host.local_array(name, shape, as_numpy(dtype))
+        return allocate(name, "local", shape, as_numpy(dtype), self._launch.watch, self._launch.current)
 
 
 _HALF_UNARY: Final = {
@@ -290,8 +206,7 @@ def _half(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_HALF_ALL: Final[dict[str, Callable[..., Any]]] = {**_HALF_UNARY, **_HALF_BINARY, **_HALF_WIDE}
-_HALF: Final = {name: _half(function) for name, function in _HALF_ALL.items()}
+_HALF: Final = {name: _half(function) for name, function in (_HALF_UNARY | _HALF_BINARY | _HALF_WIDE).items()}
 
 
 def member(base: Any, path: str) -> Any:
@@ -302,15 +217,15 @@ def member(base: Any, path: str) -> Any:
 
 
 _INDICES: Final = {f"{word}.{axis}" for word in ("threadIdx", "blockIdx", "blockDim", "gridDim") for axis in "xyz"}
+_ARITHMETIC: Final = ("popc", "brev", "clz", "ffs", "fma", "cbrt", "selp")
 _FUNCTIONS: Final = {
-    "grid", "gridsize", "lanemask_lt", "nanosleep", "threadfence", "threadfence_block", "threadfence_system", "popc", "brev",
-    "clz", "ffs", "fma", "cbrt", "selp", "shared.array", "local.array", "const.array_like", "cg.this_grid", "laneid",
-    "warpsize",
+    "grid", "gridsize", "lanemask_lt", "nanosleep", "threadfence", "threadfence_block", "threadfence_system", "shared.array",
+    "local.array", "const.array_like", "cg.this_grid", "laneid", "warpsize",
 }  # fmt: skip
 # Paths below numba.cuda implemented by `Cuda`, and their prefixes, such as `threadIdx` for `threadIdx.x`.
 KNOWN_PATHS: Final = frozenset(
-    {*_INDICES, *_FUNCTIONS, *CACHED_LOADS, *CACHED_STORES, *WAITING}
-    | {f"atomic.{name}" for name in ATOMIC_NAMES}
+    {*_INDICES, *_FUNCTIONS, *_ARITHMETIC, *CACHED_LOADS, *CACHED_STORES, *WAITING}
+    | {f"atomic.{name}" for name in _ATOMICS}
     | {f"fp16.{name}" for name in _HALF}
     | {"", "threadIdx", "blockIdx", "blockDim", "gridDim", "shared", "local", "const", "cg", "atomic", "fp16"}
 )

@@ -2,14 +2,13 @@
 
 from typing import Any, final
 
-from synknumba.simt._debugger.arrays import Array
+from synknumba.simt._debugger.arrays import Array, Watch
 from synknumba.simt._debugger.findings import outside_finding
 from synknumba.simt._debugger.launch import PythonKernel
-from synknumba.simt._debugger.run import LaunchWatch
 
 
 @final
-class _DebugWatch(LaunchWatch):
+class _DebugWatch(Watch):
     """Raises at the first error."""
 
     def outside(self, array: Array, index: Any, what: str) -> None:

@@ -1,6 +1,7 @@
 """Texts of findings, and the location of a thread in user code."""
 
 import sys
+from traceback import walk_tb
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -8,12 +9,11 @@ import numpy as np
 
 from synknumba._errors import Access, BoundsError, Finding
 from synknumba.simt._debugger.arrays import Array, TrackedMemory
-from synknumba.simt._debugger.cuda import Where
 from synknumba.simt._debugger.source import MARK
 
 
-def access(what: str, thread: Where, code: CodeType, line: int) -> Access:
-    """Returns the record of a thread's access on a line."""
+def access(what: str, thread: Any, code: CodeType, line: int) -> Access:
+    """Returns the record of an access by a `Thread` on a line."""
     return Access(what, (*thread.index,), (*thread.block_index,), code.co_name, code.co_filename, line)
 
 
@@ -26,7 +26,7 @@ def user_frame() -> FrameType:
     return frame
 
 
-def outside_finding(thread: Where, array: Array, index: Any, what: str) -> Finding:
+def outside_finding(thread: Any, array: Array, index: Any, what: str) -> Finding:
     """Returns the finding for an out-of-bounds index."""
     frame = user_frame()
     parts = index if isinstance(index, tuple) else (index,)
@@ -57,12 +57,8 @@ def _shown(index: tuple[Any, ...]) -> str:
 
 def user_line(traceback: TracebackType | None) -> str:
     """Returns "file:line" of the innermost traceback entry in the kernel or its device functions; "" if there is none."""
-    line = ""
-    while traceback is not None:
-        if MARK in traceback.tb_frame.f_globals:
-            line = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
-    return line
+    frames = [(frame, line) for frame, line in walk_tb(traceback) if MARK in frame.f_globals]
+    return f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}" if frames else ""
 
 
 def of_the_user(traceback: TracebackType | None) -> TracebackType | None:
@@ -71,9 +67,8 @@ def of_the_user(traceback: TracebackType | None) -> TracebackType | None:
     while traceback is not None:
         entries.append(traceback)
         traceback = traceback.tb_next
-    ours = [entry for entry in entries if not _is_ours(entry.tb_frame)]
     new = None
-    for entry in reversed(ours or entries):
+    for entry in reversed([entry for entry in entries if not _is_ours(entry.tb_frame)] or entries):
         new = TracebackType(new, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return new
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from synknumba._errors import ArgumentError, LaunchError
+from synknumba.simt._debugger.arrays import Watch
 from synknumba.simt._debugger.cuda import Dim3
 from synknumba.simt._debugger.program import DebugProgram
-from synknumba.simt._debugger.run import DebugLaunch, LaunchWatch
+from synknumba.simt._debugger.run import DebugLaunch
 from synknumba.simt._debugger.source import device_code
 from synknumba.simt._jit import jit
 from synknumba.simt._kernel import FORALL_BLOCK, Kernel, check_sizes
@@ -21,12 +22,9 @@ class PythonKernel:
     """A kernel that runs in Python, thread by thread; the result of `debug` and `check`.
 
     The source is read again at each launch, so global variables have their values at that time.
-
-    Attributes:
-        py_func: the plain function.
     """
 
-    def __init__(self, kernel: Any, word: str, make_watch: Callable[[DebugLaunch], LaunchWatch]) -> None:
+    def __init__(self, kernel: Any, word: str, make_watch: Callable[[DebugLaunch], Watch]) -> None:
         function = device_code(kernel) or (kernel if isinstance(kernel, FunctionType) else None)
         if function is None:
             raise ArgumentError(
@@ -51,8 +49,8 @@ class PythonKernel:
             raise LaunchError(
                 f"{self.py_func.__qualname__}: launch as simt.{self._word}(kernel)[grid, block](...), got [{config!r}]"
             )
-        smem = config[3] if len(config) > 3 else 0
-        return self._launcher(_three(config[0], "grid"), _three(config[1], "block"), int(smem))
+        grid, block, _, smem = (*config, 0, 0)[:4]
+        return self._launcher(_three(grid, "grid"), _three(block, "block"), int(smem))
 
     def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Run:
         """Returns a launcher with at least n threads, in blocks of `tpb` threads if given."""
@@ -81,9 +79,8 @@ def _refuse_containers(what: str, arg: Any) -> None:
     """Raises ArgumentError for arguments that work in Python but not in a compiled kernel."""
     if isinstance(arg, (list, dict, set)):
         raise ArgumentError(f"{what} is a {type(arg).__name__}; pass NumPy arrays, numbers, and tuples of them")
-    if isinstance(arg, np.ndarray) or hasattr(arg, "_ary"):  # `_ary`: an array of Numba's CUDA simulator
-        return
-    if hasattr(arg, "__cuda_array_interface__"):
+    is_host = isinstance(arg, np.ndarray) or hasattr(arg, "_ary")  # `_ary`: an array of Numba's CUDA simulator
+    if not is_host and hasattr(arg, "__cuda_array_interface__"):
         raise ArgumentError(f"{what} is an array in a GPU's memory ({type(arg).__qualname__}); pass a copy on the host")
 
 

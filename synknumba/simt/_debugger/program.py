@@ -22,16 +22,11 @@ from synknumba.simt._library.operations import cuda_module
 
 
 class DebugProgram:
-    """A kernel and its device functions, rewritten to run in Python.
-
-    Attributes:
-        name: the kernel's qualified name.
-        fences: whether the kernel or a device function calls `cuda.threadfence` or `cuda.threadfence_system`.
-    """
+    """A kernel and its device functions, rewritten to run in Python."""
 
     def __init__(self, kernel: FunctionType) -> None:
         self.name = kernel.__qualname__
-        self.fences = False
+        self.fences = False  # whether the kernel or a device function calls one of `FENCES`
         self._kernel = kernel
         self._functions: dict[FunctionType, SourceFunction] = {}
         self._collect(kernel)
@@ -64,19 +59,16 @@ class DebugProgram:
             if isinstance(node, (ast.Name, ast.Attribute)):
                 value = scope.resolve(node)
                 self.fences |= isinstance(value, CudaPath) and value.path in FENCES
-                callee = device_code(value)
-                if callee is not None:
+                if (callee := device_code(value)) is not None:
                     made.calls.add(callee)
                     self._collect(callee)
                     self._functions[callee].declared = declared_signatures(value)
 
     def _spread_waiting(self) -> None:
-        changed = True
-        while changed:
-            changed = False
-            for function in self._functions.values():
-                if not function.waits and any(self._functions[callee].waits for callee in function.calls):
-                    function.waits = changed = True
+        functions = self._functions
+        while found := [one for one in functions.values() if not one.waits and any(map(self._waits, one.calls))]:
+            for function in found:
+                function.waits = True
 
     def link(self, cuda: Any, constant: Callable[[str, Any], Any]) -> Callable[..., Generator[Request, Any, None]]:
         """Returns the kernel as a generator function.
@@ -96,10 +88,8 @@ class DebugProgram:
                 new[function] = _fitted(new[function], made)
         for function, made in self._functions.items():
             for name, value in made.bindings.items():
-                if isinstance(value, CudaPath):
-                    spaces[function][name] = member(cuda, value.path)
-                else:
-                    spaces[function][name] = new.get(value, value) if isinstance(value, FunctionType) else value
+                found = new.get(value, value) if isinstance(value, FunctionType) else value
+                spaces[function][name] = member(cuda, value.path) if isinstance(value, CudaPath) else found
         return new[self._kernel]
 
     @staticmethod

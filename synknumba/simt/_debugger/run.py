@@ -34,12 +34,10 @@ class Thread:
 
     Attributes:
         index: `threadIdx`.
-        block: the block of the thread.
         number: linear index in the block, x fastest.
         lane: index in the warp.
         request: the pending request; None if the thread has ended or is runnable.
         answer: the value to resume with.
-        ended: whether the thread has ended.
         clock: 1 + the number of `syncwarp`s passed.
         seen: vector clock: for each lane of the warp, the clock up to which its accesses happen before this thread's next one.
         fences: number of `threadfence` calls.
@@ -82,19 +80,12 @@ class Thread:
 
 
 class Block:
-    """An active block.
-
-    Attributes:
-        launch: the launch of the block.
-        index: `blockIdx`.
-        epoch: number of barriers passed by the block.
-        threads: all threads, by linear index.
-    """
+    """An active block: its threads by linear index, and its `epoch`, the number of barriers that it has passed."""
 
     def __init__(self, launch: "DebugLaunch", index: Dim3) -> None:
         self.launch, self.index, self.epoch = launch, index, 0
         count = launch.block.x * launch.block.y * launch.block.z
-        self.threads = [Thread(self, number, launch.new_thread()) for number in range(count)]
+        self.threads = [Thread(self, number, launch.entry(*launch.args)) for number in range(count)]
         self.warps = [self.threads[first : first + WARP_SIZE] for first in range(0, count, WARP_SIZE)]
         self.shared: dict[str, Array] = {}
         self.dynamic: np.ndarray[Any, Any] | None = None
@@ -130,8 +121,7 @@ class Block:
         if len(living) < len(self.threads):
             ended = next(thread for thread in self.threads if thread.ended)
             self.launch.threads_missing(first, ended)
-        answer = block_answer(kind, [thread.request for thread in living])  # type: ignore[misc]
-        self.pass_barrier(living, answer)
+        self.pass_barrier(living, block_answer(kind, [thread.request for thread in living]))  # type: ignore[misc]
 
     def pass_barrier(self, living: Iterable[Thread], answer: Any = None) -> None:
         """Releases the threads from a barrier, each with this answer."""
@@ -186,39 +176,33 @@ class DebugLaunch:
     """One launch of a kernel.
 
     Attributes:
-        grid: the number of blocks.
-        block: the number of threads per block.
         current: the running thread.
         epoch: number of grid barriers passed.
-        watch: the observer of accesses.
+        entry: makes the generator of a new thread, not started, from `args`.
     """
 
     def __init__(
-        self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, make_watch: Callable[["DebugLaunch"], "LaunchWatch"]
+        self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, make_watch: Callable[["DebugLaunch"], Watch]
     ) -> None:
         self.program, self.grid, self.block, self.smem = program, grid, block, smem
         self.epoch = 0
         self.current: Thread = None  # type: ignore[assignment]  # until the first thread starts
         self.watch = make_watch(self)
-        self._entry = program.link(Cuda(self), self._constant)
-        self._args: tuple[Any, ...] = ()
+        self.entry = program.link(Cuda(self), lambda name, value: wrap(value, name, "constant", self.watch))
+        self.args: tuple[Any, ...] = ()
 
     def run(self, args: tuple[Any, ...]) -> None:
         """Runs all threads of the grid."""
         names = self.program.params
-        self._args = tuple(wrap(arg, name, "global", self.watch) for name, arg in zip(names, args, strict=True))
+        self.args = tuple(wrap(arg, name, "global", self.watch) for name, arg in zip(names, args, strict=True))
         with np.errstate(all="ignore"):  # a GPU does not report overflows either
-            waiting = [block for block in self._blocks() if not block.advance()]
+            sizes = self.grid
+            blocks = (Block(self, Dim3(x, y, z)) for z in range(sizes.z) for y in range(sizes.y) for x in range(sizes.x))
+            waiting = [block for block in blocks if not block.advance()]
             while waiting:
                 self._grid_barrier(waiting)
                 waiting = [block for block in waiting if not block.advance()]
         self.watch.finish()
-
-    def _blocks(self) -> Iterator[Block]:
-        for z in range(self.grid.z):
-            for y in range(self.grid.y):
-                for x in range(self.grid.x):
-                    yield Block(self, Dim3(x, y, z))
 
     def _grid_barrier(self, waiting: list[Block]) -> None:
         living = [[thread for thread in block.threads if not thread.ended] for block in waiting]
@@ -231,12 +215,6 @@ class DebugLaunch:
         self.epoch += 1
         for block, threads in zip(waiting, living, strict=True):
             block.pass_barrier(threads)
-
-    # ---- threads
-
-    def new_thread(self) -> ThreadCode:
-        """Returns the generator of a new thread, not started."""
-        return self._entry(*self._args)  # type: ignore[no-any-return]
 
     def resume(self, thread: Thread) -> None:
         """Runs a thread until it waits or ends."""
@@ -255,8 +233,6 @@ class DebugLaunch:
                 error.add_note("\n".join(["earlier findings:", *map(str, self.watch.findings)]))
             raise error.with_traceback(of_the_user(error.__traceback__))  # noqa: B904
 
-    # ---- callbacks of `Cuda`
-
     def shared_array(self, name: str, key: str, shape: Any, dtype: np.dtype[Any]) -> Array:
         """Returns the current block's array for one `cuda.shared.array` call in the source."""
         block = self.current.block
@@ -269,28 +245,15 @@ class DebugLaunch:
             block.shared[place] = allocate(name, "shared", shape, dtype, self.watch, block)
         return block.shared[place]
 
-    def local_array(self, name: str, shape: Any, dtype: np.dtype[Any]) -> Array:
-        """Allocates a local array of the current thread."""
-        return allocate(name, "local", shape, dtype, self.watch, self.current)
-
-    def fence(self) -> None:
-        """Records a `threadfence` by the current thread."""
-        self.current.fences += 1
-
-    def _constant(self, name: str, value: Any) -> Any:
-        return wrap(value, name, "constant", self.watch)
-
     # ---- divergence errors
 
     def diverged(self, first: Thread, other: Thread | None) -> KernelCheckError:
         """Returns the error for a deadlock between two threads; with `other` None, between a thread and ended blocks."""
-        accesses = (first.waiting(),) if other is None else (first.waiting(), other.waiting())
-        if other is None:
-            summary = f"threads wait at cuda.{_called(first)}, but other blocks ended without reaching it"
-        else:
-            summary = f"threads wait at cuda.{_called(first)}, but others that must reach it wait elsewhere"
-        finding = Finding(DivergenceError, summary, accesses, _MEET)
-        return self.watch.fail(finding)
+        others = "other blocks ended without reaching it" if other is None else "others that must reach it wait elsewhere"
+        accesses = tuple(thread.waiting() for thread in (first, other) if thread is not None)
+        return self.watch.fail(
+            Finding(DivergenceError, f"threads wait at cuda.{_called(first)}, but {others}", accesses, _MEET)
+        )
 
     def not_in_mask(self, thread: Thread, mask: int) -> KernelCheckError:
         """Returns the error for a warp operation whose mask lacks the calling lane."""
@@ -313,26 +276,3 @@ def _called(thread: Thread) -> str:
     """Returns the call that a thread waits in, as text."""
     kind = thread.request.kind  # type: ignore[union-attr]
     return kind if kind.endswith(")") else f"{kind}()"
-
-
-class LaunchWatch(Watch):
-    """Observer of a launch: array accesses, early returns and the end."""
-
-    def __init__(self, launch: DebugLaunch) -> None:
-        self.launch = launch
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Findings so far."""
-        return ()
-
-    def fail(self, finding: Finding) -> KernelCheckError:
-        """Returns the error for a finding after which the launch cannot continue."""
-        findings = (*self.findings, finding)
-        return findings[0].error(self.launch.program.name, findings)
-
-    def ended_early(self, finding: Finding) -> None:
-        """Handles threads that ended before a barrier; ignored by default, as GPUs since Volta do not wait for them."""
-
-    def finish(self) -> None:
-        """Handles the end of the launch."""

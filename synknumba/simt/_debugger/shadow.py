@@ -16,75 +16,49 @@ For each element the shadow keeps the last write and the last atomic operation, 
 the last write.
 """
 
-import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, TypeAlias
 
+from synknumba.simt._debugger.findings import user_frame
 from synknumba.simt._debugger.run import DebugLaunch, Thread
-from synknumba.simt._debugger.source import MARK
 
 # Readers kept per element; the first ones suffice to find a write that races with all readers.
 MOST_READERS: Final = 8
 
 
 class Past(NamedTuple):
-    """A recorded access.
-
-    Attributes:
-        thread: the accessing thread.
-        what: "read", "write" or "atomic".
-        epoch: the block's epoch at the access.
-        grid_epoch: the launch's epoch at the access.
-        clock: the thread's clock at the access.
-        fences: the thread's number of `threadfence` calls before the access.
-        code: the code object of the accessing function.
-        line: the source line.
-    """
+    """A recorded access, and how far the thread, its block and the launch were."""
 
     thread: Thread
-    what: str
-    epoch: int
-    grid_epoch: int
-    clock: int
-    fences: int
-    code: CodeType
+    what: str  # "read", "write" or "atomic"
+    epoch: int  # of the block
+    grid_epoch: int  # of the launch
+    clock: int  # of the thread
+    fences: int  # `threadfence` calls of the thread before the access
+    code: CodeType  # of the accessing function
     line: int
 
 
+@dataclass(slots=True)
 class Cell:
-    """Shadow state of one element.
+    """Shadow state of one element."""
 
-    Attributes:
-        write: the last plain write.
-        other_write: an unordered write of the same value by another thread before `write`, if any.
-        atomic: the last atomic operation.
-        other_atomic: the last atomic operation by another thread than that of `atomic`.
-        reads: reads since the last write.
-    """
-
-    __slots__ = ("atomic", "other_atomic", "other_write", "reads", "write")
-
-    def __init__(self) -> None:
-        self.write: Past | None = None
-        self.other_write: Past | None = None
-        self.atomic: Past | None = None
-        self.other_atomic: Past | None = None
-        self.reads: list[Past] = []
+    write: Past | None = None  # the last plain write
+    other_write: Past | None = None  # an unordered write of the same value by another thread before `write`, if any
+    atomic: Past | None = None  # the last atomic operation
+    other_atomic: Past | None = None  # the last atomic operation by another thread than that of `atomic`
+    reads: list[Past] = field(default_factory=list)  # since the last write
 
 
-class Report(Protocol):
-    """Callback for a pair of racing accesses."""
-
-    def __call__(self, address: int, before: Past, now: Past) -> None: ...
+Report: TypeAlias = Callable[[int, Past, Past], None]
+"""Callback for a pair of racing accesses: address, earlier and present access."""
 
 
 def present(launch: DebugLaunch, what: str) -> Past:
     """Returns the record of an access by the running thread at its current line."""
-    thread = launch.current
-    frame: Any = sys._getframe(2)  # noqa: SLF001  # there is no public equivalent
-    while MARK not in frame.f_globals:
-        frame = frame.f_back
+    thread, frame = launch.current, user_frame()
     return Past(thread, what, thread.block.epoch, launch.epoch, thread.clock, thread.fences, frame.f_code, frame.f_lineno)
 
 
@@ -100,9 +74,9 @@ class Shadow:
 
     def races(self, before: Past, now: Past) -> bool:
         """Returns whether an earlier access is unordered with the present one."""
-        if before.thread is now.thread:
-            return False
         first, second = before.thread, now.thread
+        if first is second:
+            return False
         if first.block is not second.block:
             return before.grid_epoch == now.grid_epoch and not self._blocks_order_themselves
         if before.epoch != now.epoch:
@@ -112,56 +86,50 @@ class Shadow:
             return False
         return not (first.fences > before.fences and second.atomics)
 
-    def read(self, cells: dict[int, Cell], address: int, now: Past, report: Report) -> None:
-        """Records a read of an element by the running thread; reports a race."""
-        cell = _cell(cells, address)
-        self._first(address, (cell.write, cell.other_write, cell.atomic, cell.other_atomic), now, report)
-        reads = cell.reads
+    def access(
+        self, cells: dict[int, Cell], addresses: Iterable[int], now: Past, report: Report, same: Callable[[], bool]
+    ) -> None:
+        """Records an access by the running thread; reports races. `same` returns whether a write would change nothing."""
+        for address in addresses:
+            cell = cells.get(address)
+            if cell is None:
+                cell = cells[address] = Cell()
+            if now.what == "read":
+                self._first(address, (cell.write, cell.other_write, cell.atomic, cell.other_atomic), now, report)
+                self._read(cell.reads, now)
+            elif now.what == "write":
+                self._write(cell, address, now, report, same)
+            else:
+                self._first(address, (cell.write, cell.other_write, *cell.reads), now, report)
+                if cell.atomic is not None and cell.atomic.thread is not now.thread:
+                    cell.other_atomic = cell.atomic
+                cell.atomic = now
+
+    def _read(self, reads: list[Past], now: Past) -> None:
         for place, before in enumerate(reads):
             if before.thread is now.thread:
                 reads[place] = now
                 return
         if len(reads) >= MOST_READERS:
             oldest = reads[0]
-            if oldest.thread.block is now.thread.block and oldest.epoch == now.epoch:
-                return
-            if oldest.thread.block is not now.thread.block and not self._blocks_order_themselves:
+            is_same_block = oldest.thread.block is now.thread.block
+            if (is_same_block and oldest.epoch == now.epoch) or not (is_same_block or self._blocks_order_themselves):
                 return
             del reads[0]
         reads.append(now)
 
-    def write(
-        self, cells: dict[int, Cell], addresses: Iterable[int], now: Past, report: Report, same: Callable[[], bool]
-    ) -> None:
-        """Records a write by the running thread; reports races. `same` returns whether the elements already hold the values."""
-        for address in addresses:
-            cell = _cell(cells, address)
-            rival = next((past for past in (cell.write, cell.other_write) if past and self.races(past, now)), None)
-            if rival is not None and not same():
-                report(address, rival, now)
-                rival = None
-            else:
-                self._first(address, (cell.atomic, cell.other_atomic, *cell.reads), now, report)
-            cell.write, cell.other_write = now, rival
-            cell.reads.clear()
-
-    def atomic(self, cells: dict[int, Cell], address: int, now: Past, report: Report) -> None:
-        """Records an atomic operation by the running thread; reports a race."""
-        cell = _cell(cells, address)
-        self._first(address, (cell.write, cell.other_write, *cell.reads), now, report)
-        if cell.atomic is not None and cell.atomic.thread is not now.thread:
-            cell.other_atomic = cell.atomic
-        cell.atomic = now
+    def _write(self, cell: Cell, address: int, now: Past, report: Report, same: Callable[[], bool]) -> None:
+        rival = next((past for past in (cell.write, cell.other_write) if past and self.races(past, now)), None)
+        if rival is not None and not same():
+            report(address, rival, now)
+            rival = None
+        else:
+            self._first(address, (cell.atomic, cell.other_atomic, *cell.reads), now, report)
+        cell.write, cell.other_write = now, rival
+        cell.reads.clear()
 
     def _first(self, address: int, candidates: Iterable[Past | None], now: Past, report: Report) -> None:
         for before in candidates:
             if before is not None and self.races(before, now):
                 report(address, before, now)
                 return
-
-
-def _cell(cells: dict[int, Cell], address: int) -> Cell:
-    cell = cells.get(address)
-    if cell is None:
-        cell = cells[address] = Cell()
-    return cell

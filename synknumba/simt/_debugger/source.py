@@ -44,26 +44,12 @@ from synknumba.simt._library.operations import FUNCTIONS, cuda_module, way_out
 # Name of the `Cuda` object in the globals of rewritten code; also marks frames as user code.
 MARK: Final = "_k_cuda"
 
-_BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-    ast.MatMult: operator.matmul,
-}
-_UNARY: Final[dict[type[ast.unaryop], Callable[[Any], Any]]] = {
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Invert: operator.invert,
-}
+_OPERATORS: Final[dict[type[ast.operator | ast.unaryop], Callable[..., Any]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.MatMult: operator.matmul, ast.Pow: operator.pow,
+    ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
+    ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
+}  # fmt: skip
 # Nested scopes, where a `yield` would not suspend the thread.
 _INNER: Final = (ast.FunctionDef, ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.ClassDef)
 # Plain functions of these modules are called unchanged: debuggers, built-ins and NumPy.
@@ -72,25 +58,15 @@ _AS_THEY_ARE: Final = frozenset({"pdb", "bdb", "ipdb", "pudb", "debugpy", "IPyth
 
 @dataclass(slots=True)
 class SourceFunction:
-    """A kernel or device function of a program.
-
-    Attributes:
-        source: the source of the function.
-        waits: whether a thread may wait in the function.
-        calls: the device functions it names.
-        code: the rewritten code.
-        bindings: values of rebound global names; a `FunctionType` stands for that function's rewritten code.
-        constants: global arrays, and tuples that may contain arrays.
-        declared: signatures declared in the decorator, if any.
-    """
+    """A kernel or device function of a program."""
 
     source: Source
-    waits: bool = False
-    calls: set[FunctionType] = field(default_factory=set)
-    code: CodeType | None = None
-    bindings: dict[str, Any] = field(default_factory=dict)
-    constants: dict[str, Any] = field(default_factory=dict)
-    declared: tuple[Declared, ...] = ()
+    waits: bool = False  # whether a thread may wait in the function
+    calls: set[FunctionType] = field(default_factory=set)  # the device functions it names
+    code: CodeType | None = None  # rewritten
+    bindings: dict[str, Any] = field(default_factory=dict)  # of global names; a `FunctionType` stands for its rewritten code
+    constants: dict[str, Any] = field(default_factory=dict)  # global arrays, and tuples that may contain arrays
+    declared: tuple[Declared, ...] = ()  # signatures in the decorator, if any
 
 
 def device_code(value: Any) -> FunctionType | None:
@@ -122,8 +98,7 @@ class Rewriter(ast.NodeTransformer):
 
     def __init__(self, function: SourceFunction, waits: Callable[[FunctionType], bool], *, is_kernel: bool) -> None:
         self.function, self.source, self._waits = function, function.source, waits
-        self.scope = Scope(self.source)
-        self.is_kernel = is_kernel
+        self.scope, self.is_kernel = Scope(self.source), is_kernel
         self._inner = 0
         self._array_name = ""
 
@@ -166,16 +141,17 @@ class Rewriter(ast.NodeTransformer):
 
     def _cudamember(self, node: ast.expr, value: CudaPath) -> ast.expr | None:
         """Returns the replacement of a member of `numba.cuda`. The module keeps its name, for use in a debugger."""
-        if value.path not in KNOWN_PATHS and value.path in FUNCTIONS:
-            return self._bind(node, value.path.replace(".", "_"), _compiled(FUNCTIONS[value.path]))
+        word = value.path.replace(".", "_")
         if value.path not in KNOWN_PATHS:
+            if value.path in FUNCTIONS:
+                return self._bind(node, word, _compiled(FUNCTIONS[value.path]))
             try:
                 found = member(cuda_module(), value.path)
             except AttributeError:
                 found = None
             if not isinstance(found, (types.Type, int, float)):
                 raise self.source.refusal(node, f"cuda.{value.path}", way_out(value.path))
-            return self._bind(node, value.path.replace(".", "_"), found)
+            return self._bind(node, word, found)
         if isinstance(node, ast.Attribute) and isinstance(self.scope.resolve(node.value), CudaPath):
             node.value = self.visit(node.value)
             return node
@@ -184,16 +160,13 @@ class Rewriter(ast.NodeTransformer):
         if isinstance(node, ast.Name):
             self.function.bindings[node.id] = value
             return node
-        return self._bind(node, f"cuda_{value.path.replace('.', '_')}", value)
+        return self._bind(node, f"cuda_{word}", value)
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        if not isinstance(node.ctx, ast.Load):
-            return node
-        return self._known(node, self.scope.resolve(node)) or node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+    def visit_Name(self, node: ast.Name | ast.Attribute) -> ast.expr:
         known = self._known(node, self.scope.resolve(node)) if isinstance(node.ctx, ast.Load) else None
         return known or self.generic_visit(node)  # type: ignore[return-value]
+
+    visit_Attribute = visit_Name
 
     # ---- calls
 
@@ -203,26 +176,28 @@ class Rewriter(ast.NodeTransformer):
             return self._wait(node, value.path)
         if isinstance(value, CudaPath) and value.path in {"shared.array", "local.array"}:
             return self._array(node, value.path)
-        if isinstance(value, CudaPath) and value.path in OF_THE_WIDTH:
-            node.args = as_in_cuda(node.args, self.scope, self._int32)
         callee = device_code(value)
+        is_overloaded = callee is not None and len(declared_signatures(value)) > 1
+        if is_overloaded or (isinstance(value, CudaPath) and value.path in OF_THE_WIDTH):
+            node.args = as_in_cuda(node.args, self.scope, self._int32)
         if callee is not None:
-            if len(declared_signatures(value)) > 1:
-                node.args = as_in_cuda(node.args, self.scope, self._int32)
-            return self._call_device(node, callee)
+            self._arguments(node)
+            node.func = self._bind(node.func, callee.__name__, callee)
+            if not self._waits(callee):
+                return node
+            self._may_wait(node)
+            return ast.copy_location(ast.YieldFrom(node), node)
         if _is_sync(value, node):
             self._may_wait(node)
-            group = self.visit(node.func.value)  # type: ignore[attr-defined]
-            call = ast.Call(self._bind(node, "sync", _sync), [group], [])
-            return ast.copy_location(ast.YieldFrom(ast.copy_location(call, node)), node)
-        if not isinstance(value, CudaPath) and value is not MISSING:
-            function = self._function(node, value)
-            if function is not None:
-                node.func = self._bind(node.func, getattr(value, "__name__", str(value)), function)
+            call = self._operation(node, "sync", _sync, [self.visit(node.func.value)])  # type: ignore[attr-defined]
+            return ast.copy_location(ast.YieldFrom(call), node)
+        function = None if isinstance(value, CudaPath) or value is MISSING else self._function(node, value)
+        if function is not None:
+            node.func = self._bind(node.func, getattr(value, "__name__", str(value)), function)
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def _int32(self, node: ast.expr) -> ast.expr:
-        return ast.copy_location(ast.Call(self._bind(node, "int32", np.int32), [node], []), node)
+        return self._operation(node, "int32", np.int32, [node])
 
     def _arguments(self, node: ast.Call) -> ast.Call:
         node.args = [self.visit(arg) for arg in node.args]
@@ -239,9 +214,8 @@ class Rewriter(ast.NodeTransformer):
 
     def _may_wait(self, node: ast.AST) -> None:
         if self._inner:
-            raise self.source.refusal(
-                node, "synchronising threads in a function inside a kernel", "move it to the kernel itself"
-            )
+            what = "synchronising threads in a function inside a kernel"
+            raise self.source.refusal(node, what, "move it to the kernel itself")
 
     def _array(self, node: ast.Call, path: str) -> ast.expr:
         name = self._array_name or f"{path.removesuffix('.array')} array of line {node.lineno}"
@@ -259,14 +233,6 @@ class Rewriter(ast.NodeTransformer):
         self._array_name = ""
         node.targets = [self.visit(target) for target in node.targets]
         return node
-
-    def _call_device(self, node: ast.Call, callee: FunctionType) -> ast.expr:
-        self._arguments(node)
-        node.func = self._bind(node.func, callee.__name__, callee)
-        if not self._waits(callee):
-            return node
-        self._may_wait(node)
-        return ast.copy_location(ast.YieldFrom(node), node)
 
     def _function(self, node: ast.Call, value: Any) -> Callable[..., Any] | None:
         """Returns the replacement of a called function or type; None if the call stays unchanged."""
@@ -288,30 +254,30 @@ class Rewriter(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         operands = [self.visit(node.left), self.visit(node.right)]
-        return self._operation(node, "binary", arithmetic.binary, [self._operator(node, _BINARY[type(node.op)]), *operands])
+        return self._operation(node, "binary", arithmetic.binary, [self._operator(node), *operands])
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         node.operand = self.visit(node.operand)
         if isinstance(node.op, ast.Not) or isinstance(node.operand, ast.Constant):
             return node
-        return self._operation(node, "unary", arithmetic.unary, [self._operator(node, _UNARY[type(node.op)]), node.operand])
+        return self._operation(node, "unary", arithmetic.unary, [self._operator(node), node.operand])
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
-        sign, value, target = self._operator(node, _BINARY[type(node.op)]), self.visit(node.value), node.target
+        sign, value, target = self._operator(node), self.visit(node.value), node.target
         if isinstance(target, ast.Name):
             old = ast.copy_location(ast.Name(target.id, ast.Load()), target)
             new = self._operation(node, "binary", arithmetic.binary, [sign, old, value])
             return ast.copy_location(ast.Assign([target], new), node)
         container = self.visit(target.value)
         if isinstance(target, ast.Subscript):
-            args = [container, _as_value(self.visit(target.slice)), sign, value]
-            call = self._operation(target, "update_element", arithmetic.update_element, args)
+            word, key = "update_element", _as_value(self.visit(target.slice))
         else:
-            args = [container, ast.copy_location(ast.Constant(target.attr), target), sign, value]
-            call = self._operation(target, "update_attribute", arithmetic.update_attribute, args)
+            word, key = "update_attribute", ast.copy_location(ast.Constant(target.attr), target)
+        call = self._operation(target, word, getattr(arithmetic, word), [container, key, sign, value])
         return ast.copy_location(ast.Expr(call), node)
 
-    def _operator(self, node: ast.AST, function: Callable[..., Any]) -> ast.expr:
+    def _operator(self, node: ast.BinOp | ast.UnaryOp | ast.AugAssign) -> ast.expr:
+        function = _OPERATORS[type(node.op)]
         return self._bind(node, function.__name__, function)
 
     def _operation(self, node: ast.AST, word: str, function: Callable[..., Any], args: list[ast.expr]) -> ast.expr:

@@ -3,7 +3,7 @@
 Warp operations follow the PTX instructions `shfl.sync`, `vote.sync` and `match.sync`; result types are Numba's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -39,14 +39,9 @@ WAITING: Final = {**BLOCK_WIDE, **WARP_WIDE, ACTIVE_MASK: ()}
 
 
 class Request(NamedTuple):
-    """A pending operation of a thread.
+    """A pending operation of a thread."""
 
-    Attributes:
-        kind: the operation's name below `numba.cuda`.
-        args: the positional arguments.
-    """
-
-    kind: str
+    kind: str  # its name below `numba.cuda`
     args: tuple[Any, ...] = ()
 
     @property
@@ -104,27 +99,12 @@ def _vote(mode: int, truths: Mapping[int, bool]) -> tuple[Any, bool]:
 
 
 # Mode and clamp that Numba passes to the instruction.
-_SHUFFLES: Final = {
-    "shfl_sync": (0, 0x1F),
-    "shfl_up_sync": (1, 0),
-    "shfl_down_sync": (2, 0x1F),
-    "shfl_xor_sync": (3, 0x1F),
-}
-_VOTES: Final[dict[str, tuple[int, Callable[[tuple[Any, bool]], Any]]]] = {
-    "all_sync": (0, lambda both: both[1]),
-    "any_sync": (1, lambda both: both[1]),
-    "eq_sync": (2, lambda both: both[1]),
-    "ballot_sync": (3, lambda both: both[0]),
-}
+_SHUFFLES: Final = {"shfl_sync": (0, 0x1F), "shfl_up_sync": (1, 0), "shfl_down_sync": (2, 0x1F), "shfl_xor_sync": (3, 0x1F)}
+_VOTES: Final = {"all_sync": 0, "any_sync": 1, "eq_sync": 2, "ballot_sync": 3}  # modes
 
 
 def warp_answers(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-    """Returns the result of a warp operation for each participating lane.
-
-    Args:
-        kind: the operation's name below `numba.cuda`.
-        args: positional arguments of each participating lane.
-    """
+    """Returns the result of a warp operation for each participating lane, from the positional arguments of each."""
     if kind == "syncwarp":
         return dict.fromkeys(args)
     if kind in _SHUFFLES:
@@ -133,13 +113,12 @@ def warp_answers(kind: str, args: Mapping[int, tuple[Any, ...]]) -> dict[int, An
     if kind == "shfl_sync_intrinsic":
         return _shuffle(int(next(iter(args.values()))[1]), 2, 3, None, args)
     if kind in _VOTES:
-        mode, choose = _VOTES[kind]
-        return dict.fromkeys(args, choose(_vote(mode, {lane: bool(given[1]) for lane, given in args.items()})))
+        ballot, vote = _vote(_VOTES[kind], {lane: bool(given[1]) for lane, given in args.items()})
+        return dict.fromkeys(args, ballot if kind == "ballot_sync" else vote)
     if kind == "vote_sync_intrinsic":
         mode = int(next(iter(args.values()))[1])
         return dict.fromkeys(args, _vote(mode, {lane: bool(given[2]) for lane, given in args.items()}))
-    values = {lane: given[1] for lane, given in args.items()}
-    return _match(kind, values)
+    return _match(kind, {lane: given[1] for lane, given in args.items()})
 
 
 def _match(kind: str, values: Mapping[int, Any]) -> dict[int, Any]:
