@@ -29,21 +29,20 @@ from synknumba.simt._frontend.syntax import assigned_names, count_stores, has_re
 from synknumba.simt._library.operations import BLOCK, LINEAR, VARYING_STATE
 
 
-def without_copies(body: list[ast.stmt], has_slot: Callable[[str], bool]) -> list[ast.stmt]:
+def without_copies(body: list[ast.stmt], slots: set[str]) -> list[ast.stmt]:
     """Passes a variable's own slot to collectives instead of a copy: `given = v; got = shfl(m, given, d)`.
 
-    `has_slot` tells whether a variable is stored for each thread; the statements are changed in place.
+    `slots` has the variables that are stored for each thread; the statements are changed in place.
     """
     done: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, (ast.If, ast.For, ast.While)):
-            statement.body = without_copies(statement.body, has_slot)
-            statement.orelse = without_copies(statement.orelse, has_slot)
+            statement.body, statement.orelse = without_copies(statement.body, slots), without_copies(statement.orelse, slots)
         if collective_of(statement) is not None and isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
             operands = takewhile(lambda before: is_operand(single_target(before) or ""), reversed(done))
             for copied in list(operands):
                 match copied:
-                    case ast.Assign([ast.Name(name)], ast.Name(original) as value) if is_exchanged(name) and has_slot(original):
+                    case ast.Assign([ast.Name(name)], ast.Name(original) as value) if is_exchanged(name) and original in slots:
                         done.remove(copied)
                         statement.value.args = [value if read_names(arg) == {name} else arg for arg in statement.value.args]
         done.append(statement)
@@ -79,7 +78,8 @@ class Analysis(Numbers):
         while before != len(self.varying):
             before = len(self.varying)
             self._spread(body, under_varying=False)
-        self.body = without_copies(self._find_recomputed(body), self._has_slot)
+        body = self._find_recomputed(body)
+        self.body = without_copies(body, (self.assigned & self.varying) - set(self.recomputed))
 
     @contextmanager
     def thread_index(self, statement: ast.Assign, first: str, *, nonneg: bool) -> Iterator[None]:
@@ -97,9 +97,6 @@ class Analysis(Numbers):
             yield
         finally:
             del self.recomputed[name], self.block_indices[first]
-
-    def _has_slot(self, name: str) -> bool:
-        return name in self.assigned and name in self.varying and name not in self.recomputed
 
     # ---- uniform
 

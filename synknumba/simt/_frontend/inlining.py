@@ -152,11 +152,12 @@ class Paster:
         }
         given: list[ast.stmt] = []
         for param, arg in zip(called.params, args, strict=True):
-            if param not in changed and (isinstance(arg, (ast.Name, ast.Constant)) or _is_dtype_of_variable(arg)):
-                values[param] = arg
-            else:
-                names.setdefault(param, self._variables.new(param, word))
-                given.append(assign(names[param], arg, at))
+            match arg:
+                case ast.Name() | ast.Constant() | ast.Attribute(ast.Name(), "dtype") if param not in changed:
+                    values[param] = arg
+                case _:
+                    names.setdefault(param, self._variables.new(param, word))
+                    given.append(assign(names[param], arg, at))
         return given, names, values
 
     def _take_shared_arrays(self, called: ThreadCode, names: dict[str, str], values: dict[str, ast.expr], at: ast.Call) -> None:
@@ -169,7 +170,3 @@ class Paster:
                 self._shared[key] = self._variables.new(name, called.source.tree.name)
             names[name] = self._shared[key]
             self._code.shared_arrays[names[name]] = SharedArray(array.shape, dtype, array.at)
-
-
-def _is_dtype_of_variable(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "dtype" and isinstance(node.value, ast.Name)
