@@ -375,15 +375,15 @@ FAULTS = (
     Fault(
         "simt-bound-too-wide",
         "synknumba/simt/_analysis/bounds.py",
-        "low.append(f\"{self._rounded('floor', limit, text, nan_low)} + 1{minus}\")",
-        "low.append(f\"{self._rounded('floor', limit, text, nan_low)}{minus}\")",
+        '("floor", " + 1") if sign in {ast.LtE, ast.Gt} else',
+        '("floor", " + 1" if is_upper else "") if sign in {ast.LtE, ast.Gt} else',
         ("tests/unit/simt/test_passes.py",),
     ),
     Fault(
         "simt-counter-used-behind-its-loop",
         "synknumba/simt/_analysis/loops.py",
-        "for node in own_exits(work)) or count_names(behind, name):",
-        "for node in own_exits(work)):",
+        "for node in syntax.own_exits(work)) or syntax.count_names(behind, name):",
+        "for node in syntax.own_exits(work)):",
         ("tests/unit/simt/test_passes.py",),
     ),
     Fault(

@@ -6,10 +6,10 @@ all threads, the loop body names the array nowhere else, and nothing is read fro
 """
 
 import ast
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from synknumba.simt._analysis.namespace import is_one_of
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._frontend.syntax import assigned_names, call_name, count_names, load, place, read_names, statements
 from synknumba.simt._library.atomics import ATOMICS
@@ -19,32 +19,21 @@ _SUMS = (ATOMICS["add"], ATOMICS["sub"])
 
 @dataclass(slots=True)
 class AtomicSums:
-    """The sums of one loop over threads.
+    """The sums of one loop over threads."""
 
-    Attributes:
-        before: statements before the loop, which set the sums to zero.
-        after: statements after the loop, which add the sums to memory.
-    """
-
-    before: list[ast.stmt] = field(default_factory=list)
-    after: list[ast.stmt] = field(default_factory=list)
+    before: list[ast.stmt] = field(default_factory=list)  # the loop; sets the sums to zero
+    after: list[ast.stmt] = field(default_factory=list)  # the loop; adds the sums to memory
 
 
 class _Finder:
     """Replaces the atomics in one iteration of a loop over threads, last statement first."""
 
     def __init__(self, analysis: Analysis, body: list[ast.stmt]) -> None:
-        self.analysis = analysis
-        self.body = body
-        self.writes = assigned_names(body)
+        self.analysis, self.body, self.writes = analysis, body, assigned_names(body)
         self.found: list[tuple[str, ast.Call]] = []
 
     def replace(self, body: list[ast.stmt]) -> bool:
-        """Replaces atomics from the last statement upwards, up to the first that reads memory.
-
-        Returns:
-            Whether no statement reads memory.
-        """
+        """Replaces atomics from the last statement upwards, up to the first that reads memory; returns whether none does."""
         for place_in_body in range(len(body) - 1, -1, -1):
             statement = body[place_in_body]
             added = self._summed(statement)
@@ -55,39 +44,32 @@ class _Finder:
                 new = statements(text, statement)
                 new[0].value.args[1] = added.args[2]  # type: ignore[attr-defined]
                 body[place_in_body : place_in_body + 1] = new
-                if self._reads_memory([added.args[2]]):
+                if self._reads_memory(added.args[2]):
                     return False
             elif isinstance(statement, ast.If):
                 silent = [self.replace(statement.body), self.replace(statement.orelse)]
-                if not all(silent) or self._reads_memory([statement.test]):
+                if not all(silent) or self._reads_memory(statement.test):
                     return False
-            elif self._reads_memory([statement]):
+            elif self._reads_memory(statement):
                 return False
         return True
 
     def _summed(self, statement: ast.stmt) -> ast.Call | None:
-        if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)):
-            return None
-        added = statement.value
-        name = call_name(added)
-        if name is None or not any(self.analysis.namespace.get(name) is function for function in _SUMS):
-            return None
-        if len(added.args) != 3 or added.keywords or not isinstance(added.args[0], ast.Name):
-            return None
-        array, index = added.args[0].id, added.args[1]
-        if array not in self.analysis.params or not self.analysis.is_uniform(index):
-            return None
-        if (read_names(index) & self.writes) or count_names(self.body, array) != 1:
-            return None
-        return added
+        known = self.analysis
+        match statement:
+            case ast.Expr(ast.Call(ast.Name(name), [ast.Name(array), index, _], []) as added):
+                is_sum = is_one_of(known.namespace.get(name), *_SUMS)
+                is_fixed = array in known.params and known.is_uniform(index) and not read_names(index) & self.writes
+                if is_sum and is_fixed and count_names(self.body, array) == 1:
+                    return added
+        return None
 
-    def _reads_memory(self, nodes: Iterable[ast.AST]) -> bool:
-        for node in nodes:
-            for part in ast.walk(node):
-                if isinstance(part, ast.Subscript) and not self.analysis.is_uniform(part):
-                    return True
-                if isinstance(part, ast.Call) and not self._is_harmless(part):
-                    return True
+    def _reads_memory(self, node: ast.AST) -> bool:
+        for part in ast.walk(node):
+            if isinstance(part, ast.Subscript) and not self.analysis.is_uniform(part):
+                return True
+            if isinstance(part, ast.Call) and not self._is_harmless(part):
+                return True
         return False
 
     def _is_harmless(self, node: ast.Call) -> bool:
@@ -95,12 +77,9 @@ class _Finder:
 
 
 def keep_sums_apart(analysis: Analysis, body: list[ast.stmt], block_value: Any) -> AtomicSums:
-    """Replaces atomic sums in the body of a loop over threads by sums in registers.
+    """Replaces atomic sums in the body of a loop over threads by sums in registers, in place.
 
-    Args:
-        analysis: analysis of the kernel.
-        body: the statements of one iteration; changed in place.
-        block_value: rewrites a thread's uniform expression for the block level.
+    `block_value` rewrites a thread's uniform expression for the block level.
     """
     finder = _Finder(analysis, body)
     finder.replace(body)
@@ -109,8 +88,7 @@ def keep_sums_apart(analysis: Analysis, body: list[ast.stmt], block_value: Any) 
         array = added.args[0]
         sums.before += statements(f"_k_sum{number} = _k_zero_like_element(0)\n_k_any{number} = False", array)
         sums.before[-2].value.args = [array]  # type: ignore[attr-defined]
-        index = block_value(added.args[1])
-        flush = ast.Call(added.func, [array, index, load(f"_k_sum{number}")], [])
+        flush = ast.Call(added.func, [array, block_value(added.args[1]), load(f"_k_sum{number}")], [])
         sums.after += statements(f"if _k_any{number}:\n    pass", array)
         sums.after[-1].body = [place(ast.Expr(flush), array)]  # type: ignore[attr-defined]
     return sums

@@ -7,9 +7,11 @@ the threads ends earlier instead. The loop body is then free of branches, so LLV
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 
-from synknumba.simt._analysis.uniformity import NONNEG, Analysis
-from synknumba.simt._frontend.syntax import call_name, read_names, walk
+from synknumba.simt._analysis.namespace import NONNEG, nonneg
+from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._frontend.syntax import read_names, walk
 from synknumba.simt._library.operations import AXES, STATE, THREAD
 
 _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -24,17 +26,12 @@ _NEGATED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.GtE, ast.LtE: as
 
 @dataclass(slots=True)
 class Bounds:
-    """The threads that a loop visits, and the conditions that hold in it.
+    """The threads that a loop visits, and the conditions that hold in it."""
 
-    Attributes:
-        low: inclusive lower bounds of the thread index, as expressions, for each axis.
-        high: exclusive upper bounds of the thread index, as expressions, for each axis.
-        facts: conditions that hold in each thread visited.
-    """
-
+    # Inclusive lower and exclusive upper bounds of the thread index, as expressions, for each axis.
     low: dict[str, list[str]] = field(default_factory=lambda: {axis: [] for axis in AXES})
     high: dict[str, list[str]] = field(default_factory=lambda: {axis: [] for axis in AXES})
-    facts: list[ast.expr] = field(default_factory=list)
+    facts: list[ast.expr] = field(default_factory=list)  # conditions that hold in each thread visited
 
     def range_text(self, axis: str) -> str:
         """Returns the arguments of `range` for an axis."""
@@ -50,27 +47,16 @@ class Bounds:
 
     def copy(self) -> "Bounds":
         """Returns an independent copy, to which bounds can be added."""
-        return Bounds(
-            {axis: list(terms) for axis, terms in self.low.items()},
-            {axis: list(terms) for axis, terms in self.high.items()},
-            list(self.facts),
-        )
+        low, high = ({axis: [*terms] for axis, terms in bounds.items()} for bounds in (self.low, self.high))
+        return Bounds(low, high, [*self.facts])
 
 
 def _nested(function: str, terms: list[str]) -> str:
-    text = terms[0]
-    for term in terms[1:]:
-        text = f"{function}({text}, {term})"
-    return text
+    return reduce(lambda text, term: f"{function}({text}, {term})", terms)
 
 
 class Guards:
-    """Recognises conditions on thread indices in one kernel.
-
-    Args:
-        analysis: analysis of the kernel.
-        block_text: returns the text of a uniform expression at the block level.
-    """
+    """Recognises conditions on thread indices in one kernel; `block_text` writes a uniform expression at the block level."""
 
     def __init__(self, analysis: Analysis, block_text: Callable[[ast.expr], str]) -> None:
         self._analysis = analysis
@@ -79,21 +65,22 @@ class Guards:
     def offset(self, node: ast.expr, axis: str) -> str | None:
         """Returns the uniform integer `u` of an expression `u + <thread index>`; None for any other expression."""
         known = self._analysis
-        if call_name(node) == NONNEG and isinstance(node, ast.Call):
-            return self.offset(node.args[0], axis)
-        if isinstance(node, ast.Name):
-            if node.id == THREAD[axis]:
-                return "0"
-            return self.offset(known.recomputed[node.id].value, axis) if node.id in known.recomputed else None
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub))):
-            return None
-        pairs = (
-            [(node.left, node.right)] if isinstance(node.op, ast.Sub) else [(node.left, node.right), (node.right, node.left)]
-        )
+        match node:
+            case ast.Call(ast.Name(name), [inner]) if name == NONNEG:
+                return self.offset(inner, axis)
+            case ast.Name(name):
+                if name == THREAD[axis]:
+                    return "0"
+                return self.offset(known.recomputed[name].value, axis) if name in known.recomputed else None
+            case ast.BinOp(left, ast.Add(), right):
+                sign, pairs = "+", [(left, right), (right, left)]
+            case ast.BinOp(left, ast.Sub(), right):
+                sign, pairs = "-", [(left, right)]
+            case _:
+                return None
         for moving, fixed in pairs:
             base = self.offset(moving, axis)
             if base is not None and known.is_uniform(fixed) and known.is_integral(fixed):
-                sign = "-" if isinstance(node.op, ast.Sub) else "+"
                 text = self._block_text(fixed)
                 return f"({base} {sign} {text})" if base != "0" or sign == "-" else text
         return None
@@ -130,18 +117,14 @@ class Guards:
     def _absorb_comparison(self, test: ast.Compare, bounds: Bounds, writes: set[str], *, negate: bool) -> bool:
         pairs = list(zip([test.left, *test.comparators[:-1]], test.ops, test.comparators, strict=True))
         if len(pairs) > 1:
-            return self._absorb_chain(pairs, bounds, writes) if not negate else False
+            return not negate and self._absorb_chain(pairs, bounds, writes)
         left, operator, right = pairs[0]
-        kind = type(operator)
-        if kind not in _FLIPPED or (negate and kind not in _NEGATED):
+        kind = _NEGATED.get(type(operator)) if negate else type(operator)
+        if kind is None or kind not in _FLIPPED:
             return False
-        if negate:
-            kind = _NEGATED[kind]
-        for axis in AXES:
-            for moving, limit, sign in ((left, right, kind), (right, left, _FLIPPED[kind])):
-                if self._add(axis, moving, sign, limit, bounds, writes, nan_runs=negate):
-                    return True
-        return False
+        sides = [(left, kind, right), (right, _FLIPPED[kind], left)]
+        facts = [ast.copy_location(ast.Compare(moving, [sign()], [limit]), limit) for moving, sign, limit in sides]
+        return any(self._add(axis, fact, bounds, writes, nan_runs=negate) for axis in AXES for fact in facts)
 
     def _absorb_chain(self, pairs: list[tuple[ast.expr, ast.cmpop, ast.expr]], bounds: Bounds, writes: set[str]) -> bool:
         """Moves a chained comparison such as `0 < i < n` into the bounds, as a whole or not at all."""
@@ -153,57 +136,30 @@ class Guards:
         bounds.low, bounds.high, bounds.facts = trial.low, trial.high, trial.facts
         return True
 
-    def _add(
-        self,
-        axis: str,
-        moving: ast.expr,
-        sign: type[ast.cmpop],
-        limit: ast.expr,
-        bounds: Bounds,
-        writes: set[str],
-        *,
-        nan_runs: bool,
-    ) -> bool:
+    def _add(self, axis: str, fact: ast.Compare, bounds: Bounds, writes: set[str], *, nan_runs: bool) -> bool:
         """Adds `moving <sign> limit` if `moving` is a thread index plus a uniform integer and `limit` is uniform.
 
         A comparison with NaN is false: if `limit` is NaN, no thread runs, or with `nan_runs` (negated conditions) every thread.
         """
         known = self._analysis
-        if not known.is_uniform(limit) or (read_names(limit) | read_names(moving)) & writes:
+        moving, sign, limit = fact.left, type(fact.ops[0]), fact.comparators[0]
+        if not known.is_uniform(limit) or read_names([limit, moving]) & writes or not known.is_known_number(limit):
             return False
-        if not known.is_known_number(limit):
+        base, integral = self.offset(moving, axis), known.is_integral(limit)
+        if base is None or (sign is ast.Eq and not integral):
             return False
-        base = self.offset(moving, axis)
-        if base is None:
-            return False
-        integral = known.is_integral(limit)
-        if sign is ast.Eq and not integral:
-            return False
-        text = self._block_text(limit)
-        nan_high, nan_low = ("1", "-1") if nan_runs else ("-1", "1")
+        is_upper = sign in {ast.Lt, ast.LtE}
+        rounding, more = ("floor", " + 1") if sign in {ast.LtE, ast.Gt} else ("ceil", "")
         minus = "" if base == "0" else f" - {base}"
-        low, high = bounds.low[axis], bounds.high[axis]
-        if sign is ast.Lt:
-            high.append(f"{self._rounded('ceil', limit, text, nan_high)}{minus}")
-        elif sign is ast.LtE:
-            high.append(f"{self._rounded('floor', limit, text, nan_high)} + 1{minus}")
-        elif sign is ast.GtE:
-            low.append(f"{self._rounded('ceil', limit, text, nan_low)}{minus}")
-        elif sign is ast.Gt:
-            low.append(f"{self._rounded('floor', limit, text, nan_low)} + 1{minus}")
-        else:
-            exact = self._rounded("ceil", limit, text, nan_low)
-            low.append(f"{exact}{minus}")
-            high.append(f"{exact} + 1{minus}")
+        bound = self._block_text(limit)
+        if not self._is_moderate(limit):  # to an integer far from the ends of int64, so that adding an index cannot overflow
+            bound = f"_k_{rounding}_bound({bound}, {-1 if is_upper != nan_runs else 1})"
+        (bounds.high if is_upper else bounds.low)[axis].append(f"{bound}{more}{minus}")
+        if sign is ast.Eq:
+            bounds.high[axis].append(f"{bound} + 1{minus}")
         if integral:  # with a float limit, the fact would be wrong for NaN
-            bounds.facts.append(ast.copy_location(ast.Compare(moving, [sign()], [limit]), limit))
+            bounds.facts.append(fact)
         return True
-
-    def _rounded(self, rounding: str, limit: ast.expr, text: str, if_nan: str) -> str:
-        """Returns the limit as an integer far from the ends of int64, so that adding an index cannot overflow."""
-        if self._is_moderate(limit):
-            return text
-        return f"_k_{rounding}_bound({text}, {if_nan})"
 
     def _is_moderate(self, node: ast.expr) -> bool:
         """Returns whether the expression is an integer made of array sizes, indices and small constants only."""
@@ -214,7 +170,7 @@ class Guards:
                 return False
             if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult):
                 pair = (part.left, part.right)
-                if not any(isinstance(factor, ast.Constant) for factor in pair) and not set(read_names(part)) <= set(STATE):
+                if not any(isinstance(factor, ast.Constant) for factor in pair) and not read_names(part) <= set(STATE):
                     return False
             if isinstance(part, ast.Name) and not self._is_moderate_name(part.id):
                 return False
@@ -223,9 +179,6 @@ class Guards:
     def _is_moderate_name(self, name: str) -> bool:
         if name in STATE or name in self._analysis.arrays:
             return True
-        if name in self._analysis.namespace:
-            constant = self._analysis.namespace[name]
-            return type(constant) is int and abs(constant) <= 1 << 32
         value = self._analysis.definition(name)
         return value is not None and self._is_moderate(value)
 
@@ -243,12 +196,7 @@ def inner_axis(analysis: Analysis) -> str:
 
 
 def with_signs(body: list[ast.stmt], facts: list[ast.expr]) -> list[ast.stmt]:
-    """Marks an index `a - b` as non-negative where `a >= b` is known.
-
-    Args:
-        body: the statements; changed in place.
-        facts: conditions that hold in all statements.
-    """
+    """Marks an index `a - b` as non-negative, in place, where one of the facts, which hold in all statements, is `a >= b`."""
     known = {f"{larger} - {smaller}" for fact in facts for larger, smaller in _ordered(fact)}
     if not known:
         return body
@@ -284,8 +232,7 @@ class _Signed(ast.NodeTransformer):
         return node
 
     def _sign(self, index: ast.expr) -> ast.expr:
-        if not isinstance(index, ast.BinOp) or f"{_operand(index.left)} - {_operand(index.right)}" not in self._known:
-            return index
-        if not isinstance(index.op, ast.Sub):
-            return index
-        return ast.copy_location(ast.Call(ast.copy_location(ast.Name(NONNEG, ast.Load()), index), [index], []), index)
+        match index:
+            case ast.BinOp(left, ast.Sub(), right) if f"{_operand(left)} - {_operand(right)}" in self._known:
+                return nonneg(index)
+        return index

@@ -23,13 +23,14 @@ import ast
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from numba.core import types
 
 from synknumba.simt._analysis.bounds import Guards
 from synknumba.simt._analysis.uniformity import ARRAY_ATTRIBUTES, Analysis
 from synknumba.simt._frontend.arrays import SharedArray
-from synknumba.simt._frontend.syntax import assigned_names, count_names, place, read_names, statements, walk
+from synknumba.simt._frontend.syntax import assigned_names, count_names, place, read_names, rename, statements, walk
 from synknumba.simt._library.operations import AXES
 from synknumba.simt._library.slots import is_number
 
@@ -39,17 +40,11 @@ _PLAIN = (ast.Assign, ast.AugAssign, ast.If, ast.For, ast.While, ast.Pass)
 
 @dataclass(frozen=True, slots=True)
 class SwapUpdate:
-    """An update of shared arrays around a barrier, as one region.
+    """An update of shared arrays around a barrier, as one region."""
 
-    Attributes:
-        body: the statements of a thread.
-        arrays: the shared arrays updated.
-        count: number of statements taken from after the barrier.
-    """
-
-    body: list[ast.stmt]
-    arrays: tuple[str, ...]
-    count: int
+    body: list[ast.stmt]  # of a thread
+    arrays: tuple[str, ...]  # the shared arrays updated
+    count: int  # of statements taken from after the barrier
 
     def swap(self, at: ast.AST) -> list[ast.stmt]:
         """Returns the statements that swap the arrays after the region."""
@@ -86,18 +81,17 @@ class SwapFinder:
             return None
         if any(isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, ast.Store) for node in walk(before)):
             return None
-        count = 0
-        while count < len(behind) and self._writes_own(behind[count]):
-            count += 1
-        second = copy.deepcopy(list(behind[:count]))
-        arrays = tuple(sorted(_written(second)))
+        second = copy.deepcopy(list(takewhile(self._writes_own, behind)))
+        nodes = [node for node in walk(second) if isinstance(node, ast.Subscript)]
+        arrays = tuple(sorted({ast.unparse(node.value) for node in nodes if isinstance(node.ctx, ast.Store)}))
         if not arrays or not all(self._touches_own(name, second) for name in arrays):
             return None
-        index = {name: _first_index(name, second) for name in arrays}
-        body = _joined(copy.deepcopy(list(before)), [_Renamed(arrays).visit(statement) for statement in second])
+        own = {ast.unparse(node.value): ast.unparse(node.slice) for node in reversed(nodes)}  # the first index of each array
+        rename(second, {name: other(name) for name in arrays})
+        body = _joined(copy.deepcopy(list(before)), second)
         for name in arrays:
-            body = _with_old(name, body, index[name], body[0])
-        return SwapUpdate(body, arrays, count)
+            body = _with_old(name, body, own[name], body[0])
+        return SwapUpdate(body, arrays, len(second))
 
     # ---- what the parts do
 
@@ -127,14 +121,12 @@ class SwapFinder:
         """Returns whether the node is an element `s[t]` of a shared array with one element per thread."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
             return False
-        shape = self._shapes.get(node.value.id)
         index = _parts(node.slice)
         axes = [axis for part in index for axis in AXES if self._guards.offset(part, axis) == "0"]
-        if shape is None or len(axes) != len(index) or len(set(axes)) != len(axes):
+        if len(axes) != len(index) or len(set(axes)) != len(axes):
             return False
-        return shape == tuple(self._block[axis] for axis in axes) and all(
-            size == 1 for axis, size in self._block.items() if axis not in axes
-        )
+        others = [size for axis, size in self._block.items() if axis not in axes and size != 1]
+        return not others and self._shapes.get(node.value.id) == tuple(self._block[axis] for axis in axes)
 
     def _holds_numbers(self, name: str) -> bool:
         """Returns whether reading an element copies it; a record that is read still refers to the array."""
@@ -144,14 +136,15 @@ class SwapFinder:
     def _has_one_name(self, name: str, ndim: int) -> bool:
         """Returns whether the kernel uses only elements and sizes of the array, so that no variable is an alias or a view."""
         nodes = [*self._known.body, *self._known.recomputed.values()]
-        used = sum(self._is_element(node, name, ndim) or _is_size(node, name) for node in walk(nodes))
-        return used == count_names(nodes, name)
+        return sum(self._is_element_or_size(node, name, ndim) for node in walk(nodes)) == count_names(nodes, name)
 
-    def _is_element(self, node: ast.AST, name: str, ndim: int) -> bool:
-        if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name) or node.value.id != name:
-            return False
-        index = _parts(node.slice)
-        return len(index) == ndim and all(map(self._is_integer, index))
+    def _is_element_or_size(self, node: ast.AST, name: str, ndim: int) -> bool:
+        match node:
+            case ast.Subscript(ast.Name(read), index) if read == name:
+                return len(_parts(index)) == ndim and all(map(self._is_integer, _parts(index)))
+            case ast.Attribute(ast.Name(read), attr):
+                return read == name and attr in ARRAY_ATTRIBUTES
+        return False
 
     def _is_integer(self, node: ast.expr) -> bool:
         """Returns whether the expression is an integer, so that indexing with it gives an element."""
@@ -169,28 +162,6 @@ def _parts(index: ast.expr) -> list[ast.expr]:
     return index.elts if isinstance(index, ast.Tuple) else [index]
 
 
-def _is_size(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr in ARRAY_ATTRIBUTES and ast.unparse(node.value) == name
-
-
-def _written(body: Iterable[ast.stmt]) -> set[str]:
-    """Returns the arrays whose elements are written."""
-    return {
-        node.value.id
-        for node in walk(body)
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name)
-    }
-
-
-def _first_index(name: str, body: Iterable[ast.stmt]) -> str:
-    """Returns the text of the first index of the array."""
-    return next(
-        ast.unparse(node.slice)
-        for node in walk(body)
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == name
-    )
-
-
 def _joined(first: list[ast.stmt], second: list[ast.stmt]) -> list[ast.stmt]:
     """Joins both parts, merging an `if` at the end of the first with one of the same condition at the start of the second."""
     match first[-1], second[0]:
@@ -203,11 +174,7 @@ def _joined(first: list[ast.stmt], second: list[ast.stmt]) -> list[ast.stmt]:
 def _with_old(name: str, body: list[ast.stmt], index: str, at: ast.AST) -> list[ast.stmt]:
     """Copies the old element to the second array on every path that does not write a new one, or reads it before.
 
-    Args:
-        name: the array.
-        body: the statements, which write to the second array; changed in place.
-        index: the index of the thread's own element.
-        at: node that gives new statements their line.
+    `index` is that of the thread's own element; `body`, which writes to the second array, is changed in place.
     """
     new = other(name)
     position = next((position for position, statement in enumerate(body) if count_names(statement, new)), len(body))
@@ -219,11 +186,3 @@ def _with_old(name: str, body: list[ast.stmt], index: str, at: ast.AST) -> list[
             statement.orelse = _with_old(name, statement.orelse, index, at)
             return body
     return [*body[:position], *statements(f"{new}[{index}] = {name}[{index}]", at), *body[position:]]
-
-
-class _Renamed(ast.NodeTransformer):
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = set(names)
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        return ast.copy_location(ast.Name(other(node.id), node.ctx), node) if node.id in self._names else node

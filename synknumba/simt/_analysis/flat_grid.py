@@ -6,30 +6,25 @@ effect, and the whole axis runs as one block. The loop is then as long as a hand
 
 import ast
 import copy
-from collections import Counter
 
-from synknumba.simt._frontend.syntax import load, walk
+from synknumba.simt._frontend.syntax import count_names, count_stores, load, rename
 from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, LINEAR, STATE, THREAD
 
 
 def flatten(body: list[ast.stmt]) -> tuple[list[ast.stmt], frozenset[str]]:
     """Replaces `_k_bx * _k_Bx + _k_tx` by `_k_tx`, for each axis whose indices occur in no other way.
 
-    Args:
-        body: the statements of one thread; not changed.
-
     Returns:
-        The new statements; the flattened axes.
+        The new statements, `body` being left unchanged; the flattened axes.
     """
     body = _without_aliases(copy.deepcopy(body))
-    if any(isinstance(node, ast.Name) and node.id == LINEAR for node in walk(body)):
+    if count_names(body, LINEAR):
         return body, frozenset()
     flat = set()
     for axis in AXES:
         folder = _Folder(axis)
         folded = [folder.visit(copy.deepcopy(statement)) for statement in body]
-        left = Counter(node.id for node in walk(folded) if isinstance(node, ast.Name))
-        if left[BLOCK[axis]] == 0 and left[THREAD[axis]] == folder.count:
+        if not count_names(folded, BLOCK[axis]) and count_names(folded, THREAD[axis]) == folder.count:
             body = folded
             flat.add(axis)
     return body, frozenset(flat)
@@ -54,7 +49,7 @@ class _Folder(ast.NodeTransformer):
 
 def _without_aliases(body: list[ast.stmt]) -> list[ast.stmt]:
     """Replaces variables that only alias an index, as after `tx = cuda.threadIdx.x`, by the index."""
-    stores = Counter(node.id for node in walk(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    stores = count_stores(body)
     aliases: dict[str, str] = {}
     kept: list[ast.stmt] = []
     for statement in body:
@@ -63,7 +58,5 @@ def _without_aliases(body: list[ast.stmt]) -> list[ast.stmt]:
                 aliases[name] = state
             case _:
                 kept.append(statement)
-    for node in walk(kept):
-        if isinstance(node, ast.Name) and node.id in aliases:
-            node.id = aliases[node.id]
+    rename(kept, aliases)
     return kept

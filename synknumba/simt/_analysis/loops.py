@@ -7,27 +7,12 @@ threads access neighbouring elements, so the inner loop vectorizes. PoCL does th
 import ast
 import copy
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from synknumba.simt._analysis.bounds import Bounds, Guards
 from synknumba.simt._analysis.uniformity import Analysis
+from synknumba.simt._frontend import syntax
 from synknumba.simt._frontend.sync import synchronises
-from synknumba.simt._frontend.syntax import (
-    assign,
-    assigned_names,
-    count_names,
-    expression,
-    has_return,
-    load,
-    loop_variable,
-    own_exits,
-    place,
-    range_arguments,
-    read_names,
-    statements,
-    store,
-    walk,
-)
 from synknumba.simt._library.operations import AXES, THREAD
 
 # Iterations. LLVM unrolls a constant loop this short and then vectorizes over the threads by itself; interchanging it as well
@@ -37,23 +22,14 @@ SHORT_LOOP = 64
 
 @dataclass(frozen=True, slots=True)
 class StridedLoop:
-    """`for i in range(u + <thread index>, stop, step)`: a grid-stride loop.
-
-    Attributes:
-        loop: the statement.
-        axis: the axis of the thread index.
-        offset: text of `u` at the block level.
-        nonneg: whether the start is known to be non-negative.
-        stop: the uniform end.
-        step: the uniform, positive step.
-    """
+    """`for i in range(u + <thread index>, stop, step)`: a grid-stride loop."""
 
     loop: ast.For
-    axis: str
-    offset: str
-    nonneg: bool
-    stop: ast.expr
-    step: ast.expr
+    axis: str  # of the thread index
+    offset: str  # text of `u` at the block level
+    nonneg: bool  # whether the start is known to be non-negative
+    stop: ast.expr  # uniform
+    step: ast.expr  # uniform and positive
 
 
 class LoopInversion:
@@ -67,20 +43,16 @@ class LoopInversion:
     """
 
     def __init__(self, analysis: Analysis, guards: Guards, local_arrays: set[str]) -> None:
-        self._analysis = analysis
-        self._guards = guards
-        self._local_arrays = local_arrays
+        self._analysis, self._guards, self._local_arrays = analysis, guards, local_arrays
 
     def strided(self, statement: ast.stmt) -> StridedLoop | None:
         """Returns the parts of a grid-stride loop; None if the statement is not an interchangeable one."""
-        args = range_arguments(statement)
+        args = syntax.range_arguments(statement)
         if args is None or not isinstance(statement, ast.For) or not self._is_turnable(statement):
             return None
         start, stop, step = args
         known = self._analysis
-        if loop_variable(statement) in assigned_names(statement.body) or not known.is_positive(step):
-            return None
-        if not all(known.is_uniform(part) and known.is_integral(part) for part in (stop, step)):
+        if syntax.loop_variable(statement) in syntax.assigned_names(statement.body) or not _steps_up(stop, step, known):
             return None
         for axis in AXES:
             offset = self._guards.offset(start, axis)
@@ -90,40 +62,36 @@ class LoopInversion:
 
     def is_uniform_loop(self, statement: ast.stmt) -> bool:
         """Returns whether all threads run the loop the same number of times and interchanging it pays."""
-        args = range_arguments(statement)
+        args = syntax.range_arguments(statement)
         if args is None or not isinstance(statement, ast.For) or not self._is_turnable(statement):
             return False
-        target = loop_variable(statement)
-        if target in self._analysis.varying or target in assigned_names(statement.body):
+        target = syntax.loop_variable(statement)
+        if target in self._analysis.varying or target in syntax.assigned_names(statement.body):
             return False
         if not all(self._analysis.is_uniform(arg) for arg in args) or self._trip_count(args) <= SHORT_LOOP:
             return False
-        if any(isinstance(node, (ast.For, ast.While)) for node in walk(statement.body)):
+        if any(isinstance(node, (ast.For, ast.While)) for node in syntax.walk(statement.body)):
             return False
-        subscripts = [node for node in walk(statement.body) if isinstance(node, ast.Subscript)]
-        return all(self._suits_threads(node.slice) for node in subscripts if target in read_names(node.slice))
+        subscripts = [node for node in syntax.walk(statement.body) if isinstance(node, ast.Subscript)]
+        return all(self._suits_threads(node.slice) for node in subscripts if target in syntax.read_names(node.slice))
 
     def _is_turnable(self, loop: ast.For) -> bool:
-        if has_return(loop.body) or next(own_exits(loop.body), None) is not None or synchronises(loop):
+        if syntax.has_return(loop.body) or next(syntax.own_exits(loop.body), None) is not None or synchronises(loop):
             return False
-        names = read_names(loop) | assigned_names(loop)
+        names = syntax.read_names(loop) | syntax.assigned_names(loop)
         return not (names & self._local_arrays) and self._is_own(loop)
 
     def _is_own(self, loop: ast.For) -> bool:
         """Returns whether the loop's variable is used only in loops over that variable."""
-        target = loop_variable(loop)
-        inside = sum(count_names(node, target) for node in _outermost_loops(self._analysis.body, target))
-        return inside == count_names(self._analysis.body, target)
+        target = syntax.loop_variable(loop)
+        inside = sum(syntax.count_names(node, target) for node in _outermost_loops(self._analysis.body, target))
+        return inside == syntax.count_names(self._analysis.body, target)
 
     def _trip_count(self, args: list[ast.expr]) -> float:
-        values = []
-        for arg in args:
-            value = arg.value if isinstance(arg, ast.Constant) else None
-            if isinstance(arg, ast.Name):
-                value = self._analysis.namespace.get(arg.id)
-            if type(value) is not int:
-                return float("inf")
-            values.append(value)
+        names = self._analysis.namespace
+        values: list[Any] = [arg.value if isinstance(arg, ast.Constant) else names.get(getattr(arg, "id", "")) for arg in args]
+        if any(type(value) is not int for value in values):
+            return float("inf")
         return len(range(*values)) if values[2] else 0
 
     def _suits_threads(self, index: ast.expr) -> bool:
@@ -138,14 +106,20 @@ class LoopInversion:
         return any(isinstance(node, ast.Subscript) for node in ast.walk(last))
 
 
+def _steps_up(stop: ast.expr, step: ast.expr, known: Analysis) -> bool:
+    """Returns whether the end and the step of a loop are uniform integers and the step is positive."""
+    return known.is_positive(step) and all(known.is_uniform(part) and known.is_integral(part) for part in (stop, step))
+
+
 def _outermost_loops(body: list[ast.stmt], target: str) -> list[ast.For]:
     """Returns the loops over a variable that are not nested in another loop over it."""
     found: list[ast.For] = []
     for statement in body:
-        if isinstance(statement, ast.For) and isinstance(statement.target, ast.Name) and statement.target.id == target:
-            found.append(statement)
-        elif isinstance(statement, (ast.For, ast.While, ast.If)):
-            found += _outermost_loops([*statement.body, *statement.orelse], target)
+        match statement:
+            case ast.For(ast.Name(name)) if name == target:
+                found.append(statement)
+            case ast.For() | ast.While() | ast.If():
+                found += _outermost_loops([*statement.body, *statement.orelse], target)
     return found
 
 
@@ -153,11 +127,7 @@ def count_up(body: list[ast.stmt], analysis: Analysis) -> list[ast.stmt]:
     """Rewrites a top-level `while i < stop: …; i += step` as a `for` loop where the two are equivalent.
 
     They are if `stop` and `step` are uniform integers that the loop does not change, `step` is positive, and `i` is assigned
-    only at the end of the loop and not used after it.
-
-    Args:
-        body: the statements of the kernel; not changed.
-        analysis: analysis of the same statements.
+    only at the end of the loop and not used after it. `body` holds the statements of the kernel, and is not changed.
     """
     done: list[ast.stmt] = []
     for position, statement in enumerate(body):
@@ -168,79 +138,56 @@ def count_up(body: list[ast.stmt], analysis: Analysis) -> list[ast.stmt]:
 
 
 def _as_for(loop: ast.While, behind: list[ast.stmt], known: Analysis) -> ast.For | None:
-    match loop:
-        case ast.While(
-            test=ast.Compare(left=ast.Name(id=name), ops=[ast.Lt()], comparators=[stop]),
-            body=[*work, ast.AugAssign(target=ast.Name(id=counted), op=ast.Add(), value=step)],
-        ) if name == counted:
+    match loop.test, loop.body:
+        case (
+            ast.Compare(ast.Name(name), [ast.Lt()], [stop]),
+            [*work, ast.AugAssign(ast.Name(counted), ast.Add(), step)],
+        ) if name == counted and work:
             pass
         case _:
             return None
-    if not all(known.is_uniform(part) and known.is_integral(part) for part in (stop, step)) or not known.is_positive(step):
+    if not _steps_up(stop, step, known) or not known.is_integral(syntax.load(name)):
         return None
-    if not known.is_integral(ast.Name(name, ast.Load())):
+    if syntax.read_names([syntax.load(name), stop, step]) & syntax.assigned_names(work) or name in syntax.read_names(stop):
         return None
-    if ({name} | read_names(stop) | read_names(step)) & assigned_names(work) or name in read_names(stop):
+    if any(isinstance(node, ast.Continue) for node in syntax.own_exits(work)) or syntax.count_names(behind, name):
         return None
-    if not work or any(isinstance(node, ast.Continue) for node in own_exits(work)) or count_names(behind, name):
-        return None
-    counter = f"_k_{name}"
-    args = [load(name), stop, step]
-    body = [_Renamed(name, counter).visit(copy.deepcopy(statement)) for statement in work]
-    return place(ast.For(store(counter), ast.Call(load("range"), args, []), body, []), loop)
+    counter, body = f"_k_{name}", copy.deepcopy(work)
+    syntax.rename(body, {name: counter})
+    return syntax.place(ast.For(syntax.store(counter), syntax.call("range", syntax.load(name), stop, step), body, []), loop)
 
 
 def return_early(body: list[ast.stmt], analysis: Analysis, guards: Guards) -> list[ast.stmt]:
     """Rewrites a final `if i < n: …` as `if not i < n: return` and its body; control flow in the body is then uniform.
 
-    Args:
-        body: the statements of the kernel; not changed.
-        analysis: analysis of the same statements.
-        guards: the kernel's conditions on thread indices.
+    `body` holds the statements of the kernel, and is not changed.
     """
-    last = body[-1] if body else None
-    if not isinstance(last, ast.If) or last.orelse or analysis.is_uniform(last.test):
-        return body
-    if guards.absorb(last.test, Bounds(), set()) is not None:
-        return body
-    leave = ast.If(ast.UnaryOp(ast.Not(), last.test), [ast.Return()], [])
-    return [*body[:-1], place(leave, last), *return_early(last.body, analysis, guards)]
+    match body:
+        case [*first, ast.If(test, inside, []) as last] if not analysis.is_uniform(test):
+            if guards.absorb(test, Bounds(), set()) is None:
+                leave = syntax.place(ast.If(ast.UnaryOp(ast.Not(), test), [ast.Return()], []), last)
+                return [*first, leave, *return_early(inside, analysis, guards)]
+    return body
 
 
 def count_apart(body: list[ast.stmt], analysis: Analysis) -> list[ast.stmt]:
-    """Rewrites `for v in range(…)` around a barrier as `while` with a counter per thread, where the range varies by thread.
-
-    Args:
-        body: the statements; changed in place.
-        analysis: analysis of the same statements.
-    """
+    """Rewrites in place each `for v in range(…)` around a barrier whose range varies by thread as `while` with a counter."""
     done: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, (ast.If, ast.For, ast.While)):
             statement.body = count_apart(statement.body, analysis)
             statement.orelse = count_apart(statement.orelse, analysis)
-        args = range_arguments(statement)
-        around = args is not None and isinstance(statement, ast.For) and synchronises(statement)
-        if not around or all(map(analysis.is_uniform, args or [])):
-            done.append(statement)
-        else:
-            done += _as_while(cast(ast.For, statement), args or [])
+        args = syntax.range_arguments(statement) or []
+        varies = not all(map(analysis.is_uniform, args)) and synchronises(statement)
+        done += _as_while(cast(ast.For, statement), args) if varies else [statement]
     return done
 
 
 def _as_while(loop: ast.For, args: list[ast.expr]) -> list[ast.stmt]:
-    name = f"{loop_variable(loop)}{loop.lineno}"
+    name = f"{syntax.loop_variable(loop)}{loop.lineno}"
     at, stop, step = (f"_k_{word}_{name}" for word in ("at", "stop", "step"))
-    start = [assign(target, value, loop) for target, value in zip((at, stop, step), args, strict=True)]
+    start = [syntax.assign(target, value, loop) for target, value in zip((at, stop, step), args, strict=True)]
     up = isinstance(args[2], ast.Constant) and isinstance(args[2].value, int) and args[2].value > 0
-    test = expression(f"{at} < {stop}" if up else f"({at} < {stop}) if {step} > 0 else ({at} > {stop})", loop)
-    count = statements(f"{loop_variable(loop)} = {at}\n{at} += {step}", loop)
+    test = syntax.expression(f"{at} < {stop}" if up else f"({at} < {stop}) if {step} > 0 else ({at} > {stop})", loop)
+    count = syntax.statements(f"{syntax.loop_variable(loop)} = {at}\n{at} += {step}", loop)
     return [*start, ast.copy_location(ast.While(test, count + loop.body, []), loop)]
-
-
-class _Renamed(ast.NodeTransformer):
-    def __init__(self, old: str, new: str) -> None:
-        self._old, self._new = old, new
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        return ast.copy_location(ast.Name(self._new, node.ctx), node) if node.id == self._old else node

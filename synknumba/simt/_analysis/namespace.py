@@ -1,4 +1,4 @@
-"""Resolution of names in one thread's code: functions, module constants, array arguments."""
+"""Resolution of names in one thread's code: functions, constants, definitions of variables, array arguments."""
 
 import ast
 import builtins
@@ -11,7 +11,8 @@ import numpy as np
 from numba.core import types
 
 from synknumba.simt._analysis.types import VariableTypes
-from synknumba.simt._frontend.syntax import assigned_names
+from synknumba.simt._analysis.variables import definitions
+from synknumba.simt._frontend.syntax import assigned_names, call, place, read_names
 
 NONNEG = "_k_nonneg"
 
@@ -20,16 +21,13 @@ ARRAY_ATTRIBUTES = frozenset({"shape", "size", "ndim", "itemsize", "nbytes"})
 
 
 class Meanings:
-    """Resolves names to functions, constants and argument types; knows nothing about values.
+    """Resolves names to functions, constants, definitions and argument types.
 
     Args:
         body: the statements of one thread.
         params: variables that are never assigned: arguments, shared arrays.
         namespace: global names and their objects.
         variable_types: types of the variables.
-
-    Attributes:
-        assigned: every variable that the body assigns.
     """
 
     def __init__(
@@ -39,8 +37,13 @@ class Meanings:
         self.namespace = namespace
         self.types = variable_types
         self.assigned = assigned_names(body)
+        self._definitions = definitions(body)
+        # Variables recomputed wherever they are read, and their assignments, in order.
+        self.recomputed: dict[str, ast.Assign] = {}
+        # Block-level variables introduced by the emitter, and whether they are non-negative.
+        self.block_indices: dict[str, bool] = {}
 
-    # ---- functions and constants
+    # ---- functions, constants and definitions
 
     def function_of(self, node: ast.expr) -> Any:
         """Returns the object that a called expression names, such as a builtin, a math function or a type; else None."""
@@ -59,9 +62,8 @@ class Meanings:
         if isinstance(node, ast.Name) and node.id == NONNEG:
             return True
         function = self.function_of(node)
-        if isinstance(function, BuiltinFunctionType) and function.__module__ == math.__name__:
-            return True
-        if isinstance(function, np.ufunc) or is_number_type(function):
+        is_math = isinstance(function, BuiltinFunctionType) and function.__module__ == math.__name__
+        if is_math or isinstance(function, np.ufunc) or is_number_type(function):
             return True
         return getattr(function, "__module__", None) == "builtins" and getattr(function, "__name__", "") in PURE_BUILTINS
 
@@ -71,6 +73,16 @@ class Meanings:
             return False
         module = self.namespace.get(node.value.id)
         return isinstance(module, ModuleType) and isinstance(getattr(module, node.attr, None), (int, float))
+
+    def definition(self, name: str) -> ast.expr | None:
+        """Returns the value of a name that never changes: a global int, a variable recomputed or assigned once; else None."""
+        if type(constant := self.namespace.get(name)) is int:
+            return ast.Constant(constant)
+        return self.recomputed[name].value if name in self.recomputed else self._definitions.get(name)
+
+    def is_settled(self, node: ast.expr) -> bool:
+        """Returns whether the expression has the same value wherever in the kernel it is evaluated."""
+        return all(name not in self.assigned or self.definition(name) is not None for name in read_names(node))
 
     # ---- arguments
 
@@ -83,12 +95,10 @@ class Meanings:
 
     def is_array_number(self, node: ast.expr) -> bool:
         """Returns whether the expression is `a.shape[k]`, `a.size` or `a.ndim` of an array argument."""
-        if isinstance(node, ast.Subscript):
-            return isinstance(node.value, ast.Attribute) and node.value.attr == "shape" and self._is_array(node.value.value)
-        return isinstance(node, ast.Attribute) and node.attr in {"size", "ndim"} and self._is_array(node.value)
-
-    def _is_array(self, node: ast.expr) -> bool:
-        return isinstance(node, ast.Name) and node.id in self.arrays
+        match node:
+            case ast.Subscript(ast.Attribute(ast.Name(name), "shape")) | ast.Attribute(ast.Name(name), "size" | "ndim"):
+                return name in self.arrays
+        return False
 
     def is_value_tuple(self, node: ast.expr) -> bool:
         """Returns whether the expression is an array's shape or a tuple argument."""
@@ -99,6 +109,11 @@ class Meanings:
     def param_type(self, node: ast.expr) -> types.Type | None:
         """Returns the type of an argument; None if it is unknown or the expression is not an argument."""
         return self.types.params.get(node.id) if isinstance(node, ast.Name) and node.id in self.params else None
+
+
+def nonneg(node: ast.expr) -> ast.expr:
+    """Returns the expression marked as non-negative."""
+    return place(call(NONNEG, node), node)
 
 
 def is_one_of(function: Any, *candidates: Any) -> bool:

@@ -1,59 +1,32 @@
 """Static analysis of numbers: sign, integrality, and invariance over the kernel."""
 
 import ast
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 from numba.core import types
 
 from synknumba.simt._analysis.namespace import NONNEG, Meanings, is_one_of
-from synknumba.simt._analysis.types import VariableTypes, is_integer_type
-from synknumba.simt._analysis.variables import definitions
-from synknumba.simt._frontend.syntax import call_name, read_names
+from synknumba.simt._analysis.types import is_integer_type
+from synknumba.simt._frontend.syntax import call_name
 from synknumba.simt._library.operations import LINEAR, SIZES, STATE
+
+_INDICES = frozenset({*STATE, LINEAR})
 
 
 class Numbers(Meanings):
-    """Determines sign and integrality of expressions in one thread's code.
-
-    Args:
-        body: the statements of one thread.
-        params: variables that are never assigned: arguments, shared arrays.
-        namespace: global names and their objects.
-        variable_types: types of the variables.
-
-    Attributes:
-        recomputed: variables recomputed wherever they are read, and their assignments.
-    """
-
-    def __init__(
-        self, body: list[ast.stmt], params: Iterable[str], namespace: Mapping[str, Any], variable_types: VariableTypes
-    ) -> None:
-        super().__init__(body, params, namespace, variable_types)
-        self.recomputed: dict[str, ast.Assign] = {}
-        self._definitions = definitions(body)
-        # Block-level variables introduced by the emitter, and whether they are non-negative.
-        self._block_indices: dict[str, bool] = {}
+    """Determines sign and integrality of expressions in one thread's code."""
 
     def is_nonneg(self, node: ast.expr) -> bool:
         """Returns whether the expression is a non-negative integer."""
         match node:
             case ast.Constant():
                 return type(node.value) is int and node.value >= 0
-            case ast.Name():
-                if node.id in STATE or node.id == LINEAR:
-                    return True
-                if node.id in self._block_indices:
-                    return self._block_indices[node.id]
-                if node.id in self.namespace:
-                    constant = self.namespace[node.id]
-                    return type(constant) is int and constant >= 0
-                value = self.definition(node.id)
+            case ast.Name(id=name):
+                if name in _INDICES or name in self.block_indices:
+                    return self.block_indices.get(name, True)
+                value = self.definition(name)
                 return value is not None and self.is_nonneg(value)
-            case ast.Attribute():
-                return self.is_array_number(node)
-            case ast.Subscript():
+            case ast.Attribute() | ast.Subscript():
                 return self.is_array_number(node)
             case ast.Call():
                 if call_name(node) == NONNEG:
@@ -69,11 +42,8 @@ class Numbers(Meanings):
             case ast.Constant():
                 return type(node.value) is int and node.value > 0
             case ast.Name():
-                if node.id in SIZES:
-                    return True
                 value = self.definition(node.id)
-                constant = self.namespace.get(node.id)
-                return (value is not None and self.is_positive(value)) or (type(constant) is int and constant > 0)
+                return node.id in SIZES or (value is not None and self.is_positive(value))
             case ast.BinOp(op=ast.Mult()):
                 return self.is_positive(node.left) and self.is_positive(node.right)
             case ast.BinOp(op=ast.Add()):
@@ -81,33 +51,21 @@ class Numbers(Meanings):
                 return all(map(self.is_nonneg, pair)) and any(map(self.is_positive, pair))
         return False
 
-    def definition(self, name: str) -> ast.expr | None:
-        """Returns the value of a variable that never changes: recomputed, or assigned once (see `definitions`); else None."""
-        if name in self.recomputed:
-            return self.recomputed[name].value
-        return self._definitions.get(name)
-
-    def is_settled(self, node: ast.expr) -> bool:
-        """Returns whether the expression has the same value wherever in the kernel it is evaluated."""
-        return all(name not in self.assigned or self.definition(name) is not None for name in read_names(node))
-
     def is_integral(self, node: ast.expr) -> bool:
         """Returns whether the expression is an integer computed in int64."""
         match node:
             case ast.Constant():
                 return type(node.value) is int
-            case ast.Name():
-                if node.id in STATE or node.id == LINEAR or node.id in self._block_indices:
+            case ast.Name(id=name):
+                value = self.definition(name)
+                if name in _INDICES or name in self.block_indices or (value is not None and self.is_integral(value)):
                     return True
-                constant = self.namespace.get(node.id)
-                if node.id in self.namespace:
-                    return type(constant) is int
-                value = self.definition(node.id)
-                if value is not None and self.is_integral(value):
-                    return True
-                return is_integer_type(self.types.of(node.id))
+                return name not in self.namespace and is_integer_type(self.types.of(name))
             case ast.Call():
-                return self._is_integral_call(node)
+                function = self.function_of(node.func)
+                if call_name(node) == NONNEG or is_one_of(function, abs, max, min):
+                    return all(map(self.is_integral, node.args))
+                return isinstance(function, types.Type) and is_integer_type(function)
             case ast.Attribute() | ast.Subscript():
                 return self._is_integral_field(node) or self.is_array_number(node)
             case ast.BinOp():
@@ -140,11 +98,3 @@ class Numbers(Meanings):
             case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div()):
                 return self.is_known_number(node.left) and self.is_known_number(node.right)
         return False
-
-    def _is_integral_call(self, node: ast.Call) -> bool:
-        if call_name(node) == NONNEG:
-            return self.is_integral(node.args[0])
-        function = self.function_of(node.func)
-        if isinstance(function, types.Type):
-            return is_integer_type(function)
-        return is_one_of(function, abs, max, min) and all(map(self.is_integral, node.args))

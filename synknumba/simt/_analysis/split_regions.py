@@ -9,11 +9,12 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from synknumba.simt._analysis.bounds import Bounds, Guards
 from synknumba.simt._analysis.uniformity import Analysis
 from synknumba.simt._analysis.variables import single_target
-from synknumba.simt._frontend.syntax import assigned_names, call_name, place, read_names, walk
+from synknumba.simt._frontend.syntax import assigned_names, place, read_names, walk
 from synknumba.simt._library.operations import AXES
 
 # Syntax nodes; a larger region is not duplicated.
@@ -22,19 +23,12 @@ SMALL = 150
 
 @dataclass(frozen=True, slots=True)
 class GuardCut:
-    """A condition on a thread index, at which to split a region's threads.
+    """A condition on a thread index, at which to split a region's threads."""
 
-    Attributes:
-        position: index of the statement in the region.
-        guard: the statement as an `if`.
-        axis: axis of the thread index.
-        bounds: the threads for which the condition holds.
-    """
-
-    position: int
-    guard: ast.If
-    axis: str
-    bounds: Bounds
+    position: int  # index of the statement in the region
+    guard: ast.If  # the statement as an `if`
+    axis: str  # of the thread index
+    bounds: Bounds  # the threads for which the condition holds
 
 
 def _opened(statement: ast.stmt) -> ast.If | None:
@@ -83,30 +77,21 @@ def free_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
 
 def scatter_cut(body: Sequence[ast.stmt], known: Analysis, guards: Guards) -> int:
     """Returns the position that separates costly vectorizable statements from scattered writes; 0 if there is none."""
-    count = 0
-    for statement in body:
-        if single_target(statement) is None or not _only_computes(statement, known):
-            break
-        count += 1
-    rest = body[count:]
-    if not rest or not any(_is_costly(part, known) for part in walk(body[:count])):
+    first = list(takewhile(lambda statement: _only_computes(statement, known), body))
+    if not any(_is_costly(part, known) for part in walk(first)):
         return 0
-    return count if any(_scatters(part, known, guards) for part in walk(rest)) else 0
+    return len(first) if any(_scatters(part, known, guards) for part in walk(body[len(first) :])) else 0
 
 
 def _only_computes(statement: ast.stmt, known: Analysis) -> bool:
-    return all(known.is_pure_function(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call))
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    return single_target(statement) is not None and all(known.is_pure_function(node.func) for node in calls)
 
 
 def is_silent(statement: ast.stmt, known: Analysis) -> bool:
     """Returns whether the statement only assigns local variables and cannot raise."""
-    match statement:
-        case ast.Pass():
-            return True
-        case ast.Assign(targets=[ast.Name()], value=value):
-            may_raise = any(known.may_raise(node) for node in ast.walk(value) if isinstance(node, ast.expr))
-            return not may_raise and _only_computes(statement, known)
-    return False
+    may_raise = any(known.may_raise(node) for node in ast.walk(statement) if isinstance(node, ast.expr))
+    return isinstance(statement, ast.Pass) or (_only_computes(statement, known) and not may_raise)
 
 
 def _is_costly(node: ast.AST, known: Analysis) -> bool:
@@ -118,8 +103,9 @@ def _is_costly(node: ast.AST, known: Analysis) -> bool:
 
 def _scatters(node: ast.AST, known: Analysis, guards: Guards) -> bool:
     """Returns whether the node writes at varying indices other than a thread index plus a uniform offset."""
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        return not known.is_uniform(node.slice) and all(guards.offset(node.slice, axis) is None for axis in AXES)
-    return (
-        isinstance(node, ast.Call) and (call_name(node) or "").startswith("_k_atomic_") and not known.is_uniform(node.args[1])
-    )
+    match node:
+        case ast.Subscript(slice=index, ctx=ast.Store()):
+            return not known.is_uniform(index) and all(guards.offset(index, axis) is None for axis in AXES)
+        case ast.Call(ast.Name(name), [_, index, *_]) if name.startswith("_k_atomic_"):
+            return not known.is_uniform(index)
+    return False

@@ -21,11 +21,7 @@ _BLOCK_TEXT = f"{BLOCK['x']} + {GRID_SIZE['x']} * ({BLOCK['y']} + {GRID_SIZE['y'
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Threads that run in step: those of a block, or of the whole grid.
-
-    Attributes:
-        grid: whether the team is the whole grid, as in a kernel that synchronises it.
-    """
+    """Threads that run in step: those of a block, or of the whole grid, as in a kernel that synchronises it."""
 
     grid: bool = False
 

@@ -5,6 +5,7 @@ a local variable.
 """
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from numba import njit
@@ -25,30 +26,25 @@ class VariableTypes:
     """
 
     def __init__(self, params: TypeMap, infer: Callable[[], TypeMap] | None = None) -> None:
-        self.params = params
-        self._infer = infer
-        self._locals: TypeMap | None = None
+        self.params, self._infer = params, infer
+
+    @cached_property
+    def _locals(self) -> TypeMap:
+        return self._infer() if self._infer and self.params else {}
 
     def of(self, name: str) -> types.Type | None:
         """Returns the type that holds all values of a variable; None if unknown."""
-        if name in self.params:
-            return types.unliteral(self.params[name])
-        if self._locals is None:
-            self._locals = self._infer() if self._infer and self.params else {}
-        return unified_type(self._locals, name)
+        return types.unliteral(self.params[name]) if name in self.params else unified_type(self._locals, name)
 
 
 def unified_type(typemap: TypeMap, name: str) -> types.Type | None:
     """Returns the common type of all versions of a variable, which Numba names `v`, `v.1`, `v.2`, ….
 
-    Returns:
-        The type; None if Numba has found the variable unused, `types.unknown` if the versions do not unify.
+    None if Numba has found the variable unused, `types.unknown` if the versions do not unify.
     """
     versions = {types.unliteral(kind) for version, kind in typemap.items() if _is_version(version, name)}
-    if not versions:
-        return None
-    if len(versions) == 1:
-        return versions.pop()
+    if len(versions) <= 1:
+        return versions.pop() if versions else None
     # Sorted, because the result of unification may depend on the order and a set has none.
     unified = cpu_target.typing_context.unify_types(*sorted(versions, key=str))
     return types.unknown if unified is None else unified

@@ -10,72 +10,55 @@ read its slot.
 """
 
 import ast
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from itertools import takewhile
 from typing import Any, cast
 
 from numba.core import types
 
 from synknumba.simt._analysis.namespace import ARRAY_ATTRIBUTES as ARRAY_ATTRIBUTES
 from synknumba.simt._analysis.namespace import NONNEG as NONNEG
-from synknumba.simt._analysis.namespace import is_number_type, is_one_of
+from synknumba.simt._analysis.namespace import is_number_type, is_one_of, nonneg
 from synknumba.simt._analysis.numbers import Numbers
 from synknumba.simt._analysis.types import VariableTypes
 from synknumba.simt._analysis.variables import single_target
 from synknumba.simt._frontend.sync import collective_of, is_exchanged, is_operand, synchronises
-from synknumba.simt._frontend.syntax import assigned_names, has_return, own_exits, range_arguments, read_names, walk
-from synknumba.simt._library.operations import BLOCK, LINEAR, STATE, VARYING_STATE
+from synknumba.simt._frontend.syntax import assigned_names, count_stores, has_return, own_exits, range_arguments, read_names
+from synknumba.simt._library.operations import BLOCK, LINEAR, VARYING_STATE
 
 
-def without_copies(body: list[ast.stmt], has_slot: Callable[[str], bool]) -> list[ast.stmt]:
+def without_copies(body: list[ast.stmt], slots: set[str]) -> list[ast.stmt]:
     """Passes a variable's own slot to collectives instead of a copy: `given = v; got = shfl(m, given, d)`.
 
-    Args:
-        body: the statements; changed in place.
-        has_slot: returns whether a variable is stored for each thread.
+    `slots` has the variables that are stored for each thread; the statements are changed in place.
     """
     done: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, (ast.If, ast.For, ast.While)):
-            statement.body = without_copies(statement.body, has_slot)
-            statement.orelse = without_copies(statement.orelse, has_slot)
+            statement.body, statement.orelse = without_copies(statement.body, slots), without_copies(statement.orelse, slots)
         if collective_of(statement) is not None and isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
-            for copied in _operands_at_the_end(done):
-                name, value = single_target(copied), copied.value
-                if name is not None and is_exchanged(name) and isinstance(value, ast.Name) and has_slot(value.id):
-                    done.remove(copied)
-                    statement.value.args = [value if read_names(arg) == {name} else arg for arg in statement.value.args]
+            operands = takewhile(lambda before: is_operand(single_target(before) or ""), reversed(done))
+            for copied in list(operands):
+                match copied:
+                    case ast.Assign([ast.Name(name)], ast.Name(original) as value) if is_exchanged(name) and original in slots:
+                        done.remove(copied)
+                        statement.value.args = [value if read_names(arg) == {name} else arg for arg in statement.value.args]
         done.append(statement)
     return done
 
 
-def _operands_at_the_end(body: list[ast.stmt]) -> list[ast.Assign]:
-    """Returns the trailing assignments of operands."""
-    found: list[ast.Assign] = []
-    for statement in reversed(body):
-        if not isinstance(statement, ast.Assign) or not is_operand(single_target(statement) or ""):
-            break
-        found.insert(0, statement)
-    return found
-
-
 class Analysis(Numbers):
-    """Static analysis of one thread's code.
+    """Static analysis of one thread's code, for the arguments of `Meanings` and two more.
 
     Args:
-        body: the statements of one thread.
-        params: variables that are never assigned: arguments, shared arrays.
-        namespace: global names and their objects.
-        variable_types: types of the variables.
         grid: whether the threads of the whole grid run in step; uniform then means equal in all blocks.
         checked: whether divisions by zero and indices out of range raise, so that such expressions must not be moved.
 
     Attributes:
         body: the statements without the assignments of recomputable variables.
-        assigned: every variable that the body assigns.
         varying: variables that may differ between the threads of a block.
-        recomputed: recomputable variables and their assignments, in order.
     """
 
     def __init__(
@@ -89,16 +72,18 @@ class Analysis(Numbers):
         checked: bool = False,
     ) -> None:
         super().__init__(body, params, namespace, variable_types)
-        self._checked = checked
-        self.grid = grid
+        self._checked, self.grid = checked, grid
         self.varying: set[str] = {*VARYING_STATE, *(BLOCK.values() if grid else ())}
-        self._find_varying(body)
-        self._counts = Counter(node.id for node in walk(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-        self.body = without_copies(self._find_recomputed(body), self._has_slot)
+        before = -1
+        while before != len(self.varying):
+            before = len(self.varying)
+            self._spread(body, under_varying=False)
+        body = self._find_recomputed(body)
+        self.body = without_copies(body, (self.assigned & self.varying) - set(self.recomputed))
 
     @contextmanager
     def thread_index(self, statement: ast.Assign, first: str, *, nonneg: bool) -> Iterator[None]:
-        """Declares, within the context, that the assigned variable is `first` plus a thread index and is recomputed.
+        """Declares, within the context, that the assigned variable is recomputed.
 
         Args:
             statement: assignment of `first` plus a thread index to the variable.
@@ -106,23 +91,14 @@ class Analysis(Numbers):
             nonneg: whether `first` is non-negative.
         """
         name = cast(ast.Name, statement.targets[0]).id
-        self._block_indices[first] = nonneg
+        self.block_indices[first] = nonneg
         self.recomputed[name] = self._with_sign(statement)
         try:
             yield
         finally:
-            del self.recomputed[name], self._block_indices[first]
-
-    def _has_slot(self, name: str) -> bool:
-        return name in self.assigned and name in self.varying and name not in self.recomputed
+            del self.recomputed[name], self.block_indices[first]
 
     # ---- uniform
-
-    def _find_varying(self, body: list[ast.stmt]) -> None:
-        before = -1
-        while before != len(self.varying):
-            before = len(self.varying)
-            self._spread(body, under_varying=False)
 
     def _spread(self, body: list[ast.stmt], *, under_varying: bool) -> None:
         for statement in body:
@@ -159,7 +135,7 @@ class Analysis(Numbers):
     def _leaves_early(self, body: list[ast.stmt], *, returns: bool, under_varying: bool = False) -> bool:
         """Returns whether some threads may leave a loop, or its iteration, before others."""
         for statement in body:
-            if isinstance(statement, ast.Return) and returns:
+            if returns and isinstance(statement, (ast.Return, ast.For, ast.While)) and has_return(statement):
                 return True
             if under_varying and isinstance(statement, (ast.Break, ast.Continue)):
                 return True
@@ -168,37 +144,45 @@ class Analysis(Numbers):
                 parts = (statement.body, statement.orelse)
                 if any(self._leaves_early(part, returns=returns, under_varying=varies) for part in parts):
                     return True
-            if isinstance(statement, (ast.For, ast.While)) and returns and has_return(statement.body):
-                return True
         return False
 
     def leaves_in_step(self, body: Iterable[ast.stmt]) -> bool:
         """Returns whether all threads leave a loop and its iterations together: all its exits are under uniform tests."""
-        for statement in body:
-            if isinstance(statement, ast.If) and any(own_exits([statement])):
-                if not self.is_uniform(statement.test):
-                    return False
-                if not (self.leaves_in_step(statement.body) and self.leaves_in_step(statement.orelse)):
-                    return False
-        return True
+        return all(
+            self.is_uniform(statement.test) and self.leaves_in_step(statement.body) and self.leaves_in_step(statement.orelse)
+            for statement in body
+            if isinstance(statement, ast.If) and any(own_exits([statement]))
+        )
 
     def is_uniform(self, node: ast.expr) -> bool:
         """Returns whether all threads of a block agree on the value, and evaluating it early is safe and reads no memory."""
+        return self._is_made_of(node, lambda name: name not in self.varying, self.is_pure_function)
+
+    def _is_cheap(self, node: ast.expr) -> bool:
+        def is_cheap_function(node: ast.expr) -> bool:
+            function = self.function_of(node)
+            return is_number_type(function) or is_one_of(function, int, min, max, abs)
+
+        return self._is_made_of(node, lambda name: name in self.recomputed or name not in self.assigned, is_cheap_function)
+
+    def _is_made_of(self, node: ast.expr, name: Callable[[str], bool], function: Callable[[ast.expr], bool]) -> bool:
+        """Returns whether an expression raises nothing, reads no memory, and all its variables and functions pass the tests."""
         if self.may_raise(node):
             return False
+        again = partial(self._is_made_of, name=name, function=function)
         match node:
             case ast.Name():
-                return node.id not in self.varying
+                return name(node.id)
             case ast.Constant():
                 return True
             case ast.Attribute():
-                return self._is_uniform_attribute(node)
+                return self.is_module_constant(node) or (self._is_uniform_field(node) and again(node.value))
             case ast.Subscript():
-                return self.is_value_tuple(node.value) and self.is_uniform(node.value) and self.is_uniform(node.slice)
+                return self.is_value_tuple(node.value) and again(node.value) and again(node.slice)
             case ast.Call():
-                return self.is_pure_function(node.func) and not node.keywords and all(map(self.is_uniform, node.args))
+                return function(node.func) and not node.keywords and all(map(again, node.args))
             case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.IfExp() | ast.Tuple():
-                return all(self.is_uniform(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+                return all(again(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
         return False
 
     def may_raise(self, node: ast.expr) -> bool:
@@ -210,61 +194,29 @@ class Analysis(Numbers):
                 return self._checked and not isinstance(index, ast.Constant)
         return False
 
-    def _is_uniform_attribute(self, node: ast.Attribute) -> bool:
-        if self.is_module_constant(node):
-            return True
-        if not self.is_uniform(node.value):
-            return False
-        if node.attr in ARRAY_ATTRIBUTES and not isinstance(self.param_type(node.value), types.Record):
-            return True
-        return isinstance(self.param_type(node.value), types.BaseNamedTuple)
+    def _is_uniform_field(self, node: ast.Attribute) -> bool:
+        kind = self.param_type(node.value)
+        is_size = node.attr in ARRAY_ATTRIBUTES and not isinstance(kind, types.Record)
+        return (is_size or isinstance(kind, types.BaseNamedTuple)) and self.is_uniform(node.value)
 
     # ---- recomputable
 
     def _find_recomputed(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        kept = []
+        stores, kept = count_stores(body), []
+        candidates = {name for name in self.varying if stores[name] == 1 and not is_operand(name)}
         for statement in body:
-            name = single_target(statement)
-            if (
-                name is not None
-                and isinstance(statement, ast.Assign)
-                and self._counts[name] == 1
-                and name in self.varying
-                and not is_operand(name)
-                and self._is_cheap(statement.value)
-            ):
-                self.recomputed[name] = self._with_sign(statement)
-            else:
-                kept.append(statement)
+            match statement:
+                case ast.Assign([ast.Name(name)], value) if name in candidates and self._is_cheap(value):
+                    self.recomputed[name] = self._with_sign(statement)
+                case _:
+                    kept.append(statement)
         return kept
 
     def _with_sign(self, statement: ast.Assign) -> ast.Assign:
         trivial = isinstance(statement.value, (ast.Name, ast.Constant, ast.Tuple, ast.Compare, ast.BoolOp))
         if not trivial and self.is_nonneg(statement.value):
-            value = ast.Call(ast.Name(NONNEG, ast.Load()), [statement.value], [])
-            statement.value = ast.fix_missing_locations(ast.copy_location(value, statement.value))
+            statement.value = nonneg(statement.value)
         return statement
-
-    def _is_cheap(self, node: ast.expr) -> bool:
-        if self.may_raise(node):
-            return False
-        match node:
-            case ast.Name():
-                known = node.id in self.recomputed or node.id in self.params or node.id in STATE or node.id == LINEAR
-                return known or node.id not in self.assigned
-            case ast.Constant():
-                return True
-            case ast.Attribute():
-                return self.is_module_constant(node) or (self._is_cheap(node.value) and self._is_uniform_attribute(node))
-            case ast.Subscript():
-                return self.is_value_tuple(node.value) and self._is_cheap(node.value) and self._is_cheap(node.slice)
-            case ast.Call():
-                function = self.function_of(node.func)
-                cheap = is_number_type(function) or is_one_of(function, int, min, max, abs)
-                return cheap and not node.keywords and all(map(self._is_cheap, node.args))
-            case ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.BoolOp() | ast.IfExp() | ast.Tuple():
-                return all(self._is_cheap(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
-        return False
 
     # ---- threads
 

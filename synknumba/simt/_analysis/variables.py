@@ -7,8 +7,9 @@ stored with one type; `with_own_names` renames the second, so that the two are n
 import ast
 from collections import Counter
 from collections.abc import Collection, Iterable
+from itertools import count
 
-from synknumba.simt._frontend.syntax import assigned_names, read_names, walk
+from synknumba.simt._frontend.syntax import assigned_names, count_names, count_stores, read_names, rename, walk
 
 
 def single_target(statement: ast.AST) -> str | None:
@@ -20,14 +21,13 @@ def single_target(statement: ast.AST) -> str | None:
 
 def definitions(body: list[ast.stmt]) -> dict[str, ast.expr]:
     """Returns, with their values, the variables assigned once, at the top level, from constants, arguments and each other."""
-    stores = Counter(node.id for node in walk(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    stores = count_stores(body)
     found: dict[str, ast.expr] = {}
     for statement in body:
-        name = single_target(statement)
-        if name is None or stores[name] != 1 or not isinstance(statement, ast.Assign):
-            continue
-        if all(read in found or read not in stores for read in read_names(statement.value)):
-            found[name] = statement.value
+        match statement:
+            case ast.Assign([ast.Name(name)], value) if stores[name] == 1:
+                if all(read in found or read not in stores for read in read_names(value)):
+                    found[name] = value
     return found
 
 
@@ -37,10 +37,7 @@ def exposed(body: Iterable[ast.stmt], tracked: set[str], defined: set[str] | Non
     Args:
         body: statements that run in order.
         tracked: the variables of interest.
-        defined: the variables assigned on every path before the statements.
-
-    Returns:
-        The live variables; the variables assigned on every path, `defined` included.
+        defined: the variables assigned on every path before the statements; the second result includes them.
     """
     live: set[str] = set()
     sure = set(defined or ())
@@ -50,10 +47,7 @@ def exposed(body: Iterable[ast.stmt], tracked: set[str], defined: set[str] | Non
 
     for statement in body:
         match statement:
-            case ast.Assign():
-                live |= reads(statement)
-                sure |= assigned_names(statement) & tracked
-            case ast.AugAssign():
+            case ast.Assign() | ast.AugAssign():
                 live |= reads(statement)
                 sure |= assigned_names(statement) & tracked
             case ast.If():
@@ -72,43 +66,21 @@ def exposed(body: Iterable[ast.stmt], tracked: set[str], defined: set[str] | Non
 
 
 def with_own_names(body: list[ast.stmt], kept: Collection[str]) -> list[ast.stmt]:
-    """Renames a variable from each top-level reassignment on.
+    """Renames a variable, unless `kept`, from each top-level reassignment on; changes the statements in place.
 
     A top-level statement runs before all statements after it, so none of these reads the variable's earlier value.
-
-    Args:
-        body: statements of a kernel; changed in place.
-        kept: variables that keep their names.
     """
     begins = Counter(name for statement in body if (name := single_target(statement)) is not None and name not in kept)
     taken = {node.id for node in walk(body) if isinstance(node, ast.Name)}
     current: dict[str, str] = {}
-    for statement in body:
-        name = single_target(statement)
-        if name is None or begins[name] < 2 or not isinstance(statement, ast.Assign):
-            _rename(statement, current)
-            continue
-        _rename(statement.value, current)
-        if name in current or name in read_names(statement.value) or _was_seen(name, body, statement):
-            current[name] = _new(name, taken)
-            _rename(statement.targets[0], current)
+    for position, statement in enumerate(body):
+        match statement:
+            case ast.Assign([ast.Name(name) as target], value) if begins[name] > 1:
+                rename(value, current)
+                if name in current or name in read_names(value) or count_names(body[:position], name):
+                    new = next(new for number in count(2) if (new := f"{name}_{number}") not in taken)
+                    taken.add(new)
+                    target.id = current[name] = new
+            case _:
+                rename(statement, current)
     return body
-
-
-def _was_seen(name: str, body: list[ast.stmt], until: ast.stmt) -> bool:
-    """Returns whether the variable is named before a statement."""
-    return any(isinstance(node, ast.Name) and node.id == name for node in walk(body[: body.index(until)]))
-
-
-def _new(name: str, taken: set[str]) -> str:
-    number = 2
-    while f"{name}_{number}" in taken:
-        number += 1
-    taken.add(f"{name}_{number}")
-    return f"{name}_{number}"
-
-
-def _rename(node: ast.AST, names: dict[str, str]) -> None:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name) and part.id in names:
-            part.id = names[part.id]

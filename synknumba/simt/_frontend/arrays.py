@@ -21,17 +21,11 @@ STATIC_SHARED_BYTES = 48 << 10  # static shared memory per block
 
 @dataclass(frozen=True, slots=True)
 class SharedArray:
-    """An array in the shared memory of a block.
+    """An array in the shared memory of a block."""
 
-    Attributes:
-        shape: its dimensions; `(0,)` for dynamic shared memory, whose length the launch sets.
-        dtype: expression of the generated code.
-        at: the call that makes the array, for error messages.
-    """
-
-    shape: tuple[int, ...]
-    dtype: ast.expr
-    at: ast.AST
+    shape: tuple[int, ...]  # (0,) for dynamic shared memory, whose length the launch sets
+    dtype: ast.expr  # of the generated code
+    at: ast.AST  # the call that makes the array, for error messages
 
     @property
     def is_dynamic(self) -> bool:
@@ -40,11 +34,7 @@ class SharedArray:
 
 
 def array_arguments(path: str, made: ast.Call, scope: Scope) -> tuple[ast.expr, ast.expr]:
-    """Returns the shape and dtype expressions of a call of `cuda.shared.array` or `cuda.local.array`.
-
-    Raises:
-        KernelError: the shape or the dtype is missing.
-    """
+    """Returns the shape and dtype expressions of a call of `cuda.shared.array` or `cuda.local.array`."""
     names = ("shape", "dtype", "alignment")
     args = dict(zip(names, made.args, strict=False)) | {keyword.arg: keyword.value for keyword in made.keywords if keyword.arg}
     if "shape" not in args or "dtype" not in args:
@@ -53,16 +43,7 @@ def array_arguments(path: str, made: ast.Call, scope: Scope) -> tuple[ast.expr, 
 
 
 def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
-    """Returns the dimensions that a shape expression evaluates to.
-
-    Args:
-        node: the expression.
-        scope: names of the kernel.
-        dynamic: whether shape 0, dynamic shared memory, is allowed.
-
-    Raises:
-        KernelError: a dimension is not a positive integer constant.
-    """
+    """Returns the dimensions of a shape expression: positive integer constants, or with `dynamic` 0, dynamic shared memory."""
     value = constant(node, scope)
     dims = value if isinstance(value, tuple) else (value,)
     whole = all(isinstance(dim, (int, np.integer)) and not isinstance(dim, bool) for dim in dims)
@@ -73,18 +54,7 @@ def shape_of(node: ast.expr, scope: Scope, *, dynamic: bool) -> tuple[int, ...]:
 
 
 def check_size(path: str, shape: tuple[int, ...], dtype: Any, made: ast.AST, scope: Scope) -> None:
-    """Rejects an array larger than CUDA allows.
-
-    Args:
-        path: "shared.array" or "local.array".
-        shape: its dimensions.
-        dtype: its dtype; None if only Numba's type inference can tell, and the check then assumes 1 byte per element.
-        made: the call, for the error message.
-        scope: names of the kernel.
-
-    Raises:
-        KernelError: the array is too large.
-    """
+    """Rejects an array larger than CUDA allows; assumes 1 byte per element if only Numba can infer the dtype, here None."""
     itemsize = 1 if dtype is None else dtype.itemsize if isinstance(dtype, np.dtype) else as_dtype(dtype).itemsize
     nbytes = math.prod(shape) * itemsize
     if path == "local.array" and nbytes > LOCAL_BYTES:
@@ -96,11 +66,7 @@ def check_size(path: str, shape: tuple[int, ...], dtype: Any, made: ast.AST, sco
 
 
 def known_dtype(node: ast.expr, scope: Scope) -> types.Type | np.dtype[Any] | None:
-    """Returns the dtype that an expression evaluates to; None if only Numba can infer it, as for `x.dtype`.
-
-    Raises:
-        KernelError: the expression is not a dtype.
-    """
+    """Returns the dtype that an expression evaluates to; None if only Numba can infer it, as for `x.dtype`."""
     value = constant(node, scope)
     if value is MISSING:
         return None
@@ -115,20 +81,13 @@ def known_dtype(node: ast.expr, scope: Scope) -> types.Type | np.dtype[Any] | No
 
 
 def constant(node: ast.expr, scope: Scope) -> Any:
-    """Returns the value of an expression of constants, global names and local variables bound to such; else `MISSING`.
-
-    Raises:
-        KernelError: evaluating the expression raises.
-    """
-    local = {name: scope.constants[name] for name in read_names(node) & scope.locals if name in scope.constants}
-    if read_names(node) & scope.locals - set(local):
+    """Returns the value of an expression of constants, global names and local variables bound to such; else `MISSING`."""
+    source, local = scope.source, read_names(node) & scope.locals
+    if not local <= set(scope.constants):
         return MISSING
-    values: dict[str, Any] = {}
-    for name, definition in local.items():
-        values[name] = constant(definition, scope)
-        if values[name] is MISSING:
-            return MISSING
-    source = scope.source
+    values = {name: constant(scope.constants[name], scope) for name in local}
+    if any(value is MISSING for value in values.values()):
+        return MISSING
     try:
         code = compile(ast.fix_missing_locations(ast.Expression(node)), source.filename, "eval")
         return eval(code, {**source.scope, **values})  # noqa: S307  # an expression from the user's own source

@@ -11,20 +11,19 @@ translated once for each combination of `n`, `dtype` and `op` in its calls, with
 """
 
 import ast
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numba.core import types
 
 from synknumba._errors import KernelError
 from synknumba.simt._frontend.arrays import ARRAY_PATHS, constant
-from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope, is_device_function, is_njit_function
+from synknumba.simt._frontend.scope import MISSING, NUMBERS, CudaPath, Scope, is_device_function, is_njit_function
 from synknumba.simt._frontend.source import Source, read_source
 from synknumba.simt._frontend.syntax import assigned_names, read_names, walk
-from synknumba.simt._library.operations import INDICES, cuda_module
 
 # A recursion over a size calls the function with a new constant each time, and each constant needs a translation of its own.
 MAX_VARIANTS = 32
@@ -52,14 +51,8 @@ def key(value: Any) -> Any:
     return type(value), value
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """An argument of a call.
-
-    Attributes:
-        node: the expression; None if the parameter's default is used.
-        default: the default value.
-    """
+class Argument(NamedTuple):
+    """An argument of a call: an expression, or None where the parameter's default value is used."""
 
     node: ast.expr | None
     default: Any = None
@@ -85,12 +78,7 @@ class FixedParameters:
         """Returns the parameters replaced by constants in a call, and their values.
 
         A parameter that must be constant is replaced by any shape, dtype, string or callee; other parameters only by a dtype or
-        a callee. Parameters that the function assigns to are never replaced.
-
-        Args:
-            node: the call.
-            function: the called function.
-            scope: names of the caller.
+        a callee. Parameters that the function assigns to are never replaced. `scope` has the names of the caller.
         """
         needed, changed = self._of(function)
         found: dict[str, Any] = {}
@@ -122,9 +110,9 @@ class FixedParameters:
             if isinstance(value, CudaPath) and value.path in ARRAY_PATHS:
                 found |= _read([*node.args, *(keyword.value for keyword in node.keywords)], scope)
             elif (callee := called_function(value)) is not None:
-                needed, _ = self._of(callee)
                 passed = arguments(node, callee)
-                found |= _read([passed[name].node for name in needed if name in passed], scope)
+                nodes = [passed[name].node for name in self._of(callee)[0] if name in passed]
+                found |= _read(filter(None, nodes), scope)
             elif isinstance(node.func, ast.Name):
                 found.add(node.func.id)
         return frozenset(found & params), frozenset(params & assigned_names(source.tree))
@@ -132,22 +120,17 @@ class FixedParameters:
 
 def called_function(value: Any) -> FunctionType | None:
     """Returns the plain Python function of a device function or of a user's njit function; None for other values."""
-    if is_device_function(value):
-        return value.py_func  # type: ignore[no-any-return]
-    if is_njit_function(value) and not str(value.py_func.__module__).startswith("numba."):  # None if made by exec
-        return value.py_func  # type: ignore[no-any-return]
-    return None
+    is_own = is_njit_function(value) and not str(value.py_func.__module__).startswith("numba.")  # None if made by exec
+    return value.py_func if is_own or is_device_function(value) else None
 
 
-def _read(nodes: Collection[ast.expr | None], scope: Scope) -> set[str]:
+def _read(nodes: Iterable[ast.expr], scope: Scope) -> set[str]:
     """Returns the names read in expressions, following local variables that are constants to their definitions."""
     found: set[str] = set()
-    waiting = [name for node in nodes if node is not None for name in read_names(node)]
+    waiting = read_names(nodes)
     while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += read_names(scope.constants[name]) if name in scope.constants else ()
+        found |= waiting
+        waiting = read_names(scope.constants[name] for name in waiting if name in scope.constants) - found
     return found
 
 
@@ -156,14 +139,13 @@ def _value(argument: Argument, scope: Scope) -> Any:
     value = _callee_or_dtype(argument, scope)
     if value is not MISSING:
         return value
-    if argument.node is None:
-        value = argument.default
-    else:
-        try:
-            value = constant(argument.node, scope)
-        except KernelError:  # not computable at translation
-            return MISSING
-    return value if _is_shape(value) or isinstance(value, (str, *_DTYPES)) else MISSING
+    try:
+        value = argument.default if argument.node is None else constant(argument.node, scope)
+    except KernelError:  # not computable at translation
+        return MISSING
+    parts = value if isinstance(value, tuple) else (value,)
+    is_shape = all(isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in parts)
+    return value if is_shape or isinstance(value, (str, *_DTYPES)) else MISSING
 
 
 def _callee_or_dtype(argument: Argument, scope: Scope) -> Any:
@@ -171,30 +153,14 @@ def _callee_or_dtype(argument: Argument, scope: Scope) -> Any:
     if value is MISSING and isinstance(argument.node, ast.Name) and argument.node.id in scope.constants:
         value = scope.resolve(scope.constants[argument.node.id])
     if isinstance(value, CudaPath):
-        return _member(value)
-    return value if any(test(value) for test in _CALLEES_AND_DTYPES) else MISSING
-
-
-def _member(path: CudaPath) -> Any:
-    """Resolves a path below `numba.cuda` to a type or function; `MISSING` for indices, sizes and lanes, which are numbers."""
-    value: Any = cuda_module()
-    for part in path.path.split("."):
-        value = getattr(value, part, MISSING)
-    if isinstance(value, types.Type):
-        return value
-    return MISSING if path.path in {*INDICES, "laneid", "warpsize"} else path
+        found = value.member()
+        if isinstance(found, types.Type):
+            return found
+        return MISSING if value.path in NUMBERS else value
+    is_scalar = isinstance(value, type) and issubclass(value, (np.generic, bool, int, float, complex))
+    is_callee = is_device_function(value) or is_njit_function(value)
+    fits = is_scalar or is_callee or isinstance(value, (*_DTYPES, np.ufunc, BuiltinFunctionType))
+    return value if fits else MISSING
 
 
 _DTYPES: Final = (np.dtype, types.Type)
-
-_CALLEES_AND_DTYPES: tuple[Callable[[Any], bool], ...] = (
-    is_device_function,
-    is_njit_function,
-    lambda value: isinstance(value, (*_DTYPES, np.ufunc, BuiltinFunctionType)),
-    lambda value: isinstance(value, type) and issubclass(value, (np.generic, bool, int, float, complex)),
-)
-
-
-def _is_shape(value: Any) -> bool:
-    parts = value if isinstance(value, tuple) else (value,)
-    return all(isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in parts)

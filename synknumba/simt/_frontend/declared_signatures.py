@@ -26,15 +26,7 @@ from synknumba.simt._library.slots import is_number
 
 
 class Conversions:
-    """Adds conversions of arguments and results to a device function.
-
-    Args:
-        code: the function.
-        declared: its signatures.
-
-    Raises:
-        KernelError: the number of arguments in a signature differs from the function's.
-    """
+    """Adds conversions of arguments and results to a device function with declared signatures."""
 
     def __init__(self, code: ThreadCode, declared: Sequence[Declared]) -> None:
         self._code, self._declared = code, declared
@@ -58,51 +50,41 @@ class Conversions:
                     node.value = place(self._result(node.value), node)
         code.body = [*first, *code.body]
 
-    def _all_given(self) -> ast.expr:
-        return ast.Tuple([load(name) for name in self._given.values()], ast.Load())
-
     def _argument(self, param: str) -> ast.expr:
         kinds, given = self._kinds[param], load(self._given[param])
         if not any(map(is_number, kinds)):
             return given
         if len(set(kinds)) == 1:
             return ast.Call(self._code.bind(f"as_{kinds[0]}", kinds[0]), [given], [])
-        function = _argument_of_the_best(self._name, self._declared, self._code.params.index(param))
-        return ast.Call(self._code.bind(f"fit_{param}", function), [self._all_given()], [])
+        return self._fitted(f"fit_{param}", given, self._code.params.index(param))
 
     def _result(self, value: ast.expr) -> ast.expr:
         results = {one.result for one in self._declared}
-        kind = next(iter(results))
         if len(results) > 1:
-            function = _result_of_the_best(self._name, self._declared)
-            return ast.Call(self._code.bind("fit_result", function), [value, self._all_given()], [])
+            return self._fitted("fit_result", value, None)
+        (kind,) = results
         return ast.Call(self._code.bind(f"as_{kind}", kind), [value], []) if is_number(kind) else value
 
-
-def _argument_of_the_best(name: str, declared: Sequence[Declared], position: int) -> Any:
-    """Returns an intrinsic that takes all arguments as a tuple and converts the one at `position` to the best signature."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def fit(_context: Any, given: types.Type) -> Any:
-        kinds = tuple(types.unliteral(kind) for kind in given)
-        wanted = best_declared(name, declared, kinds).args[position]
-        kind = wanted if is_number(wanted) else kinds[position]
-
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            value = builder.extract_value(args[0], position)
-            return impl_ret_borrowed(context, builder, kind, context.cast(builder, value, sig.args[0][position], kind))
-
-        return kind(given), codegen
-
-    return fit
+    def _fitted(self, word: str, value: ast.expr, position: int | None) -> ast.expr:
+        """Returns the call that converts a value as the signature does that fits the arguments best."""
+        given = ast.Tuple([load(name) for name in self._given.values()], ast.Load())
+        function = _fit_to_the_best(self._name, self._declared, position)
+        return ast.Call(self._code.bind(word, function), [value, given], [])
 
 
-def _result_of_the_best(name: str, declared: Sequence[Declared]) -> Any:
-    """Returns an intrinsic that converts a result to the result type of the signature that fits the arguments best."""
+def _fit_to_the_best(name: str, declared: Sequence[Declared], position: int | None) -> Any:
+    """Returns an intrinsic of a value and a tuple of all arguments, which converts the value to a type of the best signature.
+
+    Args:
+        name: the device function.
+        declared: its signatures.
+        position: of the argument whose type to convert to; None for the type of the result.
+    """
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def fit_result(_context: Any, value: types.Type, given: types.Type) -> Any:
-        wanted = best_declared(name, declared, tuple(given)).result
+    def fit(_context: Any, value: types.Type, given: types.Type) -> Any:
+        best = best_declared(name, declared, tuple(given))
+        wanted = best.result if position is None else best.args[position]
         kind = wanted if wanted is not None and is_number(wanted) else types.unliteral(value)
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -110,4 +92,4 @@ def _result_of_the_best(name: str, declared: Sequence[Declared]) -> Any:
 
         return kind(value, given), codegen
 
-    return fit_result
+    return fit

@@ -15,20 +15,18 @@ overload, if there is one, and compute something else.
 import ast
 import copy
 import inspect
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any, Final, cast
 
 from numba import literal_unroll
-from numba.core.typing.templates import builtin_registry
 
 from synknumba.simt._frontend.constant_parameters import called_function
+from synknumba.simt._frontend.overloads import templates_of
 from synknumba.simt._frontend.pickling import is_foreign
 from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope
 from synknumba.simt._frontend.source import Source
-from synknumba.simt._frontend.syntax import load, own_exits, place, statements
+from synknumba.simt._frontend.syntax import count_stores, load, own_exits, place, statements
 from synknumba.simt._library.bits import popc
 from synknumba.simt._library.intrinsics import exactly
 from synknumba.simt._library.math import round_to
@@ -38,34 +36,18 @@ from synknumba.simt._library.operations import AXES, CACHED_LOADS, CACHED_STORES
 _SAME_EVERYWHERE: Final = frozenset({"builtins", "cmath", "math", "numpy", "operator"})
 
 
-def overloaded_for_cuda(function: FunctionType) -> FunctionType | None:
+def overloaded_for_cuda(function: FunctionType, seen: set[FunctionType] | None = None) -> FunctionType | None:
     """Returns the function, or one called by its overloads, that has an overload for CUDA only; None if there is none."""
-    return _look(function, set())
-
-
-def _look(function: FunctionType, seen: set[FunctionType]) -> FunctionType | None:
+    seen = set() if seen is None else seen
     if function in seen or str(function.__module__).partition(".")[0] in _SAME_EVERYWHERE:
         return None
     seen.add(function)
-    templates = list(_templates(function))
+    templates = [template for _, _, template in templates_of(function)]
     if any(template.metadata.get("target") == "cuda" for template in templates):
         return function
-    for template in templates:
-        made_by = getattr(template, "_overload_func", None)
-        for called in _functions_named(made_by) if isinstance(made_by, FunctionType) else ():
-            found = _look(called, seen)
-            if found is not None:
-                return found
-    return None
-
-
-def _templates(function: FunctionType) -> Iterator[Any]:
-    """Yields the typing templates of the function in the registries of Numba and of numba-cuda, which has its own."""
-    own = getattr(sys.modules.get("numba.cuda.typing.templates"), "builtin_registry", None)
-    for registry in (builtin_registry, own):
-        for value, kind in getattr(registry, "globals", ()):
-            if value is function:
-                yield from kind.templates
+    makers = (getattr(template, "_overload_func", None) for template in templates)
+    called = (found for maker in makers if isinstance(maker, FunctionType) for found in _functions_named(maker))
+    return next(filter(None, (overloaded_for_cuda(found, seen) for found in called)), None)
 
 
 def _functions_named(function: FunctionType) -> Iterator[FunctionType]:
@@ -85,39 +67,21 @@ def _names(code: CodeType) -> Iterator[str]:
 def spelled(source: Source) -> Source:
     """Returns the function with these constructs rewritten; changes its tree in place."""
     speller = _Speller(source)
-    source.tree.body = speller.body(source.tree.body)
+    speller.generic_visit(source.tree)
     return Source(source.function, source.tree, {**source.scope, **speller.bound})
 
 
 class _Speller(ast.NodeTransformer):
-    """Rewrites a tree in place.
-
-    Attributes:
-        bound: the objects behind the new names.
-    """
+    """Rewrites a tree in place."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._scope = Scope(source)
         self._tuples = _tuples(source.tree)
         self._count = 0
-        self.bound: dict[str, Any] = {}
-
-    def body(self, statements: list[ast.stmt]) -> list[ast.stmt]:
-        """Returns the statements, rewritten."""
-        done: list[ast.stmt] = []
-        for statement in statements:
-            new = self.visit(statement)
-            done += new if isinstance(new, list) else [new]
-        return done
+        self.bound: dict[str, Any] = {}  # the objects behind the new names
 
     # ---- loops
-
-    def visit_For(self, node: ast.For) -> ast.stmt | list[ast.stmt]:
-        return self._loop(node)
-
-    def visit_While(self, node: ast.While) -> ast.stmt | list[ast.stmt]:
-        return self._loop(node)
 
     def _loop(self, node: ast.For | ast.While) -> ast.stmt | list[ast.stmt]:
         node = cast("ast.For | ast.While", self.generic_visit(node))
@@ -131,6 +95,8 @@ class _Speller(ast.NodeTransformer):
         node.body = _flagged(node.body, flag)
         guard = ast.If(ast.UnaryOp(ast.Not(), load(flag)), behind, [])
         return [*statements(f"{flag} = False", node), node, place(guard, behind[0])]
+
+    visit_For = visit_While = _loop
 
     # ---- operations
 
@@ -164,14 +130,13 @@ class _Speller(ast.NodeTransformer):
         if not isinstance(target, CudaPath) or target.path not in paths:
             return None
         if len(node.args) != count or node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
-            raise self._source.refusal(
-                node, f"cuda.{target.path}() without exactly {count} arguments", "pass exactly that many, by position"
-            )
+            construct = f"cuda.{target.path}() without exactly {count} arguments"
+            raise self._source.refusal(node, construct, "pass exactly that many, by position")
         return node.args
 
     def _spread(self, node: ast.Call, function: FunctionType | None) -> list[ast.expr]:
         """Returns the arguments with each starred tuple expanded into its elements."""
-        starred = [arg for arg in node.args if isinstance(arg, ast.Starred)]
+        has_one = sum(isinstance(arg, ast.Starred) for arg in node.args) == 1
         spread: list[ast.expr] = []
         for arg in node.args:
             if not isinstance(arg, ast.Starred):
@@ -180,8 +145,8 @@ class _Speller(ast.NodeTransformer):
             if isinstance(arg.value, ast.Tuple):
                 spread += arg.value.elts
                 continue
-            count = self._length(arg.value)
-            if count is None and function is not None and len(starred) == 1 and not function.__defaults__:
+            count = self._tuples.get(arg.value.id) if isinstance(arg.value, ast.Name) else None
+            if count is None and function is not None and has_one and not function.__defaults__:
                 count = function.__code__.co_argcount - len(node.args) - len(node.keywords) + 1
             if count is None or not isinstance(arg.value, ast.Name):
                 raise self._source.refusal(node, "* in this call", "write the parts of the tuple one by one")
@@ -189,10 +154,6 @@ class _Speller(ast.NodeTransformer):
             parts = [ast.Subscript(copy.deepcopy(whole), ast.Constant(at), ast.Load()) for at in range(count)]
             spread += [place(part, arg) for part in parts]
         return spread
-
-    def _length(self, node: ast.expr) -> int | None:
-        """Returns the length of a tuple if the source shows it, else None."""
-        return self._tuples.get(node.id) if isinstance(node, ast.Name) else None
 
     def _triple(self, node: ast.expr) -> ast.expr:
         """Expands `cuda.threadIdx`, `blockIdx`, `blockDim` or `gridDim` into its three components; returns others unchanged."""
@@ -228,8 +189,7 @@ class _Speller(ast.NodeTransformer):
 
 def _tuples(tree: ast.FunctionDef) -> dict[str, int]:
     """Returns the lengths of the variables assigned exactly once, from a tuple display without `*`."""
-    stores = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-    found: dict[str, int] = {}
+    stores, found = count_stores(tree), {}
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Tuple(elts=parts)) if stores[name] == 1:

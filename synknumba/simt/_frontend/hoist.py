@@ -64,19 +64,14 @@ class Hoister(ast.NodeTransformer):
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt | list[ast.stmt]:
-        target, outer = self.visit(node.target), self.before
-        self.before = []
-        node.target, node.value = target, self.visit(node.value)
-        hoisted, self.before = self.before, outer
-        if not hoisted or not isinstance(target, (ast.Subscript, ast.Attribute)):
-            self.before += hoisted
+        node.target = target = self.visit(node.target)
+        mark = len(self.before)
+        node.value = self.visit(node.value)
+        if len(self.before) == mark or not isinstance(target, (ast.Subscript, ast.Attribute)):
             return node
+        hoisted, self.before[mark:] = self.before[mark:], []
         # Python reads the element before it evaluates the value, and the value may change the element.
-        parts = [target.value, target.slice] if isinstance(target, ast.Subscript) else [target.value]
-        self.before += self._save(parts)
-        target.value, *index = parts
-        if isinstance(target, ast.Subscript):
-            target.slice = index[0]
+        self._save_parts(target, self.before)
         name = self.fresh("element")
         element = copy.deepcopy(target)
         element.ctx = ast.Load()
@@ -122,15 +117,11 @@ class Hoister(ast.NodeTransformer):
         return saved
 
     def _saved(self, node: ast.expr, saved: list[ast.stmt]) -> ast.expr:
-        if isinstance(node, ast.Slice):  # not an expression of its own, but its bounds are
-            for name, part in _bounds(node).items():
-                setattr(node, name, self._saved(part, saved))
+        if isinstance(node, (ast.Slice, ast.Starred)):  # not an expression of its own, but its parts are
+            self._save_parts(node, saved)
             return node
         if isinstance(node, ast.Tuple):
             node.elts = [self._saved(element, saved) for element in node.elts]
-            return node
-        if isinstance(node, ast.Starred):
-            node.value = self._saved(node.value, saved)
             return node
         if not any(isinstance(part, (ast.Subscript, ast.Call, ast.Attribute)) for part in ast.walk(node)):
             return node
@@ -138,9 +129,17 @@ class Hoister(ast.NodeTransformer):
         saved.append(assign(name, node, node))
         return ast.copy_location(load(name), node)
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        node.left, node.right = self.in_order([node.left, node.right])
+    def _save_parts(self, node: ast.expr, saved: list[ast.stmt]) -> None:
+        for name, part in _parts(node).items():
+            setattr(node, name, self._saved(part, saved))
+
+    def _visit_parts(self, node: ast.expr) -> ast.expr:
+        parts = _parts(node)
+        for name, part in zip(parts, self.in_order([*parts.values()]), strict=True):
+            setattr(node, name, part)
         return node
+
+    visit_BinOp = visit_Subscript = visit_Slice = _visit_parts
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         node.left, node.comparators[0] = self.in_order([node.left, node.comparators[0]])
@@ -149,16 +148,6 @@ class Hoister(ast.NodeTransformer):
 
     def visit_Tuple(self, node: ast.Tuple) -> ast.expr:
         node.elts = self.in_order(node.elts)
-        return node
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        node.value, node.slice = self.in_order([node.value, node.slice])
-        return node
-
-    def visit_Slice(self, node: ast.Slice) -> ast.expr:
-        bounds = _bounds(node)
-        for name, part in zip(bounds, self.in_order(list(bounds.values())), strict=True):
-            setattr(node, name, part)
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
@@ -179,7 +168,6 @@ class Hoister(ast.NodeTransformer):
         return new
 
 
-def _bounds(node: ast.Slice) -> dict[str, ast.expr]:
-    """Returns the parts present in a slice, in source order."""
-    parts = {name: getattr(node, name) for name in ("lower", "upper", "step")}
-    return {name: part for name, part in parts.items() if part is not None}
+def _parts(node: ast.expr) -> dict[str, ast.expr]:
+    """Returns the expressions directly inside another, by field, in source order."""
+    return {name: part for name, part in ast.iter_fields(node) if isinstance(part, ast.expr)}

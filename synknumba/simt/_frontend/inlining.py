@@ -11,20 +11,14 @@ from typing import cast
 
 from synknumba.simt._frontend.arrays import SharedArray
 from synknumba.simt._frontend.scope import Locals
-from synknumba.simt._frontend.syntax import assign, assigned_names, has_return, load, place, statements, store
+from synknumba.simt._frontend.syntax import assign, assigned_names, has_return, load, place, statements
 from synknumba.simt._frontend.thread_code import ThreadCode
 
 
 def renamed(body: list[ast.stmt], names: Mapping[str, str], values: Mapping[str, ast.expr]) -> list[ast.stmt]:
-    """Returns a copy of the statements with variables renamed or replaced.
-
-    Args:
-        body: the statements; not changed.
-        names: new name of each variable.
-        values: expressions that replace variables which are only read.
-    """
+    """Returns a copy of the statements with variables renamed, or, if they are only read, replaced by expressions."""
     renamer = _Renamer(names, values)
-    return [renamer.visit(copy.deepcopy(statement)) for statement in body]
+    return [renamer.visit(statement) for statement in copy.deepcopy(body)]
 
 
 class _Renamer(ast.NodeTransformer):
@@ -48,11 +42,7 @@ class ReturnsAssigned:
     """Replaces each `return value` by `result = value`, and skips the statements after it.
 
     Statements after an `if` that returns move into its `else`. Where that is impossible, as after a loop that may return, they
-    are guarded by a flag.
-
-    Args:
-        result: variable assigned the value.
-        flag: variable that is true once the function has returned.
+    are guarded by `flag`, a variable that is true once the function has returned.
     """
 
     def __init__(self, result: str, flag: str) -> None:
@@ -77,11 +67,9 @@ class ReturnsAssigned:
                 done.append(statement)
                 continue
             if isinstance(statement, ast.If) and not loops and (_returns(statement.body) or _returns(statement.orelse)):
-                then_goes_on = not _returns(statement.body)
-                body_then = statement.body + rest if then_goes_on else statement.body
-                body_else = statement.orelse if then_goes_on else statement.orelse + rest
-                statement.body = self._lower(body_then, loops=loops) or [ast.copy_location(ast.Pass(), statement)]
-                statement.orelse = self._lower(body_else, loops=loops)
+                then, other = (rest, []) if not _returns(statement.body) else ([], rest)
+                statement.body = self._lower(statement.body + then, loops=0) or [ast.copy_location(ast.Pass(), statement)]
+                statement.orelse = self._lower(statement.orelse + other, loops=0)
                 return [*done, statement]
             return done + self._with_flag(statement, rest, loops=loops)
         return done
@@ -103,14 +91,9 @@ class ReturnsAssigned:
         return done + behind  # in a loop, `break` has already left
 
     def _return(self, statement: ast.Return, *, loops: int) -> list[ast.stmt]:
-        done: list[ast.stmt] = []
-        if statement.value is not None:
-            done.append(place(ast.Assign([store(self._result)], statement.value), statement))
-        done += statements(f"{self._flag} = True", statement)
-        if loops:
-            self._flagged = True
-            done += statements("break", statement)
-        return done
+        self._flagged |= loops > 0
+        leave = statements(f"{self._flag} = True" + ("\nbreak" if loops else ""), statement)
+        return leave if statement.value is None else [assign(self._result, statement.value, statement), *leave]
 
 
 class _Without(ast.NodeTransformer):
@@ -126,34 +109,21 @@ class _Without(ast.NodeTransformer):
 
 def _returns(body: list[ast.stmt]) -> bool:
     """Returns whether every path through the statements ends in a `return`."""
-    if not body:
-        return False
-    last = body[-1]
-    if isinstance(last, ast.If):
-        return _returns(last.body) and _returns(last.orelse)
-    return isinstance(last, ast.Return)
+    match body:
+        case [*_, ast.If(body=then, orelse=other)]:
+            return _returns(then) and _returns(other)
+    return bool(body) and isinstance(body[-1], ast.Return)
 
 
 class Paster:
-    """Inlines device functions into one function.
-
-    Args:
-        code: the caller's code; gets the callees' arrays, global names and flags.
-        variables: the caller's variables; the callees' renamed variables are added.
-    """
+    """Inlines device functions into one function, whose `code` and `variables` get the callees' names, arrays and flags."""
 
     def __init__(self, code: ThreadCode, variables: Locals) -> None:
         self._code, self._variables = code, variables
         self._shared: dict[tuple[int, str, str], str] = {}
 
     def paste(self, called: ThreadCode, args: list[ast.expr], at: ast.Call) -> tuple[list[ast.stmt], ast.expr]:
-        """Returns the statements that replace a call, and the expression of its value.
-
-        Args:
-            called: the device function.
-            args: its arguments, already translated.
-            at: the call.
-        """
+        """Returns the statements that replace a call, and the expression of its value; `args` are already translated."""
         self._code.needs_block = True
         self._code.uses_state |= called.uses_state
         word = called.source.tree.name
@@ -182,11 +152,12 @@ class Paster:
         }
         given: list[ast.stmt] = []
         for param, arg in zip(called.params, args, strict=True):
-            if param not in changed and (isinstance(arg, (ast.Name, ast.Constant)) or _is_dtype_of_variable(arg)):
-                values[param] = arg
-            else:
-                names.setdefault(param, self._variables.new(param, word))
-                given.append(assign(names[param], arg, at))
+            match arg:
+                case ast.Name() | ast.Constant() | ast.Attribute(ast.Name(), "dtype") if param not in changed:
+                    values[param] = arg
+                case _:
+                    names.setdefault(param, self._variables.new(param, word))
+                    given.append(assign(names[param], arg, at))
         return given, names, values
 
     def _take_shared_arrays(self, called: ThreadCode, names: dict[str, str], values: dict[str, ast.expr], at: ast.Call) -> None:
@@ -199,7 +170,3 @@ class Paster:
                 self._shared[key] = self._variables.new(name, called.source.tree.name)
             names[name] = self._shared[key]
             self._code.shared_arrays[names[name]] = SharedArray(array.shape, dtype, array.at)
-
-
-def _is_dtype_of_variable(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "dtype" and isinstance(node.value, ast.Name)

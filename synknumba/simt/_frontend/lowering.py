@@ -12,43 +12,21 @@ from typing import Any, cast
 from numba.core import types
 
 from synknumba._errors import KernelError
-from synknumba.simt._frontend.arrays import (
-    ARRAY_PATHS,
-    SharedArray,
-    array_arguments,
-    check_size,
-    constant,
-    known_dtype,
-    shape_of,
-)
+from synknumba.simt._frontend import arrays
 from synknumba.simt._frontend.constant_parameters import MAX_VARIANTS, FixedParameters, arguments, called_function, fix
 from synknumba.simt._frontend.declared_signatures import Conversions
 from synknumba.simt._frontend.desugar import spelled
 from synknumba.simt._frontend.hoist import Hoister
 from synknumba.simt._frontend.inlining import Paster
-from synknumba.simt._frontend.scope import MISSING, OF_THE_WIDTH, CudaPath, Locals, Scope, as_in_cuda, is_njit_function
+from synknumba.simt._frontend.scope import MISSING, NUMBERS, OF_THE_WIDTH, CudaPath, Locals, Scope, as_in_cuda, is_njit_function
 from synknumba.simt._frontend.signatures import as_declared, declared_signatures
 from synknumba.simt._frontend.source import CALLED_BUILTINS, read_source
 from synknumba.simt._frontend.sync import arguments_of, barrier, exchange
-from synknumba.simt._frontend.syntax import assign, expression, load, place, read_names, walk
+from synknumba.simt._frontend.syntax import assign, expression, load, one_or_tuple, place, read_names, walk
 from synknumba.simt._frontend.thread_code import NOTHING, DeviceFunction, ThreadCode
+from synknumba.simt._library import operations as ops
 from synknumba.simt._library.intrinsics import stack_array
 from synknumba.simt._library.math import MATH
-from synknumba.simt._library.operations import (
-    AXES,
-    BLOCK,
-    BLOCK_SIZE,
-    FENCES,
-    FUNCTIONS,
-    GRID_SIZE,
-    INDICES,
-    LINEAR,
-    STATE,
-    THREAD,
-    WARP_SIZE,
-    cuda_module,
-    way_out,
-)
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 
 
@@ -65,9 +43,6 @@ class Devices:
         Args:
             device: the function, not translated yet.
             optional: whether Numba can compile it untranslated; a failed translation then returns None.
-
-        Raises:
-            KernelError: the function cannot be translated and `optional` is false, or it has more than `MAX_VARIANTS` variants.
         """
         known = self._known.setdefault(device.function, {})
         if device.variant in known:
@@ -87,19 +62,11 @@ class Devices:
 
 
 def translate_names(function: FunctionType, devices: Devices, device: DeviceFunction | None = None) -> ThreadCode:
-    """Returns the code of one thread of a kernel or a device function.
-
-    Args:
-        function: the plain Python function.
-        devices: device functions translated so far.
-        device: entry of the function itself if it is a device function; None for a kernel.
-
-    Raises:
-        KernelError: the function uses a construct that the CPU cannot run.
-    """
+    """Returns the code of one thread of a kernel, or of a device function if `device`, its entry in `devices`, is given."""
     source = read_source(function)
     source = spelled(fix(source, device.fixed) if device else source)
-    code = _Translator(ThreadCode(source), Scope(source), devices).run()
+    code = ThreadCode(source)
+    code.body = _Translator(code, Scope(source), devices).block(source.tree.body)
     if device is None:
         return code
     if device.declared:
@@ -107,10 +74,12 @@ def translate_names(function: FunctionType, devices: Devices, device: DeviceFunc
     if device.is_recursive:
         code.uses_state = True  # its recursive calls were translated first, and pass the state
         if code.needs_block:
-            raise source.refusal(
-                source.tree, "a recursive device function with a barrier or shared memory", "write it as a loop"
-            )
+            construct = "a recursive device function with a barrier or shared memory"
+            raise source.refusal(source.tree, construct, "write it as a loop")
     return code
+
+
+LANE = f"{ops.LINEAR} & {ops.WARP_SIZE - 1}"
 
 
 class _Translator(Hoister):
@@ -118,9 +87,7 @@ class _Translator(Hoister):
 
     def __init__(self, code: ThreadCode, scope: Scope, devices: Devices) -> None:
         super().__init__(code.source)
-        self.code = code
-        self.scope = scope
-        self.devices = devices
+        self.code, self.scope, self.devices = code, scope, devices
         tree = code.source.tree
         self.variables = Locals(code.source, scope)
         self.paster = Paster(code, self.variables)
@@ -128,10 +95,6 @@ class _Translator(Hoister):
         while (groups := self._grid_groups(tree)) != self._groups:  # a variable may be assigned from another one
             self._groups = groups
         self.code.names_grid = any(isinstance(node, ast.Call) and self._is_grid(node) for node in walk(tree))
-
-    def run(self) -> ThreadCode:
-        self.code.body = self.block(self.source.tree.body)
-        return self.code
 
     def _grid_groups(self, tree: ast.FunctionDef) -> set[str]:
         """Returns the variables that hold the group of the whole grid, as after `g = cuda.cg.this_grid()`."""
@@ -155,15 +118,13 @@ class _Translator(Hoister):
 
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         if isinstance(node.value, ast.Call):
-            path = self._path(node.value.func)
-            function = node.value.func
-            if isinstance(function, ast.Attribute) and function.attr == "sync" and self._is_grid(function.value):
+            function, path = node.value.func, self._path(node.value.func)
+            is_grid_sync = isinstance(function, ast.Attribute) and function.attr == "sync" and self._is_grid(function.value)
+            kind = "grid" if is_grid_sync else BARRIER_PATHS.get(path or "")
+            if kind is not None:
                 self.code.needs_block = True
-                return barrier("grid", node)
-            if path in BARRIER_PATHS:
-                self.code.needs_block = True
-                return barrier(BARRIER_PATHS[path], node)
-            if path in FENCES or path == "cg.this_grid":
+                return barrier(kind, node)
+            if path in ops.FENCES or path == "cg.this_grid":
                 return ast.copy_location(ast.Pass(), node)
         node.value = self.visit(node.value)
         done_before = isinstance(node.value, (ast.Name, ast.Tuple, ast.Constant))
@@ -177,38 +138,28 @@ class _Translator(Hoister):
     def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
         if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             path, name = self._path(node.value.func), node.targets[0].id
-            if path in ARRAY_PATHS and self.variables.is_assigned_once(name):
+            if path in arrays.ARRAY_PATHS and self.variables.is_assigned_once(name):
                 return self._array(node.value, path, name)
         if self._is_grid(node.value) and isinstance(node.targets[0], ast.Name):
             return ast.copy_location(ast.Pass(), node)
         node.targets, node.value = self.assigned(node.targets, self.visit(node.value))
         return _split_tuple(node)
 
-    def visit_Return(self, node: ast.Return) -> ast.stmt:
-        if node.value is not None:
-            node.value = self.visit(node.value)
-        return node
-
     def _array(self, made: ast.Call, path: str, name: str) -> ast.stmt:
         """Declares a shared or local array; the variable must have no other assignment."""
-        shape_node, dtype_node = array_arguments(path, made, self.scope)
-        shape, dtype = shape_of(shape_node, self.scope, dynamic=path == "shared.array"), self._dtype(dtype_node)
-        check_size(path, shape, known_dtype(dtype_node, self.scope), made, self.scope)
+        shape_node, dtype_node = arrays.array_arguments(path, made, self.scope)
+        shape = arrays.shape_of(shape_node, self.scope, dynamic=path == "shared.array")
+        known = arrays.known_dtype(dtype_node, self.scope)
+        dtype = cast(ast.expr, self.visit(dtype_node)) if known is None else self.code.bind("dtype", known)
+        arrays.check_size(path, shape, known, made, self.scope)
         if path == "shared.array":
             self.variables.check_known_at_launch(dtype, made)
             self.code.needs_block = True
-            self.code.shared_arrays[name] = SharedArray(shape, dtype, made)
+            self.code.shared_arrays[name] = arrays.SharedArray(shape, dtype, made)
             return place(ast.Pass(), made)
         self.code.local_arrays.add(name)
-        elements: list[ast.expr] = [ast.Constant(dim) for dim in shape]
-        dims = elements[0] if len(elements) == 1 else ast.Tuple(elements, ast.Load())
+        dims = one_or_tuple([ast.Constant(dim) for dim in shape], ast.Load())
         return assign(name, ast.Call(self.code.bind("stack_array", stack_array), [dims, dtype], []), made)
-
-    def _dtype(self, node: ast.expr) -> ast.expr:
-        dtype = known_dtype(node, self.scope)
-        if dtype is None:
-            return cast(ast.expr, self.visit(node))
-        return self.code.bind("dtype", dtype)
 
     # ---- names
 
@@ -244,20 +195,16 @@ class _Translator(Hoister):
 
     def _operation(self, node: ast.expr, path: str) -> ast.expr:
         """Returns the replacement of a member of `numba.cuda`: thread state, constant, type or function."""
-        if path in INDICES:
-            return self._state(node, INDICES[path])
+        if path in ops.INDICES:
+            return self._state(node, ops.INDICES[path])
         if path == "laneid":
-            return self._state(node, f"{LINEAR} & {WARP_SIZE - 1}")
+            return self._state(node, LANE)
         if path == "warpsize":
-            return ast.copy_location(ast.Constant(WARP_SIZE), node)
-        if path in FUNCTIONS:
-            return self._bind_at(node, path.replace(".", "_"), FUNCTIONS[path])
-        value: Any = cuda_module()
-        for part in path.split("."):
-            value = getattr(value, part, MISSING)
-        if isinstance(value, (types.Type, int, float)):
+            return ast.copy_location(ast.Constant(ops.WARP_SIZE), node)
+        value = ops.FUNCTIONS[path] if path in ops.FUNCTIONS else CudaPath(path).member()
+        if path in ops.FUNCTIONS or isinstance(value, (types.Type, int, float)):
             return self._bind_at(node, path.replace(".", "_"), value)
-        raise self.source.refusal(node, f"cuda.{path}" if path else "the module numba.cuda as a value", way_out(path))
+        raise self.source.refusal(node, f"cuda.{path}" if path else "the module numba.cuda as a value", ops.way_out(path))
 
     # ---- calls
 
@@ -265,7 +212,8 @@ class _Translator(Hoister):
         value = self.scope.resolve(node.func)
         if isinstance(value, CudaPath):
             return self._cuda_call(node, value.path)
-        fixed = self._fixed_parameters(node, value)
+        function = called_function(value)
+        fixed = self.devices.parameters.in_call(node, function, self.scope) if function else {}
         device = self._device(value, fixed)
         if device is None:
             return self._plain_call(node)
@@ -282,12 +230,8 @@ class _Translator(Hoister):
             return value
         if device.code is None or device.code.uses_state:
             self.code.uses_state = True
-            args = [load(name) for name in STATE] + args
+            args = [load(name) for name in ops.STATE] + args
         return place(ast.Call(self._bind_at(node, device.name, device), args, []), node)
-
-    def _fixed_parameters(self, node: ast.Call, value: Any) -> dict[str, Any]:
-        function = called_function(value)
-        return self.devices.parameters.in_call(node, function, self.scope) if function else {}
 
     def _plain_call(self, node: ast.Call) -> ast.expr:
         values = self.in_order([node.func, *node.args, *(keyword.value for keyword in node.keywords)])
@@ -325,19 +269,18 @@ class _Translator(Hoister):
         if path == "const.array_like" and len(node.args) == 1 and not node.keywords:
             return cast(ast.expr, self.visit(node.args[0]))
         if path == "lanemask_lt":
-            lane = self._state(node, f"(1 << ({LINEAR} & {WARP_SIZE - 1})) - 1")
+            lane = self._state(node, f"(1 << ({LANE})) - 1")
             return place(ast.Call(self.code.bind("uint32", types.uint32), [lane], []), node)
-        if path in ARRAY_PATHS:
+        if path in arrays.ARRAY_PATHS:
             name = self.fresh("array")
             self.before.append(self._array(node, path, name))
             return ast.copy_location(load(name), node)
-        if path in FENCES or path in BARRIER_PATHS:
+        if path in ops.FENCES or path in BARRIER_PATHS:
             raise self.source.refusal(node, f"cuda.{path}() inside this expression", "make it a statement of its own")
         if path == "cg.this_grid":
-            raise self.source.refusal(
-                node, "cuda.cg.this_grid() inside this expression", "assign it to a variable, and call its sync()"
-            )
-        if path in INDICES or path in {"laneid", "warpsize"}:
+            remedy = "assign it to a variable, and call its sync()"
+            raise self.source.refusal(node, f"cuda.{path}() inside this expression", remedy)
+        if path in NUMBERS:
             raise self.source.refusal(node, f"a call of cuda.{path}", "it is a value: leave the () out")
         if path in OF_THE_WIDTH:
             node.args = as_in_cuda(node.args, self.scope, self._int32)
@@ -347,18 +290,15 @@ class _Translator(Hoister):
         return place(ast.Call(self.code.bind("as_int32", types.int32), [node], []), node)
 
     def _grid(self, node: ast.Call, path: str) -> ast.expr:
-        ndim = constant(node.args[0], self.scope) if len(node.args) == 1 else MISSING
+        ndim = arrays.constant(node.args[0], self.scope) if len(node.args) == 1 else MISSING
         if ndim not in {1, 2, 3}:
-            raise self.source.refusal(
-                node, f"cuda.{path}() with anything but 1, 2 or 3", "pass the number of dimensions as a constant"
-            )
-        self.code.uses_state = True
+            construct = f"cuda.{path}() with anything but 1, 2 or 3"
+            raise self.source.refusal(node, construct, "pass the number of dimensions as a constant")
         if path == "grid":
-            texts = [f"{BLOCK[axis]} * {BLOCK_SIZE[axis]} + {THREAD[axis]}" for axis in AXES[:ndim]]
+            texts = [f"{ops.BLOCK[axis]} * {ops.BLOCK_SIZE[axis]} + {ops.THREAD[axis]}" for axis in ops.AXES[:ndim]]
         else:
-            texts = [f"{BLOCK_SIZE[axis]} * {GRID_SIZE[axis]}" for axis in AXES[:ndim]]
-        parts = [expression(text, node) for text in texts]
-        return place(parts[0] if ndim == 1 else ast.Tuple(parts, ast.Load()), node)
+            texts = [f"{ops.BLOCK_SIZE[axis]} * {ops.GRID_SIZE[axis]}" for axis in ops.AXES[:ndim]]
+        return place(one_or_tuple([self._state(node, text) for text in texts], ast.Load()), node)
 
     def _state(self, node: ast.expr, text: str) -> ast.expr:
         self.code.uses_state = True
@@ -385,12 +325,10 @@ class _Translator(Hoister):
 
 def _split_tuple(node: ast.Assign) -> ast.stmt | list[ast.stmt]:
     """Splits `x, y = a, b` if the right side reads no target: the analyses handle single assignments only."""
-    target, value = node.targets[0], node.value
-    if len(node.targets) != 1 or not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
-        return node
-    names = [element.id for element in target.elts if isinstance(element, ast.Name)]
-    if len(names) != len(target.elts) or len(names) != len(value.elts) or len(set(names)) != len(names):
-        return node
-    if set(names) & read_names(value) or any(isinstance(element, ast.Starred) for element in value.elts):
-        return node
-    return [assign(name, element, node) for name, element in zip(names, value.elts, strict=True)]
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            distinct = len(set(names)) == len(targets) == len(values)
+            if distinct and not set(names) & read_names(values) and not any(isinstance(part, ast.Starred) for part in values):
+                return [assign(name, part, node) for name, part in zip(names, values, strict=True)]
+    return node

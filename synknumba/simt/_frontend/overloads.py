@@ -21,23 +21,24 @@ _ARGUMENTS = attrgetter("_overload_func", "_jit_options", "_strict", "_inline.va
 _Overload = tuple[str, type, tuple[Any, ...], dict[str, Any]]
 
 
-def overloads_of(function: FunctionType) -> Iterator[_Overload]:
-    """Yields the overloads registered for a function."""
+def templates_of(function: FunctionType) -> Iterator[tuple[str, type, Any]]:
+    """Yields the typing templates registered for a function, with their module and the class of the function's Numba type."""
     for module in _MODULES:
         registry = getattr(sys.modules.get(module), "builtin_registry", None)
         for value, kind in getattr(registry, "globals", ()):
-            for template in kind.templates if value is function else ():
-                if hasattr(template, "_overload_func"):
-                    yield module, type(kind), _ARGUMENTS(template), template.metadata
+            if value is function:
+                yield from ((module, type(kind), template) for template in kind.templates)
+
+
+def overloads_of(function: FunctionType) -> Iterator[_Overload]:
+    """Yields the overloads registered for a function."""
+    for module, kind, template in templates_of(function):
+        if hasattr(template, "_overload_func"):
+            yield module, kind, _ARGUMENTS(template), template.metadata
 
 
 def reduce_overloaded(parts: tuple[Any, ...], overloads: list[_Overload]) -> tuple[Any, ...]:
-    """Returns the reduce value of an overloaded function.
-
-    Args:
-        parts: cloudpickle's reduce value of the function, by value.
-        overloads: overloads of the function.
-    """
+    """Returns the reduce value of an overloaded function; `parts` is cloudpickle's reduce value of it, by value."""
     make, arguments, state, _, _, set_state = parts
     return make, arguments, (set_state, state, overloads), None, None, _set_overloaded
 

@@ -25,11 +25,7 @@ def is_foreign(value: object) -> bool:
 
 
 def reduce_foreign(function: Any) -> tuple[Any, ...]:
-    """Returns the `__reduce__` value of a foreign function: the arguments of its declaration.
-
-    Args:
-        function: foreign function declared in this process.
-    """
+    """Returns the `__reduce__` value of a foreign function declared in this process: the arguments of its declaration."""
     return _declared, (cloudpickle.dumps((function.name, function.sig, _options(function))),)
 
 

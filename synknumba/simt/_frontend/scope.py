@@ -12,15 +12,14 @@ import ast
 import builtins
 import dis
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from synknumba.simt._frontend.pickling import is_foreign
-from synknumba.simt._frontend.source import Source
-from synknumba.simt._frontend.syntax import assigned_names, read_names, walk
+from synknumba.simt._frontend.source import Source, closure_values
+from synknumba.simt._frontend.syntax import assigned_names, count_stores, read_names, walk
 from synknumba.simt._library.operations import HEADS, INDICES, MODULES, cuda_module
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 
@@ -31,12 +30,18 @@ class CudaPath:
 
     path: str
 
+    def member(self) -> Any:
+        """Returns the member; `MISSING` if there is none."""
+        value: Any = cuda_module()
+        for part in self.path.split("."):
+            value = getattr(value, part, MISSING)
+        return value
 
-class _Missing:
-    """Type of `MISSING`, the result for a name that has no value at translation."""
 
+MISSING: Final[Any] = object()  # the result for a name that has no value at translation
 
-MISSING: Final = _Missing()
+# Members of `numba.cuda` that are numbers of a thread.
+NUMBERS: Final = frozenset({*INDICES, "laneid", "warpsize"})
 
 
 def is_device_function(value: object) -> bool:
@@ -88,22 +93,15 @@ class Scope:
         if isinstance(value, (int, float, str)):
             return value
         path = self._paths.get(id(value)) or _path_in_module(value)
-        if path is not None:
-            return CudaPath(path)
-        return value
+        return value if path is None else CudaPath(path)
 
-    def mentions_cuda(self, function: FunctionType, seen: set[FunctionType] | None = None) -> bool:
+    def mentions_cuda(self, function: FunctionType) -> bool:
         """Returns whether a function, or an njit function that it calls, refers to `numba.cuda` or a device function."""
-        seen = seen if seen is not None else set()
-        if function in seen:
-            return False
-        seen.add(function)
-        for value in _values_named(function):
-            if isinstance(self._known(value), CudaPath) or is_device_function(value) or is_foreign(value):
-                return True
-            if is_njit_function(value) and self.mentions_cuda(value.py_func, seen):
-                return True
-        return False
+        return any(
+            isinstance(self._known(value), CudaPath) or is_device_function(value) or is_foreign(value)
+            for called in _called(function)
+            for value in _values_named(called)
+        )
 
 
 def _members(cuda: ModuleType) -> dict[int, str]:
@@ -141,19 +139,21 @@ def splits_block(function: FunctionType) -> bool:
         return True
     cuda = cuda_module()
     words = {id(getattr(cuda, word)) for word in _BLOCK_WORDS if hasattr(cuda, word)}
-    seen: set[FunctionType] = set()
+    return any(
+        not _BLOCK_WORDS.isdisjoint(_names_in(called)) or any(id(value) in words for value in _values_named(called))
+        for called in _called(function)
+    )
 
-    def looks(function: FunctionType) -> bool:
-        if function in seen:
-            return False
-        seen.add(function)
-        if not _BLOCK_WORDS.isdisjoint(_names_in(function)):
-            return True
-        values = _values_named(function)
-        called = [value.py_func for value in values if is_device_function(value) or is_njit_function(value)]
-        return any(id(value) in words for value in values) or any(map(looks, called))
 
-    return looks(function)
+def _called(function: FunctionType) -> Iterator[FunctionType]:
+    """Yields a function and the device and njit functions that it calls, directly or not, each once."""
+    seen, waiting = set(), [function]
+    while waiting:
+        if (called := waiting.pop()) not in seen:
+            seen.add(called)
+            yield called
+            values = _values_named(called)
+            waiting += [value.py_func for value in values if is_device_function(value) or is_njit_function(value)]
 
 
 def _names_in(function: FunctionType) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def _values_named(function: FunctionType) -> list[Any]:
     """Returns the values of these names, and all members of modules among them that have one of these names."""
     names = _names_in(function)
     values = [function.__globals__[name] for name in names if name in function.__globals__]
-    values += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    values += closure_values(function).values()
     for module in [value for value in values if isinstance(value, ModuleType)]:
         values += [vars(module)[name] for name in names if name in vars(module)]
     return values
@@ -180,7 +180,7 @@ def _names_of_functions(tree: ast.FunctionDef) -> set[str]:
 
 def _constants(source: Source) -> dict[str, ast.expr]:
     """Returns the expressions of local variables assigned once, as in `n = 16`; not those with a call or a subscript."""
-    stores = Counter(node.id for node in walk(source.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    stores = count_stores(source.tree)
     return {
         name: value
         for name, value in _assignments(source.tree)
@@ -201,27 +201,13 @@ def _assignments(tree: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
             yield from ((left.id, right) for left, right in pairs if isinstance(left, ast.Name))
 
 
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018  # reading it is the test
-    except ValueError:
-        return False
-    return True
-
-
 class Locals:
-    """The local variables of one function, and new names for those of functions inlined into it.
-
-    Args:
-        source: the function as the user wrote it.
-        scope: its names.
-    """
+    """The local variables of one function as the user wrote it, and new names for those of functions inlined into it."""
 
     def __init__(self, source: Source, scope: Scope) -> None:
         self._source = source
         self._taken = set(scope.locals)
-        stored = (node.id for node in walk(source.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-        self._stores = Counter(stored)
+        self._stores = count_stores(source.tree)
 
     def is_assigned_once(self, name: str) -> bool:
         """Returns whether the function assigns the variable exactly once."""
@@ -237,11 +223,7 @@ class Locals:
         return new
 
     def check_known_at_launch(self, dtype: ast.expr, at: ast.AST) -> None:
-        """Rejects a shared array whose dtype depends on variables: the array is allocated before they are assigned.
-
-        Raises:
-            KernelError: the dtype reads a variable that is not a parameter, or a parameter that is assigned to.
-        """
+        """Rejects a shared array whose dtype depends on variables: the array is allocated before they are assigned."""
         for name in sorted(read_names(dtype) & self._taken):
             if name not in self._source.params or self._stores[name]:
                 construct = f"a shared array whose dtype is in the variable {name!r}"
@@ -259,15 +241,9 @@ def is_index(node: ast.expr, scope: Scope) -> bool:
         followed.add(node.id)
         node = scope.constants[node.id]
     found = scope.resolve(node)
-    return isinstance(found, CudaPath) and (found.path in INDICES or found.path in {"laneid", "warpsize"})
+    return isinstance(found, CudaPath) and found.path in NUMBERS
 
 
 def as_in_cuda(nodes: list[ast.expr], scope: Scope, int32: Callable[[ast.expr], ast.expr]) -> list[ast.expr]:
-    """Returns the arguments of a call, with indices converted to int32.
-
-    Args:
-        nodes: the arguments.
-        scope: names of the caller.
-        int32: returns the expression that converts its argument.
-    """
+    """Returns the arguments of a call, with indices converted by `int32`; `scope` has the names of the caller."""
     return [int32(node) if is_index(node, scope) else node for node in nodes]

@@ -11,6 +11,7 @@ from numba.core.typing import signature
 from numba.np.numpy_support import as_dtype
 
 from synknumba._errors import ArgumentError
+from synknumba.simt._library.slots import is_number
 
 Signature = tuple[types.Type, ...]
 
@@ -20,14 +21,10 @@ MAX_GRID = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """A kernel compiled for one list of argument types.
-
-    Attributes:
-        cooperative: whether the kernel calls `cuda.cg.this_grid()`, as a grid barrier requires.
-    """
+    """A kernel compiled for one list of argument types."""
 
     signature: Signature
-    cooperative: bool
+    cooperative: bool  # whether the kernel calls `cuda.cg.this_grid()`, as a grid barrier requires
 
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
         """Returns the largest number of blocks of a cooperative grid: that of any grid, since one core runs them in turn."""
@@ -37,15 +34,10 @@ class Overload:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A declared signature.
-
-    Attributes:
-        args: types of the arguments.
-        result: type of the result; None if the compiler infers it.
-    """
+    """A declared signature."""
 
     args: tuple[types.Type, ...]
-    result: types.Type | None
+    result: types.Type | None  # None if the compiler infers it
 
     def without(self, positions: Iterable[int]) -> "Declared":
         """Returns the signature with the parameters at these positions removed."""
@@ -91,11 +83,8 @@ def best_declared(name: str, declared: Sequence[Declared], kinds: tuple[types.Ty
 
 def parse_signatures(given: Any) -> tuple[Declared, ...]:
     """Parses the signatures given to the decorator: None, one, or a list."""
-    if given is None:
-        return ()
-    listed = given if isinstance(given, list) else [given]
-    parsed = (sigutils.normalize_signature(one) for one in listed)
-    return tuple(Declared(tuple(args), result) for args, result in parsed)
+    listed = [] if given is None else given if isinstance(given, list) else [given]
+    return tuple(Declared(tuple(args), result) for args, result in map(sigutils.normalize_signature, listed))
 
 
 def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signature) -> Signature:
@@ -106,11 +95,9 @@ def best_signature(function: Any, signatures: Sequence[Signature], kinds: Signat
         TypeError: several signatures fit equally well.
     """
     cases = [signature(types.none, *one) for one in signatures]
-    context = cpu_target.typing_context
-    best = context.resolve_overload(function, cases, kinds, {}, allow_ambiguous=False)
+    best = cpu_target.typing_context.resolve_overload(function, cases, kinds, {}, allow_ambiguous=False)
     if best is None:
-        given = ", ".join(str(kind) for kind in kinds)
-        declared = "; ".join(str(one) for one in signatures)
+        given, declared = ", ".join(map(str, kinds)), "; ".join(map(str, signatures))
         raise ArgumentError(
             f"No matching definition of {function.__qualname__}() for argument type(s) {given}; it has {declared}"
         )
@@ -121,10 +108,8 @@ def fit(signature: Signature, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the arguments with numbers converted to the types of the signature."""
     if len(signature) != len(args):
         return args  # the call reports the mismatch
-    return tuple(
-        _converted(as_dtype(kind), arg) if isinstance(kind, (types.Number, types.Boolean)) else arg
-        for kind, arg in zip(signature, args, strict=True)
-    )
+    pairs = zip(signature, args, strict=True)
+    return tuple(_converted(as_dtype(kind), arg) if is_number(kind) else arg for kind, arg in pairs)
 
 
 def _converted(dtype: np.dtype[Any], value: Any) -> Any:

@@ -25,41 +25,30 @@ import copy
 import inspect
 import linecache
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, Final, cast
 
 from synknumba._errors import KernelError
-from synknumba.simt._frontend.syntax import load, place
+from synknumba.simt._frontend.syntax import assigned_names, count_stores, load, place, rename, walk
 
-NAME: Final = "lambda_"
-
-
-def identifier(function: FunctionType) -> str:
-    """Returns the function's name, or a substitute for a lambda."""
-    return function.__name__ if function.__name__.isidentifier() else NAME
+NAME: Final = "lambda_"  # of a lambda in generated code
 
 
-def is_lambda(function: FunctionType) -> bool:
-    """Returns whether the function was written as a lambda."""
-    return function.__code__.co_name == "<lambda>"
-
-
-def lambda_definition(function: FunctionType) -> ast.FunctionDef | None:
-    """Returns the lambda as a `def` that returns its value; None if it cannot be told from another lambda.
-
-    Raises:
-        OSError: the source cannot be found.
-        SyntaxError: the source cannot be parsed.
-    """
+def _lambda_definition(function: FunctionType) -> ast.FunctionDef | None:
+    """Returns the lambda as a `def` that returns its value; None if it cannot be told from another lambda."""
     lines, _ = inspect.findsource(function)
-    tree = ast.parse("".join(lines))
     code = function.__code__
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
     names = [*code.co_varnames[: code.co_argcount]]
-    found = [node for node in found if [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)] == names]
+    found = [
+        node
+        for node in ast.walk(ast.parse("".join(lines)))
+        if isinstance(node, ast.Lambda)
+        and node.lineno == code.co_firstlineno
+        and [arg.arg for arg in _named(node.args)] == names
+    ]
     if len(found) > 1:
         found = _around(function, found)
     if len(found) != 1:
@@ -67,6 +56,11 @@ def lambda_definition(function: FunctionType) -> ast.FunctionDef | None:
     value = ast.copy_location(ast.Return(found[0].body), found[0].body)
     made = ast.FunctionDef(NAME, found[0].args, [value], [], None)
     return ast.fix_missing_locations(ast.copy_location(made, found[0]))
+
+
+def _named(args: ast.arguments) -> list[ast.arg]:
+    """Returns the parameters that an argument by position can set."""
+    return [*args.posonlyargs, *args.args]
 
 
 def _around(function: FunctionType, found: list[ast.Lambda]) -> list[ast.Lambda]:
@@ -146,7 +140,7 @@ class Source:
     @property
     def params(self) -> tuple[str, ...]:
         """Names of the parameters."""
-        return tuple(arg.arg for arg in (*self.tree.args.posonlyargs, *self.tree.args.args))
+        return tuple(arg.arg for arg in _named(self.tree.args))
 
     def refusal(self, node: ast.AST, construct: str, way_out: str = "write it in another way") -> KernelError:
         """Returns the error for an unsupported construct, with kernel, file, line, construct, remedy and source line."""
@@ -158,18 +152,14 @@ class Source:
 
 
 def read_definition(function: FunctionType) -> Source:
-    """Returns the function's source as a tree, without checking its syntax.
-
-    Raises:
-        KernelError: the source cannot be found or parsed.
-    """
+    """Returns the function's source as a tree, without checking its syntax."""
     made: Source | None = getattr(function, SOURCE, None)
     if made is not None:
         return Source(function, copy.deepcopy(made.tree), made.scope)
     tree = _definition(function)
     # Default values are taken from `function.__defaults__`; their expressions may use any name.
     tree.decorator_list, tree.returns, tree.args.defaults = [], None, []
-    for arg in (*tree.args.posonlyargs, *tree.args.args):
+    for arg in _named(tree.args):
         arg.annotation = None
     if isinstance(tree.body[0], ast.Expr) and isinstance(tree.body[0].value, ast.Constant):
         tree.body = tree.body[1:] or [ast.copy_location(ast.Pass(), tree)]
@@ -177,22 +167,18 @@ def read_definition(function: FunctionType) -> Source:
 
 
 def read_source(function: FunctionType) -> Source:
-    """Returns the function's source as a checked tree, with inner functions lifted into the scope.
-
-    Raises:
-        KernelError: the source cannot be found or parsed, or contains syntax that a kernel may not contain.
-    """
+    """Returns the function's source as a checked tree, with inner functions lifted into the scope."""
     source = read_definition(function)
-    _check_signature(source)
     _check_syntax(source)
     _free_builtins(source.tree)
-    return lift_functions(source)
+    has_inner = any(isinstance(node, _Inner) for node in ast.walk(source.tree) if node is not source.tree)
+    return _Lifter(source).run() if has_inner else source
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef:
     name = f"{function.__qualname__} ({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
     try:
-        tree = lambda_definition(function) if is_lambda(function) else _statement(function)
+        tree = _lambda_definition(function) if function.__code__.co_name == "<lambda>" else _statement(function)
     except (OSError, TypeError) as error:
         raise KernelError(
             f"{name}: the Python source of the kernel cannot be found ({error}), and running it on the CPU needs it; "
@@ -221,24 +207,25 @@ def _statement(function: FunctionType) -> ast.stmt:
 
 
 def _scope(function: FunctionType) -> dict[str, Any]:
-    scope = dict(function.__globals__)
+    hidden = function.__code__.co_freevars
+    return {name: value for name, value in function.__globals__.items() if name not in hidden} | closure_values(function)
+
+
+def closure_values(function: FunctionType) -> dict[str, Any]:
+    """Returns the values of the closure variables; those that the enclosing function has not assigned yet are left out."""
+    values = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            scope[name] = cell.cell_contents
-        except ValueError:  # the enclosing function has not assigned it yet
-            scope.pop(name, None)
-    return scope
+        with suppress(ValueError):
+            values[name] = cell.cell_contents
+    return values
 
 
-def _check_signature(source: Source) -> None:
+def _check_syntax(source: Source) -> None:
     args = source.tree.args
     if args.vararg or args.kwarg:
         raise source.refusal(source.tree, "a parameter like *args or **kwargs", "name every parameter")
     if args.kwonlyargs:
         raise source.refusal(source.tree, "a keyword-only parameter", "make it an ordinary parameter")
-
-
-def _check_syntax(source: Source) -> None:
     for node in ast.walk(source.tree):
         if node is source.tree:
             continue
@@ -255,19 +242,13 @@ def _check_syntax(source: Source) -> None:
 def _free_builtins(tree: ast.FunctionDef) -> None:
     """Renames variables that shadow a builtin called by the generated code, such as `max`."""
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    args = (*tree.args.posonlyargs, *tree.args.args)
+    bound = assigned_names(tree) | {arg.arg for arg in _named(tree.args)}
     for name in CALLED_BUILTINS:
-        if name not in stored and all(arg.arg != name for arg in args):
-            continue
-        new = f"{name}_"
-        while new in names:
-            new += "_"
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and node.id == name:
-                node.id = new
-            elif isinstance(node, ast.arg) and node.arg == name:
-                node.arg = new
+        if name in bound:
+            new = f"{name}_"
+            while new in names:
+                new += "_"
+            rename(tree, {name: new})
 
 
 def _check_name(source: Source, node: ast.Name) -> None:
@@ -282,52 +263,35 @@ _Inner = ast.FunctionDef | ast.Lambda
 
 
 class NestedFunction:
-    """An inner function lifted into the scope, with the interface of a device function.
-
-    Attributes:
-        py_func: the function, with the captured variables as first parameters.
-        signatures_given: empty: no types are declared.
-    """
+    """An inner function lifted into the scope, with the interface of a device function."""
 
     __simt_kernel__ = True
     signatures_given: tuple[()] = ()
 
     def __init__(self, function: FunctionType) -> None:
-        self.py_func = function
+        self.py_func = function  # with the captured variables as first parameters
 
 
-def lift_functions(source: "Source") -> "Source":
-    """Moves inner functions out of the function and into its scope.
+class _Lifter(ast.NodeTransformer):
+    """Moves inner functions out of a function and into its scope; visiting leaves those nested inside inner ones in place."""
 
-    Raises:
-        KernelError: an inner function is decorated, shares its name with another function or a variable, has a default value
-            that is not a constant, or captures variables and is used as a value.
-    """
-    if not any(isinstance(node, _Inner) for node in ast.walk(source.tree) if node is not source.tree):
-        return source
-    return _Lifter(source).run()
-
-
-class _Lifter:
-    def __init__(self, source: "Source") -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
         tree = source.tree
         self._found: dict[str, _Inner] = {}
-        tree.body = [_Collector(self._add).visit(statement) for statement in tree.body]
-        stores = Counter(node.id for node in _own(tree.body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        tree.body = [self.visit(statement) for statement in tree.body]
+        stores = count_stores(tree.body)  # outside functions: none are left
         self._locals = {*source.params, *stores}
-        self._constants = {
-            node.targets[0].id: node.value.value
-            for node in _own(tree.body)
-            if isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Name)
-            and isinstance(node.value, ast.Constant)
-            and stores[node.targets[0].id] == 1
-            and node.targets[0].id not in source.params
-        }
-        for name, node in self._found.items():
+        self._constants = {}
+        for node in walk(tree.body):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name), *_], value=ast.Constant(value=value)) if stores[name] == 1:
+                    self._constants[name] = value
+        for param in source.params:
+            self._constants.pop(param, None)
+        for name, inner in self._found.items():
             if name in self._locals:
-                raise source.refusal(node, f"a function inside a kernel with the name of a variable, {name!r},", "rename it")
+                raise source.refusal(inner, f"a function inside a kernel with the name of a variable, {name!r},", "rename it")
 
     def _add(self, name: str, node: _Inner) -> str:
         if isinstance(node, ast.FunctionDef) and node.decorator_list:
@@ -340,14 +304,29 @@ class _Lifter:
         self._found[name] = node
         return name
 
-    def run(self) -> "Source":
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
+        self._add(node.name, node)
+        return ast.copy_location(ast.Pass(), node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda() as function):
+                self._add(name, function)
+                return ast.copy_location(ast.Pass(), node)
+        return cast(ast.stmt, self.generic_visit(node))
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        return ast.copy_location(load(self._add("", node)), node)
+
+    def run(self) -> Source:
+        """Returns the function with calls of the lifted functions, which its scope holds."""
         captured = self._captured()
         scope = {**self._source.scope, **self._constants}
         source = replace(self._source, scope=scope)
         passer = _Passer(source, captured)
         source.tree.body = [passer.visit(statement) for statement in source.tree.body]
         for name, node in self._found.items():
-            bound = set(_bound(node))
+            bound = _bound(node)
             clash = sorted(set(captured[name]) & bound)
             if clash:
                 construct = f"a function inside a kernel whose variable {clash[0]!r} hides one that a function it calls reads"
@@ -360,9 +339,7 @@ class _Lifter:
         """Returns the variables captured by each function, directly or through the inner functions it calls."""
         free = {name: _free(node) for name, node in self._found.items()}
         read = {name: (names & self._locals) - set(self._constants) for name, names in free.items()}
-        before = -1
-        while before != sum(map(len, read.values())):
-            before = sum(map(len, read.values()))
+        for _ in free:  # no chain of calls is longer
             for name, names in free.items():
                 for other in names & set(read):
                     read[name] |= read[other]
@@ -389,45 +366,19 @@ class _Lifter:
         return function
 
     def _default(self, node: ast.expr) -> Any:
-        try:
+        with suppress(ValueError):
             return ast.literal_eval(node)
-        except ValueError:
-            pass
         if isinstance(node, ast.Name) and node.id not in self._locals and node.id in self._source.scope:
             return self._source.scope[node.id]
         raise self._source.refusal(node, "a default value that is not a constant", "pass it in each call")
 
 
-class _Collector(ast.NodeTransformer):
-    """Takes inner functions out of a function; functions nested inside these stay in place."""
-
-    def __init__(self, add: Any) -> None:
-        self._add = add
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
-        self._add(node.name, node)
-        return ast.copy_location(ast.Pass(), node)
-
-    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-        if isinstance(node.value, ast.Lambda) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            self._add(node.targets[0].id, node.value)
-            return ast.copy_location(ast.Pass(), node)
-        return cast(ast.stmt, self.generic_visit(node))
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
-        return ast.copy_location(load(self._add("", node)), node)
-
-
 class _Passer(ast.NodeTransformer):
-    """Passes captured variables as arguments in each call of an inner function.
+    """Passes captured variables as arguments in each call of an inner function."""
 
-    Attributes:
-        hidden: names that the visited function binds to something else.
-    """
-
-    def __init__(self, source: "Source", captured: dict[str, list[str]]) -> None:
+    def __init__(self, source: Source, captured: dict[str, list[str]]) -> None:
         self._source, self._captured = source, captured
-        self.hidden: set[str] = set()
+        self.hidden: set[str] = set()  # names that the visited function binds to something else
 
     def _reads(self, node: ast.AST) -> list[str] | None:
         return self._captured.get(node.id) if isinstance(node, ast.Name) and node.id not in self.hidden else None
@@ -449,7 +400,7 @@ class _Passer(ast.NodeTransformer):
         return node
 
     def _inside(self, node: _Inner) -> ast.AST:
-        outer, self.hidden = self.hidden, self.hidden | set(_bound(node))
+        outer, self.hidden = self.hidden, self.hidden | _bound(node)
         self.generic_visit(node)
         self.hidden = outer
         return node
@@ -465,29 +416,24 @@ def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             yield from _own(ast.iter_child_nodes(node))
 
 
-def _parts(node: _Inner) -> list[ast.AST]:
-    return [*node.body] if isinstance(node, ast.FunctionDef) else [node.body]
+def _within(node: _Inner) -> Iterator[ast.AST]:
+    return _own(node.body if isinstance(node, ast.FunctionDef) else [node.body])
 
 
-def _bound(node: _Inner) -> Iterator[str]:
-    """Yields the names bound in a function: parameters, variables, inner functions."""
+def _bound(node: _Inner) -> set[str]:
+    """Returns the names bound in a function: parameters, variables, inner functions."""
     args = node.args
-    for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg):
-        if arg is not None:
-            yield arg.arg
-    for part in _own(_parts(node)):
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-            yield part.id
-        elif isinstance(part, ast.FunctionDef):
-            yield part.name
+    params = {arg.arg for arg in (*_named(args), *args.kwonlyargs, args.vararg, args.kwarg) if arg is not None}
+    stored = {part.id for part in _within(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    return params | stored | {part.name for part in _within(node) if isinstance(part, ast.FunctionDef)}
 
 
 def _free(node: _Inner) -> set[str]:
     """Returns the free names of a function: read but not bound in it."""
     names: set[str] = set()
-    for part in _own(_parts(node)):
+    for part in _within(node):
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load):
             names.add(part.id)
         elif isinstance(part, _Inner):
             names |= _free(part)
-    return names - set(_bound(node))
+    return names - _bound(node)

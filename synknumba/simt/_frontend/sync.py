@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from synknumba.simt._frontend.source import Source
-from synknumba.simt._frontend.syntax import assign, call, call_name, load, place, read_names, store, walk
+from synknumba.simt._frontend.syntax import assign, call, call_name, load, one_or_tuple, place, read_names, store, walk
 from synknumba.simt._library.synchronisation import (
     BARRIER_KINDS,
     BARRIER_PREFIX,
@@ -30,17 +30,11 @@ OPERAND: Final = "operand"
 
 @dataclass(frozen=True, slots=True)
 class CollectiveStatement:
-    """A collective, parsed from its statement.
+    """A collective, parsed from its statement."""
 
-    Attributes:
-        path: its name below `numba.cuda`, such as "shfl_sync".
-        results: variables assigned.
-        operands: arguments by parameter name.
-    """
-
-    path: str
-    results: tuple[str, ...]
-    operands: dict[str, ast.expr]
+    path: str  # below `numba.cuda`, such as "shfl_sync"
+    results: tuple[str, ...]  # variables assigned
+    operands: dict[str, ast.expr]  # arguments by parameter name
 
     @property
     def operation(self) -> Operation:
@@ -55,33 +49,25 @@ def barrier(kind: BarrierKind, at: ast.AST) -> ast.stmt:
 
 def barrier_kind(statement: ast.AST) -> BarrierKind | None:
     """Returns the kind of a barrier statement; None for any other node."""
-    if isinstance(statement, ast.Expr):
-        name = call_name(statement.value) or ""
-        for kind in BARRIER_KINDS:
-            if name == BARRIER_PREFIX + kind:
-                return kind
-    return None
+    name = call_name(statement.value) if isinstance(statement, ast.Expr) else None
+    return next((kind for kind in BARRIER_KINDS if name == BARRIER_PREFIX + kind), None)
 
 
 def collective_statement(path: str, results: Sequence[str], operands: Sequence[ast.expr], at: ast.AST) -> ast.stmt:
     """Returns the statement of a collective, at the line of `at`."""
-    targets: list[ast.expr] = [store(name) for name in results]
-    target = targets[0] if len(targets) == 1 else ast.Tuple(targets, ast.Store())
+    target = one_or_tuple([store(name) for name in results], ast.Store())
     return place(ast.Assign([target], call(COLLECTIVE_PREFIX + path, *operands)), at)
 
 
 def collective_of(statement: ast.AST) -> CollectiveStatement | None:
     """Parses the statement of a collective; returns None for any other node."""
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
-        return None
-    name = call_name(statement.value) or ""
-    if not name.startswith(COLLECTIVE_PREFIX):
-        return None
-    path = name.removeprefix(COLLECTIVE_PREFIX)
-    target = statement.targets[0]
-    names = target.elts if isinstance(target, ast.Tuple) else [target]
-    results = tuple(element.id for element in names if isinstance(element, ast.Name))
-    return CollectiveStatement(path, results, dict(zip(COLLECTIVES[path].params, statement.value.args, strict=True)))
+    match statement:
+        case ast.Assign([target, *_], ast.Call(ast.Name(name), args)) if name.startswith(COLLECTIVE_PREFIX):
+            path = name.removeprefix(COLLECTIVE_PREFIX)
+            names = target.elts if isinstance(target, ast.Tuple) else [target]
+            results = tuple(element.id for element in names if isinstance(element, ast.Name))
+            return CollectiveStatement(path, results, dict(zip(COLLECTIVES[path].params, args, strict=True)))
+    return None
 
 
 def is_exchanged(name: str) -> bool:
@@ -108,15 +94,11 @@ def waits_for(nodes: ast.AST | Iterable[ast.AST], kind: BarrierKind) -> bool:
     return False
 
 
-Fresh = Callable[[str], str]
+Fresh = Callable[[str], str]  # returns a new variable name that starts with the given word
 
 
 def arguments_of(node: ast.Call, path: str, source: Source) -> list[ast.expr]:
-    """Returns the arguments of a collective in the order of its parameters.
-
-    Raises:
-        KernelError: the arguments do not match the parameters one to one.
-    """
+    """Returns the arguments of a collective in the order of its parameters; each must have one."""
     params = COLLECTIVES[path].params
     given = dict(zip(params, node.args, strict=False))
     given |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
@@ -127,14 +109,7 @@ def arguments_of(node: ast.Call, path: str, source: Source) -> list[ast.expr]:
 
 
 def exchange(path: str, values: list[ast.expr], at: ast.Call, fresh: Fresh) -> tuple[list[ast.stmt], ast.expr]:
-    """Returns the statements that replace a call of a collective, and the expression of its value.
-
-    Args:
-        path: the collective's name below `numba.cuda`.
-        values: its arguments, in the order of its parameters.
-        at: the call, for line numbers.
-        fresh: returns a new variable name that starts with the given word.
-    """
+    """Returns the statements that replace a call of a collective with these arguments, and the expression of its value."""
     operation = COLLECTIVES[path]
     before: list[ast.stmt] = []
     operands: list[ast.expr] = []
@@ -149,9 +124,7 @@ def exchange(path: str, values: list[ast.expr], at: ast.Call, fresh: Fresh) -> t
     results = [fresh("got") for _ in range(operation.results)]
     if operation.is_vote:  # one value for the block; each thread copies it to a variable of its own
         count = fresh("vote")
-        before.append(collective_statement(path, [count], operands, at))
-        before.append(assign(results[0], load(count), at))
+        before += [collective_statement(path, [count], operands, at), assign(results[0], load(count), at)]
     else:
         before.append(collective_statement(path, results, operands, at))
-    parts: list[ast.expr] = [load(name) for name in results]
-    return before, place(parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Load()), at)
+    return before, place(one_or_tuple([load(name) for name in results], ast.Load()), at)

@@ -5,7 +5,8 @@ tracebacks of generated functions point at the user's source.
 """
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar, cast
 
@@ -27,37 +28,29 @@ def call(function: str, *args: ast.expr) -> ast.Call:
     return ast.Call(load(function), list(args), [])
 
 
-def place(node: Node, at: ast.AST) -> Node:
-    """Sets the line of `at` on all nodes that have none yet, and returns the node."""
+def one_or_tuple(parts: Sequence[ast.expr], ctx: ast.expr_context) -> ast.expr:
+    """Returns the only expression, or several as a tuple."""
+    return parts[0] if len(parts) == 1 else ast.Tuple(list(parts), ctx)
+
+
+def place(node: Node, at: ast.AST, *, move: bool = False) -> Node:
+    """Sets the line of `at` on all nodes that have none yet, or with `move` on all nodes, and returns the node."""
     line = getattr(at, "lineno", 1)
     for part in ast.walk(node):
-        if isinstance(part, (ast.expr, ast.stmt, ast.arg, ast.keyword)) and not hasattr(part, "lineno"):
+        if isinstance(part, (ast.expr, ast.stmt, ast.arg, ast.keyword)) and (move or not hasattr(part, "lineno")):
             part.lineno = part.end_lineno = line
             part.col_offset = part.end_col_offset = 0
     return node
-
-
-def _move(node: ast.AST, at: ast.AST) -> None:
-    line = getattr(at, "lineno", 1)
-    for part in ast.walk(node):
-        if isinstance(part, (ast.expr, ast.stmt, ast.arg, ast.keyword)):
-            part.lineno = part.end_lineno = line
-            part.col_offset = part.end_col_offset = 0
 
 
 def statements(text: str, at: ast.AST) -> list[ast.stmt]:
     """Parses statements and sets the line of `at` on all their nodes."""
-    body = ast.parse(text).body
-    for statement in body:
-        _move(statement, at)
-    return body
+    return place(ast.parse(text), at, move=True).body
 
 
 def expression(text: str, at: ast.AST) -> ast.expr:
     """Parses one expression and sets the line of `at` on all its nodes."""
-    node = ast.parse(text, mode="eval").body
-    _move(node, at)
-    return node
+    return place(ast.parse(text, mode="eval"), at, move=True).body
 
 
 def assign(name: str, value: ast.expr, at: ast.AST) -> ast.Assign:
@@ -70,23 +63,38 @@ def walk(nodes: ast.AST | Iterable[ast.AST]) -> Iterator[ast.AST]:
     return ast.walk(nodes) if isinstance(nodes, ast.AST) else chain.from_iterable(map(ast.walk, nodes))
 
 
+def count_stores(nodes: ast.AST | Iterable[ast.AST]) -> Counter[str]:
+    """Counts the assignments of each name in the trees."""
+    return Counter(node.id for node in walk(nodes) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+
+
 def assigned_names(nodes: ast.AST | Iterable[ast.AST]) -> set[str]:
     """Returns the names assigned anywhere in the trees."""
-    return {node.id for node in walk(nodes) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return set(count_stores(nodes))
 
 
 def read_names(nodes: ast.AST | Iterable[ast.AST]) -> set[str]:
     """Returns the names read anywhere in the trees, targets of augmented assignments included."""
-    found = {node.id for node in walk(nodes) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    augmented = {
-        node.target.id for node in walk(nodes) if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
-    }
-    return found | augmented
+    found: set[str] = set()
+    for node in walk(nodes):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) | ast.AugAssign(target=ast.Name(id=name)):
+                found.add(name)
+    return found
 
 
 def count_names(nodes: ast.AST | Iterable[ast.AST], name: str) -> int:
     """Counts the occurrences of a name, read or assigned."""
     return sum(1 for node in walk(nodes) if isinstance(node, ast.Name) and node.id == name)
+
+
+def rename(nodes: ast.AST | Iterable[ast.AST], names: Mapping[str, str]) -> None:
+    """Gives variables and parameters new names, in place."""
+    for node in walk(nodes):
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+        elif isinstance(node, ast.arg):
+            node.arg = names.get(node.arg, node.arg)
 
 
 def has_return(nodes: ast.AST | Iterable[ast.AST]) -> bool:
@@ -116,21 +124,11 @@ def own_exits(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 def range_arguments(statement: ast.stmt) -> list[ast.expr] | None:
     """Returns start, stop and step of `for name in range(...)`; None for any other statement."""
-    if not (isinstance(statement, ast.For) and isinstance(statement.target, ast.Name)):
-        return None
-    loop = statement.iter
-    if not (isinstance(loop, ast.Call) and isinstance(loop.func, ast.Name) and loop.func.id == "range"):
-        return None
-    if loop.keywords or not 1 <= len(loop.args) <= 3:
-        return None
-    start, step = place(ast.Constant(0), loop), place(ast.Constant(1), loop)
-    match loop.args:
-        case [stop]:
-            return [start, stop, step]
-        case [begin, stop]:
-            return [begin, stop, step]
-        case args:
-            return args
+    match statement:
+        case ast.For(target=ast.Name(), iter=ast.Call(func=ast.Name(id="range"), args=args, keywords=[]) as loop):
+            start, step = place(ast.Constant(0), loop), place(ast.Constant(1), loop)
+            return {1: [start, *args, step], 2: [*args, step], 3: args}.get(len(args))
+    return None
 
 
 def unparse(body: Sequence[ast.stmt]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from synknumba.simt._frontend.arrays import SharedArray
 from synknumba.simt._frontend.constant_parameters import key
 from synknumba.simt._frontend.signatures import Declared
-from synknumba.simt._frontend.source import Source, identifier
+from synknumba.simt._frontend.source import NAME, Source
 from synknumba.simt._frontend.syntax import load
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -17,32 +17,19 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(slots=True)
 class ThreadCode:
-    """Code of one thread, with CUDA's operations replaced by plain names.
-
-    Attributes:
-        source: the function translated.
-        body: its statements.
-        params: names of its parameters.
-        namespace: the object behind each global name in the body.
-        local_arrays: variables made by `cuda.local.array`.
-        shared_arrays: variables made by `cuda.shared.array`.
-        uses_state: whether the body reads the thread's position in its block or grid.
-        names_grid: whether the body calls `cuda.cg.this_grid()`.
-        needs_block: whether the body has barriers, collectives or shared arrays; such a device function is inlined.
-    """
+    """Code of one thread, with CUDA's operations replaced by plain names."""
 
     source: Source
     body: list[ast.stmt] = field(default_factory=list)
-    params: tuple[str, ...] = ()
-    namespace: dict[str, Any] = field(default_factory=dict)
-    local_arrays: set[str] = field(default_factory=set)
+    params: tuple[str, ...] = ()  # by default those of the source
+    namespace: dict[str, Any] = field(default_factory=dict)  # the object behind each global name in the body
+    local_arrays: set[str] = field(default_factory=set)  # variables made by `cuda.local.array`
     shared_arrays: dict[str, SharedArray] = field(default_factory=dict)
-    uses_state: bool = False
-    names_grid: bool = False
-    needs_block: bool = False
+    uses_state: bool = False  # whether the body reads the thread's position in its block or grid
+    names_grid: bool = False  # whether the body calls `cuda.cg.this_grid()`
+    needs_block: bool = False  # whether the body has barriers, collectives or shared arrays; a device function is then inlined
 
     def __post_init__(self) -> None:
-        """Takes the parameters of the source where none are given."""
         self.params = self.params or self.source.params
 
     def bind(self, word: str, value: Any) -> ast.Name:
@@ -64,16 +51,12 @@ class DeviceFunction:
         function: the plain Python function.
         declared: signatures given to its decorator.
         fixed: values of the parameters replaced by constants, by name.
-
-    Attributes:
-        code: the translation; None while in progress, which is how recursion is detected.
-        is_recursive: whether the function calls itself, directly or through other functions.
     """
 
     def __init__(self, function: FunctionType, declared: tuple[Declared, ...] = (), fixed: Mapping[str, Any] = NOTHING) -> None:
         self.function, self.declared, self.fixed = function, declared, fixed
-        self.code: ThreadCode | None = None
-        self.is_recursive = False
+        self.code: ThreadCode | None = None  # None while the translation is in progress, which is how recursion is detected
+        self.is_recursive = False  # whether the function calls itself, directly or through other functions
 
     @property
     def variant(self) -> Any:
@@ -83,4 +66,4 @@ class DeviceFunction:
     @property
     def name(self) -> str:
         """Name in generated code: the function's own, or a substitute for a lambda."""
-        return identifier(self.function)
+        return self.function.__name__ if self.function.__name__.isidentifier() else NAME
