@@ -65,17 +65,7 @@ def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
 
 
 class Binder:
-    """Binds the arguments of one function.
-
-    Args:
-        name: name of the function.
-        parameters: parameter names and their defaults.
-        options: options of the decorator.
-
-    Attributes:
-        passed: names of the parameters that callers pass.
-        fixed: `Data` and variables that the decorator has call, and so are part of the key of every call.
-    """
+    """Binds the arguments of one function, whose `parameters` come with their defaults."""
 
     def __init__(self, name: str, parameters: Mapping[str, Any], options: FunctionOptions) -> None:
         self._name = name
@@ -84,8 +74,9 @@ class Binder:
         self._outputs = tuple(options.outputs if options.style == "kernel" else ())
         self._updated = {id(variable) for variable, _ in options.updates.values()}
         self._made = {*self._outputs, *options.updates}  # allocated for the call, not passed
-        self.passed = [p for p in parameters if p not in self._made and p not in options.givens]
+        self.passed = [p for p in parameters if p not in self._made and p not in options.givens]  # by callers
         given = [leaf for value in options.givens.values() for leaf in flatten(value)[0]]
+        # `Data` and variables that the decorator has bound are part of the key of every call.
         self.fixed: list[Data | Variable] = [one for one in given if isinstance(one, Data | Variable)]
         self.fixed += (variable for variable, _ in options.updates.values())
         self._staging: dict[object, Data] = {}

@@ -171,8 +171,10 @@ class Function(Distributed):
             variable.mark(differs=world.world_size > 1)
 
     def _call(self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions) -> Any:
-        if world is not self._world:
-            self._enter(world)
+        if world is not self._world:  # plans belong to one world
+            self._leave()
+            self._world = world
+            world.at_close(weakref.WeakMethod(self._leave))
         options.check(self.name)
         call = self._binder.bind(Call(options, world.partition, world), args, kwargs)
         self._selector.select(call)
@@ -183,7 +185,7 @@ class Function(Distributed):
         if plan is None:
             plan = self._make_plan(world, call)
             self._plans.keep(key, plan)
-            if options.is_plain and not kwargs and not self._builder.has_rules:
+            if options.is_plain and not kwargs and not self._builder.rules:
                 self._plans.remember(args, call, plan)
         else:
             world.attach(call.segments)
@@ -196,12 +198,6 @@ class Function(Distributed):
         return result
 
     # ---- plans
-
-    def _enter(self, world: World) -> None:
-        """Drops the plans of the previous world, and enters a new one; a plan belongs to one world."""
-        self._leave()
-        self._world = world
-        world.at_close(weakref.WeakMethod(self._leave))
 
     def _leave(self) -> None:
         """Drops all plans, and the memory of their results."""
@@ -228,7 +224,7 @@ class Function(Distributed):
         parameters = call.parameters | built.results
         program = Program(
             number=next_number(),
-            function=self._id,
+            function=self.number,
             parameters=tuple((name, parameters[name]) for name in self._parameters),
             rows=call.source,
             partition=call.run_partition,
@@ -277,7 +273,7 @@ class Function(Distributed):
     def _ship(self, world: World, program: Program | None, info: CallInfo) -> None:
         """Installs a program on the ranks, and the function before its first program."""
         spec = None
-        if self._id not in world.shipped:
+        if self.number not in world.shipped:
             if world.traits.compiled_by_simt and self._options.style == "kernel":
                 simt.jit(self.py_func).check()  # raises here, with name and line, instead of on every rank
             for op in self._options.user_ops():
@@ -286,21 +282,19 @@ class Function(Distributed):
             if self._inner is not None:
                 self._inner.send(world)
                 sent[self._inner.number] = self._inner.device_function
-            spec = make_spec(self._id, self.name, self.py_func, self._options, sent)
+            spec = make_spec(self.number, self.name, self.py_func, self._options, sent)
         world.command(Install(spec, program), info=info)
         if spec is not None:
             self._note_sent(world)
 
     def send(self, world: World) -> None:
         """Sends the function, unless the ranks have it."""
-        if self._id not in world.shipped:
+        if self.number not in world.shipped:
             self._ship(world, None, CallInfo(self.name))
 
     def _subset_ops(self, options: CallOptions) -> Any:
-        ops = self._options.ops
-        if options.subset is None or not self._options.has_ops:
-            return ops if self._options.has_ops else None
-        if not is_nested(ops):
+        ops = self._options.ops  # None without ops
+        if options.subset is None or not is_nested(ops):
             return ops
         try:
             wanted = tuple(ops[key] for key in options.subset)
@@ -322,12 +316,9 @@ class Function(Distributed):
         Returns:
             One `Data`, or a tuple in the order of the parameters.
         """
+        create = partial(Data, force_cast=force_cast, oversize=oversize, minibatch=minibatch)
         matched = self._binder.match(values, named)
-        made = tuple(
-            Data(value, force_cast=force_cast, oversize=oversize, minibatch=minibatch, name=name)
-            for name, value in matched.items()
-            if name in self._binder.passed
-        )
+        made = tuple(create(value, name=name) for name, value in matched.items() if name in self._binder.passed)
         return made[0] if len(made) == 1 else made
 
     def plan(

@@ -41,19 +41,14 @@ class OutputBuilder:
         self._name = name
         self._outputs = outputs
         self._gathers = any(output.op == "gather" for output in outputs.values())
-        self._rules = {name: output.shape for name, output in outputs.items() if callable(output.shape)}
-
-    @property
-    def has_rules(self) -> bool:
-        """Whether a shape is a function of the call's arguments."""
-        return bool(self._rules)
+        self.rules = {name: output.shape for name, output in outputs.items() if callable(output.shape)}  # of arguments
 
     def shapes(self, call: Call) -> tuple[Shape, ...]:
         """Returns the shapes that are functions of the arguments.
 
         Such a function may use the arguments' values, so a plan is valid for these shapes only.
         """
-        return tuple(self._checked_shape(name, rule(call.whole)) for name, rule in self._rules.items())
+        return tuple(self._checked_shape(name, rule(call.whole)) for name, rule in self.rules.items())
 
     def capacity(self, call: Call) -> int:
         """Returns the number of rows to allocate for gathered outputs; 0 if there are none.

@@ -23,10 +23,10 @@ from synknumba._call.collect import (
     Collector,
     Combining,
     Count,
-    RowCount,
     Selection,
     make_collector,
     make_locator,
+    row_weights,
     small_parts,
     total_rows,
 )
@@ -51,19 +51,13 @@ from synknumba._world.world import World
 class Plan(ABC):
     """A program on the ranks, and its execution.
 
-    It keeps no memory of the call alive; when any that it refers to is freed, the plan is stale.
-
-    Args:
-        world: world of the calls.
-        program: the program, which the ranks have.
-        info: description for error messages.
-        call: the call that the plan is made for.
+    It is made for a call, once the ranks have the program, and keeps none of that call's memory alive.
 
     Attributes:
         lenders: memory of the results that may be returned without a copy.
         scattered_bytes: bytes sent to the ranks by a call like the one that the plan was made for.
-        rows: makes a `RowCount` from a call's number of rows. It does not refer to the plan, whose memory is freed with its
-            last reference.
+        weights: returns the `row_weights` of a call's number of rows. It does not refer to the plan, whose memory is freed with
+            its last reference.
     """
 
     lenders: Sequence[Lender] = ()
@@ -75,7 +69,7 @@ class Plan(ABC):
         self._inputs = tuple(map(weakref.ref, call.segments))
         self._variables = tuple(weakref.ref(one.storage()) for one in call.variables.values())
         self._number = program.number
-        self.rows = partial(RowCount, partition=program.shard_partition)
+        self.weights = partial(row_weights, partition=program.shard_partition)
         self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
         self._memory = world.ranks.values.data
         self._tally = world.tally
@@ -171,20 +165,16 @@ class KernelPlan(Plan):
         return super().execute(values, count)
 
     def collect(self, count: Count) -> Any:
-        if self._lenders:
-            self._complete(count)
+        if self._lenders:  # results that are returned without a copy have yet to be completed
+            if self._lent_mean:
+                reduction.check_weights(self.weights(count))
+            if self._combining is not None:
+                self._combining.run(lambda: self.weights(count))
         if self._alone is not None:
             return self._alone(count)
         if self._finish is None:
             return None
         return self._finish(*(collector(count) for collector in self._collectors))
-
-    def _complete(self, count: Count) -> None:
-        """Completes results that are returned without a copy: checks the rows of means, and has the ranks combine."""
-        if self._lent_mean:
-            reduction.check_weights(self.rows(count).weights())
-        if self._combining is not None:
-            self._combining.run(lambda: self.rows(count).weights())
 
     def _collector(self, result: Result) -> Collector:
         assert result.parts is not None  # only wanted outputs are collected
@@ -203,7 +193,7 @@ class KernelPlan(Plan):
         if result.rows is not None:
             rows = self._segments[result.name].array(result.rows.dtype, result.rows.shape, result.rows.offset)
             return make_locator(result.op, parts, rows[: len(parts)], self._selection)
-        return make_collector(result.op, parts, self.rows)
+        return make_collector(result.op, parts, self.weights)
 
     def _lender(self, result: Result, place: Segment) -> Lender:
         assert result.parts is not None
@@ -272,7 +262,7 @@ class FunctionPlan(Plan):
         returns = [self._readers[rank].read(numbers[rank]) for rank in ran]
         if self.program.shards is not None:
             # The shards that have rows are as many as there are rows, or all, so the same numbers always mean the same shards.
-            ran = np.flatnonzero(self.rows(count).weights()).tolist()
+            ran = np.flatnonzero(self.weights(count)).tolist()
             returns = [shard for one in returns for shard in one.apart()]
         structure = self._common_structure(ran, returns)
         ops = enumerate(self._leaf_ops(structure))
@@ -326,7 +316,7 @@ class FunctionPlan(Plan):
             return lambda _: leaves[0].copy() if leaves[0].ndim else leaves[0][()]
         together = self._strided(leaves)
         if op == "mean":
-            return lambda count: reduction.combine("mean", together(), self.rows(count).weights()[list(ran)])
+            return lambda count: reduction.combine("mean", together(), self.weights(count)[list(ran)])
         if isinstance(op, UserOp):
             return lambda _: fold_kernel.fold(op, together().astype(dtype, copy=False))
         reduce = reduction.UFUNCS[op].reduce

@@ -144,14 +144,7 @@ class Traffic(ABC):
     ) -> tuple[Run, tuple[int, ...]]:
         """Plans a collective over shared memory: the coordinator does a small one itself, the ranks a large one.
 
-        Args:
-            work: the collective.
-            arrays: operands, with the locations of all ranks' arrays.
-            segments: segments that contain the arrays.
-            info: description for error messages.
-
-        Returns:
-            A callable that runs the collective, and the numbers of its programs: none if the coordinator does the work.
+        The operands give the locations of all ranks' arrays, which are in `segments`. Returns what `plan` does.
         """
         counts = ((np.dtype(dtype).itemsize, (*source.counts, *target.counts)) for dtype, source, target in arrays)
         nbytes = sum(itemsize * sum(of_ranks) for itemsize, of_ranks in counts)  # read and written, on all ranks together
