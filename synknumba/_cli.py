@@ -21,14 +21,7 @@ _SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand.
-
-    Args:
-        argv: arguments without the program's name; None for those of the process.
-
-    Returns:
-        The exit status.
-    """
+    """Runs one subcommand, and returns the exit status; `argv` is without the program's name, None for the process's own."""
     parser = argparse.ArgumentParser(
         prog="python -m synknumba", description="Inspects synknumba's installation on this machine."
     )

@@ -64,7 +64,8 @@ class _Source:
         known = own | bindings.keys()
         self._builtins = {name for name, value in outside.builtins.items() if callable(value)} - known
         around = {**outside.globals, **outside.nonlocals}
-        self._numba = {name for name, value in around.items() if _is_numba(value)} - known
+        modules = {name: value.__name__ for name, value in around.items() if isinstance(value, ModuleType)}
+        self._numba = {name for name, module in modules.items() if module in {"numba", "numba.cuda"}} - known
         self._types = {name for name, value in around.items() if _is_type_of_numbers(value)} - known
         self.arrays = {name: number for name, number in dimensions.items() if number and name in own - bindings.keys()}
         self._numpy = {name for name, value in around.items() if value is np} - known
@@ -175,10 +176,6 @@ class _Source:
 def _parts(node: ast.Subscript) -> list[ast.expr]:
     """Returns the indices inside the brackets."""
     return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-
-
-def _is_numba(value: object) -> bool:
-    return isinstance(value, ModuleType) and value.__name__ in {"numba", "numba.cuda"}
 
 
 def _is_type_of_numbers(value: object) -> bool:

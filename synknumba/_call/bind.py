@@ -27,21 +27,7 @@ from synknumba._host.data import Data
 from synknumba._ops.tree import flatten, is_nested
 from synknumba._types import Array, Op, RankConstant, Shape
 from synknumba._variables.variable import Variable
-from synknumba._wire.program import (
-    Broadcast,
-    Constant,
-    Dynamic,
-    Filled,
-    Held,
-    HeldRows,
-    HostArray,
-    IndexSpan,
-    Param,
-    PerRank,
-    Sharded,
-    Tree,
-    Update,
-)
+from synknumba._wire import program
 
 RESERVED = ("batch", "local_batch", "num_slices", "output_subset", "shards")
 _MISSING = inspect.Parameter.empty
@@ -139,7 +125,7 @@ class Binder:
 
     # ---- one parameter
 
-    def _param(self, call: Call, name: str, slot: Any, value: Any) -> Param:
+    def _param(self, call: Call, name: str, slot: Any, value: Any) -> program.Param:
         """Returns the parameter for an argument, or for a leaf of a nested one."""
         if isinstance(value, Variable):
             return self._variable(call, name, _path(name, slot), value)
@@ -160,18 +146,15 @@ class Binder:
             leaves, structure = flatten(value)
             call.key.append(structure)
             params = tuple(self._param(call, name, (slot, i), leaf) for i, leaf in enumerate(leaves))
-            return Tree(structure, params)
+            return program.Tree(structure, params)
         if hasattr(value, "__array__") and not isinstance(value, tuple):
             return self._numpy(call, name, slot, np.asarray(value))
         return self._constant(call, name, value)
 
     # ---- variables
 
-    def _variable(self, call: Call, name: str, path: str, variable: Variable) -> Param:
-        """Returns the parameter for a variable: each rank's own arrays, or rows of them if it is sliceable.
-
-        `path` is the name of the parameter, or of the leaf of a nested one, for messages.
-        """
+    def _variable(self, call: Call, name: str, path: str, variable: Variable) -> program.Param:
+        """Returns the parameter for a variable: each rank's own arrays, or rows of them if it is sliceable."""
         if variable.is_tree and self._options.style == "kernel":
             raise ArgumentError(
                 f"{path} of {self._name} is a tree, but a kernel takes single arrays; make one variable per array"
@@ -189,12 +172,13 @@ class Binder:
             if not by_rank[0]:
                 raise ArgumentError(f"{path} of {self._name} is in sliceable=, but {variable.label} is 0-d and has no rows")
             call.own_lengths[f"{path}, array {leaf}" if variable.is_tree else path] = tuple(shape[0] for shape in by_rank)
-        params = [HeldRows(number, i, writable) if sliceable else Held(number, i, read_only) for i in variable.leaves()]
+        kind, flag = (program.HeldRows, writable) if sliceable else (program.Held, read_only)
+        params = [kind(number, leaf, flag) for leaf in variable.leaves()]
         if not (read_only or (sliceable and not writable)):
             call.changed.append(variable)
-        return Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
+        return program.Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
 
-    def _update(self, call: Call, name: str, variable: Variable, op: Op) -> Param:
+    def _update(self, call: Call, name: str, variable: Variable, op: Op) -> program.Param:
         """Returns the parameter for an accumulator, which has the shape of a variable."""
         if variable.is_tree and self._options.style == "kernel":
             raise ArgumentError(
@@ -205,8 +189,8 @@ class Binder:
         number = self._hold(call, name, variable)
         call.changed.append(variable)
         shapes = _shapes_by_rank(call, variable)
-        params = [Update(number, leaf, op, variable.dtypes()[leaf], shapes[leaf]) for leaf in variable.leaves()]
-        return Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
+        params = [program.Update(number, leaf, op, variable.dtypes()[leaf], shapes[leaf]) for leaf in variable.leaves()]
+        return program.Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
 
     def _claim(self, call: Call, path: str, variable: Variable) -> None:
         for other, claimed in call.variables.items():
@@ -230,13 +214,14 @@ class Binder:
 
     # ---- arrays and numbers
 
-    def _numpy(self, call: Call, name: str, slot: Any, array: Array) -> Param:
+    def _numpy(self, call: Call, name: str, slot: Any, array: Array) -> program.Param:
         if array.ndim == 0 and array.dtype.kind in "biufc":
             return self._scalar(call, name, array[()])
         if name in self._options.inout:
             self._check_write_back(call, name, array)
         if call.world is None:
-            return self._place(call, name, slot, HostArray(-1, array.dtype, self._shape(name, array)), by_position=False)
+            host = program.HostArray(-1, array.dtype, self._shape(name, array))
+            return self._place(call, name, slot, host, by_position=False)
         staged = self._staged(slot, name, array)
         if name in self._options.inout:
             call.write_back.append((name, array, staged))
@@ -255,7 +240,7 @@ class Binder:
                     "overwrite the other. Pass a copy."
                 )
 
-    def _array(self, call: Call, name: str, slot: Any, data: Data) -> Param:
+    def _array(self, call: Call, name: str, slot: Any, data: Data) -> program.Param:
         segment = data._segment  # noqa: SLF001  # shared with this module
         call.key.append(data._layout)  # noqa: SLF001
         call.segments.append(segment)
@@ -263,7 +248,7 @@ class Binder:
             raise ArgumentError(
                 f"{name} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() first"
             )
-        array = HostArray(segment.id, data.dtype, self._shape(name, data), version=data.version)
+        array = program.HostArray(segment.id, data.dtype, self._shape(name, data), version=data.version)
         return self._place(call, name, slot, array, by_position=data.minibatch)
 
     def _shape(self, name: str, array: Array | Data) -> Shape:
@@ -273,18 +258,18 @@ class Binder:
         kept = 0 if name in self._options.broadcast else 1
         return (*array.shape[:kept], math.prod(array.shape[kept:]))
 
-    def _place(self, call: Call, name: str, slot: Any, array: HostArray, *, by_position: bool) -> Param:
+    def _place(self, call: Call, name: str, slot: Any, array: program.HostArray, *, by_position: bool) -> program.Param:
         """Returns the parameter for an array, sharded or broadcast."""
         if name in self._options.broadcast or not array.shape:
-            return Broadcast(array)
+            return program.Broadcast(array)
         path, writable, length = _path(name, slot), name in self._options.inout, array.shape[0]
         if path != name and length == 0 and not writable:
             call.empties[path] = 0
-            return Broadcast(array)
+            return program.Broadcast(array)
         (call.minibatches if by_position else call.lengths)[path] = length
-        return Sharded(array, by_position, writable)
+        return program.Sharded(array, by_position, writable)
 
-    def _scalar(self, call: Call, name: str, value: Any) -> Param:
+    def _scalar(self, call: Call, name: str, value: Any) -> program.Param:
         """Returns the parameter for a number, which is sent with each call."""
         if isinstance(value, np.generic):
             kind = value.dtype.kind
@@ -299,7 +284,7 @@ class Binder:
             call.key.append(("c", dtype))
             first = call.add_value(value.real, "d", None)
             call.add_value(value.imag, "d", None)
-            return Dynamic(first.index, dtype, is_complex=True)
+            return program.Dynamic(first.index, dtype, is_complex=True)
         fmt = {"b": "?", "i": "q", "u": "Q", "f": "d"}[kind]
         if kind == "i" and not -(2**63) <= value < 2**63:
             if not 0 <= value < 2**64:
@@ -308,22 +293,22 @@ class Binder:
         call.key.append((fmt, dtype))
         return call.add_value(value if dtype is None else value.item() if isinstance(value, np.generic) else value, fmt, dtype)
 
-    def _filled(self, call: Call, name: str, path: str, value: Any) -> Param:
+    def _filled(self, call: Call, name: str, path: str, value: Any) -> program.Param:
         """Returns the parameter for a value that each rank fills in."""
         if isinstance(value, PerRankValues):
             call.key.append(_exact(value.values))
             call.per_rank[path] = len(value.values)
-            return PerRank(value.values)
+            return program.PerRank(value.values)
         call.key.append(value)
         if isinstance(value, IndexRange):
             call.lengths[path] = value.length
             call.contiguous.append(name)
-            return IndexSpan()
+            return program.IndexSpan()
         if value is RankConstant.OFFSET:
             call.contiguous.append(name)
-        return Filled(value)
+        return program.Filled(value)
 
-    def _constant(self, call: Call, name: str, value: Any) -> Param:
+    def _constant(self, call: Call, name: str, value: Any) -> program.Param:
         """Returns the parameter for a value that is part of the plan.
 
         Its key is its pickle, since the value may be mutable, and 1 == 1.0 == True.
@@ -340,7 +325,7 @@ class Binder:
                 f"{name} of {self._name} is a {type(value).__name__}, which cannot be sent to the ranks "
                 f"({error}); pass an array, Data, a number, or a picklable object"
             ) from error
-        return Constant(value)
+        return program.Constant(value)
 
     def _check_aliases(self, call: Call) -> None:
         """Raises `ArgumentError` if a `Data` whose rows are written is also read through another argument."""
@@ -349,8 +334,8 @@ class Binder:
         owners: dict[int, str] = {}
         written: dict[int, str] = {}
         leaves = [(name, leaf) for name, param in call.parameters.items() for leaf in leaves_of(param)]
-        for name, leaf in [(name, leaf) for name, leaf in leaves if isinstance(leaf, Sharded | Broadcast)]:
-            segment, writable = leaf.array.segment, isinstance(leaf, Sharded) and leaf.writable
+        for name, leaf in [(name, leaf) for name, leaf in leaves if isinstance(leaf, program.Sharded | program.Broadcast)]:
+            segment, writable = leaf.array.segment, isinstance(leaf, program.Sharded) and leaf.writable
             other = owners.get(segment) if writable else written.get(segment)
             if other is not None:
                 raise ArgumentError(

@@ -58,11 +58,7 @@ class Function(Distributed):
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        options: FunctionOptions,
-        name: str | None,
-        inner: InnerFunction | None = None,
+        self, function: Callable[..., Any], options: FunctionOptions, name: str | None, inner: InnerFunction | None = None
     ) -> None:
         super().__init__()
         self.py_func = function

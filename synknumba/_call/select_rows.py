@@ -21,17 +21,10 @@ class RowSelector:
     def __init__(self, name: str, style: FunctionStyle) -> None:
         self._name = name
         self._style = style
-        self._indices: Segment | None = None
-        self._own_indices: Segment | None = None
+        self._indices: dict[str, Segment] = {}
 
     def select(self, call: Call) -> None:
-        """Selects and checks the rows of a call whose arguments are bound.
-
-        Raises:
-            BatchError: a selection is invalid, or selects rows that have no index although an argument needs it.
-            PartitionError: numbers of rows disagree.
-            ArgumentError: `local_batch` is given without sliceable variables, or `shards` does not fit the arguments.
-        """
+        """Selects and checks the rows of a call whose arguments are bound."""
         local_batch = call.options.local_batch
         rows = call.rows = self._select_sharded(call)
         own = call.own = self._select_own(call, local_batch)
@@ -104,11 +97,7 @@ class RowSelector:
         )
 
     def encode(self, call: Call) -> None:
-        """Encodes the selection for the ranks.
-
-        Raises:
-            BatchError: a written row is listed twice: which rank's or slice's value remains is undefined.
-        """
+        """Encodes the selection for the ranks."""
         _check_writable(call)
         rows, own = call.rows, call.own
         if isinstance(rows, Range):
@@ -116,8 +105,7 @@ class RowSelector:
             call.source = RowSource("all", rows.count) if every else RowSource("range")
             call.row_values = () if every else (rows.start, rows.step, rows.count)
         elif rows is not None:
-            self._indices = _filled(self._indices, rows.indices)
-            call.source = RowSource("list", 0, _listed(call, self._indices))
+            call.source = RowSource("list", 0, self._list(call, "sharded", rows.indices))
             call.row_values = (rows.count,)
         call.key.append(call.source.kind)
         if own is None:
@@ -129,30 +117,25 @@ class RowSelector:
             call.own_source = OwnSource("range", (0,) * len(lengths))
             call.row_values += tuple(value for one in own.ranges for value in (one.start, one.step, one.count))
         else:
-            self._own_indices = _filled(self._own_indices, own.indices())
-            call.own_source = OwnSource("list", (0,) * len(lengths), _listed(call, self._own_indices))
+            call.own_source = OwnSource("list", (0,) * len(lengths), self._list(call, "own", own.indices()))
             call.row_values += lengths
         call.key.append(call.own_source.kind)
 
-
-def _filled(segment: Segment | None, indices: Array) -> Segment:
-    """Returns shared memory that contains row numbers; the segment grows if necessary."""
-    if segment is None:
-        segment = Segment(indices.nbytes)
-    elif segment.size < indices.nbytes:
-        segment.grow(indices.nbytes)
-    segment.array(np.int64, indices.shape)[:] = indices
-    return segment
-
-
-def _listed(call: Call, segment: Segment) -> HostArray:
-    """Makes row numbers part of a call."""
-    call.segments.append(segment)
-    call.key += (segment.id, segment.generation)
-    return HostArray(segment.id, np.dtype(np.int64), (segment.size // 8,))
+    def _list(self, call: Call, kind: str, indices: Array) -> HostArray:
+        """Writes row numbers to shared memory, which grows if necessary, and makes them part of the call."""
+        segment = self._indices.get(kind)
+        if segment is None:
+            segment = self._indices[kind] = Segment(indices.nbytes)
+        elif segment.size < indices.nbytes:
+            segment.grow(indices.nbytes)
+        segment.array(np.int64, indices.shape)[:] = indices
+        call.segments.append(segment)
+        call.key += (segment.id, segment.generation)
+        return HostArray(segment.id, np.dtype(np.int64), (segment.size // 8,))
 
 
 def _check_writable(call: Call) -> None:
+    """Raises `BatchError` if a written row is listed twice: which rank's or slice's value remains is undefined."""
     written, own_written = call.written()
     if written and isinstance(call.rows, Listed) and len(np.unique(call.rows.indices)) != call.rows.count:
         raise BatchError(f"batch lists a row twice, and {written[0]} is in inout=, so its rows are written; list each row once")

@@ -9,6 +9,7 @@ from synknumba._errors import ArgumentError, DataError
 from synknumba._host.casting import accept, fill
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._types import Array
+from synknumba._variables.collectives import placed
 from synknumba._variables.variable import Variable, plain_value, refuse_on_rank
 from synknumba._world.world import holds_world, open_world
 
@@ -82,13 +83,9 @@ def _make(value: Any, name: str | None, dtype: DTypeLike | None, *, flat: bool) 
 @holds_world
 def _place_now(made: Variable) -> Variable:
     """Places a new variable on the ranks if a world is open, and returns it."""
-    world = open_world()
-    if world is not None:
-        world.begin()
-        try:
-            made.place(world)
-        finally:
-            world.end()
+    if open_world() is not None:
+        with placed([made]):
+            return made
     return made
 
 

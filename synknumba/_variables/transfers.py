@@ -82,7 +82,7 @@ class Traffic(ABC):
         self.world = world
         # Of each plan: what runs it, the numbers of its programs, and those of the memory that it refers to.
         self._plans: OrderedDict[Any, tuple[Run, tuple[int, ...], list[int]]] = OrderedDict()
-        self._quick: dict[Any, Run] = {}
+        self.quick: dict[Any, Run] = {}  # what runs a collective, by the key of the call: for `run_known`
 
     @abstractmethod
     def deliver(self, storage: Allocation, values: Sequence[Row]) -> None:
@@ -122,22 +122,18 @@ class Traffic(ABC):
         return run
 
     def remember(self, key: Any, run: Run, about: Iterable[Allocation]) -> None:
-        """Caches the callable of a collective for `run_known`, the fast path of a repeated call."""
-        if key not in self._quick:
-            self._quick[key] = run
+        """Adds the callable of a collective to `quick`."""
+        if key not in self.quick:
+            self.quick[key] = run
             self._watch(key, about)
 
     def _watch(self, key: Any, about: Iterable[Allocation]) -> list[int]:
         """Drops an entry as soon as any memory that it refers to is freed; it does not keep the memory alive."""
-        storages = list(about)
+        storages = set(about)
         numbers = [storage.number for storage in storages]
         for storage in storages:
             storage.when_gone(key, partial(_forget, weakref.ref(self), key, numbers))
         return numbers
-
-    def remembered(self, key: Any) -> Run | None:
-        """Returns the callable cached under a key; None if there is none, or it has been dropped."""
-        return self._quick.get(key)
 
     def over_host(
         self, work: Work, arrays: Sequence[Ends], segments: Sequence[Segment], info: CallInfo
@@ -171,7 +167,7 @@ class Traffic(ABC):
             self._drop(next(iter(self._plans)))
 
     def _drop(self, key: Any) -> None:
-        self._quick.clear()  # one of them may belong to the dropped plan
+        self.quick.clear()  # one of them may belong to the dropped plan
         _, programs, about = self._plans.pop(key, (None, (), ()))  # freed meanwhile, perhaps, in a garbage collection
         not_in_use(about, key)
         for number in programs:
@@ -180,7 +176,7 @@ class Traffic(ABC):
     def forget(self, key: Any) -> None:
         """Drops an entry in the coordinator; the ranks drop its programs together with the memory that they refer to."""
         self._plans.pop(key, None)
-        self._quick.pop(key, None)
+        self.quick.pop(key, None)
 
 
 def _forget(traffic: "weakref.ref[Traffic]", key: Any, about: Sequence[int]) -> None:

@@ -269,12 +269,7 @@ class Variable:
         ]
 
     def place(self, world: World) -> Allocation:
-        """Places a new variable on the ranks, and returns its memory; called between the world's `begin` and `end`.
-
-        Raises:
-            DataError: GPUs do not support the dtype.
-            WorldError: the variable belongs to another world.
-        """
+        """Places a new variable on the ranks, and returns its memory; called between the world's `begin` and `end`."""
         if self._storage is None:
             values = self._pending or []
             self._check_device(world)
