@@ -45,7 +45,8 @@ def _info() -> Iterator[tuple[str, str]]:
     yield "math", _vector_math()
     yield "cache", _cache()
     yield "numba.cuda", _numba_cuda()
-    yield "GPUs", _gpus()
+    report = probe(thorough=True)
+    yield "GPUs", str(report.count) if report.problem is None else f"cannot be used: {report.problem}"
 
 
 def _version(distribution: str) -> str | None:
@@ -98,8 +99,3 @@ def _numba_cuda() -> str:
         f"does not import ({reason}): numba-cuda needs CUDA's libraries; pip install 'synknumba[cuda13]' for GPUs, "
         "or pip uninstall numba-cuda to run on CPU cores"
     )
-
-
-def _gpus() -> str:
-    report = probe(thorough=True)
-    return str(report.count) if report.problem is None else f"cannot be used: {report.problem}"

@@ -32,7 +32,7 @@ from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
 from synknumba._types import Array, Extremum, Op, UserOp
 from synknumba._wire.messages import Install
-from synknumba._wire.program import Combination, Program, Result
+from synknumba._wire.program import Combination, Program
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport import join
 from synknumba._world.world import World
@@ -57,14 +57,6 @@ def row_weights(count: Count, partition: Partition) -> Array:
 
 Collector: TypeAlias = Callable[[Count], Any]
 """Combines what there is now; of the rows of the call."""
-
-
-def small_parts(results: Array, result: Result) -> Array:
-    """Returns a view of a small result on all ranks: shape (W, *shape)."""
-    assert result.parts is not None
-    dtype = np.dtype(result.parts.dtype)
-    strides = results.strides[0], *np.ndarray(result.shape, dtype).strides
-    return np.ndarray((len(results), *result.shape), dtype, results.data, result.parts.offset, strides)
 
 
 def make_collector(op: Op, parts: Array, weights: Callable[[Count], Array]) -> Collector:

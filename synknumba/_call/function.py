@@ -6,7 +6,6 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -228,12 +227,12 @@ class Function(Distributed):
             num_slices=options.num_slices,
             values=call.format + call.source.values + (call.own_source.values if call.own_source else "") + "q" * built.lent,
             solo=options.solo,
+            ops=self._subset_ops(options),
+            subset=options.subset if launch is None else None,
+            lent=built.lent,
+            only_read=frozenset() if launch is None else self._only_read(call),
             shards=options.shards,
         )
-        if launch is not None:
-            program = replace(program, lent=built.lent, only_read=self._only_read(call))
-        else:
-            program = replace(program, ops=self._subset_ops(options), subset=options.subset)
         world.attach([*call.segments, *built.segments.values()])
         self._ship(world, program, info)
         if launch is not None:

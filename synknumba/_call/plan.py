@@ -27,7 +27,6 @@ from synknumba._call.collect import (
     make_collector,
     make_locator,
     row_weights,
-    small_parts,
     total_rows,
 )
 from synknumba._call.outputs import Built
@@ -184,7 +183,9 @@ class KernelPlan(Plan):
                 return lambda count: lender.result((total_rows(count) or 0, *shape))
             return lambda _: lender.result(shape)
         if result.is_small:
-            parts = small_parts(self.world.ranks.results, result)
+            results, dtype = self.world.ranks.results, np.dtype(result.parts.dtype)
+            strides = results.strides[0], *np.ndarray(result.shape, dtype).strides
+            parts = np.ndarray((len(results), *result.shape), dtype, results.data, result.parts.offset, strides)
         else:
             parts = self._segments[result.name].array(result.parts.dtype, result.parts.shape)
         if result.op == "gather":

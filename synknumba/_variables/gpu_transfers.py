@@ -6,7 +6,6 @@ collectives, "host"       download to the staging segment, collective there as o
 """
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -85,7 +84,9 @@ class GpuTraffic(Traffic):
         return copies
 
     def _transfer(self, arrays: _Arrays, storage: Allocation, *, up: bool) -> None:
-        self.planned(("transfer", up, arrays), [storage], partial(self._install_transfer, arrays, up=up))()
+        key = ("transfer", up, arrays)
+        run = self.known(key) or self.keep(key, self._install_transfer(arrays, up=up), [storage])
+        run()
 
     def _install_transfer(self, arrays: _Arrays, *, up: bool) -> tuple[Run, tuple[int]]:
         return self.install(Transfer(next_number(), up, arrays), CallInfo("sending values" if up else "fetching values"))

@@ -106,20 +106,24 @@ class Traffic(ABC):
     def collective(self, work: Work, pairs: Sequence[Pair]) -> Run:
         """Returns a callable that runs a collective; the plan is reused if it is cached."""
         key = (work, *((pair.source.number, pair.target.number, pair.leaf) for pair in pairs))
-        about = (storage for pair in pairs for storage in (pair.source, pair.target))
-        return self.planned(key, about, partial(self.plan, work, pairs))
+        return self.known(key) or self.keep(
+            key, self.plan(work, pairs), (storage for pair in pairs for storage in (pair.source, pair.target))
+        )
 
-    def planned(self, key: Any, about: Iterable[Allocation], make: Callable[[], tuple[Run, tuple[int, ...]]]) -> Run:
-        """Returns the callable of a cached plan, which becomes the most recently used; makes the plan if it is not cached."""
-        known = self._plans.get(key)
-        if known is not None:
-            self._plans.move_to_end(key)
-            return known[0]
-        run, programs = make()
-        self._plans[key] = run, programs, self._watch(key, about)
+    def known(self, key: Any) -> Run | None:
+        """Returns the callable of a cached plan, which becomes the most recently used; None if it is not cached."""
+        plan = self._plans.get(key)
+        if plan is None:
+            return None
+        self._plans.move_to_end(key)
+        return plan[0]
+
+    def keep(self, key: Any, plan: tuple[Run, tuple[int, ...]], about: Iterable[Allocation]) -> Run:
+        """Caches a plan, and returns its callable."""
+        self._plans[key] = *plan, self._watch(key, about)
         while len(self._plans) > PLANS_KEPT:
             self._drop(next(iter(self._plans)))
-        return run
+        return plan[0]
 
     def remember(self, key: Any, run: Run, about: Iterable[Allocation]) -> None:
         """Adds the callable of a collective to `quick`."""
