@@ -85,8 +85,6 @@ def parallel(
         options = FunctionOptions(
             style="kernel",
             outputs=declared,
-            ops=None,
-            has_ops=True,
             broadcast=_names(broadcast, "broadcast"),
             inout=_names(inout, "inout"),
             givens=dict(givens or {}),
@@ -144,7 +142,6 @@ def function(
         ops = _plain_ops(outputs) if has_ops else None
         options = FunctionOptions(
             style="function",
-            outputs={},
             ops=ops,
             has_ops=has_ops,
             broadcast=_names(broadcast, "broadcast"),
@@ -152,8 +149,6 @@ def function(
             givens=dict(givens or {}),
             sliceable=_names(sliceable, "sliceable"),
             updates=check_updates(name or str(getattr(target, "__name__", "the function")), updates or {}),
-            launch=None,
-            compile_options={},
         )
         return Function(getattr(target, "py_func", target) if isinstance(target, Function) else target, options, name)
 
@@ -249,17 +244,7 @@ def vectorize(
 def _kernel_options(broadcast: Iterable[str], givens: Mapping[str, Any] | None, sliceable: Iterable[str]) -> FunctionOptions:
     """Returns the options of a generated kernel, as far as the decorator determines them."""
     return FunctionOptions(
-        style="kernel",
-        outputs={},
-        ops=None,
-        has_ops=True,
-        broadcast=_names(broadcast, "broadcast"),
-        inout=frozenset(),
-        givens=dict(givens or {}),
-        sliceable=_names(sliceable, "sliceable"),
-        updates={},
-        launch=None,
-        compile_options={},
+        "kernel", broadcast=_names(broadcast, "broadcast"), givens=dict(givens or {}), sliceable=_names(sliceable, "sliceable")
     )
 
 

@@ -21,14 +21,7 @@ _SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one subcommand.
-
-    Args:
-        argv: arguments without the program's name; None for those of the process.
-
-    Returns:
-        The exit status.
-    """
+    """Runs one subcommand, and returns the exit status; `argv` is without the program's name, None for the process's own."""
     parser = argparse.ArgumentParser(
         prog="python -m synknumba", description="Inspects synknumba's installation on this machine."
     )
@@ -52,7 +45,8 @@ def _info() -> Iterator[tuple[str, str]]:
     yield "math", _vector_math()
     yield "cache", _cache()
     yield "numba.cuda", _numba_cuda()
-    yield "GPUs", _gpus()
+    report = probe(thorough=True)
+    yield "GPUs", str(report.count) if report.problem is None else f"cannot be used: {report.problem}"
 
 
 def _version(distribution: str) -> str | None:
@@ -105,8 +99,3 @@ def _numba_cuda() -> str:
         f"does not import ({reason}): numba-cuda needs CUDA's libraries; pip install 'synknumba[cuda13]' for GPUs, "
         "or pip uninstall numba-cuda to run on CPU cores"
     )
-
-
-def _gpus() -> str:
-    report = probe(thorough=True)
-    return str(report.count) if report.problem is None else f"cannot be used: {report.problem}"

@@ -81,13 +81,9 @@ class RankDied(WorldError):  # noqa: N818  # the name states the event; "Error" 
         stderr: str = "",
     ) -> None:
         super().__init__(message)
-        self.rank = rank
-        self.pid = pid
-        self.exitcode = exitcode
-        self.function = function
-        self.arguments = arguments
-        self.stack = stack
-        self.stderr = stderr
+        self.rank, self.pid, self.exitcode = rank, pid, exitcode
+        self.function, self.arguments = function, arguments
+        self.stack, self.stderr = stack, stderr
 
 
 class CallTimeout(WorldError, TimeoutError):  # noqa: N818  # named as the built-in TimeoutError, plus what timed out

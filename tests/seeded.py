@@ -258,8 +258,8 @@ FAULTS = (
     Fault(
         "call-scalar-of-another-dtype",
         "synknumba/_call/bind.py",
-        "bound.key.append((fmt, dtype))",
-        "bound.key.append(fmt)",
+        "call.key.append((fmt, dtype))",
+        "call.key.append(fmt)",
         ("tests/conformance/test_arguments.py",),
     ),
     Fault(

@@ -37,10 +37,7 @@ _NUMBER = ast.Constant(0)
 def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int]) -> frozenset[str]:
     """Returns the array parameters of which a kernel certainly reads only elements and sizes.
 
-    Args:
-        function: the kernel.
-        dimensions: number of dimensions of each array parameter, at least 1; 0 for each number. Parameters of other types are
-            absent.
+    `dimensions` has the number of dimensions of each array parameter, at least 1; 0 for each number; no other parameters.
     """
     definition = _definition(function)
     if definition is None or any(isinstance(node, _SCOPES) for one in definition.body for node in ast.walk(one)):
@@ -54,13 +51,7 @@ def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int])
 
 
 class _Source:
-    """A kernel's source, with its names classified.
-
-    Args:
-        definition: syntax tree of the kernel, which contains no nested functions.
-        dimensions: as for `read_parameters`.
-        outside: values of the names that the kernel does not bind.
-    """
+    """A kernel's source, which contains no nested functions, with its names classified."""
 
     def __init__(self, definition: ast.FunctionDef, dimensions: Mapping[str, int], outside: inspect.ClosureVars) -> None:
         body = [node for one in definition.body for node in ast.walk(one)]
@@ -73,7 +64,8 @@ class _Source:
         known = own | bindings.keys()
         self._builtins = {name for name, value in outside.builtins.items() if callable(value)} - known
         around = {**outside.globals, **outside.nonlocals}
-        self._numba = {name for name, value in around.items() if _is_numba(value)} - known
+        modules = {name: value.__name__ for name, value in around.items() if isinstance(value, ModuleType)}
+        self._numba = {name for name, module in modules.items() if module in {"numba", "numba.cuda"}} - known
         self._types = {name for name, value in around.items() if _is_type_of_numbers(value)} - known
         self.arrays = {name: number for name, number in dimensions.items() if number and name in own - bindings.keys()}
         self._numpy = {name for name, value in around.items() if value is np} - known
@@ -184,10 +176,6 @@ class _Source:
 def _parts(node: ast.Subscript) -> list[ast.expr]:
     """Returns the indices inside the brackets."""
     return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-
-
-def _is_numba(value: object) -> bool:
-    return isinstance(value, ModuleType) and value.__name__ in {"numba", "numba.cuda"}
 
 
 def _is_type_of_numbers(value: object) -> bool:
@@ -317,8 +305,7 @@ def _stored(node: ast.AST) -> set[str]:
             func=ast.Attribute(value=ast.Attribute(attr="atomic") | ast.Name(id="atomic")), args=[ast.Name(id=name), *_]
         ):
             return {name}
-        case _:
-            return set()
+    return set()
 
 
 def _elements(target: ast.expr) -> list[str]:
@@ -327,9 +314,6 @@ def _elements(target: ast.expr) -> list[str]:
             return [name for one in targets for name in _elements(one)]
         case ast.Subscript(value=ast.Name(id=name)):
             return [name]
-        case ast.Subscript(value=ast.Subscript() as inner):
+        case ast.Subscript(value=ast.Subscript() as inner) | ast.Attribute(value=ast.Subscript() as inner):
             return _elements(inner)
-        case ast.Attribute(value=ast.Subscript() as inner):
-            return _elements(inner)
-        case _:
-            return []
+    return []

@@ -66,20 +66,14 @@ ShapeRule = Shape | int | Callable[[Mapping[str, Any]], Shape | int] | None
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Declaration of a kernel's output parameter. Created by `output`.
-
-    Attributes:
-        op, shape, dtype, like: as for `output`.
-        scratch: whether the array is working memory that no caller receives.
-        filled: whether the array starts at the identity of the op. If not, and the op is None, slices write different elements.
-    """
+    """Declaration of a kernel's output parameter. Created by `output`."""
 
     op: Op
     shape: ShapeRule = None
     dtype: Any = None
     like: str | None = None
-    scratch: bool = False
-    filled: bool = True
+    scratch: bool = False  # working memory that no caller receives
+    filled: bool = True  # with the op's identity at the start; if not, and the op is None, slices write different elements
 
 
 def output(

@@ -18,7 +18,6 @@ collective.
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, final
 
@@ -33,7 +32,7 @@ from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
 from synknumba._types import Array, Extremum, Op, UserOp
 from synknumba._wire.messages import Install
-from synknumba._wire.program import Combination, Program, Result
+from synknumba._wire.program import Combination, Program
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport import join
 from synknumba._world.world import World
@@ -49,40 +48,23 @@ def total_rows(count: Count) -> int | None:
     return sum(count) if isinstance(count, tuple) else count
 
 
-@dataclass(frozen=True, slots=True)
-class RowCount:
-    """Number of rows of a call, and their partition into ranks, or into shards if their number is fixed."""
-
-    count: Count
-    partition: Partition
-
-    def weights(self) -> Array:
-        """Returns the number of rows of each rank or shard, int64; 1 for each if the call has no rows."""
-        if self.count is None:
-            return np.ones(self.partition.parts, np.int64)
-        if isinstance(self.count, tuple):
-            return np.array(self.count, np.int64)
-        return np.array(self.partition.counts(self.count), np.int64)
+def row_weights(count: Count, partition: Partition) -> Array:
+    """Returns the number of rows of each rank or shard, int64, into which a call's are cut; 1 for each if it has no rows."""
+    if count is None:
+        return np.ones(partition.parts, np.int64)
+    return np.array(count if isinstance(count, tuple) else partition.counts(count), np.int64)
 
 
 Collector: TypeAlias = Callable[[Count], Any]
 """Combines what there is now; of the rows of the call."""
 
 
-def small_parts(results: Array, result: Result) -> Array:
-    """Returns a view of a small result on all ranks: shape (W, *shape)."""
-    assert result.parts is not None
-    dtype = np.dtype(result.parts.dtype)
-    strides = results.strides[0], *np.ndarray(result.shape, dtype).strides
-    return np.ndarray((len(results), *result.shape), dtype, results.data, result.parts.offset, strides)
-
-
-def make_collector(op: Op, parts: Array, rows: Callable[[Count], RowCount]) -> Collector:
+def make_collector(op: Op, parts: Array, weights: Callable[[Count], Array]) -> Collector:
     """Returns a collector for an op, which reads the parts when it is called and returns memory of its own."""
     if op is None:
         return lambda _: [private_copy(value) if isinstance(value, np.ndarray) else value for value in parts]
     if op == "mean":
-        return lambda count: reduction.combine("mean", parts, rows(count).weights())
+        return lambda count: reduction.combine("mean", parts, weights(count))
     if len(parts) == 1:
         return (lambda _: parts[0]) if parts.ndim == 1 else (lambda _: private_copy(parts[0]))
     if isinstance(op, UserOp):
@@ -96,23 +78,14 @@ def make_collector(op: Op, parts: Array, rows: Callable[[Count], RowCount]) -> C
 
 @final
 class Selection:
-    """Maps positions among the rows of a call to indices of rows in the data.
-
-    Args:
-        program: program of the calls.
-        segments: weak references to the segments of the call.
-
-    Attributes:
-        values: those values of the last call that select rows.
-        first: index of the first of these among all values.
-    """
+    """Maps positions among the rows of a call to indices of rows in the data; holds the call's segments weakly."""
 
     def __init__(self, program: Program, segments: Sequence[Callable[[], Segment | None]]) -> None:
         own = "" if program.own is None else program.own.values
         self._source = program.rows
         self._segments = segments
-        self.first = len(program.values) - len(program.rows.values) - len(own) - program.lent
-        self.values: tuple[Any, ...] = ()
+        self.first = len(program.values) - len(program.rows.values) - len(own) - program.lent  # value that selects rows
+        self.values: tuple[Any, ...] = ()  # of the last call, from that one on
 
     def data_rows(self, positions: Any) -> Any:
         """Returns the indices in the data of rows given by their positions in the call."""
@@ -168,14 +141,7 @@ def is_worthwhile(world: World, nbytes: int) -> bool:
 
 @final
 class Combining:
-    """The combination of large results by the ranks, for one plan.
-
-    Args:
-        world: world of the plan.
-        told: program for the ranks, which must have the plan's own program already.
-        info: description for error messages.
-        lenders: memory for the results, by name.
-    """
+    """The combination of large results by the ranks, which must have the plan's program already, to memory of `lenders`."""
 
     def __init__(self, world: World, told: Combination, info: CallInfo, lenders: Mapping[str, Lender]) -> None:
         self._world = world
@@ -188,11 +154,7 @@ class Combining:
         world.command(Install(None, told), info=info)
 
     def run(self, weights: Callable[[], Array]) -> None:
-        """Has the ranks combine their results.
-
-        Args:
-            weights: returns the number of rows on each rank; called if one of the results is a mean.
-        """
+        """Has the ranks combine their results; calls `weights` for the rows on each rank if one of the results is a mean."""
         values: list[Any] = [lender.choose() for lender in self._lenders]
         if self._told.weighted:
             values += weights().tolist()

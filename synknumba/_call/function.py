@@ -12,14 +12,14 @@ from typing import Any
 from synknumba import simt
 from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
-from synknumba._call.bound_arguments import Bound
+from synknumba._call.call import Call
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
-from synknumba._call.outputs import OutputBuilder
-from synknumba._call.plan import About, FunctionPlan, KernelPlan, Plan
+from synknumba._call.outputs import Built, OutputBuilder
+from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
 from synknumba._call.report import PlanReport, make_report
-from synknumba._call.select_rows import CallRows, RowSelector, check_shards, check_writable_rows
-from synknumba._call.serialize import Distributed, InnerFunction, RankSideFunction, make_spec, result_class
+from synknumba._call.select_rows import RowSelector
+from synknumba._call.serialize import Distributed, InnerFunction, RankSideFunction, make_spec
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, ReductionError, WorldError
 from synknumba._host.copying import copy_into
@@ -29,7 +29,7 @@ from synknumba._ops.tree import is_nested
 from synknumba._types import Batch
 from synknumba._variables.variable import Variable
 from synknumba._wire.messages import Install
-from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Param, Program, Sharded, next_number
+from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Program, Sharded, next_number
 from synknumba._world.failure import CallInfo
 from synknumba._world.world import World, current_world, holds_world, open_world
 
@@ -57,11 +57,7 @@ class Function(Distributed):
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        options: FunctionOptions,
-        name: str | None,
-        inner: InnerFunction | None = None,
+        self, function: Callable[..., Any], options: FunctionOptions, name: str | None, inner: InnerFunction | None = None
     ) -> None:
         super().__init__()
         self.py_func = function
@@ -112,8 +108,7 @@ class Function(Distributed):
 
         Returns:
             The combined results: of a kernel, the value of its output, or a named tuple of several; of a Python function, the
-                tree
-            that it returns.
+            tree that it returns.
 
         Raises:
             ArgumentError, PartitionError, BatchError, DataError, ReductionError, LaunchError: invalid input; nothing was sent.
@@ -128,9 +123,10 @@ class Function(Distributed):
             if plain and world is self._world and (shards is None or type(shards) is int):
                 known, values = self._plans.known(args, shards)
                 if known is not None:
-                    for variable in known.changed:
+                    plan, count, changed = known
+                    for variable in changed:
                         self._mark(world, variable())
-                    return known.plan.execute(values, known.count)
+                    return plan.execute(values, count)
             options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
             return self._call(world, args, kwargs, options)
         finally:
@@ -170,84 +166,85 @@ class Function(Distributed):
             variable.mark(differs=world.world_size > 1)
 
     def _call(self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions) -> Any:
-        if world is not self._world:
-            self._enter(world)
+        if world is not self._world:  # plans belong to one world
+            self._leave()
+            self._world = world
+            world.at_close(weakref.WeakMethod(self._leave))
         options.check(self.name)
-        bound = self._binder.bind(args, kwargs, world, world.partition, solo=options.solo)
-        rows = self._selector.select(bound, options.batch, options.local_batch)
-        if options.shards is not None:
-            check_shards(self.name, bound, rows)
-        check_writable_rows(rows, *bound.written())
-        self._selector.tell(rows, options.batch)
-        self._builder.check_rows(rows)
-        bound.segments += rows.segments
-        capacity = self._builder.capacity(rows.total, exact=rows.exact)
-        key = (tuple(bound.key), rows.key, options.key(), capacity, self._builder.shapes(bound))
+        call = self._binder.bind(Call(options, world.partition, world), args, kwargs)
+        self._selector.select(call)
+        self._selector.encode(call)
+        self._builder.check_rows(call)
+        key = (*call.key, options.key(), self._builder.capacity(call), self._builder.shapes(call))
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._make_plan(world, bound, rows, capacity, options)
+            plan = self._make_plan(world, call)
             self._plans.keep(key, plan)
-            if options.is_plain and not kwargs and not self._builder.has_rules:
-                self._plans.remember(args, options.shards, bound, plan, rows.count)
+            if options.is_plain and not kwargs and not self._builder.rules:
+                self._plans.remember(args, call, plan)
         else:
-            world.attach(bound.segments)
-            world.tally.scattered_bytes += plan.scattered_by(rows.count) - plan.scattered_bytes
-        for variable in bound.changed:
+            world.attach(call.segments)
+            world.tally.scattered_bytes += plan.scattered_by(call.count) - plan.scattered_bytes
+        for variable in call.changed:
             self._mark(world, variable)
-        result = plan.execute((*bound.values, *rows.values), rows.count)
-        for _, array, staged in bound.write_back:
+        result = plan.execute((*call.values, *call.row_values), call.count)
+        for _, array, staged in call.write_back:
             copy_into(array, staged.data)
         return result
 
     # ---- plans
-
-    def _enter(self, world: World) -> None:
-        """Drops the plans of the previous world, and enters a new one; a plan belongs to one world."""
-        self._leave()
-        self._world = world
-        world.at_close(weakref.WeakMethod(self._leave))
 
     def _leave(self) -> None:
         """Drops all plans, and the memory of their results."""
         self._world = None
         self._plans.clear()
 
-    def _make_plan(self, world: World, bound: Bound, rows: CallRows, capacity: int, options: CallOptions) -> Plan:
-        self._check_per_rank(world, bound)
-        self._check_writes(bound)
+    def _make_plan(self, world: World, call: Call) -> Plan:
+        for path, values in call.per_rank.items():
+            if values != world.world_size:
+                raise ArgumentError(f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; pass one per rank")
+        self._check_writes(call)
         room = world.ranks.values.nbytes // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
-        if len(bound.values) > room:
+        if len(call.values) > room:
             raise ArgumentError(
-                f"{self.name} got {len(bound.values)} numbers, but a call takes at most {room}; pass them as an array"
+                f"{self.name} got {len(call.values)} numbers, but a call takes at most {room}; pass them as an array"
             )
-        info = CallInfo(self.name, bound.lasting_texts())
-        if self._options.style == "kernel":
-            return self._make_kernel_plan(world, bound, rows, capacity, options, info)
+        info, options, launch = CallInfo(self.name, call.texts(lasting=True)), call.options, self._options.launch
+        built, wanted = Built(), []
+        if launch is not None:
+            launch.resolve(call.total)  # raises if the grid cannot be derived, before anything is sent
+            wanted = self._builder.wanted(options.subset)
+            built = self._builder.build(call, world, wanted)
+            self._builder.check_count(call.total, wanted)
+        parameters = call.parameters | built.results
         program = Program(
             number=next_number(),
-            function=self._id,
-            parameters=tuple(bound.parameters.items()),
-            rows=rows.source,
-            partition=bound.run_partition,
-            own=rows.own_source,
+            function=self.number,
+            parameters=tuple((name, parameters[name]) for name in self._parameters),
+            rows=call.source,
+            partition=call.run_partition,
+            own=call.own_source,
             num_slices=options.num_slices,
-            values=_formats(bound, rows),
+            values=call.format + call.source.values + (call.own_source.values if call.own_source else "") + "q" * built.lent,
             solo=options.solo,
             ops=self._subset_ops(options),
-            subset=options.subset,
+            subset=options.subset if launch is None else None,
+            lent=built.lent,
+            only_read=frozenset() if launch is None else self._only_read(call),
             shards=options.shards,
         )
-        world.attach(bound.segments)
+        world.attach([*call.segments, *built.segments.values()])
         self._ship(world, program, info)
-        about = About(bound.segments, bound.storages, *bound.sizes(), rows.count)
-        return FunctionPlan(world, program, info, about, has_ops=self._options.has_ops)
+        if launch is not None:
+            return KernelPlan(world, program, info, call, wanted, built, self.name)
+        return FunctionPlan(world, program, info, call, has_ops=self._options.has_ops)
 
-    def _check_writes(self, bound: Bound) -> None:
+    def _check_writes(self, call: Call) -> None:
         """Raises `ArgumentError` if the function's source writes to an input, where the write would be lost."""
         if self._written is None:
             self._written = written_parameters(self.py_func)
         for name, line in self._written.items():
-            param = bound.parameters.get(name)
+            param = call.parameters.get(name)
             is_input = isinstance(param, Broadcast) or (isinstance(param, Sharded | HeldRows) and not param.writable)
             is_old = isinstance(param, Held) and param.read_only
             if is_input or is_old:
@@ -258,58 +255,20 @@ class Function(Distributed):
                 what = "the old value of a variable that is updated" if is_old else "an input"
                 raise ArgumentError(f"{self.name} ({where}) writes to {name}, which is {what}. {way_out}, or write to a copy.")
 
-    def _only_read(self, bound: Bound) -> frozenset[str]:
+    def _only_read(self, call: Call) -> frozenset[str]:
         """Returns the frozen inputs that the kernel certainly does not write to: on a GPU, a call needs no copies of these."""
-        arrays = {name: param.array for name, param in bound.parameters.items() if isinstance(param, Sharded | Broadcast)}
+        arrays = {name: param.array for name, param in call.parameters.items() if isinstance(param, Sharded | Broadcast)}
         frozen = {name for name, array in arrays.items() if array.version and array.dtype.names is None}
         if not frozen:
             return frozenset()
         dimensions = {name: max(len(array.shape), 1) for name, array in arrays.items()}
-        numbers = {name: 0 for name, param in bound.parameters.items() if isinstance(param, Dynamic)}
+        numbers = {name: 0 for name, param in call.parameters.items() if isinstance(param, Dynamic)}
         return read_parameters(self.py_func, {**dimensions, **numbers}) & frozen
-
-    def _make_kernel_plan(
-        self,
-        world: World,
-        bound: Bound,
-        rows: CallRows,
-        capacity: int,
-        options: CallOptions,
-        info: CallInfo,
-    ) -> Plan:
-        launch = self._options.launch
-        assert launch is not None  # always set for a kernel
-        launch.resolve(rows.total)  # raises if the grid cannot be derived, before anything is sent
-        wanted = self._builder.wanted(options.subset)
-        built = self._builder.build(bound, rows.total, capacity, world, wanted, options.shards)
-        self._builder.check_count(rows.total, wanted)
-        parameters: list[tuple[str, Param]] = [
-            (name, built.results[name] if name in built.results else bound.parameters[name]) for name in self._parameters
-        ]
-        program = Program(
-            number=next_number(),
-            function=self._id,
-            parameters=tuple(parameters),
-            rows=rows.source,
-            partition=bound.run_partition,
-            own=rows.own_source,
-            num_slices=options.num_slices,
-            values=_formats(bound, rows) + "q" * built.lent,
-            solo=options.solo,
-            lent=built.lent,
-            shards=options.shards,
-            only_read=self._only_read(bound),
-        )
-        world.attach([*bound.segments, *built.segments.values()])
-        self._ship(world, program, info)
-        finish = None if len(wanted) < 2 else result_class(self.name, tuple(wanted))
-        about = About(bound.segments, bound.storages, *bound.sizes(), rows.count)
-        return KernelPlan(world, program, info, about, wanted, finish, built.segments, sorted(built.combined))
 
     def _ship(self, world: World, program: Program | None, info: CallInfo) -> None:
         """Installs a program on the ranks, and the function before its first program."""
         spec = None
-        if self._id not in world.shipped:
+        if self.number not in world.shipped:
             if world.traits.compiled_by_simt and self._options.style == "kernel":
                 simt.jit(self.py_func).check()  # raises here, with name and line, instead of on every rank
             for op in self._options.user_ops():
@@ -318,26 +277,19 @@ class Function(Distributed):
             if self._inner is not None:
                 self._inner.send(world)
                 sent[self._inner.number] = self._inner.device_function
-            spec = make_spec(self._id, self.name, self.py_func, self._options, sent)
+            spec = make_spec(self.number, self.name, self.py_func, self._options, sent)
         world.command(Install(spec, program), info=info)
         if spec is not None:
             self._note_sent(world)
 
     def send(self, world: World) -> None:
         """Sends the function, unless the ranks have it."""
-        if self._id not in world.shipped:
+        if self.number not in world.shipped:
             self._ship(world, None, CallInfo(self.name))
 
-    def _check_per_rank(self, world: World, bound: Bound) -> None:
-        for path, values in bound.per_rank.items():
-            if values != world.world_size:
-                raise ArgumentError(f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; pass one per rank")
-
     def _subset_ops(self, options: CallOptions) -> Any:
-        ops = self._options.ops
-        if options.subset is None or not self._options.has_ops:
-            return ops if self._options.has_ops else None
-        if not is_nested(ops):
+        ops = self._options.ops  # None without ops
+        if options.subset is None or not is_nested(ops):
             return ops
         try:
             wanted = tuple(ops[key] for key in options.subset)
@@ -359,12 +311,9 @@ class Function(Distributed):
         Returns:
             One `Data`, or a tuple in the order of the parameters.
         """
+        create = partial(Data, force_cast=force_cast, oversize=oversize, minibatch=minibatch)
         matched = self._binder.match(values, named)
-        made = tuple(
-            Data(value, force_cast=force_cast, oversize=oversize, minibatch=minibatch, name=name)
-            for name, value in matched.items()
-            if name in self._binder.passed
-        )
+        made = tuple(create(value, name=name) for name, value in matched.items() if name in self._binder.passed)
         return made[0] if len(made) == 1 else made
 
     def plan(
@@ -396,12 +345,9 @@ class Function(Distributed):
             partition = world.partition
         else:
             raise WorldError("plan() needs world_size=… when no world is open")
-        bound = self._binder.bind(args, kwargs, None, partition)
-        rows = self._selector.select(bound, batch, local_batch)
-        if shards is not None:
-            check_shards(self.name, bound, rows)
-        about = self.name, self._options.outputs, self._options.ops, self.update_modes
-        return make_report(*about, bound, rows, num_slices, shards)
+        call = self._binder.bind(Call(options, partition), args, kwargs)
+        self._selector.select(call)
+        return make_report(self.name, self._options.outputs, self._options.ops, self.update_modes, call)
 
     @property
     def output_modes(self) -> Any:
@@ -422,8 +368,3 @@ class Function(Distributed):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as a `RankSideFunction`, since only the coordinator makes calls."""
         return RankSideFunction, (self.name, self.py_func)
-
-
-def _formats(bound: Bound, rows: CallRows) -> str:
-    own = "" if rows.own_source is None else rows.own_source.values
-    return "".join(bound.formats) + rows.source.values + own

@@ -1,7 +1,7 @@
 """Options of decorators and calls, checked as far as possible without the arguments."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,35 +18,20 @@ from synknumba._wire.program import FunctionStyle
 
 @dataclass(frozen=True, slots=True)
 class FunctionOptions:
-    """The options of a decorator.
-
-    Attributes:
-        style: "kernel" or "function".
-        outputs: declared outputs of a kernel, by parameter.
-        ops: tree of ops for the result of a Python function.
-        has_ops: whether `ops` were given.
-        broadcast: parameters that are passed whole to every rank.
-        inout: sharded parameters, or sliceable ones, whose rows are written.
-        givens: bound arguments, by parameter.
-        sliceable: parameters that take variables as rows.
-        updates: (variable, op) of each accumulator, by parameter.
-        launch: launch configuration of a kernel; None for a Python function.
-        compile_options: compiler options of a kernel.
-        flat: parameters whose arrays a generated kernel sees with all axes but that of the rows merged into one.
-    """
+    """The options of a decorator."""
 
     style: FunctionStyle
-    outputs: Mapping[str, Output]
-    ops: Any
-    has_ops: bool
-    broadcast: frozenset[str]
-    inout: frozenset[str]
-    givens: Mapping[str, Any]
-    sliceable: frozenset[str]
-    updates: Mapping[str, tuple[Variable, Op]]
-    launch: LaunchConfig | None
-    compile_options: Mapping[str, Any]
-    flat: frozenset[str] = frozenset()
+    outputs: Mapping[str, Output] = field(default_factory=dict)  # declared outputs of a kernel, by parameter
+    ops: Any = None  # tree of ops for the result of a Python function
+    has_ops: bool = True  # whether `ops` were given
+    broadcast: frozenset[str] = frozenset()  # parameters that are passed whole to every rank
+    inout: frozenset[str] = frozenset()  # sharded parameters, or sliceable ones, whose rows are written
+    givens: Mapping[str, Any] = field(default_factory=dict)  # bound arguments, by parameter
+    sliceable: frozenset[str] = frozenset()  # parameters that take variables as rows
+    updates: Mapping[str, tuple[Variable, Op]] = field(default_factory=dict)  # accumulators, by parameter
+    launch: LaunchConfig | None = None  # of a kernel
+    compile_options: Mapping[str, Any] = field(default_factory=dict)  # of a kernel
+    flat: frozenset[str] = frozenset()  # whose arrays a generated kernel sees with all axes but that of the rows merged
 
     def user_ops(self) -> list[UserOp]:
         """Returns the ops that are user-defined functions."""
@@ -79,32 +64,27 @@ class CallOptions:
     @property
     def is_plain(self) -> bool:
         """Whether every option except `shards` has its default."""
-        selects = self.batch is not None or self.local_batch is not None
-        return not selects and self.num_slices == 1 and self.output_subset is None and not self.solo
+        is_whole = self.batch is None and self.local_batch is None and self.output_subset is None
+        return is_whole and self.num_slices == 1 and not self.solo
 
     def key(self) -> tuple[Any, ...]:
         """Returns the options' part of the plan key."""
         return (self.num_slices, self.subset, self.solo, self.shards)
 
     def check(self, function: str) -> None:
-        """Raises an error for options that are invalid in every call.
-
-        Raises:
-            PartitionError: `num_slices` or `shards` is not a positive integer.
-            ReductionError: `output_subset` is not a list of different names or positions.
-        """
-        slices = self.num_slices
+        """Raises `PartitionError` or `ReductionError` for options that are invalid in every call."""
+        slices, shards = self.num_slices, self.shards
         if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
             raise PartitionError(f"num_slices must be an integer of at least 1, got {slices!r}")
-        shards = self.shards
         if shards is not None and (isinstance(shards, bool) or not hasattr(shards, "__index__") or shards < 1):
             raise PartitionError(f"shards must be an integer of at least 1, or None for one per rank, got {shards!r}")
         if self.output_subset is not None and not isinstance(self.output_subset, str | int | np.integer | Iterable):
             raise ReductionError(f"output_subset must list outputs of {function}, got {self.output_subset!r}")
-        for position, one in enumerate(self.subset or ()):
+        subset = self.subset or ()
+        for position, one in enumerate(subset):
             if isinstance(one, bool):
                 raise ReductionError(f"output_subset must list outputs of {function} by name or position, got {one!r}")
-            if one in (self.subset or ())[:position]:
+            if one in subset[:position]:
                 raise ReductionError(f"output_subset names {one!r} twice")
 
 
@@ -112,12 +92,7 @@ _COMPATIBLE = ({"givens", "broadcast"}, {"givens", "sliceable"}, {"inout", "slic
 
 
 def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Variable, Op]]:
-    """Checks the updates given to a decorator, and returns them by parameter.
-
-    Raises:
-        ArgumentError: an update is not a (variable, op) pair, or a variable has two.
-        ReductionError: an op is not defined for updates, or for the dtype.
-    """
+    """Returns the updates given to a decorator, by parameter, after checking variables, ops and dtypes."""
     seen: dict[int, str] = {}
     for parameter, value in updates.items():
         if not (isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Variable)):
@@ -137,11 +112,7 @@ def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Vari
 
 
 def check_names(name: str, parameters: Collection[str], options: FunctionOptions) -> None:
-    """Checks that every name given to a decorator is a parameter, in compatible roles.
-
-    Raises:
-        ArgumentError: a name is not a parameter, or has two roles that exclude each other.
-    """
+    """Raises `ArgumentError` if a name given to a decorator is not a parameter, or has roles that exclude each other."""
     roles = {
         "outputs": options.outputs if options.style == "kernel" else (),
         "broadcast": options.broadcast,

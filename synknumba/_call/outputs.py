@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from synknumba._call.arguments import Output
-from synknumba._call.bound_arguments import Bound
+from synknumba._call.call import Call
 from synknumba._call.collect import is_worthwhile
-from synknumba._call.select_rows import CallRows
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, BatchError, ReductionError
 from synknumba._host import lease
@@ -42,36 +41,28 @@ class OutputBuilder:
         self._name = name
         self._outputs = outputs
         self._gathers = any(output.op == "gather" for output in outputs.values())
-        self._rules = {name: output.shape for name, output in outputs.items() if callable(output.shape)}
+        self.rules = {name: output.shape for name, output in outputs.items() if callable(output.shape)}  # of arguments
 
-    @property
-    def has_rules(self) -> bool:
-        """Whether a shape is a function of the call's arguments."""
-        return bool(self._rules)
-
-    def shapes(self, bound: Bound) -> tuple[Shape, ...]:
+    def shapes(self, call: Call) -> tuple[Shape, ...]:
         """Returns the shapes that are functions of the arguments.
 
         Such a function may use the arguments' values, so a plan is valid for these shapes only.
         """
-        return tuple(self._checked_shape(name, rule(bound.whole)) for name, rule in self._rules.items())
+        return tuple(self._checked_shape(name, rule(call.whole)) for name, rule in self.rules.items())
 
-    def capacity(self, count: int | None, *, exact: bool) -> int:
+    def capacity(self, call: Call) -> int:
         """Returns the number of rows to allocate for gathered outputs; 0 if there are none.
 
         Unless the number of rows is part of the plan, it is rounded up to a power of two, so that batches of similar size share
         a plan.
         """
+        count = call.total
         if not self._gathers or not count:
             return 0
-        return count if exact else 1 << (count - 1).bit_length()
+        return count if call.exact else 1 << (count - 1).bit_length()
 
     def wanted(self, subset: Sequence[str | int] | None) -> list[str]:
-        """Returns the names of the outputs to return, in order.
-
-        Raises:
-            ReductionError: the subset names something other than an output, or an output twice.
-        """
+        """Returns the names of the outputs to return, in order; raises `ReductionError` if one is unknown or named twice."""
         names = [name for name, output in self._outputs.items() if not output.scratch]
         if subset is None:
             return names
@@ -96,49 +87,31 @@ class OutputBuilder:
             name, op = found[0]
             raise ReductionError(f'{name} of {self._name} is a "{op}" of no rows; pass at least one row')
 
-    def check_rows(self, rows: CallRows) -> None:
+    def check_rows(self, call: Call) -> None:
         """Raises `BatchError` if an output locates a row, and rows have no index in the whole data."""
         located = [name for name, output in self._outputs.items() if output.op in reduction.LOCATING]
-        if located and rows.rows is None and rows.own is not None and not rows.own.whole:
+        if located and call.rows is None and call.own is not None and not call.own.whole:
             op = self._outputs[located[0]].op
             raise BatchError(
                 f"{located[0]} of {self._name} has op {op!r}, which returns a global row index, but rows of a "
                 'local_batch have none; use "gather"'
             )
 
-    def build(
-        self,
-        bound: Bound,
-        count: int | None,
-        capacity: int,
-        world: World,
-        wanted: Sequence[str],
-        shards: int | None = None,
-    ) -> Built:
-        """Returns all outputs, and allocates memory for those in `wanted`; called between the world's `begin` and `end`.
-
-        Args:
-            bound: arguments of the call.
-            count: number of rows; None if the call has no rows.
-            capacity: number of rows to allocate for gathered outputs.
-            world: world of the call.
-            wanted: names of the outputs to return.
-            shards: number of shards; None for one per rank.
-        """
+    def build(self, call: Call, world: World, wanted: Sequence[str]) -> Built:
+        """Returns all outputs, and allocates memory for those in `wanted`; called between the world's `begin` and `end`."""
         built = Built()
         for name, output in self._outputs.items():
-            dtype, shape = self._resolve(name, output, bound, count)
+            dtype, shape = self._resolve(name, output, call)
             result = Result(name, output.op, dtype, shape, None, filled=output.filled)
             if isinstance(output.op, UserOp):
                 fold_kernel.check_identity(output.op, dtype, f"{name} of {self._name}")
-            if name in wanted:
-                result = self._place(built, result, capacity, world, shards, solo=bound.solo)
-            built.results[name] = result
+            built.results[name] = self._place(built, result, call, world) if name in wanted else result
         return built
 
-    def _place(self, built: Built, result: Result, capacity: int, world: World, shards: int | None, *, solo: bool) -> Result:
+    def _place(self, built: Built, result: Result, call: Call, world: World) -> Result:
+        shards = call.options.shards
         if result.op == "gather":
-            return self._in_segment(built, result, np.dtype(result.dtype), (capacity, *result.shape), lend=True)
+            return self._in_segment(built, result, np.dtype(result.dtype), (self.capacity(call), *result.shape), lend=True)
         if result.op in reduction.LOCATING:
             return self._place_located(built, result, shards or world.world_size)
         dtype = reduction.result_dtype(result.op, np.dtype(result.dtype))
@@ -148,10 +121,9 @@ class OutputBuilder:
         start = -(-built.used // 64) * 64
         if nbytes <= SMALL_RESULT_BYTES and start + nbytes <= world.ranks.results.shape[1]:
             built.used = start + nbytes
-            parts = HostArray(-1, dtype, result.shape, start)
-            return replace(result, parts=parts, is_small=True)
+            return replace(result, parts=HostArray(-1, dtype, result.shape, start), is_small=True)
         shape = (world.world_size, *result.shape)
-        if isinstance(result.op, str) and not solo and is_worthwhile(world, nbytes):
+        if isinstance(result.op, str) and not call.options.solo and is_worthwhile(world, nbytes):
             built.combined.add(result.name)
             if not world.traits.shares_memory:
                 return replace(result, parts=HostArray(-1, dtype, shape), stays=True)
@@ -177,46 +149,45 @@ class OutputBuilder:
         built.lent += 1
         return replace(result, parts=HostArray(-1, dtype, shape), lent=built.lent - 1)
 
-    def _resolve(self, name: str, output: Output, bound: Bound, count: int | None) -> tuple["np.dtype[Any]", Shape]:
+    def _resolve(self, name: str, output: Output, call: Call) -> tuple["np.dtype[Any]", Shape]:
         """Returns dtype and shape on one rank; for ops by rows, the shape of one row."""
-        like = self._like(name, output, bound)
+        like = self._like(name, output, call)
         declared = output.dtype if output.dtype is not None else np.float64 if like is None else like[0]
         dtype = np.dtype(declared).newbyteorder("=")  # native, like `Data`, whatever the byte order of the argument
         reduction.check_dtype(output.op, dtype, name)
-        if output.op in reduction.BY_ROWS and count is None:
+        if output.op in reduction.BY_ROWS and call.total is None:
             raise ReductionError(
                 f"{name} of {self._name} has op {output.op!r}, which works on rows, but no argument is sharded; use None"
             )
         if output.shape is not None:
-            rule = output.shape(bound.whole) if callable(output.shape) else output.shape
+            rule = output.shape(call.whole) if callable(output.shape) else output.shape
             return dtype, self._checked_shape(name, rule)
         return dtype, () if like is None else like[1]
 
-    def _like(self, name: str, output: Output, bound: Bound) -> "tuple[np.dtype[Any], Shape] | None":
+    def _like(self, name: str, output: Output, call: Call) -> "tuple[np.dtype[Any], Shape] | None":
         if output.like is None:
             return None
-        value = bound.whole.get(output.like)
+        value = call.whole.get(output.like)
         if isinstance(value, Variable) and not value.is_tree:
-            return self._like_variable(name, output, bound, value)
+            return self._like_variable(name, output, call, value)
         if not isinstance(value, Data | np.ndarray):
             raise ArgumentError(f"{name} of {self._name} is like={output.like!r}, which is not an array argument of the call")
-        sharded = isinstance(bound.parameters.get(output.like), Sharded)
+        sharded = isinstance(call.parameters.get(output.like), Sharded)
         if output.op in reduction.BY_ROWS:
             return value.dtype, value.shape[1:] if sharded else value.shape
         if sharded and output.shape is None:
             raise ReductionError(
-                f"{name} of {self._name} is like={output.like!r}, which is sharded, so its shape differs "
-                f"between ranks and cannot be combined "
-                f'with {output.op!r}; give shape=…, or use "gather"'
+                f"{name} of {self._name} is like={output.like!r}, which is sharded, so its shape differs between ranks and "
+                f'cannot be combined with {output.op!r}; give shape=…, or use "gather"'
             )
         return value.dtype, value.shape
 
-    def _like_variable(self, name: str, output: Output, bound: Bound, value: Variable) -> "tuple[np.dtype[Any], Shape]":
-        sliceable = isinstance(bound.parameters.get(str(output.like)), HeldRows)
+    def _like_variable(self, name: str, output: Output, call: Call, value: Variable) -> "tuple[np.dtype[Any], Shape]":
+        sliceable = isinstance(call.parameters.get(str(output.like)), HeldRows)
         shape = value.root_shapes()[0]
         if output.op in reduction.BY_ROWS and sliceable:
             return value.dtype, shape[1:]
-        if output.shape is None and (sliceable or not (bound.dry or value.storage().layout.leaves[0].uniform)):
+        if output.shape is None and (sliceable or not (call.world is None or value.storage().layout.leaves[0].uniform)):
             raise ReductionError(
                 f"{name} of {self._name} is like={output.like!r}, whose shape differs between ranks, so it cannot be combined "
                 f'with {output.op!r}; give shape=…, or use "gather"'

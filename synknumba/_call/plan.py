@@ -1,6 +1,6 @@
 """Plans: a call worked out once in the coordinator, then executed repeatedly.
 
-    arguments ──Bound──> rows, values ──key──> Plan (made once, numbered) ──execute──> result
+    arguments ──Call──> rows, values ──key──> Plan (made once, numbered) ──execute──> result
                                                   │
                                                   └─ Program, sent to the ranks once
 
@@ -11,24 +11,26 @@ the values that change (scalars, bounds of the batch) to shared memory, rings th
 import struct
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
 import numpy as np
 
+from synknumba._call.call import Call
 from synknumba._call.collect import (
     Collector,
     Combining,
     Count,
-    RowCount,
     Selection,
     make_collector,
     make_locator,
-    small_parts,
+    row_weights,
     total_rows,
 )
+from synknumba._call.outputs import Built
+from synknumba._call.serialize import result_class
 from synknumba._device import fold_kernel
 from synknumba._errors import ReductionError
 from synknumba._host.copying import private_copy
@@ -45,54 +47,43 @@ from synknumba._world.rounds import RankNews
 from synknumba._world.world import World
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """The memory that a plan refers to. When any of it is freed, the plan is stale."""
-
-    segments: Sequence[Segment]
-    variables: Sequence[Any] = ()  # memory of the variables
-    row_bytes: int = 0  # bytes per row of all sharded arguments
-    whole_bytes: int = 0  # bytes of the arguments that go to every rank
-    count: "Count" = None  # number of rows of the call that it was made for
-
-
 class Plan(ABC):
     """A program on the ranks, and its execution.
+
+    It is made for a call, once the ranks have the program, and keeps none of that call's memory alive.
 
     Attributes:
         lenders: memory of the results that may be returned without a copy.
         scattered_bytes: bytes sent to the ranks by a call like the one that the plan was made for.
-        rows: makes a `RowCount` from a call's number of rows. It does not refer to the plan, whose memory is freed with its
-            last reference.
+        weights: returns the `row_weights` of a call's number of rows. It does not refer to the plan, whose memory is freed with
+            its last reference.
     """
 
     lenders: Sequence[Lender] = ()
 
-    def __init__(self, world: World, program: Program, info: CallInfo, about: "About") -> None:
+    def __init__(self, world: World, program: Program, info: CallInfo, call: Call) -> None:
         self.world = world
         self.program = program
         self.info = info
-        self._inputs = tuple(map(weakref.ref, about.segments))
-        self._variables = tuple(map(weakref.ref, about.variables))
+        self._inputs = tuple(map(weakref.ref, call.segments))
+        self._variables = tuple(weakref.ref(one.storage()) for one in call.variables.values())
         self._number = program.number
-        self.rows = partial(RowCount, partition=program.shard_partition)
+        self.weights = partial(row_weights, partition=program.shard_partition)
         self._pack = struct.Struct("<" + program.values).pack_into if program.values else None
         self._memory = world.ranks.values.data
         self._tally = world.tally
-        self._row_bytes = about.row_bytes
-        self._whole_bytes = about.whole_bytes * (1 if program.solo else world.world_size)
-        self.scattered_bytes = self.scattered_by(about.count)
+        self._row_bytes, whole_bytes = call.sizes()
+        self._whole_bytes = whole_bytes * (1 if program.solo else world.world_size)
+        self.scattered_bytes = self.scattered_by(call.count)
 
     def scattered_by(self, count: Count) -> int:
         """Returns the bytes that a call with this number of rows sends to the ranks."""
         return self._row_bytes * (total_rows(count) or 0) + self._whole_bytes
 
     def execute(self, values: tuple[Any, ...], count: Count) -> Any:
-        """Executes one call; called between the world's `begin` and `end`.
+        """Executes one call, of `count` rows; called between the world's `begin` and `end`.
 
-        Args:
-            values: values in the order of the program's `values` format, without the segment ids of results at its end.
-            count: number of rows of this call.
+        `values` are in the order of the program's `values` format, without the segment ids of results at its end.
         """
         if self.lenders:
             values = (*values, *[lender.choose() for lender in self.lenders])
@@ -139,28 +130,20 @@ class KernelPlan(Plan):
     """Plan for a kernel, the location of whose outputs is known beforehand."""
 
     def __init__(
-        self,
-        world: World,
-        program: Program,
-        info: CallInfo,
-        about: About,
-        wanted: Sequence[str],
-        finish: Callable[..., Any] | None,
-        segments: Mapping[str, Segment],
-        combined: Collection[str] = (),
+        self, world: World, program: Program, info: CallInfo, call: Call, wanted: Sequence[str], built: Built, name: str
     ) -> None:
-        super().__init__(world, program, info, about)
-        results = {param.name: param for _, param in program.parameters if isinstance(param, Result)}
-        lent = sorted((param.lent, name) for name, param in results.items() if param.lent is not None)
-        self._lenders = {name: self._lender(results[name], segments[name]) for _, name in lent}
+        super().__init__(world, program, info, call)
+        results, segments = built.results, built.segments
+        lent = sorted((param.lent, key) for key, param in results.items() if param.lent is not None)
+        self._lenders = {key: self._lender(results[key], segments[key]) for _, key in lent}
         self.lenders = tuple(self._lenders.values())
-        self._segments = {name: segment for name, segment in segments.items() if name not in self._lenders}
-        self._combining = self._combine([results[name] for name in combined]) if combined else None
-        self._lent_mean = any(results[name].op == "mean" for name in self._lenders)
+        self._segments = {key: segment for key, segment in segments.items() if key not in self._lenders}
+        self._combining = self._combine([results[key] for key in sorted(built.combined)]) if built.combined else None
+        self._lent_mean = any(results[key].op == "mean" for key in self._lenders)
         self._selection = Selection(program, self._inputs)
-        self._collectors = [self._collector(results[name]) for name in wanted]
-        self._alone = self._collectors[0] if len(self._collectors) == 1 else None
-        self._finish = finish  # makes a named tuple of two or more results
+        self._collectors = [self._collector(results[key]) for key in wanted]
+        self._alone = self._collectors[0] if len(wanted) == 1 else None
+        self._finish = result_class(name, tuple(wanted)) if len(wanted) > 1 else None
 
     @property
     def nbytes(self) -> int:
@@ -181,20 +164,16 @@ class KernelPlan(Plan):
         return super().execute(values, count)
 
     def collect(self, count: Count) -> Any:
-        if self._lenders:
-            self._complete(count)
+        if self._lenders:  # results that are returned without a copy have yet to be completed
+            if self._lent_mean:
+                reduction.check_weights(self.weights(count))
+            if self._combining is not None:
+                self._combining.run(lambda: self.weights(count))
         if self._alone is not None:
             return self._alone(count)
         if self._finish is None:
             return None
         return self._finish(*(collector(count) for collector in self._collectors))
-
-    def _complete(self, count: Count) -> None:
-        """Completes results that are returned without a copy: checks the rows of means, and has the ranks combine."""
-        if self._lent_mean:
-            reduction.check_weights(self.rows(count).weights())
-        if self._combining is not None:
-            self._combining.run(lambda: self.rows(count).weights())
 
     def _collector(self, result: Result) -> Collector:
         assert result.parts is not None  # only wanted outputs are collected
@@ -203,21 +182,19 @@ class KernelPlan(Plan):
             if result.op == "gather":
                 return lambda count: lender.result((total_rows(count) or 0, *shape))
             return lambda _: lender.result(shape)
+        if result.is_small:
+            results, dtype = self.world.ranks.results, np.dtype(result.parts.dtype)
+            strides = results.strides[0], *np.ndarray(result.shape, dtype).strides
+            parts = np.ndarray((len(results), *result.shape), dtype, results.data, result.parts.offset, strides)
+        else:
+            parts = self._segments[result.name].array(result.parts.dtype, result.parts.shape)
         if result.op == "gather":
-            rows = self._segments[result.name].array(result.parts.dtype, result.parts.shape)
-            return lambda count: private_copy(rows[: total_rows(count)])  # without the plan, which would keep the memory
-        parts = self._parts(result)[: self.program.shard_partition.parts]
+            return lambda count: private_copy(parts[: total_rows(count)])  # without the plan, which would keep the memory
+        parts = parts[: self.program.shard_partition.parts]
         if result.rows is not None:
             rows = self._segments[result.name].array(result.rows.dtype, result.rows.shape, result.rows.offset)
             return make_locator(result.op, parts, rows[: len(parts)], self._selection)
-        return make_collector(result.op, parts, self.rows)
-
-    def _parts(self, result: Result) -> Array:
-        """Returns the parts of all ranks or shards as one array, along axis 0."""
-        assert result.parts is not None
-        if not result.is_small:
-            return self._segments[result.name].array(result.parts.dtype, result.parts.shape)
-        return small_parts(self.world.ranks.results, result)
+        return make_collector(result.op, parts, self.weights)
 
     def _lender(self, result: Result, place: Segment) -> Lender:
         assert result.parts is not None
@@ -248,8 +225,8 @@ class KernelPlan(Plan):
 class FunctionPlan(Plan):
     """Plan for a Python function, whose results come with their structure, dtypes and shapes."""
 
-    def __init__(self, world: World, program: Program, info: CallInfo, about: About, *, has_ops: bool) -> None:
-        super().__init__(world, program, info, about)
+    def __init__(self, world: World, program: Program, info: CallInfo, call: Call, *, has_ops: bool) -> None:
+        super().__init__(world, program, info, call)
         self._has_ops = has_ops
         self._part = "rank" if program.shards is None else "shard"
         self._results = world.ranks.results
@@ -286,14 +263,11 @@ class FunctionPlan(Plan):
         returns = [self._readers[rank].read(numbers[rank]) for rank in ran]
         if self.program.shards is not None:
             # The shards that have rows are as many as there are rows, or all, so the same numbers always mean the same shards.
-            ran = np.flatnonzero(self.rows(count).weights()).tolist()
+            ran = np.flatnonzero(self.weights(count)).tolist()
             returns = [shard for one in returns for shard in one.apart()]
         structure = self._common_structure(ran, returns)
-        ops = self._leaf_ops(structure)
-        collectors = []
-        for i, op in enumerate(ops):
-            leaves = [one.leaves[i] for one in returns]
-            collectors.append(self._leaf_collector(op, leaves, ran))
+        ops = enumerate(self._leaf_ops(structure))
+        collectors = [self._leaf_collector(op, [one.leaves[i] for one in returns], ran) for i, op in ops]
         if structure == ("leaf",):
             return collectors[0]
         finish = partial(unflatten, structure)
@@ -305,8 +279,7 @@ class FunctionPlan(Plan):
             if one.structure != first:
                 raise ReductionError(
                     f"{self.info} returned {describe(first)} on {self._part} {ran[0]} but {describe(one.structure)} on "
-                    f"{self._part} {rank}; results must "
-                    f"have the same structure on every {self._part} to be combined"
+                    f"{self._part} {rank}; results must have the same structure on every {self._part} to be combined"
                 )
         return first
 
@@ -344,7 +317,7 @@ class FunctionPlan(Plan):
             return lambda _: leaves[0].copy() if leaves[0].ndim else leaves[0][()]
         together = self._strided(leaves)
         if op == "mean":
-            return lambda count: reduction.combine("mean", together(), self.rows(count).weights()[list(ran)])
+            return lambda count: reduction.combine("mean", together(), self.weights(count)[list(ran)])
         if isinstance(op, UserOp):
             return lambda _: fold_kernel.fold(op, together().astype(dtype, copy=False))
         reduce = reduction.UFUNCS[op].reduce

@@ -2,11 +2,10 @@
 
 import weakref
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 from synknumba._call.bind import Binder
-from synknumba._call.bound_arguments import Bound
+from synknumba._call.call import Call
 from synknumba._call.collect import Count
 from synknumba._call.plan import Plan
 from synknumba._host.data import Data
@@ -16,19 +15,8 @@ BYTES_KEPT = 256 << 20  # of results in shared memory, per function, so that a l
 PLANS_KEPT = 128  # per function: enough for the different shapes of an epoch
 
 
-@dataclass(frozen=True, slots=True)
-class KnownCall:
-    """An entry of the fast path.
-
-    Attributes:
-        plan: plan of the call.
-        count: number of rows of the call.
-        changed: variables that ranks may write to.
-    """
-
-    plan: Plan
-    count: Count
-    changed: "tuple[weakref.ref[Variable], ...]"
+KnownCall: TypeAlias = tuple[Plan, Count, "tuple[weakref.ref[Variable], ...]"]
+"""An entry of the fast path: plan and number of rows of a call, and the variables that ranks may write to."""
 
 
 @final
@@ -95,18 +83,18 @@ class KeptPlans:
 
     def _drop(self, key: Any) -> None:
         old = self._plans.pop(key)
-        self._known = {k: v for k, v in self._known.items() if v.plan is not old}
+        self._known = {k: v for k, v in self._known.items() if v[0] is not old}
         old.forget()
 
-    def remember(self, args: tuple[Any, ...], shards: int | None, bound: Bound, plan: Plan, count: Count) -> None:
+    def remember(self, args: tuple[Any, ...], call: Call, plan: Plan) -> None:
         """Adds a call to the fast path, if its arguments allow it."""
         scalars = [arg for arg in args if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)]
         arrays = [arg for arg in args if type(arg) is Data or type(arg) is Variable]
         fixed = self._binder.fixed
         # Numbers and NumPy arrays bound by givens= exclude the fast path: they are not in `args`, but are packed, or copied to
         # shared memory, at each call.
-        copied = len(bound.segments) > sum(isinstance(one, Data) for one in (*arrays, *fixed))
-        if len(scalars) + len(arrays) == len(args) == len(self._binder.passed) and scalars == bound.values and not copied:
-            changed = tuple(map(weakref.ref, bound.changed))
-            key = (arg._layout if isinstance(arg, Data | Variable) else type(arg) for arg in args)  # noqa: SLF001
-            self._known[(shards, *(one._layout for one in fixed), *key)] = KnownCall(plan, count, changed)  # noqa: SLF001
+        copied = len(call.segments) > sum(isinstance(one, Data) for one in (*arrays, *fixed))
+        if len(scalars) + len(arrays) == len(args) == len(self._binder.passed) and scalars == call.values and not copied:
+            types = (arg._layout if isinstance(arg, Data | Variable) else type(arg) for arg in args)  # noqa: SLF001
+            key = (call.options.shards, *(one._layout for one in fixed), *types)  # noqa: SLF001
+            self._known[key] = plan, call.count, tuple(map(weakref.ref, call.changed))

@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from synknumba._call.arguments import Output
-from synknumba._call.bound_arguments import Bound
-from synknumba._call.select_rows import CallRows
+from synknumba._call.call import Call
 from synknumba._ops.rows import Partition
 
 
@@ -72,44 +71,26 @@ class PlanReport:
         return "\n".join(lines)
 
 
-def make_report(
-    name: str,
-    outputs: Mapping[str, Output],
-    ops: Any,
-    updates: Mapping[str, Any],
-    bound: Bound,
-    rows: CallRows,
-    num_slices: int,
-    shards: int | None = None,
-) -> PlanReport:
-    """Makes the report on a call.
-
-    Args:
-        name: name of the function.
-        outputs: declared outputs of a kernel.
-        ops: tree of ops of a Python function.
-        updates: op of each updated variable, by parameter.
-        bound: arguments of the call.
-        rows: rows of the call.
-        num_slices: number of slices of each shard.
-        shards: number of shards; None for one per rank.
-    """
-    slicing = Partition.even(num_slices)
-    per_row, whole = bound.sizes()
-    own = None if rows.own is None else rows.own.counts
+def make_report(name: str, outputs: Mapping[str, Output], ops: Any, updates: Mapping[str, Any], call: Call) -> PlanReport:
+    """Makes the report on a call; outputs are those of a kernel, `ops` those of a Python function."""
+    slicing, shards = Partition.even(call.options.num_slices), call.options.shards
+    per_row, whole = call.sizes()
+    own, count = None if call.own is None else call.own.counts, call.count
     ranks, at = [], 0
-    for rank in range(bound.partition.parts):
-        if isinstance(rows.count, tuple):
-            cuts: tuple[int, ...] = (at, at + rows.count[rank])
+    for rank in range(call.partition.parts):
+        if isinstance(count, tuple):
+            cuts: tuple[int, ...] = (at, at + count[rank])
             at = cuts[1]
         else:
-            cuts = bound.partition.shard_edges(rows.count or 0, shards, rank)
+            cuts = call.partition.shard_edges(count or 0, shards, rank)
         start, stop = cuts[0], cuts[-1]
         mine = None if own is None else own[rank]
         slices = tuple(one for cut in pairwise(cuts) for one in _slices(*cut, mine or 0, slicing))
         ranks.append(RankReport(rank, (start, stop), slices, per_row * (stop - start) + whole, mine))
     told = tuple((key, output.op) for key, output in outputs.items()) or ((("result", ops),) if ops is not None else ())
-    return PlanReport(name, bound.texts(), rows.total, num_slices, tuple(ranks), told, tuple(updates.items()), shards)
+    return PlanReport(
+        name, call.texts(), call.total, call.options.num_slices, tuple(ranks), told, tuple(updates.items()), shards
+    )
 
 
 def _slices(start: int, stop: int, own: int, slicing: Partition) -> tuple[tuple[int, int], ...]:

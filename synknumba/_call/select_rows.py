@@ -1,58 +1,17 @@
 """The rows of one call: those that `batch` and `local_batch` select, and their encoding for the ranks."""
 
-from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 
-from synknumba._call.bound_arguments import Bound, leaves_of
-from synknumba._call.collect import Count, total_rows
+from synknumba._call.call import Call, leaves_of
 from synknumba._errors import ArgumentError, BatchError, PartitionError
 from synknumba._host.segment import Segment
+from synknumba._ops import rows as rows_module
 from synknumba._ops.local_rows import OwnRows, select_own
 from synknumba._ops.rows import Listed, Range, Rows
-from synknumba._types import Array, Batch, RankConstant
+from synknumba._types import Array, RankConstant
 from synknumba._wire.program import Filled, FunctionStyle, HostArray, OwnSource, Param, PerRank, RowSource, Update
-
-
-@dataclass(slots=True)
-class CallRows:
-    """The rows of one call.
-
-    Attributes:
-        rows: rows of the sharded arguments that `batch` selects; None if nothing is sharded.
-        own: rows of the sliceable variables that `local_batch` selects; None if there are none.
-        source: encoding of `rows` for the ranks.
-        own_source: encoding of `own` for the ranks.
-        values: those parts of the encodings that are sent with each call.
-        key: part of the plan key.
-        segments: segments with row numbers, which the ranks must have mapped.
-    """
-
-    rows: Rows | None
-    own: OwnRows | None
-    source: RowSource = field(default_factory=lambda: RowSource("none"))
-    own_source: OwnSource | None = None
-    values: tuple[int, ...] = ()
-    key: tuple[Any, ...] = ()
-    segments: list[Segment] = field(default_factory=list)
-
-    @property
-    def count(self) -> Count:
-        """Number of rows; by rank if they are the ranks' own; None if the call has no rows."""
-        if self.rows is not None:
-            return self.rows.count
-        return None if self.own is None else self.own.counts
-
-    @property
-    def total(self) -> int | None:
-        """Number of rows on all ranks; None if the call has no rows."""
-        return total_rows(self.count)
-
-    @property
-    def exact(self) -> bool:
-        """Whether the number of rows is part of the plan, rather than sent with each call."""
-        return self.source.kind in ("all", "none") and (self.own_source is None or self.own_source.kind == "all")
 
 
 @final
@@ -62,113 +21,122 @@ class RowSelector:
     def __init__(self, name: str, style: FunctionStyle) -> None:
         self._name = name
         self._style = style
-        self._indices: Segment | None = None
-        self._own_indices: Segment | None = None
+        self._indices: dict[str, Segment] = {}
 
-    def select(self, bound: Bound, batch: Batch, local_batch: Any) -> CallRows:
-        """Returns the rows of a call, checked but not yet encoded.
-
-        Args:
-            bound: arguments of the call.
-            batch: batch of the call.
-            local_batch: local batch of the call.
-
-        Raises:
-            BatchError: a selection is invalid, or selects rows that have no index although an argument needs it.
-            PartitionError: numbers of rows disagree.
-            ArgumentError: `local_batch` is given without sliceable variables.
-        """
-        rows = bound.select(self._name, batch)
-        own = self._select_own(bound, local_batch)
+    def select(self, call: Call) -> None:
+        """Selects and checks the rows of a call whose arguments are bound."""
+        local_batch = call.options.local_batch
+        rows = call.rows = self._select_sharded(call)
+        own = call.own = self._select_own(call, local_batch)
         if own is not None and rows is not None and self._style == "kernel":
-            self._check_agreement(bound, rows, own)
-        if own is not None and rows is None and local_batch is not None and bound.contiguous:
+            self._check_agreement(call, rows, own)
+        if own is not None and rows is None and local_batch is not None and call.contiguous:
             raise BatchError(f"{self._name}: synk.OFFSET is a global row index, which rows of a local_batch do not have")
-        return CallRows(rows, own)
+        if call.options.shards is not None:
+            self._check_shards(call)
 
-    def _select_own(self, bound: Bound, local_batch: Any) -> OwnRows | None:
-        if not bound.own_lengths:
+    def _select_sharded(self, call: Call) -> Rows | None:
+        lengths, batch = call.lengths or call.minibatches or call.empties, call.options.batch
+        if not lengths:
+            if batch is not None:
+                other = "; local_batch selects rows of sliceable variables" if call.own_lengths else ""
+                raise BatchError(
+                    f"{self._name} got batch={batch!r}, but none of its arguments is sharded, so there are no rows to select"
+                    f"{other}"
+                )
+            return None
+        agree = len({*lengths.values()}) == 1
+        rows = rows_module.select(batch, rows_module.common_length(lengths, () if agree else call.written()[0]))
+        for name, available in call.minibatches.items():
+            rows_module.minibatch_rows(rows, available, name)
+        in_one_piece = isinstance(rows, Range) and (rows.step == 1 or rows.count == 0)
+        if call.contiguous and not in_one_piece:
+            raise BatchError(
+                "batch must select consecutive rows (an int, or a slice with step 1) because "
+                f"{call.contiguous[0]} is an index range or synk.OFFSET; to select other rows, pass the indices as an array"
+            )
+        return rows
+
+    def _select_own(self, call: Call, local_batch: Any) -> OwnRows | None:
+        if not call.own_lengths:
             if local_batch is not None:
                 raise ArgumentError(
                     f"{self._name} got local_batch, which selects rows of sliceable variables, but it has none; name them in "
                     f"sliceable=(…)"
                 )
             return None
-        first, lengths = next(iter(bound.own_lengths.items()))
-        for name, other in bound.own_lengths.items():
+        first, lengths = next(iter(call.own_lengths.items()))
+        for name, other in call.own_lengths.items():
             for rank, (mine, theirs) in enumerate(zip(lengths, other, strict=True)):
                 if mine != theirs:
                     raise PartitionError(
                         f"{name} has {theirs} rows on rank {rank} but {first} has {mine}; sliceable variables must agree"
                     )
-        return select_own(local_batch, lengths[:1] if bound.solo else lengths)
+        return select_own(local_batch, lengths[:1] if call.options.solo else lengths)
 
-    def _check_agreement(self, bound: Bound, rows: Rows, own: OwnRows) -> None:
+    def _check_agreement(self, call: Call, rows: Rows, own: OwnRows) -> None:
         """Raises `PartitionError` if a rank has unequal numbers of sharded and sliceable rows: a launch has one number."""
-        sliceable = next(iter(bound.own_lengths))
-        for rank, (count, expected) in enumerate(zip(own.counts, bound.run_partition.counts(rows.count), strict=True)):
+        sliceable = next(iter(call.own_lengths))
+        for rank, (count, expected) in enumerate(zip(own.counts, call.run_partition.counts(rows.count), strict=True)):
             if expected != count:
                 raise PartitionError(
                     f"{self._name}: rank {rank} gets {expected} rows of the sharded arguments but {count} of {sliceable}; "
                     "a kernel needs equally many. Scatter them alike, or select with batch and local_batch."
                 )
 
-    def tell(self, call: CallRows, batch: Batch) -> None:
-        """Encodes the selection for the ranks, in place."""
-        self._tell_rows(call, batch)
-        self._tell_own(call)
+    def _check_shards(self, call: Call) -> None:
+        """Raises `ArgumentError` if there are no rows to cut into shards, or an argument depends on the world size."""
+        if call.own is not None:
+            what = f"{next(iter(call.own_lengths))} is a sliceable variable, whose rows are already divided over the ranks"
+        elif call.rows is None:
+            what = "none of its arguments is sharded, so there are no rows to cut into shards"
+        elif not (what := next(filter(None, (_varies(*param) for param in call.parameters.items())), "")):
+            return
+        raise ArgumentError(
+            f"{self._name} got shards=…, whose results do not depend on the number of ranks, but {what}; leave shards out"
+        )
 
-    def _tell_rows(self, call: CallRows, batch: Batch) -> None:
-        rows = call.rows
-        if rows is None:
-            call.key = ("none",)
-        elif isinstance(rows, Range):
-            call.source = RowSource("all", rows.count) if batch is None else RowSource("range")
-            call.values = () if batch is None else (rows.start, rows.step, rows.count)
-            call.key = (call.source.kind,)
-        else:
-            self._indices = _filled(self._indices, rows.indices)
-            call.segments.append(self._indices)
-            call.source = RowSource("list", 0, _numbers(self._indices))
-            call.values = (rows.count,)
-            call.key = ("list", self._indices.id, self._indices.generation)
-
-    def _tell_own(self, call: CallRows) -> None:
-        own = call.own
+    def encode(self, call: Call) -> None:
+        """Encodes the selection for the ranks."""
+        _check_writable(call)
+        rows, own = call.rows, call.own
+        if isinstance(rows, Range):
+            every = call.options.batch is None
+            call.source = RowSource("all", rows.count) if every else RowSource("range")
+            call.row_values = () if every else (rows.start, rows.step, rows.count)
+        elif rows is not None:
+            call.source = RowSource("list", 0, self._list(call, "sharded", rows.indices))
+            call.row_values = (rows.count,)
+        call.key.append(call.source.kind)
         if own is None:
             return
         lengths = own.counts
         if own.whole:
             call.own_source = OwnSource("all", lengths)
-            call.key += ("all",)
         elif own.ranges is not None:
             call.own_source = OwnSource("range", (0,) * len(lengths))
-            call.values += tuple(value for one in own.ranges for value in (one.start, one.step, one.count))
-            call.key += ("range",)
+            call.row_values += tuple(value for one in own.ranges for value in (one.start, one.step, one.count))
         else:
-            self._own_indices = _filled(self._own_indices, own.indices())
-            call.segments.append(self._own_indices)
-            call.own_source = OwnSource("list", (0,) * len(lengths), _numbers(self._own_indices))
-            call.values += lengths
-            call.key += ("list", self._own_indices.id, self._own_indices.generation)
+            call.own_source = OwnSource("list", (0,) * len(lengths), self._list(call, "own", own.indices()))
+            call.row_values += lengths
+        call.key.append(call.own_source.kind)
+
+    def _list(self, call: Call, kind: str, indices: Array) -> HostArray:
+        """Writes row numbers to shared memory, which grows if necessary, and makes them part of the call."""
+        segment = self._indices.get(kind)
+        if segment is None:
+            segment = self._indices[kind] = Segment(indices.nbytes)
+        elif segment.size < indices.nbytes:
+            segment.grow(indices.nbytes)
+        segment.array(np.int64, indices.shape)[:] = indices
+        call.segments.append(segment)
+        call.key += (segment.id, segment.generation)
+        return HostArray(segment.id, np.dtype(np.int64), (segment.size // 8,))
 
 
-def _filled(segment: Segment | None, indices: Array) -> Segment:
-    """Returns shared memory that contains row numbers; the segment grows if necessary."""
-    if segment is None:
-        segment = Segment(indices.nbytes)
-    elif segment.size < indices.nbytes:
-        segment.grow(indices.nbytes)
-    segment.array(np.int64, indices.shape)[:] = indices
-    return segment
-
-
-def _numbers(segment: Segment) -> HostArray:
-    return HostArray(segment.id, np.dtype(np.int64), (segment.size // 8,))
-
-
-def check_writable_rows(call: CallRows, written: list[str], own_written: list[str]) -> None:
+def _check_writable(call: Call) -> None:
     """Raises `BatchError` if a written row is listed twice: which rank's or slice's value remains is undefined."""
+    written, own_written = call.written()
     if written and isinstance(call.rows, Listed) and len(np.unique(call.rows.indices)) != call.rows.count:
         raise BatchError(f"batch lists a row twice, and {written[0]} is in inout=, so its rows are written; list each row once")
     for rank, rows in enumerate(call.own.rows if call.own is not None and own_written else ()):
@@ -177,22 +145,6 @@ def check_writable_rows(call: CallRows, written: list[str], own_written: list[st
                 f"local_batch lists a row twice on rank {rank}, and {own_written[0]} is in inout=, so its rows are written; "
                 f"list each row once"
             )
-
-
-def check_shards(name: str, bound: Bound, call: CallRows) -> None:
-    """Raises `ArgumentError` if `shards` is given and there are no rows, or an argument depends on the world size."""
-    if call.own is not None:
-        what = f"{next(iter(bound.own_lengths))} is a sliceable variable, whose rows are already divided over the ranks"
-    elif call.rows is None:
-        what = "none of its arguments is sharded, so there are no rows to cut into shards"
-    else:
-        found = [text for param in bound.parameters.items() for text in [_varies(*param)] if text is not None]
-        if not found:
-            return
-        what = found[0]
-    raise ArgumentError(
-        f"{name} got shards=…, whose results do not depend on the number of ranks, but {what}; leave shards out"
-    )
 
 
 def _varies(name: str, param: Param) -> str | None:

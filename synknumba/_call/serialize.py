@@ -35,17 +35,10 @@ def make_spec(
     options: FunctionOptions | None = None,
     sent: Mapping[int, Any] = _NOTHING,
 ) -> FunctionSpec:
-    """Returns a function in the form in which it is sent to the ranks.
+    """Returns a function in the form in which it is sent to the ranks; raises `ArgumentError` if it cannot be pickled.
 
-    Args:
-        function_id: number of the function.
-        name: name in messages.
-        function: the plain function, or a device function that kernels call.
-        options: options of the decorator; None for a device function.
-        sent: objects that the ranks already have, by number; they are pickled as references.
-
-    Raises:
-        ArgumentError: the function, or an object that it refers to, cannot be pickled.
+    `options` are those of the decorator; a device function that kernels call has none. `sent` are objects that the ranks
+    already have, by number: they are pickled as references.
     """
     told = (None, {}) if options is None else (options.launch, dict(options.compile_options))
     try:
@@ -100,13 +93,8 @@ class Distributed(ABC):
     """A function that ranks know by its number."""
 
     def __init__(self) -> None:
-        self._id = next(_ids)
+        self.number = next(_ids)  # unique; increases with creation order
         _made.add(self)
-
-    @property
-    def number(self) -> int:
-        """Unique id; increases with creation order."""
-        return self._id
 
     @abstractmethod
     def send(self, world: World) -> None:
@@ -114,18 +102,13 @@ class Distributed(ABC):
 
     def _note_sent(self, world: World) -> None:
         """Records that the ranks have the function; they drop it when it is garbage-collected here."""
-        world.shipped.add(self._id)
-        weakref.finalize(self, _forget, weakref.ref(world), self._id).atexit = False
+        world.shipped.add(self.number)
+        weakref.finalize(self, _forget, weakref.ref(world), self.number).atexit = False
 
 
 @final
 class InnerFunction(Distributed):
-    """A function of numbers or rows that generated kernels call, and that is sent separately from them.
-
-    Args:
-        name: name in messages.
-        py_func: the plain function.
-    """
+    """A function of numbers or rows that generated kernels call, and that is sent separately from them."""
 
     def __init__(self, name: str, py_func: Callable[..., Any]) -> None:
         super().__init__()
@@ -140,8 +123,8 @@ class InnerFunction(Distributed):
         return cuda.jit(device=True)(self.py_func)
 
     def send(self, world: World) -> None:
-        if self._id not in world.shipped:
-            world.command(Install(make_spec(self._id, self.name, self.device_function), None), info=CallInfo(self.name))
+        if self.number not in world.shipped:
+            world.command(Install(make_spec(self.number, self.name, self.device_function), None), info=CallInfo(self.name))
             self._note_sent(world)
 
 

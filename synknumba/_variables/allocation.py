@@ -28,32 +28,23 @@ _uses: dict[int, dict[Any, Callable[[], None]]] = {}  # callbacks by key, for ea
 
 @final
 class Allocation:
-    """Memory on all ranks of a world.
-
-    Attributes:
-        number: unique id, by which the ranks identify the memory; never reused.
-        layout: layout of its arrays.
-        world: world whose ranks hold the memory.
-        segment: shared-memory segment that contains all parts, on cores; None on GPUs.
-    """
+    """Memory on all ranks of a world."""
 
     def __init__(self, world: World, layout: StorageLayout, carry: "Allocation | None" = None) -> None:
         """Allocates memory on all ranks; called between the world's `begin` and `end`.
 
-        Args:
-            world: world whose ranks allocate.
-            layout: layout of the arrays.
-            carry: earlier memory; each rank copies those of its arrays whose shape on that rank is unchanged.
+        From the memory `carry`, each rank copies those of its arrays whose shape on that rank is unchanged.
         """
-        self.number = next(_numbers)
+        self.number = next(_numbers)  # by which the ranks identify the memory; never reused
         self.layout = layout
         self.world = world
-        self.segment: Segment | None = None
+        self.segment: Segment | None = None  # contains all parts, on cores; None on GPUs
         self._starts: list[list[int]] = []  # by rank: offset of each array; the last is that of `VECTOR`, −1
         hosts: tuple[HostArray, ...] = ()
         if world.traits.shares_memory:
             places = [layout.place(rank) for rank in range(world.world_size)]
-            *parts, size = _parts([nbytes for _, nbytes in places])
+            pages = (-(-nbytes // PART_ALIGNMENT) * PART_ALIGNMENT for _, nbytes in places)
+            *parts, size = itertools.accumulate(pages, initial=0)
             self.segment = Segment(size)
             world.attach([self.segment])
             self._starts = [[*(part + at for at in offsets), part] for part, (offsets, _) in zip(parts, places, strict=True)]
@@ -65,13 +56,9 @@ class Allocation:
         world.command(Hold(self.number, layout, hosts, -1 if carry is None else carry.number))
 
     def when_gone(self, key: Any, callback: Callable[[], None]) -> None:
-        """Registers a callback that runs when the memory is freed.
+        """Registers a callback, in place of an earlier one with the same key, that runs when the memory is freed.
 
         It may run inside a garbage collection, so it must not take a lock.
-
-        Args:
-            key: identifies the callback; registering another one under the same key replaces it.
-            callback: removes a cache entry that refers to the memory.
         """
         _uses.setdefault(self.number, {})[key] = callback
 
@@ -83,17 +70,15 @@ class Allocation:
 
     def array(self, leaf: int, rank: int) -> Array:
         """Returns a view of one rank's array; on cores only."""
-        assert self.segment is not None  # called on cores only
+        assert self.segment is not None
         host = self.host(leaf, rank)
         return self.segment.array(host.dtype, host.shape, host.offset)
 
     def end(self, leaf: int, places: Sequence[HostArray] = ()) -> tuple[Any, End]:
-        """Returns one array as an operand of a collective: its transfer dtype, and its location on every rank.
+        """Returns one array, or `VECTOR`, as an operand of a collective: its transfer dtype, and its location on every rank.
 
-        Args:
-            leaf: index of the array, or `VECTOR`.
-            places: location of each rank's copy in a segment that all processes have mapped, if the collective works on copies;
-                ignored on cores.
+        If the collective works on copies, `places` are their locations in a segment that all processes have mapped; ignored on
+        cores.
         """
         of, ranks = self.layout.leaf(leaf), range(self.world.world_size)
         dtype = line_type(of.dtype, 0)[0]
@@ -106,18 +91,8 @@ class Allocation:
         return dtype, End(self.number, leaf, counts, hosts)
 
 
-def _parts(sizes: Sequence[int]) -> list[int]:
-    """Returns the offset of each rank's part in a segment, followed by the total size in bytes."""
-    return list(itertools.accumulate((-(-size // PART_ALIGNMENT) * PART_ALIGNMENT for size in sizes), initial=0))
-
-
 def not_in_use(numbers: Iterable[int], key: Any) -> None:
-    """Removes callbacks registered with `Allocation.when_gone`, without running them.
-
-    Args:
-        numbers: numbers of the allocations, which may have been freed already.
-        key: key of the callbacks.
-    """
+    """Removes callbacks of `Allocation.when_gone`, without running them, from allocations that may have been freed already."""
     for number in numbers:
         _uses.get(number, {}).pop(key, None)
 

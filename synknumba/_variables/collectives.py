@@ -16,11 +16,11 @@ import numpy as np
 
 from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError
 from synknumba._ops import rows as rows_module
-from synknumba._ops.rows import Partition, Rows
+from synknumba._ops.rows import Rows
 from synknumba._ops.tree import describe, flatten, parts_like, shape_told, unflatten
 from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.transfers import Pair, Traffic, Work
+from synknumba._variables.transfers import Pair, Traffic, Work, pairs_of
 from synknumba._variables.variable import Values, Variable, check_rank, traffic_of
 from synknumba._world.world import World, current_world, holds_world, open_world, raise_untold
 
@@ -63,23 +63,10 @@ def give_values(world: World, several: Sequence[Variable], values: Sequence[Valu
         one.assign(world, new, room, sharded=sharded)
 
 
-def pairs_of(one: Variable, source: Allocation, target: Allocation) -> list[Pair]:
-    """Returns the arrays of a variable as pairs; a single vector if it is flat."""
-    return [Pair(source, target, leaf) for leaf in source.layout.pieces()]
-
-
 def run_in_place(world: World, work: Work, several: Sequence[Variable], *, differs: bool) -> None:
-    """Runs a collective that writes its result over its source.
-
-    Args:
-        world: the open world; between its `begin` and `end`.
-        work: the collective.
-        several: the variables.
-        differs: whether replicas may differ afterwards.
-    """
+    """Runs a collective that writes its result over its source; `differs` is whether replicas may differ afterwards."""
     traffic = traffic_of(world)
-    pairs = [pair for one in several for pair in pairs_of(one, one.storage(), one.storage())]
-    run = traffic.collective(work, pairs)
+    run = traffic.collective(work, [pair for one in several for pair in pairs_of(one.storage(), one.storage())])
     run()
     for one in several:
         one.mark(differs=differs, sharded=False)
@@ -91,8 +78,7 @@ def run_in_place(world: World, work: Work, several: Sequence[Variable], *, diffe
 def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: Any = None) -> Any:
     """Repeats an earlier collective over one variable, in place or into one other variable: the fast path.
 
-    Returns:
-        The variable that has the result; None if the collective is not cached, for the caller to take the general path.
+    Returns the variable that has the result; None if the collective is not cached, for the caller to take the general path.
     """
     changing = kind in ("all_gather", "reduce_scatter")
     target = dest if changing else vars
@@ -107,7 +93,7 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
     world.begin()
     try:
         traffic: Traffic = traffic_of(world)
-        run = traffic.remembered((work, vars._layout, target._layout))  # noqa: SLF001  # only as a key
+        run = traffic.quick.get((work, vars._layout, target._layout))  # noqa: SLF001  # only as a key
         if run is None:
             return None
         run()
@@ -127,15 +113,10 @@ def run_into(
     *,
     sharded: bool,
 ) -> None:
-    """Runs a collective whose results have other shapes than its sources.
+    """Runs a collective whose results, in `targets`, have other shapes than its sources.
 
-    Args:
-        world: the open world; between its `begin` and `end`.
-        work: the collective.
-        several: the source variables.
-        targets: the target variables.
-        shape: returns the shape of a result on a rank; called with the shapes of the source by rank, and the rank.
-        sharded: whether each rank has its own rows of the result.
+    `shape` returns the shape of a result on a rank; it gets the shapes of the source by rank, and the rank. `sharded` is
+    whether each rank has its own rows of the result.
     """
     pairs, storages = [], []
     for one, target in zip(several, targets, strict=True):
@@ -168,11 +149,7 @@ _REFUSED = {  # op: {dtype kind: way out}
 
 
 def several_of(vars: Any, what: str) -> list[Variable]:
-    """Returns the variables of a tree.
-
-    Raises:
-        ArgumentError: a leaf is not a variable, there is none, or one occurs twice.
-    """
+    """Returns the variables of a tree, which must be different ones, and no other leaves."""
     if isinstance(vars, Variable):
         return [vars]
     found, _ = flatten(vars)
@@ -217,20 +194,16 @@ def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -
     if len(targets) != len(several):
         raise ArgumentError(f"{what} needs {len(several)} variables in dest=, one per source, got {len(targets)}")
     for one, target in zip(several, targets, strict=True):
-        _check_destination(one, target, what)
+        if one.structure() != target.structure():
+            raise ArgumentError(f"{what}: {target.label} in dest= is not a tree of the same structure as {one.label}")
+        shapes = zip(one.root_shapes(), target.root_shapes(), strict=True)
+        for (mine, theirs), gives, gets in zip(shapes, one.dtypes(), target.dtypes(), strict=True):
+            if gives != gets or len(mine) != len(theirs):
+                raise DataError(
+                    f"{what}: {target.label} in dest= is {len(theirs)}-D {gets}, but {one.label} is {len(mine)}-D {gives}; "
+                    "use the same dtype and number of dimensions"
+                )
     return targets
-
-
-def _check_destination(one: Variable, target: Variable, what: str) -> None:
-    if one.structure() != target.structure():
-        raise ArgumentError(f"{what}: {target.label} in dest= is not a tree of the same structure as {one.label}")
-    shapes = zip(one.root_shapes(), target.root_shapes(), strict=True)
-    for (mine, theirs), gives, gets in zip(shapes, one.dtypes(), target.dtypes(), strict=True):
-        if gives != gets or len(mine) != len(theirs):
-            raise DataError(
-                f"{what}: {target.label} in dest= is {len(theirs)}-D {gets}, but {one.label} is {len(mine)}-D {gives}; "
-                "use the same dtype and number of dimensions"
-            )
 
 
 def check_op(several: Sequence[Variable], op: object) -> None:
@@ -246,30 +219,29 @@ def check_op(several: Sequence[Variable], op: object) -> None:
                 raise ReductionError(f"{one.label}: op {op!r} is not defined for dtype {dtype}; {way_out}")
 
 
-def check_rows(one: Variable, what: str) -> None:
+def check_rows(several: Sequence[Variable], what: str) -> None:
     """Raises `PartitionError` if an array is 0-d and so has no rows."""
-    if any(not shape for shape in one.root_shapes()):
-        raise PartitionError(f"{what} divides or joins rows, but {one.label} is 0-d; give it at least one dimension")
-
-
-def check_all_uniform(several: Sequence[Variable], what: str) -> None:
-    """Raises `PartitionError` if shapes differ between ranks, in collectives that combine elements."""
     for one in several:
-        check_uniform(one, what, "use all_gather or gather for arrays of different lengths")
+        if any(not shape for shape in one.root_shapes()):
+            raise PartitionError(f"{what} divides or joins rows, but {one.label} is 0-d; give it at least one dimension")
 
 
-def check_uniform(one: Variable, what: str, way_out: str) -> None:
+def check_uniform(
+    several: Sequence[Variable], what: str, way_out: str = "use all_gather or gather for arrays of different lengths"
+) -> None:
     """Raises `PartitionError` if shapes differ between ranks."""
-    for shapes in one.shapes():
-        if len(set(shapes)) > 1:
-            raise PartitionError(f"{what} needs one shape on all ranks, but {one.label} has {_told(shapes)}; {way_out}")
+    for one in several:
+        for shapes in one.shapes():
+            if len(set(shapes)) > 1:
+                raise PartitionError(f"{what} needs one shape on all ranks, but {one.label} has {_told(shapes)}; {way_out}")
 
 
-def check_row_shapes(one: Variable, what: str) -> None:
+def check_row_shapes(several: Sequence[Variable], what: str) -> None:
     """Raises `PartitionError` if the ranks' rows differ in shape and cannot be concatenated."""
-    for shapes in one.shapes():
-        if len({shape[1:] for shape in shapes}) > 1:
-            raise PartitionError(f"{what} concatenates rows, but those of {one.label} differ in shape: {_told(shapes)}")
+    for one in several:
+        for shapes in one.shapes():
+            if len({shape[1:] for shape in shapes}) > 1:
+                raise PartitionError(f"{what} concatenates rows, but those of {one.label} differ in shape: {_told(shapes)}")
 
 
 def _told(shapes: Sequence[Shape]) -> str:
@@ -305,10 +277,8 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
         DeviceError: the transport requested from `fork()` cannot be set up.
         RankDied, CallTimeout: a rank has died or takes too long; the world is closed, and `fork()` works again.
     """
-    if values is None:
-        quick = run_known(vars, "broadcast", None, root)
-        if quick is not None:
-            return quick
+    if values is None and (quick := run_known(vars, "broadcast", None, root)) is not None:
+        return quick
     several = several_of(vars, "broadcast")
     accepted = None if values is None else matched(vars, several, values, "broadcast")
     with placed(several) as world:
@@ -331,7 +301,7 @@ def _broadcast_from(world: World, several: Sequence[Variable], root: int) -> Non
     for one in several:
         shapes = [(shapes[root],) * world.world_size for shapes in one.shapes()]
         targets.append(Allocation(world, one.layout_with(shapes)))
-        pairs += pairs_of(one, one.storage(), targets[-1])
+        pairs += pairs_of(one.storage(), targets[-1])
     traffic_of(world).collective(work, pairs)()
     for one, target in zip(several, targets, strict=True):
         one.replace(target, sharded=False)
@@ -360,30 +330,19 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
         ArgumentError, DataError, WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for `broadcast`.
     """
     several = several_of(vars, "scatter")
-    for one in several:
-        check_rows(one, "scatter")
+    check_rows(several, "scatter")
     accepted = [one.fetch([0])[0] for one in several] if values is None else matched(vars, several, values, "scatter")
-    chosen = [[_Chosen(array, batch) for array in arrays] for arrays in accepted]
+    chosen = [[(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted]
     with placed(several) as world:
         ranks, partition = range(world.world_size), world.partition
-        parts = [{rank: [array.part(partition, rank) for array in arrays] for rank in ranks} for arrays in chosen]
+        parts = [{rank: [_taken(array, partition.of(rows, rank)) for array, rows in one] for rank in ranks} for one in chosen]
         give_values(world, several, parts, sharded=True)
     return vars
 
 
-class _Chosen:
-    """The rows of one array that a batch selects."""
-
-    def __init__(self, array: Array, batch: Batch) -> None:
-        self._array = array
-        self._rows: Rows = rows_module.select(batch, len(array))
-
-    def part(self, partition: Partition, index: int) -> Array:
-        """Returns one part of the rows: a view for a range of rows, a copy for a list."""
-        rows = partition.of(self._rows, index)
-        if isinstance(rows, rows_module.Range):
-            return self._array[rows.as_slice()]
-        return np.take(self._array, rows.indices, axis=0)
+def _taken(array: Array, rows: Rows) -> Array:
+    """Returns rows of an array: a view for a range of rows, a copy for a list."""
+    return array[rows.as_slice()] if isinstance(rows, rows_module.Range) else np.take(array, rows.indices, axis=0)
 
 
 @holds_world
@@ -407,26 +366,18 @@ def gather(vars: Any, nd_up: int = 1) -> Any:
     if type(nd_up) is not int or nd_up not in {0, 1}:
         raise PartitionError(f"nd_up must be 1 (a new axis, one entry per rank) or 0 (rows concatenated), got {nd_up!r}")
     with placed(several) as world:
-        for one in several:
-            if nd_up:
-                check_uniform(one, "gather with nd_up=1", "use nd_up=0 to concatenate rows")
-            else:
-                check_rows(one, "gather with nd_up=0")
-                check_row_shapes(one, "gather")
-        found = [_fetch_all(world, one) for one in several]
+        if nd_up:
+            check_uniform(several, "gather with nd_up=1", "use nd_up=0 to concatenate rows")
+        else:
+            check_rows(several, "gather with nd_up=0")
+            check_row_shapes(several, "gather")
+        found = [one.copies(world, range(world.world_size)) for one in several]
     join: Callable[[Sequence[Array]], Array] = np.stack if nd_up else np.concatenate
     results = [
         unflatten(one.structure(), [join([arrays[leaf] for arrays in by_rank]) for leaf in one.leaves()])
         for one, by_rank in zip(several, found, strict=True)
     ]
     return like(vars, results)
-
-
-def _fetch_all(world: World, one: Variable) -> list[list[Array]]:
-    """Returns copies of the arrays of each rank."""
-    ranks, count = range(world.world_size), len(one.leaves())
-    flat = traffic_of(world).fetch(one.storage(), [(leaf, rank) for rank in ranks for leaf in one.leaves()])
-    return [flat[rank * count : (rank + 1) * count] for rank in ranks]
 
 
 @holds_world
@@ -450,16 +401,13 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
         ArgumentError, DataError: as for `broadcast`, or `dest` does not match `vars`.
         WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
-    quick = run_known(vars, "all_gather", None, dest=dest)
-    if quick is not None:
+    if (quick := run_known(vars, "all_gather", None, dest=dest)) is not None:
         return quick
     several = several_of(vars, "all_gather")
-    for one in several:
-        check_rows(one, "all_gather")
+    check_rows(several, "all_gather")
     targets = destinations(vars, several, dest, "all_gather")
     with placed([*several, *targets]) as world:
-        for one in several:
-            check_row_shapes(one, "all_gather")
+        check_row_shapes(several, "all_gather")
 
         def shape(shapes: tuple[Shape, ...], _: int) -> Shape:
             return (sum(one[0] for one in shapes), *shapes[0][1:])
@@ -491,15 +439,13 @@ def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: 
         PartitionError: the shapes differ between ranks, or there is no such rank.
         ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
-    if in_place:
-        quick = run_known(vars, "reduce", op, root)
-        if quick is not None:
-            return quick
+    if in_place and (quick := run_known(vars, "reduce", op, root)) is not None:
+        return quick
     several = several_of(vars, "reduce")
     check_op(several, op)
     with placed(several) as world:
         root = check_rank(root, world.world_size)
-        check_all_uniform(several, "reduce")
+        check_uniform(several, "reduce")
         if in_place:
             run_in_place(world, Work("reduce", op, root), several, differs=world.world_size > 1)
             return vars
@@ -525,13 +471,12 @@ def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:
         ReductionError, PartitionError: as for `reduce`.
         ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
-    quick = run_known(vars, "all_reduce", op)
-    if quick is not None:
+    if (quick := run_known(vars, "all_reduce", op)) is not None:
         return quick
     several = several_of(vars, "all_reduce")
     check_op(several, op)
     with placed(several) as world:
-        check_all_uniform(several, "all_reduce")
+        check_uniform(several, "all_reduce")
         run_in_place(world, Work("all_reduce", op), several, differs=False)
     return vars
 
@@ -559,16 +504,14 @@ def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any
         ReductionError: as for `reduce`.
         WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
-    quick = run_known(vars, "reduce_scatter", op, dest=dest)
-    if quick is not None:
+    if (quick := run_known(vars, "reduce_scatter", op, dest=dest)) is not None:
         return quick
     several = several_of(vars, "reduce_scatter")
     check_op(several, op)
-    for one in several:
-        check_rows(one, "reduce_scatter")
+    check_rows(several, "reduce_scatter")
     targets = destinations(vars, several, dest, "reduce_scatter")
     with placed([*several, *targets]) as world:
-        check_all_uniform(several, "reduce_scatter")
+        check_uniform(several, "reduce_scatter")
 
         def shape(shapes: tuple[Shape, ...], rank: int) -> Shape:
             start, stop = world.partition.part(shapes[0][0], rank)
@@ -602,9 +545,8 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
     several = several_of(vars, "set_value")
     accepted = matched(vars, several, values, "set_value")
     if batch is not None:
-        for one in several:
-            check_rows(one, "set_value with batch=")
-        accepted = [[_Chosen(array, batch).part(Partition.even(1), 0) for array in arrays] for arrays in accepted]
+        check_rows(several, "set_value with batch=")
+        accepted = [[_taken(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted]
     with placed(several) as world:
         rank = check_rank(rank, world.world_size)
         give_values(world, several, [{rank: arrays} for arrays in accepted])
@@ -628,8 +570,7 @@ def get_lengths(vars: Any) -> Any:
         ArgumentError, WorldError: as for `broadcast`.
     """
     several = several_of(vars, "get_lengths")
-    for one in several:
-        check_rows(one, "get_lengths")
+    check_rows(several, "get_lengths")
     return _of_ranks(vars, several, lambda shape: shape[0])
 
 

@@ -1,6 +1,5 @@
 """Creation of variables: `variable` and `flatten`."""
 
-from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -8,9 +7,9 @@ from numpy.typing import DTypeLike
 
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.casting import accept, fill
-from synknumba._ops.tree import Structure
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._types import Array
+from synknumba._variables.collectives import placed
 from synknumba._variables.variable import Variable, plain_value, refuse_on_rank
 from synknumba._world.world import holds_world, open_world
 
@@ -43,8 +42,7 @@ def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = N
         ...     w
         <Variable 'w' float64 (3,), on 2 cpu ranks, replicas equal>
     """
-    leaves, structure = take_apart(_told_apart(value))
-    return _place_now(_make(leaves, structure, name, dtype, flat=False))
+    return _place_now(_make(value, name, dtype, flat=False))
 
 
 def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
@@ -64,15 +62,15 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
         DataError: the arrays have different dtypes; otherwise as for `variable`.
         ArgumentError, WorldError: as for `variable`.
     """
-    leaves, structure = take_apart(_told_apart(tree))
-    made = _make(leaves, structure, name, dtype, flat=True)
+    made = _make(tree, name, dtype, flat=True)
     kinds = sorted({str(one) for one in made._dtypes})  # noqa: SLF001  # created above, not shared yet
     if len(kinds) > 1:
         raise DataError(f"flatten needs arrays of one dtype, got {', '.join(kinds)}; convert them, or pass dtype=")
     return _place_now(made)
 
 
-def _make(leaves: Sequence[Any], structure: Structure, name: str | None, dtype: DTypeLike | None, *, flat: bool) -> Variable:
+def _make(value: Any, name: str | None, dtype: DTypeLike | None, *, flat: bool) -> Variable:
+    leaves, structure = take_apart(_told_apart(value))
     refuse_on_rank("variables are created")
     if name is not None and not isinstance(name, str):
         raise ArgumentError(f"a variable's name must be a string, got {name!r}; pass a dtype as dtype=…")
@@ -85,13 +83,9 @@ def _make(leaves: Sequence[Any], structure: Structure, name: str | None, dtype: 
 @holds_world
 def _place_now(made: Variable) -> Variable:
     """Places a new variable on the ranks if a world is open, and returns it."""
-    world = open_world()
-    if world is not None:
-        world.begin()
-        try:
-            made.place(world)
-        finally:
-            world.end()
+    if open_world() is not None:
+        with placed([made]):
+            return made
     return made
 
 

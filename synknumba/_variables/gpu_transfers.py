@@ -16,7 +16,7 @@ from synknumba._host.segment import Segment
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.transfers import Delivery, Pair, Run, Traffic, Work, describe
+from synknumba._variables.transfers import Pair, Row, Run, Traffic, Work, describe, pairs_of
 from synknumba._wire.program import Collective, HostArray, Transfer, next_number
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport import join
@@ -50,25 +50,21 @@ class GpuTraffic(Traffic):
 
     # ---- values
 
-    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+    def deliver(self, storage: Allocation, values: Sequence[Row]) -> None:
         packing, places = StagingLayout(), {}
-        for one in deliveries:
-            dtype = one.storage.layout.leaf(one.leaf).dtype
-            for value in one.values:
-                if value is not None and (one.leaf, id(value)) not in places:
-                    places[one.leaf, id(value)] = packing.place(dtype, value.shape, self._staging.id), value
+        for leaf, row in enumerate(values):
+            dtype = storage.layout.leaf(leaf).dtype
+            for value in row:
+                if value is not None and (leaf, id(value)) not in places:
+                    places[leaf, id(value)] = packing.place(dtype, value.shape, self._staging.id), value
         self._stage(packing)
         for host, value in places.values():
             fill(self._host(host), value)
         arrays = tuple(
-            (
-                one.storage.number,
-                one.leaf,
-                tuple(None if value is None else places[one.leaf, id(value)][0] for value in one.values),
-            )
-            for one in deliveries
+            (storage.number, leaf, tuple(None if value is None else places[leaf, id(value)][0] for value in row))
+            for leaf, row in enumerate(values)
         )
-        self._transfer(arrays, up=True, about=[one.storage for one in deliveries])()
+        self._transfer(arrays, storage, up=True)
         self._let_go(packing)
 
     def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
@@ -77,27 +73,23 @@ class GpuTraffic(Traffic):
             of = storage.layout.leaf(leaf)
             hosts.append(packing.place(of.dtype, of.shapes[rank], self._staging.id))
         self._stage(packing)
-        arrays = tuple((storage.number, leaf, self._only(rank, host)) for (leaf, rank), host in zip(places, hosts, strict=True))
-        self._transfer(arrays, up=False, about=[storage])()
+        ranks = range(self.world.world_size)
+        arrays = tuple(
+            (storage.number, leaf, tuple(host if one == rank else None for one in ranks))
+            for (leaf, rank), host in zip(places, hosts, strict=True)
+        )
+        self._transfer(arrays, storage, up=False)
         copies = [self._host(host).copy() for host in hosts]
         self._let_go(packing)
         return copies
 
-    def _only(self, rank: int, host: HostArray) -> tuple[HostArray | None, ...]:
-        return tuple(host if one == rank else None for one in range(self.world.world_size))
-
-    def _transfer(self, arrays: _Arrays, *, up: bool, about: Sequence[Allocation]) -> Run:
+    def _transfer(self, arrays: _Arrays, storage: Allocation, *, up: bool) -> None:
         key = ("transfer", up, arrays)
-        known = self._known(key)
-        if known is not None:
-            return known
-        run, number = self._install_transfer(arrays, up=up)
-        self._keep(key, run, (number,), about)
-        return run
+        run = self.known(key) or self.keep(key, self._install_transfer(arrays, up=up), [storage])
+        run()
 
-    def _install_transfer(self, arrays: _Arrays, *, up: bool) -> tuple[Run, int]:
-        program = Transfer(next_number(), up, arrays)
-        return self.install(program, CallInfo("sending values" if up else "fetching values")), program.number
+    def _install_transfer(self, arrays: _Arrays, *, up: bool) -> tuple[Run, tuple[int]]:
+        return self.install(Transfer(next_number(), up, arrays), CallInfo("sending values" if up else "fetching values"))
 
     # ---- staging memory
 
@@ -121,7 +113,7 @@ class GpuTraffic(Traffic):
     def reduced(self, work: Work, storage: Allocation) -> list[Array]:
         layout = storage.layout
         target = Allocation(self.world, StorageLayout(tuple(_on_root(leaf, work.root) for leaf in layout.leaves), layout.flat))
-        self.collective(work, [Pair(storage, target, leaf) for leaf in layout.pieces()])()
+        self.collective(work, pairs_of(storage, target))()
         return self.fetch(target, [(leaf, work.root) for leaf in range(len(layout.leaves))])
 
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
@@ -129,7 +121,7 @@ class GpuTraffic(Traffic):
         if not DRIVERS[self.world.transport].in_shared_memory:
             arrays = tuple(pair.ends() for pair in pairs)
             program = Collective(next_number(), work.kind, arrays, work.op, work.root, self.world.transport)
-            return self.install(program, describe(work, pairs)), (program.number,)
+            return self.install(program, describe(work, pairs))
         return self._staged(work, pairs)
 
     def _staged(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
@@ -158,7 +150,7 @@ class GpuTraffic(Traffic):
             middle()
             up()
 
-        return run, (first, third) if second is None else (first, second, third)
+        return run, (*first, *second, *third)
 
     def _places(self, packing: StagingLayout, of: LeafLayout) -> tuple[HostArray, ...]:
         return tuple(packing.place(of.dtype, shape, self._staging.id) for shape in of.shapes)
@@ -166,10 +158,7 @@ class GpuTraffic(Traffic):
 
 def _on_root(leaf: LeafLayout, root: int) -> LeafLayout:
     """Returns the layout of an array on the root alone, empty on other ranks; 0-d arrays, which are small, stay."""
-    empty = ((0,) * len(shape) for shape in leaf.shapes)
-    return LeafLayout(
-        leaf.dtype, tuple(s if rank == root else e for rank, (s, e) in enumerate(zip(leaf.shapes, empty, strict=True)))
-    )
+    return LeafLayout(leaf.dtype, tuple(s if rank == root else (0,) * len(s) for rank, s in enumerate(leaf.shapes)))
 
 
 def _for_ranks(hosts: Sequence[HostArray], ranks: set[int] | None) -> tuple[HostArray | None, ...]:

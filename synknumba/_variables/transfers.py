@@ -14,9 +14,9 @@ combined in place; `GpuTraffic` (in `gpu_transfers`) implements it on GPUs.
 import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -36,15 +36,7 @@ PLANS_KEPT = 4096  # a few KiB each; a model of thousands of arrays needs one fo
 
 Run: TypeAlias = Callable[[], object]
 Ends: TypeAlias = tuple[Any, End, End]  # dtype, source, target
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """New values for one array of a variable: an array for each rank, or None where the rank keeps its own."""
-
-    storage: Allocation
-    leaf: int
-    values: tuple[Array | None, ...]
+Row: TypeAlias = tuple[Array | None, ...]  # new values of one array of a variable, by rank; None where the rank keeps its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +57,11 @@ class Pair:
         return (*self.source.end(self.leaf, given), self.target.end(self.leaf, got)[1])
 
 
+def pairs_of(source: Allocation, target: Allocation) -> list[Pair]:
+    """Returns the arrays of two allocations as pairs; a single vector if they are flat."""
+    return [Pair(source, target, leaf) for leaf in source.layout.pieces()]
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """A collective: its kind, the op of a reduction, and the root of a broadcast or reduce."""
@@ -74,31 +71,22 @@ class Work:
     root: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A cached plan: a callable that runs it, and the numbers of its programs and of the memory that it refers to."""
-
-    run: Run
-    programs: tuple[int, ...]
-    about: frozenset[int]
-
-
 class Traffic(ABC):
     """Transfers and collectives of one world.
 
-    All methods are called between the world's `begin` and `end`, except `forget` and `forget_quick`, which may run at any time
-    in a garbage collection.
+    All methods are called between the world's `begin` and `end`, except `forget`, which may run at any time in a garbage
+    collection.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._plans: OrderedDict[Any, _Plan] = OrderedDict()
-        self._quick: dict[Any, Run] = {}
-        self._alone: Communicator | None = None
+        # Of each plan: what runs it, the numbers of its programs, and those of the memory that it refers to.
+        self._plans: OrderedDict[Any, tuple[Run, tuple[int, ...], list[int]]] = OrderedDict()
+        self.quick: dict[Any, Run] = {}  # what runs a collective, by the key of the call: for `run_known`
 
     @abstractmethod
-    def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Writes values to the ranks' arrays, which have the shapes of the values."""
+    def deliver(self, storage: Allocation, values: Sequence[Row]) -> None:
+        """Writes values to the ranks' arrays, which have the shapes of the values: one row for each array of the variable."""
 
     @abstractmethod
     def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
@@ -118,112 +106,88 @@ class Traffic(ABC):
     def collective(self, work: Work, pairs: Sequence[Pair]) -> Run:
         """Returns a callable that runs a collective; the plan is reused if it is cached."""
         key = (work, *((pair.source.number, pair.target.number, pair.leaf) for pair in pairs))
-        known = self._known(key)
-        if known is not None:
-            return known
-        run, numbers = self.plan(work, pairs)
-        self._keep(key, run, numbers, [storage for pair in pairs for storage in (pair.source, pair.target)])
-        return run
+        return self.known(key) or self.keep(
+            key, self.plan(work, pairs), (storage for pair in pairs for storage in (pair.source, pair.target))
+        )
 
-    def remember(self, key: Any, run: Run, about: Sequence[Allocation]) -> None:
-        """Caches the callable of a collective for `run_known`, the fast path of a repeated call.
+    def known(self, key: Any) -> Run | None:
+        """Returns the callable of a cached plan, which becomes the most recently used; None if it is not cached."""
+        plan = self._plans.get(key)
+        if plan is None:
+            return None
+        self._plans.move_to_end(key)
+        return plan[0]
 
-        Args:
-            key: key of the call.
-            run: callable that runs the collective.
-            about: memory that it refers to; the entry is dropped when any of it is freed.
-        """
-        if key not in self._quick:
-            self._quick[key] = run
-            callback = partial(_forget_quick, weakref.ref(self), key, [storage.number for storage in about])
-            for storage in about:
-                storage.when_gone(key, callback)
+    def keep(self, key: Any, plan: tuple[Run, tuple[int, ...]], about: Iterable[Allocation]) -> Run:
+        """Caches a plan, and returns its callable."""
+        self._plans[key] = *plan, self._watch(key, about)
+        while len(self._plans) > PLANS_KEPT:
+            self._drop(next(iter(self._plans)))
+        return plan[0]
 
-    def remembered(self, key: Any) -> Run | None:
-        """Returns the callable cached under a key; None if there is none, or it has been dropped."""
-        return self._quick.get(key)
+    def remember(self, key: Any, run: Run, about: Iterable[Allocation]) -> None:
+        """Adds the callable of a collective to `quick`."""
+        if key not in self.quick:
+            self.quick[key] = run
+            self._watch(key, about)
+
+    def _watch(self, key: Any, about: Iterable[Allocation]) -> list[int]:
+        """Drops an entry as soon as any memory that it refers to is freed; it does not keep the memory alive."""
+        storages = set(about)
+        numbers = [storage.number for storage in storages]
+        for storage in storages:
+            storage.when_gone(key, partial(_forget, weakref.ref(self), key, numbers))
+        return numbers
 
     def over_host(
         self, work: Work, arrays: Sequence[Ends], segments: Sequence[Segment], info: CallInfo
-    ) -> tuple[Run, int | None]:
+    ) -> tuple[Run, tuple[int, ...]]:
         """Plans a collective over shared memory: the coordinator does a small one itself, the ranks a large one.
 
-        Args:
-            work: the collective.
-            arrays: operands, with the locations of all ranks' arrays.
-            segments: segments that contain the arrays.
-            info: description for error messages.
-
-        Returns:
-            A callable that runs the collective, and the number of its program; None if the coordinator does the work.
+        The operands give the locations of all ranks' arrays, which are in `segments`. Returns what `plan` does.
         """
-        if _bytes(arrays) <= DIRECT_BYTES or self.world.world_size == 1:
-            return _direct(work, arrays, segments, self.alone()), None
+        counts = ((np.dtype(dtype).itemsize, (*source.counts, *target.counts)) for dtype, source, target in arrays)
+        nbytes = sum(itemsize * sum(of_ranks) for itemsize, of_ranks in counts)  # read and written, on all ranks together
+        if nbytes <= DIRECT_BYTES or self.world.world_size == 1:
+            return _direct(work, arrays, segments, self.alone), ()
         for dtype in {dtype for dtype, _, _ in arrays}:
             prepare(work.op, dtype)  # compiles once, here, instead of on all ranks at the same time
         program = Collective(next_number(), work.kind, tuple(arrays), work.op, work.root, "host")
-        return self.install(program, info), program.number
+        return self.install(program, info)
 
+    @cached_property
     def alone(self) -> Communicator:
-        """Returns the communicator with which the coordinator carries out collectives by itself."""
-        self._alone = self._alone or host_communicator(0, 1)
-        return self._alone
+        """The communicator with which the coordinator carries out collectives by itself."""
+        return host_communicator(0, 1)
 
-    def install(self, program: Collective | Transfer, info: CallInfo) -> Run:
-        """Installs a program on the ranks. Returns a callable that runs it."""
+    def install(self, program: Collective | Transfer, info: CallInfo) -> tuple[Run, tuple[int]]:
+        """Installs a program on the ranks. Returns a callable that runs it, and the program's number."""
         self.world.command(Install(None, program), info=info)
-        return partial(self.world.run, program.number, info, _nothing_to_learn)
+        return partial(self.world.run, program.number, info, _nothing_to_learn), (program.number,)
 
     def forget_all(self) -> None:
         """Drops all plans, here and on the ranks."""
         while self._plans:
             self._drop(next(iter(self._plans)))
 
-    def _known(self, key: Any) -> Run | None:
-        """Returns the callable of a cached plan, which becomes the most recently used; None if it is not cached."""
-        known = self._plans.get(key)
-        if known is None:
-            return None
-        self._plans.move_to_end(key)
-        return known.run
-
-    def _keep(self, key: Any, run: Run, numbers: tuple[int, ...], about: Sequence[Allocation]) -> None:
-        self._plans[key] = _Plan(run, numbers, frozenset(storage.number for storage in about))
-        for storage in about:
-            # Freeing the memory drops the plan, at whatever moment that is; the plan must not keep the memory alive.
-            storage.when_gone(key, partial(_forget, weakref.ref(self), key))
-        while len(self._plans) > PLANS_KEPT:
-            self._drop(next(iter(self._plans)))
-
     def _drop(self, key: Any) -> None:
-        self._quick.clear()  # one of them may belong to the dropped plan
-        known = self.forget(key)
-        for number in known.programs if known else ():
+        self.quick.clear()  # one of them may belong to the dropped plan
+        _, programs, about = self._plans.pop(key, (None, (), ()))  # freed meanwhile, perhaps, in a garbage collection
+        not_in_use(about, key)
+        for number in programs:
             self.world.forget("program", number)
 
-    def forget(self, key: Any) -> "_Plan | None":
-        """Drops a plan in the coordinator; the ranks drop its programs together with the memory that they refer to."""
-        known = self._plans.pop(key, None)
-        if known is not None:
-            not_in_use(known.about, key)
-        return known
-
-    def forget_quick(self, key: Any) -> None:
-        """Drops an entry made by `remember`."""
-        self._quick.pop(key, None)
+    def forget(self, key: Any) -> None:
+        """Drops an entry in the coordinator; the ranks drop its programs together with the memory that they refer to."""
+        self._plans.pop(key, None)
+        self.quick.pop(key, None)
 
 
-def _forget(traffic: "weakref.ref[Traffic]", key: Any) -> None:
-    alive = traffic()
-    if alive is not None:
-        alive.forget(key)
-
-
-def _forget_quick(traffic: "weakref.ref[Traffic]", key: Any, about: Sequence[int]) -> None:
+def _forget(traffic: "weakref.ref[Traffic]", key: Any, about: Sequence[int]) -> None:
     not_in_use(about, key)
     alive = traffic()
     if alive is not None:
-        alive.forget_quick(key)
+        alive.forget(key)
 
 
 def _nothing_to_learn(_: object) -> None:
@@ -237,11 +201,6 @@ def describe(work: Work, pairs: Sequence[Pair]) -> CallInfo:
         of = pair.source.layout.leaf(pair.leaf)
         texts.append(f"{np.dtype(of.dtype)} {of.shapes[0] if of.uniform else list(of.shapes)}")
     return CallInfo(work.kind, tuple(texts))
-
-
-def _bytes(arrays: Sequence[Ends]) -> int:
-    """Returns the bytes that a collective reads and writes, on all ranks together."""
-    return sum(np.dtype(dtype).itemsize * (sum(source.counts) + sum(target.counts)) for dtype, source, target in arrays)
 
 
 def _direct(work: Work, arrays: Sequence[Ends], segments: Sequence[Segment], transport: Communicator) -> Run:
@@ -259,24 +218,19 @@ def _direct(work: Work, arrays: Sequence[Ends], segments: Sequence[Segment], tra
 
 @final
 class CoreTraffic(Traffic):
-    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+    def deliver(self, storage: Allocation, values: Sequence[Row]) -> None:
         spread = []
-        for one in deliveries:
-            values = one.values
-            if self._is_worth_spreading(values):
-                values = (values[0], *(None for _ in values[1:]))
-                spread.append(Pair(one.storage, one.storage, one.leaf))
-            for rank, value in enumerate(values):
+        for leaf, row in enumerate(values):
+            first, *others = row
+            is_one = first is not None and bool(others) and all(value is first for value in others)
+            is_large = first is not None and first.nbytes * len(row) > DIRECT_BYTES
+            if is_one and is_large:  # the ranks should copy it themselves
+                spread.append(Pair(storage, storage, leaf))
+            for rank, value in enumerate(row[:1] if is_one and is_large else row):
                 if value is not None:
-                    fill(one.storage.array(one.leaf, rank), value)
+                    fill(storage.array(leaf, rank), value)
         if spread:
             self.collective(Work("broadcast"), spread)()
-
-    def _is_worth_spreading(self, values: Sequence[Array | None]) -> bool:
-        """Returns whether all ranks get the same value, and one so large that the ranks should copy it themselves."""
-        first = values[0]
-        same = first is not None and all(value is first for value in values)
-        return same and first is not None and first.nbytes * len(values) > DIRECT_BYTES and len(values) > 1
 
     def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
         return [storage.array(leaf, rank).copy() for leaf, rank in places]
@@ -284,18 +238,15 @@ class CoreTraffic(Traffic):
     def reduced(self, work: Work, storage: Allocation) -> list[Array]:
         # By the coordinator alone: for the ranks to take part, the result would first need new shared memory.
         assert work.op is not None  # a reduction has an op
-        leaves = range(len(storage.layout.leaves))
-        results = [np.empty(storage.layout.leaf(leaf).shapes[0], storage.layout.leaf(leaf).dtype) for leaf in leaves]
-        exchanges = []
-        for leaf, result in zip(leaves, results, strict=True):
+        results, exchanges = [], []
+        for leaf, of in enumerate(storage.layout.leaves):
+            results.append(np.empty(of.shapes[0], of.dtype))
             sources = tuple(storage.array(leaf, rank).reshape(-1) for rank in range(self.world.world_size))
             counts = tuple(map(len, sources))
-            exchanges.append(Exchange(result.dtype, sources, (result.reshape(-1),), counts, counts[:1]))
-        self.alone().reduce(exchanges, work.op, 0)()
+            exchanges.append(Exchange(results[-1].dtype, sources, (results[-1].reshape(-1),), counts, counts[:1]))
+        self.alone.reduce(exchanges, work.op, 0)()
         return results
 
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
-        arrays = [pair.ends() for pair in pairs]
         segments = [storage.segment for pair in pairs for storage in (pair.source, pair.target) if storage.segment]
-        run, number = self.over_host(work, arrays, segments, describe(work, pairs))
-        return run, () if number is None else (number,)
+        return self.over_host(work, [pair.ends() for pair in pairs], segments, describe(work, pairs))

@@ -22,7 +22,7 @@ from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array, Shape
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.gpu_transfers import GpuTraffic
-from synknumba._variables.transfers import CoreTraffic, Delivery, Traffic
+from synknumba._variables.transfers import CoreTraffic, Traffic
 from synknumba._world.world import World, current_world, holds_world, open_world
 
 _Values: TypeAlias = list[Array]
@@ -256,11 +256,7 @@ class Variable:
         return [leaf.shapes for leaf in self.storage().layout.leaves]
 
     def accept(self, value: Any) -> _Values:
-        """Checks a new value and returns its arrays; changes nothing.
-
-        Raises:
-            DataError: the value does not fit.
-        """
+        """Returns the arrays of a new value; raises `DataError` if it does not fit. Changes nothing."""
         ndims = [len(shape) for shape in self.root_shapes()]
         if not self.is_tree:
             return [accept(plain_value(value), self._dtypes[0], ndims[0], self.label, force_cast=None)]
@@ -273,18 +269,12 @@ class Variable:
         ]
 
     def place(self, world: World) -> Allocation:
-        """Places a new variable on the ranks, and returns its memory; called between the world's `begin` and `end`.
-
-        Raises:
-            DataError: GPUs do not support the dtype.
-            WorldError: the variable belongs to another world.
-        """
+        """Places a new variable on the ranks, and returns its memory; called between the world's `begin` and `end`."""
         if self._storage is None:
             values = self._pending or []
             self._check_device(world)
-            layout = self._layout_of([(value.shape,) * world.world_size for value in values])
-            storage = Allocation(world, layout)
-            self._deliver(world, storage, [(value,) * world.world_size for value in values])
+            storage = Allocation(world, self.layout_with([(value.shape,) * world.world_size for value in values]))
+            traffic_of(world).deliver(storage, [(value,) * world.world_size for value in values])
             self._pending = None
             self._use(storage)
         if self.storage().world is not world:
@@ -305,9 +295,7 @@ class Variable:
     def room_for(self, world: World, values: Values) -> Allocation:
         """Returns memory for new values: the variable's own, or, if shapes change, new memory with the arrays to keep.
 
-        Args:
-            world: the variable's world; between its `begin` and `end`.
-            values: new arrays by rank; ranks that are absent keep theirs.
+        Ranks that are absent in `values` keep their arrays. Called between the world's `begin` and `end`.
         """
         old = self.storage()
         ranks = range(world.world_size)
@@ -317,20 +305,16 @@ class Variable:
         ]
         if shapes == self.shapes():
             return old
-        return Allocation(world, self._layout_of(shapes), carry=old if len(values) < world.world_size else None)
+        return Allocation(world, self.layout_with(shapes), carry=old if len(values) < world.world_size else None)
 
     def assign(self, world: World, values: Values, storage: Allocation, *, sharded: bool | None = None) -> None:
-        """Writes new values.
+        """Writes new values to memory that `room_for` has returned; called between the world's `begin` and `end`.
 
-        Args:
-            world: the variable's world; between its `begin` and `end`.
-            values: new arrays by rank; ranks that are absent keep theirs.
-            storage: memory returned by `room_for`.
-            sharded: whether each rank has its own rows from now on; None to leave this unchanged.
+        `sharded` is whether each rank has its own rows from now on; None leaves this unchanged.
         """
         ranks = range(world.world_size)
         told = [tuple(values[rank][i] if rank in values else None for rank in ranks) for i in self.leaves()]
-        self._deliver(world, storage, told)
+        traffic_of(world).deliver(storage, told)
         same = len(values) == world.world_size and all(all(one is row[0] for one in row) for row in told)
         self.mark(differs=not same, sharded=sharded)
         self._use(storage)
@@ -348,7 +332,8 @@ class Variable:
 
     def layout_with(self, shapes: Sequence[tuple[Shape, ...]]) -> StorageLayout:
         """Returns a layout of the arrays with other shapes, by rank."""
-        return self._layout_of(shapes)
+        leaves = tuple(LeafLayout(dtype, shape) for dtype, shape in zip(self._dtypes, shapes, strict=True))
+        return StorageLayout(leaves, self._flat)
 
     @holds_world
     def fetch(self, ranks: Sequence[int]) -> list[_Values]:
@@ -369,18 +354,14 @@ class Variable:
         world = storage.world
         world.begin()
         try:
-            flat = traffic_of(world).fetch(storage, [(leaf, rank) for rank in ranks for leaf in self.leaves()])
+            return self.copies(world, ranks)
         finally:
             world.end()
-        count = len(self._dtypes)
-        return [flat[i * count : (i + 1) * count] for i in range(len(ranks))]
 
-    def _layout_of(self, shapes: Sequence[tuple[Shape, ...]]) -> StorageLayout:
-        leaves = tuple(LeafLayout(dtype, shape) for dtype, shape in zip(self._dtypes, shapes, strict=True))
-        return StorageLayout(leaves, self._flat)
-
-    def _deliver(self, world: World, storage: Allocation, values: Sequence[tuple[Array | None, ...]]) -> None:
-        traffic_of(world).deliver([Delivery(storage, leaf, row) for leaf, row in enumerate(values)])
+    def copies(self, world: World, ranks: Sequence[int]) -> list[_Values]:
+        """Returns copies of the arrays on the given ranks; called between the world's `begin` and `end`."""
+        flat = iter(traffic_of(world).fetch(self.storage(), [(leaf, rank) for rank in ranks for leaf in self.leaves()]))
+        return [[next(flat) for _ in self.leaves()] for _ in ranks]
 
     def _use(self, storage: Allocation) -> None:
         self._storage = storage
@@ -399,11 +380,7 @@ class Variable:
 
 
 def refuse_on_rank(what: str) -> None:
-    """Raises `WorldError` on a rank, which may have inherited a variable in its state at the fork.
-
-    Args:
-        what: action for the message, such as "variables are set".
-    """
+    """Raises `WorldError` on a rank, which may have inherited a variable in its state at the fork; `what` is refused there."""
     rank = this_process.current_rank()
     if rank is not None:
         raise WorldError(
@@ -419,11 +396,7 @@ def plain_value(value: Any) -> Any:
 
 
 def check_rank(rank: Any, world_size: int) -> int:
-    """Returns a rank as an int.
-
-    Raises:
-        PartitionError: there is no such rank.
-    """
+    """Returns a rank as an int; raises `PartitionError` if there is no such rank."""
     try:
         number = -1 if isinstance(rank, bool) else operator.index(rank)
     except TypeError:

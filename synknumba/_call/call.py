@@ -1,0 +1,120 @@
+"""One call: its options, its bound arguments, its rows, and the values that change from call to call."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from synknumba._call.collect import Count, total_rows
+from synknumba._call.options import CallOptions
+from synknumba._host.data import Data
+from synknumba._host.segment import Segment
+from synknumba._ops.local_rows import OwnRows
+from synknumba._ops.rows import Partition, Rows
+from synknumba._types import Array, RankConstant
+from synknumba._variables.variable import Variable
+from synknumba._wire.program import Broadcast, Dynamic, HeldRows, OwnSource, Param, RowSource, Sharded, Tree
+from synknumba._world.world import World
+
+
+@dataclass(slots=True)
+class Call:
+    """One call, as `Binder.bind` (its arguments) and `RowSelector` (its rows) work it out."""
+
+    options: CallOptions
+    partition: Partition  # of rows into ranks
+    world: World | None = None  # None for a call that is only planned, so that nothing is copied or placed
+    parameters: dict[str, Param] = field(default_factory=dict)  # for the ranks
+    key: list[Any] = field(default_factory=list)  # equal for calls that differ in scalar values and array contents only
+    values: list[Any] = field(default_factory=list)  # scalars that are sent with each call
+    format: str = ""  # `struct` letter of each of these
+    lengths: dict[str, int] = field(default_factory=dict)  # rows of each sharded argument
+    minibatches: dict[str, int] = field(default_factory=dict)  # rows of each minibatch argument
+    empties: dict[str, int] = field(default_factory=dict)  # nested arrays without rows, which need not agree with others
+    per_rank: dict[str, int] = field(default_factory=dict)  # number of values of each per-rank argument
+    contiguous: list[str] = field(default_factory=list)  # index ranges and offsets, which require consecutive rows
+    segments: list[Segment] = field(default_factory=list)  # which the ranks must have mapped
+    write_back: list[tuple[str, Array, Data]] = field(default_factory=list)  # (parameter, NumPy array to write to, staged copy)
+    whole: dict[str, Any] = field(default_factory=dict)  # arguments as they were passed, for output shapes
+    own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)  # rows on each rank of each sliceable variable
+    variables: dict[str, Variable] = field(default_factory=dict)  # by the parameter, or leaf of one, that receives them
+    changed: list[Variable] = field(default_factory=list)  # that ranks may write to
+    rows: Rows | None = None  # of the sharded arguments that `batch` selects; None if nothing is sharded
+    own: OwnRows | None = None  # of the sliceable variables that `local_batch` selects; None if there are none
+    source: RowSource = field(default_factory=lambda: RowSource("none"))  # encoding of `rows` for the ranks
+    own_source: OwnSource | None = None  # encoding of `own` for the ranks
+    row_values: tuple[int, ...] = ()  # those parts of the encodings that are sent with each call, after `values`
+
+    @property
+    def run_partition(self) -> Partition:
+        """Partition of rows into the ranks that run."""
+        return Partition.even(1) if self.options.solo else self.partition
+
+    @property
+    def count(self) -> Count:
+        """Number of rows; by rank if they are the ranks' own; None if the call has no rows."""
+        if self.rows is not None:
+            return self.rows.count
+        return None if self.own is None else self.own.counts
+
+    @property
+    def total(self) -> int | None:
+        """Number of rows on all ranks; None if the call has no rows."""
+        return total_rows(self.count)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the number of rows is part of the plan, rather than sent with each call."""
+        return self.source.kind in ("all", "none") and (self.own_source is None or self.own_source.kind == "all")
+
+    def written(self) -> tuple[list[str], list[str]]:
+        """Returns the parameters whose rows are written back: those of sharded arguments, and those of sliceable variables."""
+        leaves = [(name, leaf) for name, param in self.parameters.items() for leaf in leaves_of(param)]
+        sharded = [name for name, leaf in leaves if isinstance(leaf, Sharded) and leaf.writable and not leaf.by_position]
+        return sharded, [name for name, leaf in leaves if isinstance(leaf, HeldRows) and leaf.writable]
+
+    def sizes(self) -> tuple[int, int]:
+        """Returns the bytes per row of all sharded arguments, and the bytes of all broadcast arguments."""
+        per_row = whole = 0
+        for leaf in (leaf for param in self.parameters.values() for leaf in leaves_of(param)):
+            match leaf:
+                case Sharded(array):
+                    per_row += int(np.prod(array.shape[1:], dtype=np.int64)) * np.dtype(array.dtype).itemsize
+                case Broadcast(array):
+                    whole += int(np.prod(array.shape, dtype=np.int64)) * np.dtype(array.dtype).itemsize
+        return per_row, whole
+
+    def texts(self, *, lasting: bool = False) -> tuple[str, ...]:
+        """Returns a short description of each argument, as passed; without the slice number, internal to generated kernels.
+
+        A `lasting` one holds for all calls of a plan: of arguments that change between calls, it gives only the type.
+        """
+        changing = {name for name, param in self.parameters.items() if lasting and isinstance(param, Dynamic | Tree)}
+        passed = ((name, value) for name, value in self.whole.items() if value is not RankConstant.SLICE)
+        return tuple(f"{name}: {type(one).__name__ if name in changing else _describe(one)}" for name, one in passed)
+
+    def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
+        """Adds a scalar that is sent with each call, and returns its parameter."""
+        self.values.append(value)
+        self.format += fmt
+        return Dynamic(len(self.values) - 1, dtype)
+
+
+def leaves_of(param: Param) -> Iterator[Param]:
+    """Yields the leaves of a parameter; the parameter itself if it is not nested."""
+    if not isinstance(param, Tree):
+        yield param
+        return
+    for one in param.leaves:
+        yield from leaves_of(one)
+
+
+def _describe(value: Any) -> str:
+    """Describes an argument briefly: dtype and shape of an array, the value of a number."""
+    if isinstance(value, Data | np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    if isinstance(value, Variable):  # its repr shows what changes from call to call
+        return "variable, a tree" if value.is_tree else f"variable {value.dtype} {value.shape}"
+    text = repr(value)
+    return text if len(text) <= 40 else type(value).__name__
