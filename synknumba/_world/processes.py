@@ -27,17 +27,16 @@ from synknumba._world.output_process import Scribe
 class Processes:
     """The processes of one world, and the coordinator's ends of their sockets and pipes.
 
-    Attributes:
-        pids: process ids by rank; 0 for a rank that has ended and been reaped.
-        sockets: the coordinator's end of each rank's socketpair.
+    Args:
+        prefix_output: whether to put the rank's number before each line that a rank prints.
     """
 
-    def __init__(self) -> None:
-        self.pids: list[int] = []
-        self.sockets: list[socket.socket] = []
+    def __init__(self, *, prefix_output: bool) -> None:
+        self.pids: list[int] = []  # by rank; 0 for a rank that has ended and been reaped
+        self.sockets: list[socket.socket] = []  # the coordinator's end of each rank's socketpair
         self._lifelines: list[int] = []
         self._stacks: list[Stacks] = []
-        self._scribe: Scribe | None = None
+        self._scribe = Scribe(prefix=prefix_output)
         self._asking = threading.RLock()  # one request at a time; a signal handler may nest another
         self._asked = 0
         self._owner = os.getpid()
@@ -48,27 +47,16 @@ class Processes:
             self.kill()
             self.close()
 
-    def start(
-        self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool, prefix_output: bool
-    ) -> None:
-        """Forks the ranks, then the output process.
-
-        Args:
-            control: control block of the world.
-            device: kind of device that each rank opens.
-            devices: index of each rank's GPU; empty on the CPU.
-            profile: whether ranks profile themselves.
-            prefix_output: whether to put the rank's number before each line that a rank prints.
-        """
+    def start(self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool) -> None:
+        """Forks the ranks, then the output process; `devices` has the index of each rank's GPU, and is empty on the CPU."""
         before_fork()
         state = random.getstate()
-        scribe = self._scribe = Scribe(prefix=prefix_output)
         threads = max(1, usable_cores() // control.world_size)
         for rank in range(control.world_size):
             # An exception from a signal handler right after the fork would lose the new process id, and would make the child
             # continue in the script.
             with held_signals(), contextlib.ExitStack() as child_ends:
-                sock, lifeline, streams = self._connect(rank, scribe, child_ends)
+                sock, lifeline, streams = self._connect(rank, child_ends)
                 config = RankConfig(
                     rank=rank,
                     world_size=control.world_size,
@@ -86,11 +74,9 @@ class Processes:
                     profile=profile,
                 )
                 self._fork_one(config)
-        scribe.start()
+        self._scribe.start()
 
-    def _connect(
-        self, rank: int, scribe: Scribe, child_ends: contextlib.ExitStack
-    ) -> tuple[socket.socket, int, dict[int, int]]:
+    def _connect(self, rank: int, child_ends: contextlib.ExitStack) -> tuple[socket.socket, int, dict[int, int]]:
         """Creates a rank's socketpair, lifeline and stream pipes; returns the rank's ends."""
         ours, theirs = socket.socketpair()
         self.sockets.append(ours)
@@ -100,8 +86,8 @@ class Processes:
         child_ends.callback(os.close, lifeline)
         self._stacks.append(Stacks(rank))
         streams = {}
-        for stream in scribe.streams:
-            streams[stream] = scribe.pipe(rank, stream)
+        for stream in self._scribe.streams:
+            streams[stream] = self._scribe.pipe(rank, stream)
             child_ends.callback(os.close, streams[stream])
         return theirs, lifeline, streams
 
@@ -120,7 +106,7 @@ class Processes:
 
     def find_dead(self, grace: float) -> Death | None:
         """Polls for a rank that has ended, for at most `grace` seconds; returns None if there is none."""
-        self._look_after_scribe()
+        self._scribe.look_after()
         deadline = time.monotonic() + grace
         while True:
             for rank, pid in enumerate(self.pids):
@@ -139,7 +125,7 @@ class Processes:
 
     def join(self, seconds: float) -> None:
         """Waits until all ranks have ended, for at most `seconds`."""
-        self._look_after_scribe()  # otherwise a rank may block on a full pipe
+        self._scribe.look_after()  # otherwise a rank may block on a full pipe
         deadline = time.monotonic() + seconds
         pause = 0.0005
         while any(self.pids) and time.monotonic() < deadline:
@@ -177,30 +163,16 @@ class Processes:
     def last_words(self, rank: int) -> LastWords:
         """Returns the traces of a rank. To be called when all ranks have been killed; ends the output process."""
         stack = shorten(self._stacks[rank].read()) if rank < len(self._stacks) else ""
-        scribe = self._own_scribe
-        lines = scribe.finish() if scribe is not None else {}
-        return LastWords(stack, lines.get(rank, ""))
+        return LastWords(stack, self._scribe.finish().get(rank, ""))
 
     @property
     def dropped_bytes(self) -> int:
         """Bytes of the ranks' output that could not be forwarded."""
-        return self._scribe.dropped if self._scribe is not None else 0
-
-    @property
-    def _own_scribe(self) -> Scribe | None:
-        """The output process; None in a child forked by the script, which does not own it."""
-        return self._scribe if os.getpid() == self._owner else None
-
-    def _look_after_scribe(self) -> None:
-        scribe = self._own_scribe
-        if scribe is not None:
-            scribe.look_after()
+        return self._scribe.dropped
 
     def close(self) -> None:
         """Waits until the ranks' output is forwarded, then closes the coordinator's ends; idempotent."""
-        scribe = self._own_scribe
-        if scribe is not None:
-            scribe.finish()
+        self._scribe.finish()
         with self._asking:
             for stacks in self._stacks:
                 stacks.close()

@@ -234,13 +234,13 @@ class World:
         segment_module.close_orphans()
         patience = CROWDED if world_size + 1 > usable_cores() else ROOMY
         self._control = ControlBlock(world_size, patience)
-        self._processes = Processes()
+        self._processes = Processes(prefix_output=prefix_output)
         self._rounds = Rounds(self._control, self._processes, self.tally, timeout, weakref.WeakMethod(self._release))
         self.ranks: Ranks = self._rounds
         self.run, self.command = self.ranks.run, self.ranks.command
         self._unsubscribe = _nothing
         try:
-            self._processes.start(self._control, device, devices, profile=profile, prefix_output=prefix_output)
+            self._processes.start(self._control, device, devices, profile=profile)
             self._rounds.await_ranks(device)
             # Not earlier: the subscription keeps the world alive. A world whose start and end were both interrupted by Ctrl-C
             # must be garbage-collected, which kills its ranks (`Processes.__del__`).
