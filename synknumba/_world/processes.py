@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Sequence
 from typing import final
 
-from synknumba._device import usable_cores
 from synknumba._host.children import reap
 from synknumba._host.inherited import before_fork, fork
 from synknumba._host.signals import held_signals
@@ -19,7 +18,7 @@ from synknumba._rank.loop import rank_main
 from synknumba._rank.startup import RankConfig
 from synknumba._types import DeviceKind
 from synknumba._wire.control import ControlBlock
-from synknumba._world.failure import Death, LastWords
+from synknumba._world.failure import Death
 from synknumba._world.output_process import Scribe
 
 
@@ -51,7 +50,6 @@ class Processes:
         """Forks the ranks, then the output process; `devices` has the index of each rank's GPU, and is empty on the CPU."""
         before_fork()
         state = random.getstate()
-        threads = max(1, usable_cores() // control.world_size)
         for rank in range(control.world_size):
             # An exception from a signal handler right after the fork would lose the new process id, and would make the child
             # continue in the script.
@@ -59,17 +57,15 @@ class Processes:
                 sock, lifeline, streams = self._connect(rank, child_ends)
                 config = RankConfig(
                     rank=rank,
-                    world_size=control.world_size,
+                    control=control,
                     device=device,
                     device_index=devices[rank] if devices else 0,
-                    control=control,
                     socket=sock,
                     lifeline=lifeline,
                     stacks=self._stacks[rank],
                     streams=streams,
                     coordinator=os.getpid(),
                     from_main_thread=threading.current_thread() is threading.main_thread(),
-                    threads=threads,
                     random_state=state,
                     profile=profile,
                 )
@@ -97,8 +93,8 @@ class Processes:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"{error.strerror}: rank {config.rank} of {config.world_size} could not be started: the system is out of "
-                "processes or memory. See `ulimit -u` and `free`; close other programs, or fork fewer ranks.",
+                f"{error.strerror}: rank {config.rank} of {config.control.world_size} could not be started: the system is out "
+                "of processes or memory. See `ulimit -u` and `free`; close other programs, or fork fewer ranks.",
             ) from error  # OSError picks its subclass by errno
         if pid == 0:
             rank_main(config)  # closes the coordinator's ends, or a rank would not see them close
@@ -114,11 +110,12 @@ class Processes:
                     continue  # already reaped; waitpid(0) would wait for any child in the script's process group
                 try:
                     ended, status = os.waitpid(pid, os.WNOHANG)
+                    exitcode = os.waitstatus_to_exitcode(status) if ended else None
                 except ChildProcessError:
-                    ended, status = pid, None
+                    ended, exitcode = pid, None
                 if ended:
                     self.pids[rank] = 0
-                    return Death(rank, pid, status)
+                    return Death(rank, pid, exitcode)
             if time.monotonic() >= deadline:
                 return None
             time.sleep(0.01)
@@ -160,10 +157,14 @@ class Processes:
                     return {rank: told[pids[rank]] for rank in ranks if pids[rank] in told}
                 # A signal handler has interrupted this request with another, which consumed the answers.
 
-    def last_words(self, rank: int) -> LastWords:
-        """Returns the traces of a rank. To be called when all ranks have been killed; ends the output process."""
+    def last_words(self, rank: int) -> tuple[str, str]:
+        """Returns a rank's stack when it crashed, innermost frame first, and the end of its output on stderr.
+
+        The stack is empty if it did not crash or could not write it. Call when all ranks have been killed: it ends the output
+        process.
+        """
         stack = shorten(self._stacks[rank].read()) if rank < len(self._stacks) else ""
-        return LastWords(stack, self._scribe.finish().get(rank, ""))
+        return stack, self._scribe.finish().get(rank, "")
 
     @property
     def dropped_bytes(self) -> int:

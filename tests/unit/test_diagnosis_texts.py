@@ -11,7 +11,7 @@ import pytest
 from synknumba._errors import CallTimeout, RankDied
 from synknumba._host import stacks as stacks_module
 from synknumba._wire.statistics import Memory, Phases, Statistics, own_memory
-from synknumba._world.failure import CallInfo, Death, LastWords, how_it_ended, rank_died, whereabouts
+from synknumba._world.failure import CallInfo, Death, how_it_ended, rank_died, whereabouts
 from synknumba._world.output_process import KEPT_BYTES, LONGEST_LINE, Carried
 
 LOOP = f'  File "{stacks_module._PACKAGE}_rank/loop.py", line'
@@ -75,8 +75,8 @@ def test_ranks_at_the_same_place_are_told_together():
 
 
 def test_an_error_has_the_last_lines_only_and_pickles():
-    words = LastWords("  frame", "\n".join(map(str, range(100))) + "\n")
-    error = rank_died("it ended", Death(3, 77, 9), CallInfo("f", ("x: int",)), words)
+    stderr = "\n".join(map(str, range(100))) + "\n"
+    error = rank_died("it ended", Death(3, 77, -9), CallInfo("f", ("x: int",)), "  frame", stderr)
     assert error.stderr.splitlines() == [str(k) for k in range(70, 100)]
     assert str(error).endswith("\n98\n99")
     again = pickle.loads(pickle.dumps(error))
