@@ -6,8 +6,7 @@
 around the launches.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -19,8 +18,8 @@ from synknumba._host.lease import MOST_PLACES
 from synknumba._ops import reduction
 from synknumba._ops.launch import LaunchConfig
 from synknumba._rank.replay import Repetition
-from synknumba._rank.routine import Moves, Place, Routine, SliceRows, scalar_value
-from synknumba._rank.update_routine import VariableUpdates
+from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows, scalar_value
+from synknumba._rank.update_routine import variable_updates
 from synknumba._types import Array, Shape
 from synknumba._wire.program import Dynamic, Program, Result
 from synknumba._wire.relaunch import Again, ScalarPacking
@@ -30,16 +29,10 @@ BINDINGS_KEPT = 512  # row selections whose steps are kept; enough for an epoch 
 
 @dataclass(slots=True)
 class Binding:
-    """The steps for one selection of rows.
+    """The steps for one selection of rows."""
 
-    Attributes:
-        scalars: bytes of the scalars that the launches' arguments contain now; empty if unknown.
-        launches: arguments of each launch, updated in place.
-        run: all steps.
-    """
-
-    scalars: bytes
-    launches: list[list[Any]]
+    scalars: bytes  # those that the launches' arguments contain now; empty if unknown
+    launches: list[list[Any]]  # arguments of each launch, updated in place
     run: Repetition
 
 
@@ -130,34 +123,26 @@ class KernelRoutine(Routine):
     def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> Binding:
         slices = self.slices(values)
         results = [(name, self._placed(param, values)) for name, param in self.program.parameters if isinstance(param, Result)]
-        outputs = {name: self._output(name, param, slices) for name, param in results}
-        updates = VariableUpdates(self, slices, lift=True)
+        outputs: dict[object, OutputSteps] = {name: self._output(name, param, slices) for name, param in results}
+        outputs |= variable_updates(self, slices, lift=True)
         launches: list[list[Any]] = []
         checks: list[Step] = []
         parts = []
         for number, rows in enumerate(slices):
-            moves = Moves(number, self.workspace.turns, updates)
-            launches.append(self._arguments(values, rows, outputs, moves))
+            moves = Moves(number, self.workspace.turns, outputs)
+            launches.append(self._arguments(values, rows, moves))
             parts.append(moves.around(self._launch_step(launches[-1], rows)))
             checks += moves.checks
-        before = [step for output in outputs.values() for step in output.before()] + updates.before()
-        after = [step for output in outputs.values() for step in output.after()] + updates.after()
+        before = [step for output in outputs.values() for step in output.before()]
+        after = [step for output in outputs.values() for step in output.after()]
         steps = [*before, *self.workspace.in_order(parts), *after]
         return Binding(scalars, launches, Repetition(self.place.device, steps, checks, self._packing))
 
-    def _arguments(
-        self, values: tuple[Any, ...], rows: SliceRows | None, outputs: "Mapping[str, OutputSteps]", moves: Moves
-    ) -> list[Any]:
+    def _arguments(self, values: tuple[Any, ...], rows: SliceRows | None, moves: Moves) -> list[Any]:
         """Returns the arguments of a slice's launch; adds the steps around the launch to the moves."""
-        args = []
-        for name, param in self.program.parameters:
-            is_output = name in outputs
-            arg = outputs[name].array(rows, moves) if is_output else self.argument(name, param, rows, values, moves)
-            args.append(self._kernel.convert(arg))
-        for output in outputs.values():
-            moves.after += output.fold(rows)
-        if moves.updates is not None:
-            moves.after += moves.updates.fold()
+        arguments = (self.argument(name, param, rows, values, moves) for name, param in self.program.parameters)
+        args = [self._kernel.convert(argument) for argument in arguments]
+        moves.after += [step for output in moves.outputs.values() for step in output.fold(rows)]
         return args
 
     def _placed(self, result: Result, values: tuple[Any, ...]) -> Result:
@@ -166,7 +151,7 @@ class KernelRoutine(Routine):
             return result
         return replace(result, parts=replace(result.parts, segment=values[result.lent - self.program.lent]))
 
-    def _output(self, name: str, param: Result, slices: Sequence[SliceRows | None]) -> "OutputSteps":
+    def _output(self, name: str, param: Result, slices: Sequence[SliceRows | None]) -> OutputSteps:
         own = self.program.own_shards(self.place.rank)
         if param.op in reduction.LOCATING:
             return Locator(self, name, param, own)
@@ -186,26 +171,6 @@ class KernelRoutine(Routine):
         """Returns the rank's array of a variable; a 0-d array with shape (1,), which a kernel can index."""
         array = super().held(number, leaf)
         return array if array.shape else array.reshape(1)
-
-
-class OutputSteps(ABC):
-    """One output of a kernel on one rank: the arrays that launches write to, and the steps around them."""
-
-    @abstractmethod
-    def before(self) -> list[Step]:
-        """Returns the steps before the first slice."""
-
-    @abstractmethod
-    def array(self, rows: SliceRows | None, moves: Moves) -> Any:
-        """Returns the array that the kernel writes for one slice; adds the steps that prepare and store it to the moves."""
-
-    @abstractmethod
-    def fold(self, rows: SliceRows | None) -> list[Step]:
-        """Returns the steps after a slice."""
-
-    @abstractmethod
-    def after(self) -> list[Step]:
-        """Returns the steps after the last slice: divide a mean's weighted sum by the rows, and store the total."""
 
 
 @final
