@@ -71,7 +71,9 @@ class KernelRoutine(Routine):
             self.written.update(rows[len(rows) - self.program.lent :])
         elif binding.scalars != scalars:
             binding.scalars = b""  # unknown until the change below is complete
-            self._change_scalars(binding, values)
+            for args in binding.launches:
+                for position, param in self._dynamic.items():
+                    args[position] = scalar_value(param, values)
             binding.run.renew(scalars)
             binding.scalars = scalars
         self._now = binding
@@ -115,35 +117,25 @@ class KernelRoutine(Routine):
         self._now = None
         self.written.clear()
 
-    def _change_scalars(self, binding: Binding, values: tuple[Any, ...]) -> None:
-        for args in binding.launches:
-            for position, param in self._dynamic.items():
-                args[position] = scalar_value(param, values)
-
     def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> Binding:
         slices = self.slices(values)
         results = [(name, self._placed(param, values)) for name, param in self.program.parameters if isinstance(param, Result)]
         outputs: dict[object, OutputSteps] = {name: self._output(name, param, slices) for name, param in results}
         outputs |= variable_updates(self, slices, lift=True)
-        launches: list[list[Any]] = []
-        checks: list[Step] = []
-        parts = []
+        launches, checks, parts = [], [], []
         for number, rows in enumerate(slices):
             moves = Moves(number, self.workspace.turns, outputs)
-            launches.append(self._arguments(values, rows, moves))
-            parts.append(moves.around(self._launch_step(launches[-1], rows)))
+            arguments = (self.argument(name, param, rows, values, moves) for name, param in self.program.parameters)
+            launches.append([self._kernel.convert(argument) for argument in arguments])
+            moves.after += [step for output in outputs.values() for step in output.fold(rows)]
+            grid, block = self._launch.resolve(None if rows is None else rows.count)
+            launch = self._kernel.bind(grid, block, self._launch.smem_bytes, launches[-1], tuple(self._dynamic))
+            parts.append(moves.around(launch))
             checks += moves.checks
         before = [step for output in outputs.values() for step in output.before()]
         after = [step for output in outputs.values() for step in output.after()]
         steps = [*before, *self.workspace.in_order(parts), *after]
         return Binding(scalars, launches, Repetition(self.place.device, steps, checks, self._packing))
-
-    def _arguments(self, values: tuple[Any, ...], rows: SliceRows | None, moves: Moves) -> list[Any]:
-        """Returns the arguments of a slice's launch; adds the steps around the launch to the moves."""
-        arguments = (self.argument(name, param, rows, values, moves) for name, param in self.program.parameters)
-        args = [self._kernel.convert(argument) for argument in arguments]
-        moves.after += [step for output in moves.outputs.values() for step in output.fold(rows)]
-        return args
 
     def _placed(self, result: Result, values: tuple[Any, ...]) -> Result:
         """Returns the result with its segment in this call, if it is lent."""
@@ -162,10 +154,6 @@ class KernelRoutine(Routine):
     def total(self, name: str, dtype: Any, shape: Shape) -> Any:
         """Returns the array of an output that stays on the device, combined over slices; always the same memory."""
         return self.workspace.scratch((name, "total"), dtype, shape)
-
-    def _launch_step(self, args: list[Any], rows: SliceRows | None) -> Step:
-        grid, block = self._launch.resolve(None if rows is None else rows.count)
-        return self._kernel.bind(grid, block, self._launch.smem_bytes, args, tuple(self._dynamic))
 
     def held(self, number: int, leaf: int) -> Any:
         """Returns the rank's array of a variable; a 0-d array with shape (1,), which a kernel can index."""
@@ -334,10 +322,8 @@ class Locator(OutputSteps):
         self._hosts: list[Array] = []
         if param.parts is None or param.rows is None:  # the caller did not request it
             return
-        columns = int(np.prod(param.shape, dtype=np.int64))
-        self._hosts = [
-            routine.place.host(one)[slice(*own)].reshape(own[1] - own[0], columns) for one in (param.parts, param.rows)
-        ]
+        shape = own[1] - own[0], int(np.prod(param.shape, dtype=np.int64))
+        self._hosts = [routine.place.host(one)[slice(*own)].reshape(shape) for one in (param.parts, param.rows)]
         slots = (name, "values"), (name, "rows")  # differ from the slots of the scores: (name, turn)
         buffers = [routine.workspace.output(slot, host) for slot, host in zip(slots, self._hosts, strict=True)]
         self._best = [buffer.array for buffer in buffers]

@@ -35,7 +35,7 @@ class Processes:
         self.sockets: list[socket.socket] = []  # the coordinator's end of each rank's socketpair
         self._lifelines: list[int] = []
         self._stacks: list[Stacks] = []
-        self._scribe = Scribe(prefix=prefix_output)
+        self.scribe = Scribe(prefix=prefix_output)
         self._asking = threading.RLock()  # one request at a time; a signal handler may nest another
         self._asked = 0
         self._owner = os.getpid()
@@ -70,7 +70,7 @@ class Processes:
                     profile=profile,
                 )
                 self._fork_one(config)
-        self._scribe.start()
+        self.scribe.start()
 
     def _connect(self, rank: int, child_ends: contextlib.ExitStack) -> tuple[socket.socket, int, dict[int, int]]:
         """Creates a rank's socketpair, lifeline and stream pipes; returns the rank's ends."""
@@ -82,8 +82,8 @@ class Processes:
         child_ends.callback(os.close, lifeline)
         self._stacks.append(Stacks(rank))
         streams = {}
-        for stream in self._scribe.streams:
-            streams[stream] = self._scribe.pipe(rank, stream)
+        for stream in self.scribe.streams:
+            streams[stream] = self.scribe.pipe(rank, stream)
             child_ends.callback(os.close, streams[stream])
         return theirs, lifeline, streams
 
@@ -102,7 +102,7 @@ class Processes:
 
     def find_dead(self, grace: float) -> Death | None:
         """Polls for a rank that has ended, for at most `grace` seconds; returns None if there is none."""
-        self._scribe.look_after()
+        self.scribe.look_after()
         deadline = time.monotonic() + grace
         while True:
             for rank, pid in enumerate(self.pids):
@@ -122,7 +122,7 @@ class Processes:
 
     def join(self, seconds: float) -> None:
         """Waits until all ranks have ended, for at most `seconds`."""
-        self._scribe.look_after()  # otherwise a rank may block on a full pipe
+        self.scribe.look_after()  # otherwise a rank may block on a full pipe
         deadline = time.monotonic() + seconds
         pause = 0.0005
         while any(self.pids) and time.monotonic() < deadline:
@@ -164,16 +164,11 @@ class Processes:
         process.
         """
         stack = shorten(self._stacks[rank].read()) if rank < len(self._stacks) else ""
-        return stack, self._scribe.finish().get(rank, "")
-
-    @property
-    def dropped_bytes(self) -> int:
-        """Bytes of the ranks' output that could not be forwarded."""
-        return self._scribe.dropped
+        return stack, self.scribe.finish().get(rank, "")
 
     def close(self) -> None:
         """Waits until the ranks' output is forwarded, then closes the coordinator's ends; idempotent."""
-        self._scribe.finish()
+        self.scribe.finish()
         with self._asking:
             for stacks in self._stacks:
                 stacks.close()

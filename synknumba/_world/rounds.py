@@ -259,16 +259,10 @@ class Rounds:
             return Answer(rank, Failed(type(error).__qualname__, message, message, None)), []
 
     def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
-        """Executes a command on every rank. Call between `World.begin` and `World.end`.
-
-        Returns:
-            The ranks' news.
+        """Executes a command on every rank; returns the ranks' news. Call and errors as for `run`.
 
         Raises:
             ArgumentError: the command contains an object of the user that cannot be pickled; nothing was sent.
-            RankError: a Python exception on a rank.
-            RankDied: a rank has died. All ranks have been ended, and the world is closed.
-            CallTimeout: the command took longer than `timeout`. All ranks have been ended, and the world is closed.
         """
         answers: list[RankNews] = []
         info = info or CallInfo(type(command).__name__.lower())

@@ -384,7 +384,7 @@ class World:
                 worked, memory = self._control.worked, Memory(segment_module.total_bytes(), ranks, held, free)
             else:
                 worked, memory = self._at_end
-        return self.tally.told(self._rounds.sequence, worked, memory, self._processes.dropped_bytes)
+        return self.tally.told(self._rounds.sequence, worked, memory, self._processes.scribe.dropped)
 
     @holds_world
     def _measure_devices(self) -> Sequence[Measured]:
