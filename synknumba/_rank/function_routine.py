@@ -53,7 +53,9 @@ class FunctionRoutine(Routine):
         self._alone = calls[0][0] if plain and self.program.subset is None and self.program.shards is None else None
 
     def _call_slice(self, call: Callable[[], Any], rows: SliceRows | None, *, alone: bool) -> None:
-        result = self._subset(call())
+        result, subset = call(), self.program.subset
+        if subset is not None:
+            result = result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
         self._results.append((result if alone else self._keep(result), rows))
 
     def _call_with(self, arguments: dict[str, Any]) -> Callable[[], Any]:
@@ -105,12 +107,6 @@ class FunctionRoutine(Routine):
         for _, ours in groupby(results, lambda one: None if one[1] is None else one[1].shard):
             group = list(ours)
             yield group[0][0] if len(group) == 1 else self._merge(group)
-
-    def _subset(self, result: Any) -> Any:
-        subset = self.program.subset
-        if subset is None:
-            return result
-        return result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
 
     def _keep(self, result: Any) -> Any:
         """Copies a result to the host: the next slice reuses the arguments' memory, and a result may be a view of it."""

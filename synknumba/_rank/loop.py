@@ -315,7 +315,6 @@ def rank_main(config: RankConfig) -> NoReturn:
 
 def _live(config: RankConfig) -> int:
     collector = Collector()
-    collector.enter()
     try:
         device = open_device(config.device, config.device_index)
     except BaseException as error:  # noqa: BLE001  # any error is sent to the coordinator
