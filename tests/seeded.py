@@ -185,9 +185,9 @@ FAULTS = (
     ),
     Fault(
         "world-last-line-without-an-end",
-        "synknumba/_world/output_pump.py",
-        "one.pass_on(all_of_it=True)",
-        "one.pass_on()",
+        "synknumba/_world/output_process.py",
+        "self._pass_on(one, all_of_it=True)",
+        "self._pass_on(one)",
         ("tests/faults/test_hygiene.py",),
     ),
     Fault(

@@ -56,12 +56,12 @@ class CollectiveRoutine(Steps):
 
     def make(self) -> list[Step]:
         told = self._told
-        exchanges = [self._exchange(*array) for array in told.arrays]
+        exchanges = [
+            Exchange(dtype, self._lines(dtype, source), self._lines(dtype, target), source.counts, target.counts)
+            for dtype, source, target in told.arrays
+        ]
         step = make_step(self._communicator, told.kind, told.op, told.root, exchanges)
         return [self.place.device.on_stream(step) if self._communicator.on_stream else step]
-
-    def _exchange(self, dtype: Any, source: End, target: End) -> Exchange:
-        return Exchange(dtype, self._lines(dtype, source), self._lines(dtype, target), source.counts, target.counts)
 
     def _lines(self, dtype: Any, end: End) -> tuple[Any, ...]:
         """Returns the 1-D arrays of all ranks; None in place of those that this rank cannot reach."""
@@ -89,8 +89,4 @@ class TransferRoutine(Steps):
             array = self.place.holdings[number].array(leaf)
             host = self.place.host(mine)
             steps.append(device.upload(array, host) if self._told.up else device.download(host, array))
-        return steps or [_nothing]
-
-
-def _nothing() -> None:
-    """Step of a rank that copies nothing in a transfer."""
+        return steps or [lambda: None]

@@ -112,7 +112,8 @@ class CombinationRoutine(Repeated):
             if result.op == "mean":
                 line = self._weighted(result, line, weights, before)
             exchange, own = self._exchange(result, line)
-            reductions.append(communicator.reduce_scatter([exchange], _collective_op(result)))
+            op: Any = "sum" if result.op == "mean" else result.op
+            reductions.append(communicator.reduce_scatter([exchange], op))
             if not len(target):
                 continue
             if result.op == "mean":
@@ -155,7 +156,3 @@ class CombinationRoutine(Repeated):
 def _shares(weights: Array) -> Array:
     """Returns the weights; 1 if a single rank has all rows, since w·v / w may differ from v in the last bit."""
     return weights if np.count_nonzero(weights) > 1 else np.minimum(weights, 1)
-
-
-def _collective_op(result: Combined) -> Any:
-    return "sum" if result.op == "mean" else result.op

@@ -13,7 +13,7 @@ from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, spread, unflatten
 from synknumba._rank.result_writer import ResultWriter
 from synknumba._rank.routine import Moves, Place, Routine, SliceRows
-from synknumba._rank.update_routine import VariableUpdates
+from synknumba._rank.update_routine import variable_updates
 from synknumba._types import Array, UserOp
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
@@ -36,23 +36,26 @@ class FunctionRoutine(Routine):
 
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
         slices = self.slices(values)
-        updates = VariableUpdates(self, slices, lift=False)
+        updates = variable_updates(self, slices, lift=False)
         calls, parts, checks = [], [], []
         for number, rows in enumerate(slices):
             moves = Moves(number, self.workspace.turns, updates)
             arguments = {name: self.argument(name, param, rows, values, moves) for name, param in self.program.parameters}
-            moves.after += updates.fold()
+            moves.after += [step for update in updates.values() for step in update.fold(rows)]
             call = self._call_with(arguments)
             parts.append(moves.around(partial(self._call_slice, call, rows, alone=len(slices) == 1)))
             checks += moves.checks
             calls.append((call, moves.is_empty))
-        self._steps = [*checks, *updates.before(), *self.workspace.in_order(parts)]
-        self._after = updates.after()
+        before = [step for update in updates.values() for step in update.before()]
+        self._steps = [*checks, *before, *self.workspace.in_order(parts)]
+        self._after = [step for update in updates.values() for step in update.after()]
         plain = not self._queues_work and len(calls) == 1 and calls[0][1] and not updates
         self._alone = calls[0][0] if plain and self.program.subset is None and self.program.shards is None else None
 
     def _call_slice(self, call: Callable[[], Any], rows: SliceRows | None, *, alone: bool) -> None:
-        result = self._subset(call())
+        result, subset = call(), self.program.subset
+        if subset is not None:
+            result = result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
         self._results.append((result if alone else self._keep(result), rows))
 
     def _call_with(self, arguments: dict[str, Any]) -> Callable[[], Any]:
@@ -104,12 +107,6 @@ class FunctionRoutine(Routine):
         for _, ours in groupby(results, lambda one: None if one[1] is None else one[1].shard):
             group = list(ours)
             yield group[0][0] if len(group) == 1 else self._merge(group)
-
-    def _subset(self, result: Any) -> Any:
-        subset = self.program.subset
-        if subset is None:
-            return result
-        return result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
 
     def _keep(self, result: Any) -> Any:
         """Copies a result to the host: the next slice reuses the arguments' memory, and a result may be a view of it."""

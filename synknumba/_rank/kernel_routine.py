@@ -6,8 +6,7 @@
 around the launches.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -19,8 +18,8 @@ from synknumba._host.lease import MOST_PLACES
 from synknumba._ops import reduction
 from synknumba._ops.launch import LaunchConfig
 from synknumba._rank.replay import Repetition
-from synknumba._rank.routine import Moves, Place, Routine, SliceRows, scalar_value
-from synknumba._rank.update_routine import VariableUpdates
+from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows, scalar_value
+from synknumba._rank.update_routine import variable_updates
 from synknumba._types import Array, Shape
 from synknumba._wire.program import Dynamic, Program, Result
 from synknumba._wire.relaunch import Again, ScalarPacking
@@ -30,16 +29,10 @@ BINDINGS_KEPT = 512  # row selections whose steps are kept; enough for an epoch 
 
 @dataclass(slots=True)
 class Binding:
-    """The steps for one selection of rows.
+    """The steps for one selection of rows."""
 
-    Attributes:
-        scalars: bytes of the scalars that the launches' arguments contain now; empty if unknown.
-        launches: arguments of each launch, updated in place.
-        run: all steps.
-    """
-
-    scalars: bytes
-    launches: list[list[Any]]
+    scalars: bytes  # those that the launches' arguments contain now; empty if unknown
+    launches: list[list[Any]]  # arguments of each launch, updated in place
     run: Repetition
 
 
@@ -78,7 +71,9 @@ class KernelRoutine(Routine):
             self.written.update(rows[len(rows) - self.program.lent :])
         elif binding.scalars != scalars:
             binding.scalars = b""  # unknown until the change below is complete
-            self._change_scalars(binding, values)
+            for args in binding.launches:
+                for position, param in self._dynamic.items():
+                    args[position] = scalar_value(param, values)
             binding.run.renew(scalars)
             binding.scalars = scalars
         self._now = binding
@@ -122,43 +117,25 @@ class KernelRoutine(Routine):
         self._now = None
         self.written.clear()
 
-    def _change_scalars(self, binding: Binding, values: tuple[Any, ...]) -> None:
-        for args in binding.launches:
-            for position, param in self._dynamic.items():
-                args[position] = scalar_value(param, values)
-
     def _make_binding(self, values: tuple[Any, ...], scalars: bytes) -> Binding:
         slices = self.slices(values)
         results = [(name, self._placed(param, values)) for name, param in self.program.parameters if isinstance(param, Result)]
-        outputs = {name: self._output(name, param, slices) for name, param in results}
-        updates = VariableUpdates(self, slices, lift=True)
-        launches: list[list[Any]] = []
-        checks: list[Step] = []
-        parts = []
+        outputs: dict[object, OutputSteps] = {name: self._output(name, param, slices) for name, param in results}
+        outputs |= variable_updates(self, slices, lift=True)
+        launches, checks, parts = [], [], []
         for number, rows in enumerate(slices):
-            moves = Moves(number, self.workspace.turns, updates)
-            launches.append(self._arguments(values, rows, outputs, moves))
-            parts.append(moves.around(self._launch_step(launches[-1], rows)))
+            moves = Moves(number, self.workspace.turns, outputs)
+            arguments = (self.argument(name, param, rows, values, moves) for name, param in self.program.parameters)
+            launches.append([self._kernel.convert(argument) for argument in arguments])
+            moves.after += [step for output in outputs.values() for step in output.fold(rows)]
+            grid, block = self._launch.resolve(None if rows is None else rows.count)
+            launch = self._kernel.bind(grid, block, self._launch.smem_bytes, launches[-1], tuple(self._dynamic))
+            parts.append(moves.around(launch))
             checks += moves.checks
-        before = [step for output in outputs.values() for step in output.before()] + updates.before()
-        after = [step for output in outputs.values() for step in output.after()] + updates.after()
+        before = [step for output in outputs.values() for step in output.before()]
+        after = [step for output in outputs.values() for step in output.after()]
         steps = [*before, *self.workspace.in_order(parts), *after]
         return Binding(scalars, launches, Repetition(self.place.device, steps, checks, self._packing))
-
-    def _arguments(
-        self, values: tuple[Any, ...], rows: SliceRows | None, outputs: "Mapping[str, OutputSteps]", moves: Moves
-    ) -> list[Any]:
-        """Returns the arguments of a slice's launch; adds the steps around the launch to the moves."""
-        args = []
-        for name, param in self.program.parameters:
-            is_output = name in outputs
-            arg = outputs[name].array(rows, moves) if is_output else self.argument(name, param, rows, values, moves)
-            args.append(self._kernel.convert(arg))
-        for output in outputs.values():
-            moves.after += output.fold(rows)
-        if moves.updates is not None:
-            moves.after += moves.updates.fold()
-        return args
 
     def _placed(self, result: Result, values: tuple[Any, ...]) -> Result:
         """Returns the result with its segment in this call, if it is lent."""
@@ -166,7 +143,7 @@ class KernelRoutine(Routine):
             return result
         return replace(result, parts=replace(result.parts, segment=values[result.lent - self.program.lent]))
 
-    def _output(self, name: str, param: Result, slices: Sequence[SliceRows | None]) -> "OutputSteps":
+    def _output(self, name: str, param: Result, slices: Sequence[SliceRows | None]) -> OutputSteps:
         own = self.program.own_shards(self.place.rank)
         if param.op in reduction.LOCATING:
             return Locator(self, name, param, own)
@@ -178,34 +155,10 @@ class KernelRoutine(Routine):
         """Returns the array of an output that stays on the device, combined over slices; always the same memory."""
         return self.workspace.scratch((name, "total"), dtype, shape)
 
-    def _launch_step(self, args: list[Any], rows: SliceRows | None) -> Step:
-        grid, block = self._launch.resolve(None if rows is None else rows.count)
-        return self._kernel.bind(grid, block, self._launch.smem_bytes, args, tuple(self._dynamic))
-
     def held(self, number: int, leaf: int) -> Any:
         """Returns the rank's array of a variable; a 0-d array with shape (1,), which a kernel can index."""
         array = super().held(number, leaf)
         return array if array.shape else array.reshape(1)
-
-
-class OutputSteps(ABC):
-    """One output of a kernel on one rank: the arrays that launches write to, and the steps around them."""
-
-    @abstractmethod
-    def before(self) -> list[Step]:
-        """Returns the steps before the first slice."""
-
-    @abstractmethod
-    def array(self, rows: SliceRows | None, moves: Moves) -> Any:
-        """Returns the array that the kernel writes for one slice; adds the steps that prepare and store it to the moves."""
-
-    @abstractmethod
-    def fold(self, rows: SliceRows | None) -> list[Step]:
-        """Returns the steps after a slice."""
-
-    @abstractmethod
-    def after(self) -> list[Step]:
-        """Returns the steps after the last slice: divide a mean's weighted sum by the rows, and store the total."""
 
 
 @final
@@ -369,10 +322,8 @@ class Locator(OutputSteps):
         self._hosts: list[Array] = []
         if param.parts is None or param.rows is None:  # the caller did not request it
             return
-        columns = int(np.prod(param.shape, dtype=np.int64))
-        self._hosts = [
-            routine.place.host(one)[slice(*own)].reshape(own[1] - own[0], columns) for one in (param.parts, param.rows)
-        ]
+        shape = own[1] - own[0], int(np.prod(param.shape, dtype=np.int64))
+        self._hosts = [routine.place.host(one)[slice(*own)].reshape(shape) for one in (param.parts, param.rows)]
         slots = (name, "values"), (name, "rows")  # differ from the slots of the scores: (name, turn)
         buffers = [routine.workspace.output(slot, host) for slot, host in zip(slots, self._hosts, strict=True)]
         self._best = [buffer.array for buffer in buffers]

@@ -31,25 +31,9 @@ from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Holding, Place, Repeated, Routine
 from synknumba._rank.startup import RankConfig, settle
 from synknumba._types import Transport
-from synknumba._wire import channel, pickling
+from synknumba._wire import channel, messages, pickling
 from synknumba._wire import doorbell as doorbell_module
 from synknumba._wire.control import MESSAGE
-from synknumba._wire.messages import (
-    Answer,
-    Attach,
-    Command,
-    Drop,
-    Failed,
-    Hold,
-    Install,
-    Invitation,
-    Invite,
-    Join,
-    Measure,
-    Measured,
-    News,
-    Stop,
-)
 from synknumba._wire.program import Collective, Combination, FunctionSpec, Program, Transfer
 from synknumba._wire.rank_warnings import Collector
 from synknumba._wire.relaunch import Table
@@ -59,51 +43,29 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A user's function, unpickled and ready to run on the device.
+    """A user's function, unpickled and ready to run on the device."""
 
-    Attributes:
-        spec: the function as sent by the coordinator.
-        function: the plain Python function.
-        kernel: kernel of the device; None for a Python function of arrays.
-        launch: grid and block of the kernel; None for a Python function.
-    """
-
-    spec: FunctionSpec
-    function: Callable[..., Any]
-    kernel: DeviceKernel | None
-    launch: LaunchConfig | None
+    function: Callable[..., Any]  # the plain Python function
+    kernel: DeviceKernel | None  # None for a Python function of arrays
+    launch: LaunchConfig | None  # of the kernel
 
 
-class StopAsked(Exception):  # noqa: N818  # nothing is wrong
-    """Raised by the command `Stop`: the rank has to end."""
-
-
-class CoordinatorGoneError(Exception):
-    """Raised when the coordinator's process has ended."""
+class EndOfRank(Exception):  # noqa: N818  # nothing is wrong
+    """Raised by the command `Stop`, and when the coordinator's process has ended."""
 
 
 class Rank:
-    """A rank: its loop, and its state between rounds.
-
-    Attributes:
-        config: settings inherited at the fork.
-        device: device of the rank.
-        segments: mapped segments, by id.
-        functions: user functions, by id.
-        routines: programs, collectives, combinations and transfers, by number.
-        holdings: memory of variables, by number.
-        place: the state that routines share.
-    """
+    """A rank: its loop, and its state between rounds."""
 
     def __init__(self, config: RankConfig, device: Device, collector: Collector) -> None:
         self.config = config
         self.device = device
         self._collector = collector
-        self.segments: dict[int, Segment] = {}
-        self.functions: dict[int, Loaded] = {}
-        self.routines: dict[int, Repeated] = {}
-        self.holdings: dict[int, Holding] = {}
-        self.place = Place(config.rank, config.world_size, config.control, device, self.segments, self.holdings)
+        self.segments: dict[int, Segment] = {}  # mapped, by id
+        self.functions: dict[int, Loaded] = {}  # by id
+        self.routines: dict[int, Repeated] = {}  # programs, collectives, combinations and transfers, by number
+        self.holdings: dict[int, Holding] = {}  # memory of variables, by number
+        self.place = Place(config.rank, config.control.world_size, config.control, device, self.segments, self.holdings)
         self._table = Table()
         self._transports: dict[Transport, Communicator] = {}
         device.when_moved = self._forget_buffers
@@ -113,7 +75,7 @@ class Rank:
     def run(self) -> None:
         """Serves rounds until the command `Stop`, or until the coordinator has died."""
         config, control, rank = self.config, self.config.control, self.config.rank
-        base, world_size = control.base, config.world_size
+        base, world_size = control.base, control.world_size
         warned = self._collector.waiting
         pauses, yields = control.patience.pauses, control.patience.rank
         sequence, number, table = 0, self._await_command(0), self._table
@@ -132,9 +94,7 @@ class Rank:
                     raise KeyError(number)  # noqa: TRY301  # an internal error is sent like any other exception
                 else:
                     news = self._obey()
-            except StopAsked:
-                return
-            except CoordinatorGoneError:
+            except EndOfRank:
                 return
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
                 # Wait for copies in progress: they must not write to memory that the script uses next.
@@ -170,45 +130,45 @@ class Rank:
             if not control.sleep_rank(config.rank, sequence, config.coordinator):
                 return None
 
-    def _pack(self, news: News | None, descriptors: list[int]) -> tuple[bytes, list[int]]:
+    def _pack(self, news: messages.News | None, descriptors: list[int]) -> tuple[bytes, list[int]]:
         """Pickles news and warnings, with their descriptors; if the news does not pickle, sends that error instead."""
         rank, warned = self.config.rank, self._collector.hand_over()
         try:
-            return channel.pack(Answer(rank, news, warned)), descriptors
+            return channel.pack(messages.Answer(rank, news, warned)), descriptors
         except Exception as error:  # noqa: BLE001  # a user's class may raise anything when it is pickled
-            return channel.pack(Answer(rank, describe_failure(error), warned)), []
+            return channel.pack(messages.Answer(rank, describe_failure(error), warned)), []
 
     def watch(self) -> None:
-        """Raises `CoordinatorGoneError` if the coordinator has died."""
+        """Raises `EndOfRank` if the coordinator has died."""
         if os.getppid() != self.config.coordinator:
-            raise CoordinatorGoneError
+            raise EndOfRank
 
     # ---- commands
 
-    def _obey(self) -> News | None:
+    def _obey(self) -> messages.News | None:
         """Receives a command from the socket and executes it; returns news for the coordinator, if any."""
         try:
             command, descriptors = channel.receive(self.config.socket, self.watch)
         except EOFError:
-            raise CoordinatorGoneError from None
-        assert isinstance(command, Command)  # the coordinator sends nothing else
+            raise EndOfRank from None
+        assert isinstance(command, messages.Command)  # the coordinator sends nothing else
         match command:
-            case Attach(segments):
+            case messages.Attach(segments):
                 self._attach(segments, descriptors)
-            case Install(function, program):
+            case messages.Install(function, program):
                 self._install(function, program)
-            case Hold():
+            case messages.Hold():
                 self._hold(command)
-            case Invite(transport):
+            case messages.Invite(transport):
                 return self._invite(transport)
-            case Join(transport, unique_id):
+            case messages.Join(transport, unique_id):
                 self._open(transport, unique_id)
-            case Drop():
+            case messages.Drop():
                 self._drop(command)
-            case Measure():
-                return Measured(*self.device.memory_use())
-            case Stop():
-                raise StopAsked
+            case messages.Measure():
+                return messages.Measured(*self.device.memory_use())
+            case messages.Stop():
+                raise EndOfRank
             case _:
                 assert_never(command)
         return None
@@ -217,18 +177,14 @@ class Rank:
         left = list(descriptors)
         try:
             for segment_id, size in segments:
-                self._attach_one(segment_id, size, left.pop(0))
+                old = self.segments.pop(segment_id, None)
+                if old is not None:
+                    self.device.detach(old)
+                    self._forget_buffers(segment_id)
+                segment = self.segments[segment_id] = Segment.attach(segment_id, left.pop(0), size)
+                self.device.attach(segment)
         finally:
-            for descriptor in left:
-                os.close(descriptor)
-
-    def _attach_one(self, segment_id: int, size: int, descriptor: int) -> None:
-        old = self.segments.pop(segment_id, None)
-        if old is not None:
-            self.device.detach(old)
-            self._forget_buffers(segment_id)
-        segment = self.segments[segment_id] = Segment.attach(segment_id, descriptor, size)
-        self.device.attach(segment)
+            channel.close_all(left)
 
     def _forget_buffers(self, segment_id: int) -> None:
         for routine in self.routines.values():
@@ -244,7 +200,10 @@ class Rank:
             case Collective():
                 self.routines[program.number] = CollectiveRoutine(program, self.place, self._transport(program.transport))
             case Combination():
-                self.routines[program.number] = self._combination(program)
+                source = self.routines[program.program]
+                assert isinstance(source, KernelRoutine)  # installed earlier, and a combination follows only a kernel
+                transport = None if program.transport is None else self._transport(program.transport)
+                self.routines[program.number] = CombinationRoutine(program, self.place, source, transport)
             case Transfer():
                 self.routines[program.number] = TransferRoutine(program, self.place)
 
@@ -254,14 +213,9 @@ class Rank:
         assert loaded.launch is not None  # every kernel is sent with a launch configuration
         return KernelRoutine(program, self.place, loaded.kernel, loaded.launch)
 
-    def _combination(self, told: Combination) -> CombinationRoutine:
-        source = self.routines[told.program]
-        assert isinstance(source, KernelRoutine)  # installed earlier, and a combination follows only a kernel
-        return CombinationRoutine(told, self.place, source, None if told.transport is None else self._transport(told.transport))
-
     # ---- variables and transports
 
-    def _hold(self, command: Hold) -> None:
+    def _hold(self, command: messages.Hold) -> None:
         rank, layout = self.config.rank, command.layout
         memory = self.place.host(command.hosts[rank]) if command.hosts else self.device.memory(layout.place(rank)[1])
         new = self.holdings[command.number] = Holding(layout, rank, memory, self.device)
@@ -273,19 +227,19 @@ class Rank:
 
     def _transport(self, name: Transport) -> Communicator:
         """Returns this rank's end of a transport."""
-        if name not in self._transports and (DRIVERS[name].in_shared_memory or self.config.world_size == 1):
+        if name not in self._transports and (DRIVERS[name].in_shared_memory or self.place.world_size == 1):
             self._open(name, b"")  # needs no other rank
         return self._transports[name]
 
-    def _invite(self, name: Transport) -> Invitation:
+    def _invite(self, name: Transport) -> messages.Invitation:
         driver = DRIVERS[name]
         problem = driver.problem()
         makes_it = problem is None and self.config.rank == 0
-        return Invitation(driver.make_unique_id() if makes_it else b"", problem)
+        return messages.Invitation(driver.make_unique_id() if makes_it else b"", problem)
 
     def _open(self, name: Transport, unique_id: bytes) -> None:
-        rank, world_size = self.config.rank, self.config.world_size
-        self._transports[name] = DRIVERS[name].open(rank, world_size, unique_id, self.device.stream)
+        place = self.place
+        self._transports[name] = DRIVERS[name].open(place.rank, place.world_size, unique_id, self.device.stream)
 
     # ---- functions
 
@@ -293,9 +247,9 @@ class Rank:
         linecache.cache.update(spec.sources)
         function, launch, options = pickling.load(spec.payload, lambda number: self.functions[number].function)
         kernel = self.device.kernel(function, options) if spec.style == "kernel" else None
-        return Loaded(spec, function, kernel, launch)
+        return Loaded(function, kernel, launch)
 
-    def _drop(self, gone: Drop) -> None:
+    def _drop(self, gone: messages.Drop) -> None:
         # A program that uses dropped memory is never run again; it would keep the mapping and its own buffers alive.
         orphans = [
             number
@@ -321,13 +275,13 @@ class Rank:
 
     def close(self) -> None:
         """Frees all resources of the rank."""
-        self._drop(Drop(tuple(self.segments), tuple(self.routines), tuple(self.functions), tuple(self.holdings)))
+        self._drop(messages.Drop(tuple(self.segments), tuple(self.routines), tuple(self.functions), tuple(self.holdings)))
         for transport in self._transports.values():
             transport.close()
         self.device.close()
 
 
-def describe_failure(error: BaseException, more: str = "") -> Failed:
+def describe_failure(error: BaseException, more: str = "") -> messages.Failed:
     """Returns an exception as news, with text `more` from the device; the traceback starts at the user's code."""
     start = error.__traceback__
     while start is not None and start.tb_frame.f_code.co_filename.startswith(_PACKAGE):
@@ -341,7 +295,7 @@ def describe_failure(error: BaseException, more: str = "") -> Failed:
         message = str(error)
     except Exception as unprintable:  # noqa: BLE001  # the class is the user's
         message = f"(its __str__ raised {type(unprintable).__name__})"
-    return Failed(type(error).__qualname__, f"{message} {more}".rstrip(), text, cause)
+    return messages.Failed(type(error).__qualname__, f"{message} {more}".rstrip(), text, cause)
 
 
 def rank_main(config: RankConfig) -> NoReturn:
@@ -361,14 +315,13 @@ def rank_main(config: RankConfig) -> NoReturn:
 
 def _live(config: RankConfig) -> int:
     collector = Collector()
-    collector.enter()
     try:
         device = open_device(config.device, config.device_index)
     except BaseException as error:  # noqa: BLE001  # any error is sent to the coordinator
-        answer = Answer(config.rank, describe_failure(error), collector.hand_over())
+        answer = messages.Answer(config.rank, describe_failure(error), collector.hand_over())
         channel.send(config.socket, channel.pack(answer), [], lambda: None)
         return 1
-    channel.send(config.socket, channel.pack(Answer(config.rank, None, collector.hand_over())), [], lambda: None)
+    channel.send(config.socket, channel.pack(messages.Answer(config.rank, None, collector.hand_over())), [], lambda: None)
     device.attach(config.control.segment)
     rank = Rank(config, device, collector)
     try:

@@ -15,10 +15,6 @@ from synknumba._wire.relaunch import Again, ScalarPacking
 _NO_SCALARS = ScalarPacking()
 
 
-def _nothing() -> None:
-    """Callback of steps without scalars."""
-
-
 @final
 class Repetition:
     """Steps that a rank runs at every call. The first run compiles kernels; the second is recorded.
@@ -59,7 +55,7 @@ class Repetition:
         """Whether the steps are recorded."""
         return self._replay is not None
 
-    def again(self, number: int, values: Array, packed: bytes, changed: Callable[[], None] = _nothing) -> Again | None:
+    def again(self, number: int, values: Array, packed: bytes, changed: Callable[[], None] = lambda: None) -> Again | None:
         """Returns the `Again` by which compiled code repeats the last run; None if that is not possible, or not yet.
 
         The object is created once: `renew` updates its scalars, and any other change closes it.

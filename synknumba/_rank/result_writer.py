@@ -1,8 +1,7 @@
 """Packs results of Python functions on a rank; for the layout and the coordinator's reader, see `_wire/results.py`."""
 
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,11 +13,7 @@ from synknumba._types import Array
 from synknumba._wire.messages import Returned
 from synknumba._wire.results import FIRST_LEAF, SPECS_KEPT, LeafType, place_leaves, view_leaves
 
-
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    number: int
-    views: list[Array]
+_Spec: TypeAlias = tuple[int, list[Array]]  # number, views of the leaves
 
 
 class ResultWriter:
@@ -49,9 +44,10 @@ class ResultWriter:
         spec = self._plain.get(type(result))
         if spec is not None:
             with suppress(OverflowError):  # the int needs a wider dtype than earlier ones
+                number, views = spec
                 if result is not None:
-                    spec.views[0][()] = result
-                self._number[0] = spec.number
+                    views[0][()] = result
+                self._number[0] = number
                 return None
         leaves, structure = flatten(result)
         arrays = [_checked(self._device.leaf(leaf)) for leaf in leaves]
@@ -62,9 +58,10 @@ class ResultWriter:
             spec, news = self._new_spec(structure, types)
             if result is None or isinstance(result, float | int | np.number | np.bool_):
                 self._plain[type(result)] = spec
-        for view, array in zip(spec.views, arrays, strict=True):
+        number, views = spec
+        for view, array in zip(views, arrays, strict=True):
             self._device.put(view, array)
-        self._number[0] = spec.number
+        self._number[0] = number
         return news
 
     def _new_spec(self, structure: Structure, types: tuple[LeafType, ...]) -> tuple[_Spec, Returned]:
@@ -76,7 +73,7 @@ class ResultWriter:
         memory, segment = self._memory, None
         if nbytes > self._capacity:
             memory, segment = self._own_memory(nbytes)
-        spec = self._specs[structure, types] = _Spec(self._made, view_leaves(memory, types))
+        spec = self._specs[structure, types] = self._made, view_leaves(memory, types)
         return spec, Returned(self._made, structure, types, nbytes, segment)
 
     def _own_memory(self, nbytes: int) -> tuple[Array, tuple[int, int]]:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 
@@ -21,23 +21,9 @@ from synknumba._ops.rows import Listed, Partition, Range, Rows
 from synknumba._ops.tree import unflatten
 from synknumba._ops.variable_layout import StorageLayout, line_type
 from synknumba._types import Array, RankConstant, Span
+from synknumba._wire import program as wire
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import News
-from synknumba._wire.program import (
-    Broadcast,
-    Constant,
-    Dynamic,
-    Filled,
-    Held,
-    HeldRows,
-    HostArray,
-    IndexSpan,
-    PerRank,
-    Program,
-    Sharded,
-    Tree,
-    Update,
-)
 from synknumba._wire.relaunch import Again
 
 
@@ -79,50 +65,31 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """State of a rank that its routines share.
-
-    Attributes:
-        rank: rank of this process.
-        world_size: number of ranks.
-        control: control block of the world.
-        device: device of this rank.
-        segments: mapped segments by id; changes as segments are attached and dropped.
-        holdings: memory of variables by number; changes as variables are created and dropped.
-    """
+    """State of a rank that its routines share."""
 
     rank: int
     world_size: int
     control: ControlBlock
     device: Device
-    segments: Mapping[int, Segment]
-    holdings: Mapping[int, Holding]
+    segments: Mapping[int, Segment]  # mapped, by id; changes as segments are attached and dropped
+    holdings: Mapping[int, Holding]  # memory of variables by number; changes as variables are created and dropped
 
-    def host(self, array: HostArray) -> Array:
+    def host(self, array: wire.HostArray) -> Array:
         """Returns a view of an array in a segment."""
         return self.segments[array.segment].array(array.dtype, array.shape, array.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class SliceRows:
-    """The rows of one slice.
+    """The rows of one slice."""
 
-    Attributes:
-        data: rows of the sharded arguments; None if there are no sharded arguments.
-        start: position of the first row among the rows of the call.
-        stop: position after the last row.
-        own: rows of the rank's sliceable variables; None if there are no sliceable variables.
-        among: all rows of the sharded arguments that the rank receives, in all slices.
-        shard: index of the slice's shard among the rank's shards.
-        number: index of the slice among the slices of its shard that have rows.
-    """
-
-    data: Rows | None
-    start: int
-    stop: int
-    own: Rows | None = None
-    among: Rows | None = None
-    shard: int = 0
-    number: int = 0
+    data: Rows | None  # of the sharded arguments, if any
+    start: int  # position of the first row among the rows of the call
+    stop: int  # position after the last row
+    own: Rows | None = None  # of the rank's sliceable variables, if any
+    among: Rows | None = None  # all rows of the sharded arguments that the rank receives, in all slices
+    shard: int = 0  # index of the slice's shard among the rank's shards
+    number: int = 0  # index of the slice among the slices of its shard that have rows
 
     @property
     def count(self) -> int:
@@ -133,18 +100,13 @@ class SliceRows:
 class Repeated(ABC):
     """Anything that the coordinator runs by number: a program, collective, combination or transfer.
 
-    Attributes:
-        segments: ids of the segments that it uses; it is dropped with any of them.
-        variables: numbers of the variables' memory that it uses; it is dropped with any of them.
-        function: id of the function that it calls, if any; it is dropped with the function.
-        written: ids of further segments that its steps refer to, which may be dropped before it.
-        again: the `Again` by which compiled code repeats the last call; None if that is not possible, or not yet.
+    It is dropped with any of the segments, variables and the function that it uses.
     """
 
-    written: Collection[int] = ()
-    segments: frozenset[int]
-    variables: frozenset[int]
-    function: int | None
+    written: Collection[int] = ()  # ids of further segments that its steps refer to, which may be dropped before it
+    segments: frozenset[int]  # ids
+    variables: frozenset[int]  # numbers of their memory
+    function: int | None  # id
 
     @abstractmethod
     def __call__(self) -> News | None:
@@ -156,6 +118,7 @@ class Repeated(ABC):
 
     @property
     def again(self) -> Again | None:
+        """The `Again` by which compiled code repeats the last call; None if that is not possible, or not yet."""
         return None
 
     def descriptors(self, news: News) -> list[int]:
@@ -168,19 +131,13 @@ class Repeated(ABC):
 
 
 class Routine(Repeated):
-    """One program on one rank.
+    """One program on one rank."""
 
-    Attributes:
-        program: the program.
-        place: state of the rank.
-        workspace: device memory of the program.
-    """
-
-    def __init__(self, program: Program, place: Place) -> None:
+    def __init__(self, program: wire.Program, place: Place) -> None:
         self.program = program
         self.function = program.function
         self.place = place
-        self.workspace = place.device.workspace(sliced=program.is_cut)
+        self.workspace = place.device.workspace(sliced=program.is_cut)  # device memory of the program
         self.segments = program.segments()
         self.variables = program.variables()
         layout = struct.Struct("<" + program.values)
@@ -197,12 +154,7 @@ class Routine(Repeated):
 
     @abstractmethod
     def bind(self, values: tuple[Any, ...], scalars: bytes) -> None:
-        """Creates the steps for a call.
-
-        Args:
-            values: values of the call, unpacked.
-            scalars: bytes of the scalars among them.
-        """
+        """Creates the steps for a call with these values; `scalars` are the bytes of those among them that are scalars."""
 
     @abstractmethod
     def run(self) -> News | None:
@@ -289,17 +241,12 @@ class Routine(Repeated):
     # ---- arguments
 
     def argument(self, slot: object, param: Any, rows: SliceRows | None, values: tuple[Any, ...], moves: "Moves") -> Any:
-        """Returns the argument for one parameter; adds the steps that it needs to the moves.
+        """Returns the argument of one slice for one parameter; adds the steps that it needs to the moves.
 
-        Args:
-            slot: key of the argument's memory: the name of the parameter, or (slot, index) inside a nested argument.
-            param: the parameter.
-            rows: rows of the slice; None if the call has no rows.
-            values: values of the call.
-            moves: moves of the slice.
+        The slot is the key of the argument's memory: the name of the parameter, or (slot, index) inside a nested argument.
         """
         match param:
-            case Sharded(array, by_position, writable):
+            case wire.Sharded(array, by_position, writable):
                 assert rows is not None  # a call with sharded arguments has rows
                 assert rows.data is not None
                 selection = Range(rows.start, 1, rows.count) if by_position else rows.data
@@ -307,18 +254,17 @@ class Routine(Repeated):
                     self.workspace.expect(self.place.host(array), rows.among)
                 make = partial(self.workspace.rows, host=self.place.host(array), rows=selection, writable=writable)
                 return self._bring((slot, moves.turn), array, selection, make, moves)
-            case Broadcast(array):
+            case wire.Broadcast(array):
                 make = partial(self.workspace.whole, host=self.place.host(array))
                 if moves.number:  # loaded by the first slice
                     return make(slot).array
                 return self._bring(slot, array, None, make, moves)
-            case Held(number, leaf, read_only):
+            case wire.Held(number, leaf, read_only):
                 array = self.held(number, leaf)
                 return self.place.device.read_only(array) if read_only else array
-            case Update():
-                assert moves.updates is not None  # created at binding
-                return moves.updates.array(slot, moves)
-            case HeldRows(number, leaf, writable):
+            case wire.Result() | wire.Update():
+                return moves.outputs[slot].array(rows, moves)
+            case wire.HeldRows(number, leaf, writable):
                 assert rows is not None  # a call with sliceable arguments has rows
                 assert rows.own is not None
                 array = self.place.holdings[number].array(leaf)
@@ -326,24 +272,24 @@ class Routine(Repeated):
                 moves.before += [] if buffer.load is None else [buffer.load]
                 moves.after += [] if buffer.store is None else [buffer.store]
                 return buffer.array
-            case Dynamic():
+            case wire.Dynamic():
                 return scalar_value(param, values)
-            case Constant(value):
+            case wire.Constant(value):
                 return value
-            case IndexSpan(first):
+            case wire.IndexSpan(first):
                 start, stop = _index_bounds(rows)
                 return Span(first + start, first + stop)
-            case Filled(constant):
+            case wire.Filled(constant):
                 return self._filled(constant, rows)
-            case PerRank(per_rank):
+            case wire.PerRank(per_rank):
                 return per_rank[self.place.rank]
-            case Tree(structure, leaves):
+            case wire.Tree(structure, leaves):
                 parts = [self.argument((slot, i), leaf, rows, values, moves) for i, leaf in enumerate(leaves)]
                 return unflatten(structure, parts)
         raise AssertionError(param)
 
     def _bring(
-        self, slot: object, array: HostArray, rows: Rows | None, make: Callable[[object], Buffer], moves: "Moves"
+        self, slot: object, array: wire.HostArray, rows: Rows | None, make: Callable[[object], Buffer], moves: "Moves"
     ) -> Any:
         """Returns an input; adds its load and store to the moves.
 
@@ -408,7 +354,7 @@ def _between(rows: Rows, low: int, high: int) -> Rows:
     return rows.between(low, high) if high > low else Range(0, 1, 0)
 
 
-def scalar_value(param: Dynamic, values: tuple[Any, ...]) -> Any:
+def scalar_value(param: wire.Dynamic, values: tuple[Any, ...]) -> Any:
     """Returns the value of a scalar parameter in this call."""
     value = complex(values[param.index], values[param.index + 1]) if param.is_complex else values[param.index]
     return value if param.dtype is None else np.dtype(param.dtype).type(value)
@@ -424,39 +370,24 @@ def _index_bounds(rows: SliceRows | None) -> tuple[int, int]:
     return rows.data.start, rows.data.start + rows.count
 
 
-class UpdateArrays(Protocol):
-    """Accumulators of updated variables, for one slice after another."""
-
-    def array(self, slot: object, moves: "Moves") -> Any:
-        """Returns the accumulator of one parameter; adds the steps that prepare it to the moves."""
-
-    def fold(self) -> list[Step]:
-        """Returns the steps after a slice."""
-
-
 class Moves:
     """Steps around the launch or call of one slice.
 
-    Attributes:
+    Args:
         number: index of the slice.
-        turn: index of the slice's buffer among the buffers of each argument.
-        updates: accumulators of updated variables, if any.
-        checks: loads that are skipped if nothing has changed; run before all other steps of the call.
-        loads: copies from the host.
-        before: steps on the device, before the launch or call.
-        after: steps on the device, after it.
-        stores: copies to the host.
+        turns: number of buffers of each argument, which the slices use in turn.
+        outputs: outputs of the program, and updated variables, by slot.
     """
 
-    def __init__(self, number: int, turns: int, updates: "UpdateArrays | None" = None) -> None:
+    def __init__(self, number: int, turns: int, outputs: "Mapping[object, OutputSteps]") -> None:
         self.number = number
         self.turn = number % turns
-        self.updates = updates
-        self.checks: list[Step] = []
-        self.loads: list[Step] = []
-        self.before: list[Step] = []
-        self.after: list[Step] = []
-        self.stores: list[Step] = []
+        self.outputs = outputs
+        self.checks: list[Step] = []  # loads that are skipped if nothing has changed; run before all other steps of the call
+        self.loads: list[Step] = []  # copies from the host
+        self.before: list[Step] = []  # on the device, before the launch or call
+        self.after: list[Step] = []  # on the device, after it
+        self.stores: list[Step] = []  # copies to the host
 
     @property
     def is_empty(self) -> bool:
@@ -466,3 +397,23 @@ class Moves:
     def around(self, *work: Step) -> SliceSteps:
         """Returns the slice's steps around `work`, without the checks."""
         return SliceSteps(self.loads, [*self.before, *work, *self.after], self.stores)
+
+
+class OutputSteps(ABC):
+    """One output of a kernel, or updated variable, on one rank: the arrays that are written, and the steps around that."""
+
+    @abstractmethod
+    def before(self) -> list[Step]:
+        """Returns the steps before the first slice."""
+
+    @abstractmethod
+    def array(self, rows: SliceRows | None, moves: Moves) -> Any:
+        """Returns the array to write for one slice; adds the steps that prepare and store it to the moves."""
+
+    @abstractmethod
+    def fold(self, rows: SliceRows | None) -> list[Step]:
+        """Returns the steps after a slice."""
+
+    @abstractmethod
+    def after(self) -> list[Step]:
+        """Returns the steps after the last slice, such as those that divide a mean's weighted sum and store the total."""

@@ -9,6 +9,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from synknumba._device import usable_cores
 from synknumba._host import inherited as inherited_module
 from synknumba._host import this_process
 from synknumba._host.segment import allow_descriptors, release_inherited
@@ -22,39 +23,20 @@ _PR_SET_PDEATHSIG = 1  # prctl.h
 
 @dataclass(frozen=True, slots=True)
 class RankConfig:
-    """Settings of a rank, inherited at the fork.
-
-    Attributes:
-        rank: rank of the process.
-        world_size: number of ranks.
-        device: kind of device to open.
-        device_index: index of the GPU; meaningless on the CPU.
-        control: control block of the world.
-        socket: the rank's end of its socketpair.
-        lifeline: read end of a pipe whose write end only the coordinator has.
-        stacks: memory file of the rank's stack traces.
-        streams: descriptors that replace stdout (1) and stderr (2), by descriptor.
-        coordinator: process id of the script.
-        from_main_thread: whether the script forked in its main thread.
-        threads: number of threads that numerical libraries may use.
-        random_state: `random.getstate()` of the script.
-        profile: whether the rank writes a profile.
-    """
+    """Settings of a rank, inherited at the fork."""
 
     rank: int
-    world_size: int
-    device: DeviceKind
-    device_index: int
     control: ControlBlock
-    socket: socket.socket
-    lifeline: int
+    device: DeviceKind
+    device_index: int  # of the GPU; meaningless on the CPU
+    socket: socket.socket  # the rank's end of its socketpair
+    lifeline: int  # read end of a pipe whose write end only the coordinator has
     stacks: Stacks
-    streams: dict[int, int]
-    coordinator: int
-    from_main_thread: bool
-    threads: int
-    random_state: Any
-    profile: bool
+    streams: dict[int, int]  # descriptors that replace stdout (1) and stderr (2), by descriptor
+    coordinator: int  # process id
+    from_main_thread: bool  # whether the script forked in its main thread
+    random_state: Any  # `random.getstate()` of the script
+    profile: bool  # whether the rank writes a profile
 
 
 def settle(config: RankConfig) -> None:
@@ -66,11 +48,11 @@ def settle(config: RankConfig) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # all signals were blocked during the fork
     if os.getppid() != config.coordinator:
         os._exit(1)
-    this_process.enter(config.rank, config.world_size)
+    this_process.enter(config.rank, config.control.world_size)
     release_inherited(keep=(config.control.segment,))  # else the ranks would keep the memory of dropped Data
     _take_over_streams(config)
     allow_descriptors()  # as many as the coordinator may need
-    limit_threads(config.threads)
+    limit_threads(max(1, usable_cores() // config.control.world_size))
     inherited_module.seed(config.rank, config.random_state)
     gc.freeze()  # inherited objects are never collected here, so their pages stay shared
 

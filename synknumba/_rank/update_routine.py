@@ -14,12 +14,12 @@ import numpy as np
 
 from synknumba._device import Step
 from synknumba._ops import reduction as reduction_module
-from synknumba._rank.routine import Moves, Routine, SliceRows
+from synknumba._rank.routine import Moves, OutputSteps, Routine, SliceRows
 from synknumba._wire.program import Held, HeldRows, Param, Tree, Update
 
 
 @final
-class UpdateRun:
+class UpdateRun(OutputSteps):
     """Update of one variable in one program, for one selection of rows.
 
     Args:
@@ -54,55 +54,28 @@ class UpdateRun:
         return self._workspace.scratch((self._slot, which), self._dtype, self._shape)
 
     def before(self) -> list[Step]:
-        """Returns the steps before the first slice."""
         return [] if self._direct or not self._acting else [self._device.fill(self._total, self._identity)]
 
-    def array(self, moves: Moves) -> Any:
-        """Returns the accumulator of one slice; adds the step that fills it to the moves."""
+    def array(self, rows: SliceRows | None, moves: Moves) -> Any:
         self._part = self._scratch("part") if self._several else self._total
         moves.before.append(self._device.fill(self._part, self._identity))
         return self._part
 
-    def fold(self) -> list[Step]:
-        """Returns the steps after a slice."""
+    def fold(self, rows: SliceRows | None) -> list[Step]:
         return [self._device.accumulate(self._op, self._total, self._part)] if self._several else []
 
     def after(self) -> list[Step]:
-        """Returns the steps after the last slice."""
         return [] if self._direct or not self._acting else [self._device.copy(self._variable, self._total)]
 
 
-@final
-class VariableUpdates:
-    """Updates of all variables of one program, for one selection of rows; arguments as for `UpdateRun`."""
-
-    def __init__(self, routine: Routine, slices: Sequence[SliceRows | None], *, lift: bool) -> None:
-        self._runs = {
-            slot: UpdateRun(routine, slot, param, slices, lift=lift)
-            for name, top in routine.program.parameters
-            for slot, param in _slots(name, top)
-            if isinstance(param, Update)
-        }
-
-    def __bool__(self) -> bool:
-        """Returns whether the program updates a variable."""
-        return bool(self._runs)
-
-    def before(self) -> list[Step]:
-        """Returns the steps before the first slice."""
-        return [step for run in self._runs.values() for step in run.before()]
-
-    def array(self, slot: object, moves: Moves) -> Any:
-        """Returns the accumulator of one slice; adds the step that fills it to the moves."""
-        return self._runs[slot].array(moves)
-
-    def fold(self) -> list[Step]:
-        """Returns the steps after a slice."""
-        return [step for run in self._runs.values() for step in run.fold()]
-
-    def after(self) -> list[Step]:
-        """Returns the steps after the last slice."""
-        return [step for run in self._runs.values() for step in run.after()]
+def variable_updates(routine: Routine, slices: Sequence[SliceRows | None], *, lift: bool) -> dict[object, OutputSteps]:
+    """Returns the updates of all variables of one program by slot; arguments as for `UpdateRun`."""
+    return {
+        slot: UpdateRun(routine, slot, param, slices, lift=lift)
+        for name, top in routine.program.parameters
+        for slot, param in _slots(name, top)
+        if isinstance(param, Update)
+    }
 
 
 def _slots(name: str, param: Param) -> Iterator[tuple[object, Param]]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from synknumba._host.segment import Segment
 from synknumba._host.semaphore import Semaphore
 from synknumba._types import Array
-from synknumba._wire import doorbell as doorbell_module
+from synknumba._wire import doorbell
 
 MESSAGE = -1  # the command is a message on the socket
 
@@ -34,17 +34,11 @@ IDLE_SECONDS = 1.0  # interval at which a sleeping rank checks that the coordina
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Number of spins before a process sleeps; waking it through its semaphore costs about 10 µs.
+    """Number of spins before a process sleeps; waking it through its semaphore costs about 10 µs."""
 
-    Attributes:
-        pauses: spins with a pause instruction, 20 to 50 ns each, which keep the core.
-        rank: further spins of a rank, which yield the core: system calls of about 0.5 µs each.
-        coordinator: further spins of the coordinator, which yield the core.
-    """
-
-    pauses: int
-    rank: int
-    coordinator: int
+    pauses: int  # spins with a pause instruction, 20 to 50 ns each, which keep the core
+    rank: int  # further spins of a rank, which yield the core: system calls of about 0.5 µs each
+    coordinator: int  # the same of the coordinator
 
 
 # Ranks spin longer than a script takes between two calls of a loop: 20 ms if every process has a core (ROOMY), since waking a
@@ -59,26 +53,8 @@ def _align(nbytes: int, to: int = 64) -> int:
     return -(-nbytes // to) * to
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Byte offsets in the control block."""
-
-    world_size: int
-
-    @property
-    def values(self) -> int:
-        """Offset of the call's values."""
-        return _align((doorbell_module.RANK_LINES + self.world_size * doorbell_module.WORDS_PER_RANK) * 8)
-
-    @property
-    def results(self) -> int:
-        """Offset of rank 0's results; rank r's follow at r × RESULT_BYTES."""
-        return _align(self.values + VALUE_BYTES, 4096)
-
-    @property
-    def size(self) -> int:
-        """Total bytes."""
-        return self.results + self.world_size * RESULT_BYTES
+def _rank_word(rank: int, word: int) -> int:
+    return doorbell.RANK_LINES + rank * doorbell.WORDS_PER_RANK + word
 
 
 class ControlBlock:
@@ -87,9 +63,7 @@ class ControlBlock:
     Attributes:
         world_size: number of ranks.
         patience: number of spins before a process sleeps.
-        layout: byte offsets in the block.
         segment: segment that holds the block.
-        memory: the block: uint8, shape (bytes,).
         base: address of the block.
         values: values of a call: uint8, shape (VALUE_BYTES,).
         results: small results: uint8, shape (W, RESULT_BYTES).
@@ -100,74 +74,69 @@ class ControlBlock:
     def __init__(self, world_size: int, patience: Patience = CROWDED) -> None:
         self.world_size = world_size
         self.patience = patience
-        self.layout = Layout(world_size)
-        self.segment = Segment(self.layout.size)
-        memory = self.segment.array("u1", (self.layout.size,))
+        values = _align((doorbell.RANK_LINES + world_size * doorbell.WORDS_PER_RANK) * 8)
+        results = _align(values + VALUE_BYTES, 4096)
+        size = results + world_size * RESULT_BYTES
+        self.segment = Segment(size)
+        memory = self.segment.array("u1", (size,))
         memory[:] = 0  # touches every page, so that no call pays for a page fault
-        self.memory: Array = memory
         self.base: int = memory.ctypes.data
-        self.values: Array = memory[self.layout.values : self.layout.values + VALUE_BYTES]
-        self.results: Array = memory[self.layout.results :].reshape(world_size, RESULT_BYTES)
-        self.done = Semaphore(self.base + doorbell_module.COORDINATOR_SEMAPHORE * 8)
-        self.doorbells = tuple(
-            Semaphore(
-                self.base + (doorbell_module.RANK_LINES + rank * doorbell_module.WORDS_PER_RANK + doorbell_module.SEMAPHORE) * 8
-            )
-            for rank in range(world_size)
-        )
+        self.values: Array = memory[values : values + VALUE_BYTES]
+        self.results: Array = memory[results:].reshape(world_size, RESULT_BYTES)
+        self.done = Semaphore(self.base + doorbell.COORDINATOR_SEMAPHORE * 8)
+        semaphores = (_rank_word(rank, doorbell.SEMAPHORE) for rank in range(world_size))
+        self.doorbells = tuple(Semaphore(self.base + word * 8) for word in semaphores)
 
     def wake_ranks(self) -> None:
         """Posts the semaphore of every rank that sleeps."""
-        for rank, doorbell in enumerate(self.doorbells):
-            if doorbell_module.wake(self.base, rank):
-                doorbell.post()
+        for rank, semaphore in enumerate(self.doorbells):
+            if doorbell.wake(self.base, rank):
+                semaphore.post()
 
     def sleep_coordinator(self) -> bool:
         """Sleeps until the last rank arrives, for up to SLEEP_SECONDS. Returns whether all have arrived."""
         posted = False
         try:
-            if doorbell_module.coordinator_sleeps(self.base, self.world_size) == 0:
+            if doorbell.coordinator_sleeps(self.base, self.world_size) == 0:
                 posted = self.done.wait(SLEEP_SECONDS)
         finally:
             # Also on Ctrl-C. If a rank has cleared the flag, it is about to post the semaphore. A post too late for this wait
             # only ends a later sleep early; that round then finds ARRIVED too small, and sleeps again.
-            if doorbell_module.coordinator_wakes(self.base) == 0 and not posted:
+            if doorbell.coordinator_wakes(self.base) == 0 and not posted:
                 self.done.wait(SLEEP_SECONDS)
-        return bool(doorbell_module.read(self.base, doorbell_module.ARRIVED) == self.world_size)
+        return bool(doorbell.read(self.base, doorbell.ARRIVED) == self.world_size)
 
     def sleep_rank(self, rank: int, sequence: int, coordinator: int) -> bool:
         """Sleeps until the doorbell may have rung. Returns False if the coordinator has died."""
-        doorbell = self.doorbells[rank]
-        if doorbell_module.rank_sleeps(self.base, rank, sequence) == 0:
-            while not doorbell.wait(IDLE_SECONDS):
+        semaphore = self.doorbells[rank]
+        if doorbell.rank_sleeps(self.base, rank, sequence) == 0:
+            while not semaphore.wait(IDLE_SECONDS):
                 if os.getppid() != coordinator:
                     return False
             return True
-        if doorbell_module.wake(self.base, rank) == 0:
-            doorbell.wait(IDLE_SECONDS)  # the coordinator has cleared the flag, so it is about to post
+        if doorbell.wake(self.base, rank) == 0:
+            semaphore.wait(IDLE_SECONDS)  # the coordinator has cleared the flag, so it is about to post
         return True
 
     @property
     def began(self) -> int:
         """Start of the last round, by `time.monotonic_ns`."""
-        return int(doorbell_module.read(self.base, doorbell_module.BEGAN))
+        return int(doorbell.read(self.base, doorbell.BEGAN))
 
     @property
     def worked(self) -> int:
         """Total nanoseconds of the rounds that ended within the compiled wait."""
-        return int(doorbell_module.read(self.base, doorbell_module.WORKED))
+        return int(doorbell.read(self.base, doorbell.WORKED))
 
     def missing(self, sequence: int) -> list[int]:
         """Returns the ranks that have not answered this round."""
-        return [rank for rank in range(self.world_size) if self._word(rank, doorbell_module.DONE) != sequence]
+        return [
+            rank for rank in range(self.world_size) if doorbell.read(self.base, _rank_word(rank, doorbell.DONE)) != sequence
+        ]
 
     def with_news(self) -> list[int]:
         """Returns the ranks whose answer comes with a message."""
-        return [rank for rank in range(self.world_size) if self._word(rank, doorbell_module.HAS_NEWS)]
-
-    def _word(self, rank: int, word: int) -> int:
-        value: int = doorbell_module.read(self.base, doorbell_module.RANK_LINES + rank * doorbell_module.WORDS_PER_RANK + word)
-        return value
+        return [rank for rank in range(self.world_size) if doorbell.read(self.base, _rank_word(rank, doorbell.HAS_NEWS))]
 
     def close(self) -> None:
         """Frees the shared memory and the semaphores in it; idempotent."""

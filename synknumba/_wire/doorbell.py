@@ -39,67 +39,51 @@ def _pointer(builder: Any, base: Any, word: Any) -> Any:
 
 
 def _loading(order: str) -> Any:
-    """Returns signature and code generator of an atomic load."""
+    """Returns an intrinsic that loads a word atomically."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, args[0], args[1]), order, 8)
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(typingctx: Any, base: Any, word: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.load_atomic(_pointer(builder, args[0], args[1]), order, 8)
 
-    return types.int64(types.int64, types.int64), codegen
+        return types.int64(types.int64, types.int64), codegen
+
+    return load
 
 
 def _storing(order: str) -> Any:
-    """Returns signature and code generator of an atomic store."""
+    """Returns an intrinsic that stores a word atomically."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store_atomic(args[2], _pointer(builder, args[0], args[1]), order, 8)
-        return context.get_dummy_value()
+    @intrinsic  # type: ignore[untyped-decorator]
+    def store(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            builder.store_atomic(args[2], _pointer(builder, args[0], args[1]), order, 8)
+            return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, types.int64), codegen
+        return types.void(types.int64, types.int64, types.int64), codegen
+
+    return store
 
 
 def _updating(operation: str) -> Any:
-    """Returns signature and code generator of a sequentially consistent read-modify-write."""
+    """Returns an intrinsic that reads, modifies and writes a word, sequentially consistent, and returns its old value."""
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw(operation, _pointer(builder, args[0], args[1]), args[2], "seq_cst")
+    @intrinsic  # type: ignore[untyped-decorator]
+    def update(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.atomic_rmw(operation, _pointer(builder, args[0], args[1]), args[2], "seq_cst")
 
-    return types.int64(types.int64, types.int64, types.int64), codegen
+        return types.int64(types.int64, types.int64, types.int64), codegen
 
-
-@intrinsic  # type: ignore[untyped-decorator]
-def load_acquire(typingctx: Any, base: Any, word: Any) -> Any:
-    """Loads a word with acquire order: stores made before its release store are visible afterwards."""
-    return _loading("acquire")
+    return update
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def load_ordered(typingctx: Any, base: Any, word: Any) -> Any:
-    """Loads a word, sequentially consistent."""
-    return _loading("seq_cst")
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def store_ordered(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Stores a word, sequentially consistent."""
-    return _storing("seq_cst")
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def store_release(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Stores a word with release order; for words read only after a later store is seen, or only by the writer."""
-    return _storing("release")
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def exchange(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Exchanges a word atomically and returns its old value."""
-    return _updating("xchg")
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def fetch_add(typingctx: Any, base: Any, word: Any, value: Any) -> Any:
-    """Adds to a word atomically and returns its old value."""
-    return _updating("add")
+load_acquire = _loading("acquire")  # stores made before the word's release store are visible afterwards
+load_ordered = _loading("seq_cst")
+store_ordered = _storing("seq_cst")
+store_release = _storing("release")  # for words read only after a later store is seen, or only by the writer
+exchange = _updating("xchg")
+fetch_add = _updating("add")
 
 
 def _calling(arguments: int) -> Any:
@@ -148,12 +132,11 @@ def as_single(typingctx: Any, word: Any) -> Any:
     return types.int64(types.int64), codegen
 
 
-clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 MONOTONIC = int(time.CLOCK_MONOTONIC)
 
+clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 memcmp = types.ExternalFunction("memcmp", types.int32(types.int64, types.int64, types.int64))
 memcpy = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
-
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
@@ -164,12 +147,11 @@ def pause(typingctx: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         match platform.machine():
             case "x86_64":
-                builder.call(
-                    builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), ir.FunctionType(ir.VoidType(), [])), []
-                )
+                declared = ir.FunctionType(ir.VoidType(), [])
+                builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), declared), [])
             case "aarch64":
-                barrier = ir.FunctionType(ir.VoidType(), [ir.IntType(32)])  # isb: a yield does next to nothing there
-                builder.call(builder.module.declare_intrinsic("llvm.aarch64.isb", (), barrier), [ir.IntType(32)(15)])
+                barrier = ir.FunctionType(ir.VoidType(), [_I32])  # isb: a yield does next to nothing there
+                builder.call(builder.module.declare_intrinsic("llvm.aarch64.isb", (), barrier), [_I32(15)])
         return context.get_dummy_value()
 
     return types.void(), codegen
@@ -182,9 +164,9 @@ def clock(typingctx: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         timespec = ir.ArrayType(_I64, 2)  # seconds, nanoseconds
         memory = cgutils.alloca_once(builder, timespec)
-        declared = ir.FunctionType(ir.IntType(32), [ir.IntType(32), timespec.as_pointer()])
+        declared = ir.FunctionType(_I32, [_I32, timespec.as_pointer()])
         function = cgutils.get_or_insert_function(builder.module, declared, "clock_gettime")
-        builder.call(function, [ir.IntType(32)(_CLOCK_MONOTONIC_COARSE), memory])
+        builder.call(function, [_I32(_CLOCK_MONOTONIC_COARSE), memory])
         seconds, nanoseconds = (builder.extract_value(builder.load(memory), i) for i in range(2))
         return builder.add(builder.mul(seconds, _I64(1000)), builder.sdiv(nanoseconds, _I64(1_000_000)))
 

@@ -27,19 +27,12 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Allocate the memory of a variable.
+    """Allocate the memory of a variable."""
 
-    Attributes:
-        number: number of the memory.
-        layout: layout of its arrays.
-        hosts: each rank's memory as an array of bytes, if it lies in a segment; empty if the ranks allocate it.
-        carry: number of earlier memory, from which arrays of the same shape are copied on each rank; −1 for none.
-    """
-
-    number: int
+    number: int  # of the memory
     layout: StorageLayout
-    hosts: tuple[HostArray, ...] = ()
-    carry: int = -1
+    hosts: tuple[HostArray, ...] = ()  # each rank's memory as bytes, if it lies in a segment; empty if the ranks allocate it
+    carry: int = -1  # number of earlier memory, from which arrays of the same shape are copied on each rank; −1 for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,41 +78,27 @@ Command: TypeAlias = Attach | Install | Hold | Invite | Join | Drop | Measure | 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A Python exception on a rank.
+    """A Python exception on a rank."""
 
-    Attributes:
-        type_name: qualified name of its class.
-        message: its text.
-        traceback: its formatted traceback, starting in the user's code.
-        cause: the pickled exception; None if it cannot be pickled.
-        lost: whether the rank's device is unusable, as after a fault of a kernel on a GPU.
-    """
-
-    type_name: str
+    type_name: str  # qualified name of its class
     message: str
-    traceback: str
-    cause: bytes | None
-    lost: bool = False
+    traceback: str  # formatted, starting in the user's code
+    cause: bytes | None  # the pickled exception; None if it cannot be pickled
+    lost: bool = False  # whether the rank's device is unusable, as after a fault of a kernel on a GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
     """Structure, dtypes and shapes of a Python function's result, sent when they are new.
 
-    Attributes:
-        spec: number that denotes them from now on, in the first word of the rank's results.
-        structure: structure of the result's tree.
-        leaves: (dtype, shape) of each leaf.
-        nbytes: bytes of the packed leaves.
-        segment: (id, bytes) of a segment that the rank has created because the control block is too small; its descriptor is
-            attached.
+    If the control block is too small, the rank has created a segment; its descriptor is attached.
     """
 
-    spec: int
+    spec: int  # number that denotes them from now on, in the first word of the rank's results
     structure: Any
-    leaves: tuple[tuple[Any, Shape], ...]
-    nbytes: int
-    segment: tuple[int, int] | None = None
+    leaves: tuple[tuple[Any, Shape], ...]  # (dtype, shape)
+    nbytes: int  # of the packed leaves
+    segment: tuple[int, int] | None = None  # (id, bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,34 +111,20 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Memory use of a rank's device, in bytes; None if the device is the host.
+    """Memory use of a rank's device, in bytes; None if the device is the host."""
 
-    Attributes:
-        held: bytes allocated by this rank.
-        free: free bytes of the device.
-    """
-
-    held: int | None
+    held: int | None  # allocated by this rank
     free: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A warning issued on a rank.
-
-    Attributes:
-        text: its message.
-        name: name of its class.
-        builtin: name of the built-in class that its class derives from.
-        category: the pickled class; empty if it cannot be pickled.
-        filename: file in which it was issued.
-        line: line at which it was issued.
-    """
+    """A warning issued on a rank."""
 
     text: str
-    name: str
-    builtin: str
-    category: bytes
+    name: str  # of its class
+    builtin: str  # name of the built-in class that its class derives from
+    category: bytes  # the pickled class; empty if it cannot be pickled
     filename: str
     line: int
 
@@ -169,14 +134,8 @@ News: TypeAlias = Failed | Returned | Invitation | Measured
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Message of a rank, sent once after its start, and at the end of a round that has news or warnings.
+    """Message of a rank, sent once after its start, and at the end of a round that has news or warnings."""
 
-    Attributes:
-        rank: sender.
-        news: outcome of the round, if there is anything to report.
-        warned: warnings issued during the round.
-    """
-
-    rank: int
-    news: News | None
+    rank: int  # sender
+    news: News | None  # outcome of the round, if there is anything to report
     warned: tuple[Warned, ...] = ()

@@ -3,6 +3,9 @@
 A program describes all calls of a function that differ only in their values: which rows of which segment each parameter gets,
 and where each result goes. The values (scalars, the bounds of a `batch`, the length of an index list) are written to the
 control block at each call, in the layout `Program.values`. Collectives, combinations and transfers are run by number too.
+
+In all classes, `number` is what the coordinator runs something by, `variable` the number of a variable's memory, and `leaf` the
+index of an array in the variable's tree.
 """
 
 import itertools
@@ -28,54 +31,35 @@ def next_number() -> int:
 class FunctionSpec:
     """A user's function, serialised; sent once, before its first program.
 
-    Attributes:
-        id: number, unique in the coordinator's process.
-        name: name for messages.
-        style: "kernel" for a Numba CUDA kernel, "function" for a Python function of device arrays.
-        payload: (plain function, LaunchConfig or None, compile options), pickled by `_wire/pickling.py`. Functions sent earlier
-            are pickled as their ids.
-        sources: `linecache` entries by file name, for files that do not exist on disk, such as notebook cells.
+    The payload is (plain function, LaunchConfig or None, compile options), pickled by `_wire/pickling.py`. Functions sent
+    earlier are pickled as their ids.
     """
 
-    id: int
-    name: str
-    style: FunctionStyle
+    id: int  # unique in the coordinator's process
+    name: str  # for messages
+    style: FunctionStyle  # "kernel" for a Numba CUDA kernel, "function" for a Python function of device arrays
     payload: bytes
-    sources: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, Any] = field(default_factory=dict)  # `linecache` entries of files not on disk, as notebook cells
 
 
 @dataclass(frozen=True, slots=True)
 class HostArray:
-    """Location and type of an array in a segment.
+    """Location and type of an array in a segment."""
 
-    Attributes:
-        segment: id of the segment.
-        dtype: dtype of the array.
-        shape: shape of the array.
-        offset: offset in the segment, in bytes.
-        version: version of the contents, if they are frozen; 0 if they may change between any two calls.
-    """
-
-    segment: int
+    segment: int  # id
     dtype: Any
     shape: Shape
-    offset: int = 0
-    version: int = 0
+    offset: int = 0  # in the segment, in bytes
+    version: int = 0  # of the contents, if they are frozen; 0 if they may change between any two calls
 
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
-    """Parameter: the rank's rows of an array.
+    """Parameter: the rank's rows of an array."""
 
-    Attributes:
-        array: the array, split along axis 0.
-        by_position: whether the array is a minibatch input, indexed by position in the batch.
-        writable: whether the function may write; its rows are then written back.
-    """
-
-    array: HostArray
-    by_position: bool = False
-    writable: bool = False
+    array: HostArray  # split along axis 0
+    by_position: bool = False  # whether the array is a minibatch input, indexed by position in the batch
+    writable: bool = False  # whether the function may write; its rows are then written back
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +71,11 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """Parameter: a scalar passed with each call.
+    """Parameter: a scalar passed with each call."""
 
-    Attributes:
-        index: index of the scalar, or of its real part, among the values.
-        dtype: NumPy name of the dtype to convert to; None for a Python number.
-        is_complex: whether the scalar is complex; the next value is then its imaginary part.
-    """
-
-    index: int
-    dtype: str | None = None
-    is_complex: bool = False
+    index: int  # of the scalar, or of its real part, among the values
+    dtype: str | None = None  # NumPy name of the dtype to convert to; None for a Python number
+    is_complex: bool = False  # if true, the next value is the imaginary part
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,80 +111,53 @@ class Result:
     """Parameter: an output of a kernel.
 
     Attributes:
-        name: name of the parameter.
-        op: op that combines slices and ranks.
-        dtype: dtype that the kernel writes.
-        shape: shape on one rank; for "gather", shape of one row.
         parts: array that the coordinator reads: shape (W, *shape), or (shards, *shape) if shards are kept apart, in the result
             dtype; for "gather", (rows, *shape). None for an output that the caller did not request.
         is_small: whether the parts are in the control block, at `parts.offset` bytes of each rank's small results; `parts` then
             describes one rank's part.
-        stays: whether each rank's part stays on its device, for a `Combination`; `parts` then only gives dtype and shape.
-        lent: index among the `Program.lent` last values of the id of the segment to write to; None for a fixed segment.
-        rows: for "argmin" and "argmax", the array of row positions of `parts`: int64, same shape, same segment.
         filled: whether the output starts at the op's identity. A kernel that writes every element need not wait for the fill;
             slices with the op None then write different elements of one array, and are not added: 0 + −0 is 0, not −0.
     """
 
     name: str
-    op: Op
-    dtype: Any
-    shape: Shape
+    op: Op  # combines slices and ranks
+    dtype: Any  # that the kernel writes
+    shape: Shape  # on one rank; for "gather", shape of one row
     parts: HostArray | None
     is_small: bool = False
-    stays: bool = False
-    lent: int | None = None
-    rows: HostArray | None = None
+    stays: bool = False  # each rank's part stays on its device, for a `Combination`; `parts` then only gives dtype and shape
+    lent: int | None = None  # index among the `Program.lent` last values of the id of the segment; None for a fixed segment
+    rows: HostArray | None = None  # for "argmin" and "argmax", row positions of `parts`: int64, same shape, same segment
     filled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Parameter: the rank's array of a variable.
-
-    Attributes:
-        variable: number of the variable's memory.
-        leaf: index of the array in the variable's tree.
-        read_only: whether the function must not write, because the call assigns the variable at its end.
-    """
+    """Parameter: the rank's array of a variable."""
 
     variable: int
     leaf: int
-    read_only: bool = False
+    read_only: bool = False  # whether the function must not write, because the call assigns the variable at its end
 
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """Parameter: rows of the rank's array of a variable, selected by `local_batch` and the slice.
-
-    Attributes:
-        variable: number of the variable's memory.
-        leaf: index of the array in the variable's tree.
-        writable: whether the function may write; its rows are then written back.
-    """
+    """Parameter: rows of the rank's array of a variable, selected by `local_batch` and the slice."""
 
     variable: int
     leaf: int
-    writable: bool = False
+    writable: bool = False  # as for `Sharded`
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Parameter: an accumulator, to which a variable is set at the end of the call.
-
-    Attributes:
-        variable: number of the variable's memory.
-        leaf: index of the array in the variable's tree.
-        op: op that combines slices.
-        dtype: dtype of the array.
-        shapes: shape of the array on each rank.
-    """
+    """Parameter: an accumulator, to which a variable is set at the end of the call."""
 
     variable: int
     leaf: int
-    op: Op
+    op: Op  # combines slices
     dtype: Any
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Shape, ...]  # on each rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +180,11 @@ class RowSource:
     Attributes:
         kind: "none": there is no sharded argument, so there are no rows; "all": rows 0 … length − 1; "range": three values give
             start, step and count; "list": one value gives the count, and `indices` the rows. These values follow the scalars.
-        length: number of rows of the sharded arguments.
-        indices: int64 array of row numbers, with room for at least count of them.
     """
 
     kind: RowsKind
-    length: int = 0
-    indices: HostArray | None = None
+    length: int = 0  # number of rows of the sharded arguments
+    indices: HostArray | None = None  # int64 row numbers, with room for at least count of them
 
     @property
     def values(self) -> str:
@@ -250,13 +199,11 @@ class OwnSource:
     Attributes:
         kind: "all": all rows; "range": 3·W values give start, step and count for each rank; "list": W values give the ranks'
             counts, and their row numbers follow each other in `indices`. These values follow those of `RowSource`.
-        lengths: number of rows that each rank holds.
-        indices: int64 array of row numbers, with room for at least the sum of the counts.
     """
 
     kind: RowsKind
-    lengths: tuple[int, ...]
-    indices: HostArray | None = None
+    lengths: tuple[int, ...]  # number of rows that each rank holds
+    indices: HostArray | None = None  # int64 row numbers, with room for at least the sum of the counts
 
     @property
     def values(self) -> str:
@@ -268,37 +215,23 @@ class OwnSource:
 class Program:
     """Description of a call, up to its values, for the ranks.
 
-    Attributes:
-        number: number by which the coordinator runs the program.
-        function: id of a `FunctionSpec` sent earlier.
-        parameters: (name, param) of each parameter, in the order of the function's signature.
-        rows: selection of the rows.
-        partition: partition of the rows into ranks: the world's, or one part if `solo`.
-        num_slices: number of slices of each shard.
-        values: `struct` format of the values of a call, one letter each; empty if there are none.
-        solo: whether only rank 0 runs, with all rows.
-        ops: for a Python function, the tree of ops of its results.
-        subset: for a Python function, the requested top-level results; None for all.
-        own: selection of each rank's own rows of sliceable variables; None if there are none.
-        lent: number of values, the last ones, that are ids of segments to write results to.
-        only_read: parameters that a kernel provably does not write.
-        shards: number of shards into which all rows are cut, independent of the world size, and whose results are kept apart;
-            None for one shard per rank.
+    With `shards`, all rows are cut into that number of shards, independent of the world size, whose results are kept apart;
+    without, each rank is one shard.
     """
 
     number: int
-    function: int
-    parameters: tuple[tuple[str, Param], ...]
+    function: int  # id of a `FunctionSpec` sent earlier
+    parameters: tuple[tuple[str, Param], ...]  # (name, param), in the order of the function's signature
     rows: RowSource
-    partition: Partition
-    num_slices: int = 1
-    values: str = ""
-    solo: bool = False
-    ops: Any = None
-    subset: tuple[int | str, ...] | None = None
-    own: OwnSource | None = None
-    lent: int = 0
-    only_read: frozenset[str] = frozenset()
+    partition: Partition  # of the rows into ranks: the world's, or one part if `solo`
+    num_slices: int = 1  # of each shard
+    values: str = ""  # `struct` format of the values of a call, one letter each
+    solo: bool = False  # whether only rank 0 runs, with all rows
+    ops: Any = None  # of a Python function: the tree of ops of its results
+    subset: tuple[int | str, ...] | None = None  # of a Python function: the requested top-level results; None for all
+    own: OwnSource | None = None  # each rank's own rows of sliceable variables; None if there are none
+    lent: int = 0  # number of values, the last ones, that are ids of segments to write results to
+    only_read: frozenset[str] = frozenset()  # parameters that a kernel provably does not write
     shards: int | None = None
 
     @property
@@ -350,39 +283,23 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Source or target of a collective: one array on each rank.
-
-    Attributes:
-        variable: number of the variable's memory.
-        leaf: index of the array in the variable's tree.
-        counts: elements on each rank; bytes for records.
-        hosts: each rank's array, if they are in segments; empty if they are on GPUs.
-    """
+    """Source or target of a collective: one array on each rank."""
 
     variable: int
     leaf: int
-    counts: tuple[int, ...]
-    hosts: tuple[HostArray, ...] = ()
+    counts: tuple[int, ...]  # elements on each rank; bytes for records
+    hosts: tuple[HostArray, ...] = ()  # each rank's array, if they are in segments; empty if they are on GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective on several arrays.
-
-    Attributes:
-        number: number by which the coordinator runs the collective.
-        kind: name of the collective.
-        arrays: (dtype, source, target) of each array.
-        op: op of a reduction; None for other collectives.
-        root: root of broadcast and reduce; ignored by others.
-        transport: transport that runs the collective.
-    """
+    """A collective on several arrays."""
 
     number: int
     kind: CollectiveKind
-    arrays: tuple[tuple[Any, End, End], ...]
-    op: CollectiveOp | None
-    root: int
+    arrays: tuple[tuple[Any, End, End], ...]  # dtype, source, target
+    op: CollectiveOp | None  # of a reduction
+    root: int  # of broadcast and reduce; ignored by others
     transport: Transport
 
     def segments(self) -> frozenset[int]:
@@ -396,21 +313,13 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """One result of a `Combination`.
+    """One result of a `Combination`."""
 
-    Attributes:
-        name: name of the output.
-        op: op that combines the ranks' parts.
-        dtype: dtype of the parts and of the result.
-        count: number of elements.
-        parts: the parts of all ranks, shape (W, …); None if they are on the devices.
-    """
-
-    name: str
+    name: str  # of the output
     op: Op
-    dtype: Any
-    count: int
-    parts: HostArray | None
+    dtype: Any  # of the parts and of the result
+    count: int  # of elements
+    parts: HostArray | None  # of all ranks, shape (W, …); None if they are on the devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,35 +327,22 @@ class Combination:
     """Combination of large results after their program: each rank combines its share of the elements, over all ranks' parts.
 
     The values of a call are the id of the segment of each result and, if one is a mean, the number of rows of each rank.
-
-    Attributes:
-        number: number by which the coordinator runs the combination.
-        program: number of the program that computes the results.
-        results: the results to combine.
-        weighted: whether one of them is a mean.
-        transport: transport between the devices that hold the parts; None if the parts are in shared memory.
     """
 
     number: int
-    program: int
+    program: int  # number of the program that computes the results
     results: tuple[Combined, ...]
-    weighted: bool
-    transport: Transport | None
+    weighted: bool  # whether one of them is a mean
+    transport: Transport | None  # between the devices that hold the parts; None if the parts are in shared memory
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Copies between a variable's arrays and host memory.
-
-    Attributes:
-        number: number by which the coordinator runs the transfer.
-        up: whether the copies are from the host to the variable; otherwise the reverse.
-        arrays: (number of the variable's memory, leaf, host array of each rank or None if that rank copies nothing).
-    """
+    """Copies between a variable's arrays and host memory."""
 
     number: int
-    up: bool
-    arrays: tuple[tuple[int, int, tuple[HostArray | None, ...]], ...]
+    up: bool  # whether the copies are from the host to the variable; otherwise the reverse
+    arrays: tuple[tuple[int, int, tuple[HostArray | None, ...]], ...]  # variable, leaf, host array of each rank that copies
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the copies read or write."""

@@ -22,14 +22,11 @@ _shown: dict[str, dict[Any, Any]] = {}  # by file: Python's once-per-location re
 
 @final
 class Collector:
-    """Collects the warnings of one rank."""
+    """Collects the warnings of one rank, from its creation on."""
 
     def __init__(self) -> None:
         self.waiting: list[Warned] = []  # checked at the end of each round
         self._print = warnings.showwarning
-
-    def enter(self) -> None:
-        """Redirects this process's warnings to the collector."""
         warnings.showwarning = self._take  # the hook documented for this
 
     def _take(

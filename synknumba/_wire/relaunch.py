@@ -53,82 +53,50 @@ class Relaunch:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A place from which a launch reads a scalar.
+    """A place from which a launch reads a scalar."""
 
-    Attributes:
-        position: position of the scalar among the launch's arguments.
-        part: 0, or 1 for the imaginary part.
-        letter: format of the number there, as in the struct module.
-        address: address of the number.
-    """
-
-    position: int
-    part: int
-    letter: str
+    position: int  # of the scalar among the launch's arguments
+    part: int  # 0, or 1 for the imaginary part
+    letter: str  # format of the number there, as in the struct module
     address: int
 
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """The places from which launches read scalars, and the calls that make new scalars take effect.
-
-    Attributes:
-        places: all places.
-        function: address of a C function of three pointers that returns 0 or an error code.
-        calls: arguments of each call of the function.
-    """
+    """The places from which launches read scalars, and the calls that make new scalars take effect."""
 
     places: Sequence[Scalar]
-    function: int
-    calls: Sequence[tuple[int, int, int]]
-
-
-@final
-class Rewriting:
-    """Copies of a round's scalars to the places from which launches read them.
-
-    Args:
-        scalars: scalars of the launches.
-        moves: (offset in the values, target address, number of bytes) for each place; AS_SINGLE instead of the number of bytes
-            converts a float64 to float32.
-    """
-
-    def __init__(self, scalars: Scalars, moves: Sequence[tuple[int, int, int]]) -> None:
-        lines = [word for line in (*scalars.calls, *moves) for word in line]
-        self._words = np.array([scalars.function, len(scalars.calls), len(moves), *lines], np.int64)
-        self.address: int = self._words.ctypes.data
+    function: int  # address of a C function of three pointers that returns 0 or an error code
+    calls: Sequence[tuple[int, int, int]]  # arguments of each call of the function
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarPacking:
-    """Layout of the scalars among a round's values.
+    """Layout of the scalars among a round's values."""
 
-    Attributes:
-        formats: formats of all values, one letter of the struct module each.
-        nbytes: bytes of the scalars, which precede the other values.
-        first: argument position: index of its value, or of its real part, among the values.
-    """
+    formats: str = ""  # of all values, one letter of the struct module each
+    nbytes: int = 0  # of the scalars, which precede the other values
+    first: Mapping[int, int] = field(default_factory=dict)  # argument position: index of its value, or of its real part
 
-    formats: str = ""
-    nbytes: int = 0
-    first: Mapping[int, int] = field(default_factory=dict)
+    def rewriting(self, scalars: Scalars) -> Array | None:
+        """Returns the words of the `Rewriting`: the copies of a round's scalars to the places from which launches read them.
 
-    def rewriting(self, scalars: Scalars) -> Rewriting | None:
-        """Returns the copies for these scalars; None if one needs a conversion that compiled code lacks."""
-        moves = []
+        None if a scalar needs a conversion that compiled code lacks.
+        """
+        moves = []  # offset in the values, target address, number of bytes or AS_SINGLE
         for place in scalars.places:
             index = self.first[place.position] + place.part
             nbytes = _moved_bytes(self.formats[index], place.letter)
             if nbytes is None:
                 return None
             moves.append((struct.calcsize("<" + self.formats[:index]), place.address, nbytes))
-        return Rewriting(scalars, moves)
+        lines = [word for line in (*scalars.calls, *moves) for word in line]
+        return np.array([scalars.function, len(scalars.calls), len(moves), *lines], np.int64)
 
 
 def _moved_bytes(source: str, target: str) -> int | None:
     """Returns how many bytes to copy to store a `source` number as `target` (little-endian); None if not possible."""
-    integers = "qihbQIHB"
-    if source == target or (source in "qQ" and target in integers):
+    if source == target or (source in "qQ" and target in "qihbQIHB"):
         return struct.calcsize("<" + target)
     return doorbell_module.AS_SINGLE if (source, target) == ("d", "f") else None
 
@@ -162,7 +130,7 @@ class Again:
         self.table: Table | None = None
         self._number = number
         self._packing = packing
-        self._rewriting: Rewriting | None = None
+        self._rewriting: Array | None = None
         self._packed = ctypes.create_string_buffer(packed, len(packed))
         self._words = np.zeros(doorbell_module.AGAIN_WORDS, np.int64)
         known = (number, values.ctypes.data, len(packed), packing.nbytes, ctypes.addressof(self._packed), relaunch)
@@ -174,16 +142,11 @@ class Again:
         self._words[doorbell_module.NUMBER] = doorbell_module.FORGOTTEN
 
     def know(self, packed: bytes, scalars: Scalars | None) -> None:
-        """Records the scalars that the launch now uses.
-
-        Args:
-            packed: a round's values, which start with the scalars; the rest is ignored.
-            scalars: the places from which the launch reads them; None if unknown.
-        """
+        """Records the scalars with which `packed`, a round's values, starts: the launch now uses them, at these places."""
         if self._rewriting is None and scalars is not None:
             self._rewriting = self._packing.rewriting(scalars)
         ctypes.memmove(self._packed, packed, self._packing.nbytes)
-        self._words[doorbell_module.REWRITING] = 0 if self._rewriting is None else self._rewriting.address
+        self._words[doorbell_module.REWRITING] = 0 if self._rewriting is None else self._rewriting.ctypes.data
         self._words[doorbell_module.NUMBER] = self._number
 
     def take_changed(self) -> bool:
@@ -201,14 +164,10 @@ class Again:
 
 @final
 class Table:
-    """The calls that a rank can repeat. Eviction is random, so a loop over more calls than fit still finds some of them.
-
-    Attributes:
-        known: the calls, in table order.
-    """
+    """The calls that a rank can repeat. Eviction is random, so a loop over more calls than fit still finds some of them."""
 
     def __init__(self) -> None:
-        self.known: list[Again] = []
+        self.known: list[Again] = []  # in table order
         self._any = Random(0)  # noqa: S311  # separate: users draw from the module's generator
         self._words = np.zeros(doorbell_module.ENTRIES + MOST_KNOWN, np.int64)
         self.address: int = self._words.ctypes.data

@@ -89,7 +89,7 @@ class Statistics:
         seconds: time spent, by phase.
         memory: memory in use; for a closed world, the shared memory at its end.
         dropped_bytes: bytes that ranks wrote to stderr, and with `prefix_output` to stdout, and that could not be passed on:
-            the reader had closed, or read nothing for a second after the world's end.
+            the reader had closed, or read nothing for a second after the world's end, or the output process was killed.
     """
 
     calls: int

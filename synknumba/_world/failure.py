@@ -1,6 +1,5 @@
 """Errors of failed calls: descriptions of the call and the ranks, of how a rank ended, and of its last output."""
 
-import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,82 +24,48 @@ _SIGNALS = {
 
 @dataclass(frozen=True, slots=True)
 class CallInfo:
-    """Description of a call for error messages.
+    """Description of a call for error messages."""
 
-    Attributes:
-        function: name of the function.
-        arguments: a short text for each argument.
-        is_call: false for an activity without arguments, such as "starting".
-    """
-
-    function: str
-    arguments: tuple[str, ...] = ()
-    is_call: bool = True
+    function: str  # its name
+    arguments: tuple[str, ...] = ()  # a short text for each
+    is_call: bool = True  # false for an activity without arguments, such as "starting"
 
     def __str__(self) -> str:
         """Shows the call in Python notation."""
-        if not self.is_call:
-            return self.function
-        return f"{self.function}({', '.join(self.arguments)})"
+        return f"{self.function}({', '.join(self.arguments)})" if self.is_call else self.function
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of a rank.
-
-    Attributes:
-        rank: the rank that ended.
-        pid: its process id.
-        status: wait status as returned by `waitpid`; None if another part of the script has reaped it.
-    """
+    """The end of a rank."""
 
     rank: int
     pid: int
-    status: int | None
-
-    @property
-    def exitcode(self) -> int | None:
-        """Exit code; minus the signal number if a signal ended the rank; None if unknown."""
-        return None if self.status is None else os.waitstatus_to_exitcode(self.status)
+    exitcode: int | None  # minus the signal number if a signal ended the rank; None if another part of the script reaped it
 
     def __str__(self) -> str:
         """Describes the end in words."""
         return f"rank {self.rank} (pid {self.pid}) {how_it_ended(self.exitcode)}"
 
 
-@dataclass(frozen=True, slots=True)
-class LastWords:
-    """Traces that a rank has left behind.
-
-    Attributes:
-        stack: its stack when it crashed, innermost frame first; empty if it did not crash or could not write its stack.
-        stderr: the end of its output on stderr.
-    """
-
-    stack: str = ""
-    stderr: str = ""
-
-
 def how_it_ended(exitcode: int | None) -> str:
     if exitcode is None:
         return "ended (exit status unknown: it was reaped elsewhere)"
     if exitcode < 0:
-        number = -exitcode
-        meaning = _SIGNALS.get(signal.Signals(number), signal.strsignal(number)) if number in _KNOWN else "a real-time signal"
-        name = signal.Signals(number).name if number in _KNOWN else f"signal {number}"
-        return f"was killed by {name} ({meaning})"
+        try:
+            number = signal.Signals(-exitcode)
+        except ValueError:
+            return f"was killed by signal {-exitcode} (a real-time signal)"
+        return f"was killed by {number.name} ({_SIGNALS.get(number, signal.strsignal(number))})"
     return f"exited with code {exitcode} (something called os._exit, or a library called exit)"
 
 
-_KNOWN = {int(number) for number in signal.Signals}
-
-
-def rank_died(reason: str, death: Death, info: CallInfo, words: LastWords) -> RankDied:
-    """Returns the error to raise after the death of a rank or of its device."""
+def rank_died(reason: str, death: Death, info: CallInfo, stack: str, stderr: str) -> RankDied:
+    """Returns the error to raise after the death of a rank or of its device, with the traces from `Processes.last_words`."""
     lines = [f"{reason}. All ranks have been terminated; every Data keeps its contents. Call fork() to start again."]
-    if words.stack:
-        lines += [f"--- stack of rank {death.rank}, innermost frame first ---", words.stack]
-    stderr = "\n".join(words.stderr.rstrip().splitlines()[-LINES_TOLD:])
+    if stack:
+        lines += [f"--- stack of rank {death.rank}, innermost frame first ---", stack]
+    stderr = "\n".join(stderr.rstrip().splitlines()[-LINES_TOLD:])
     if stderr:
         lines += [f"--- last stderr output of rank {death.rank} ---", stderr]
     return RankDied(
@@ -110,7 +75,7 @@ def rank_died(reason: str, death: Death, info: CallInfo, words: LastWords) -> Ra
         exitcode=death.exitcode,
         function=info.function,
         arguments=info.arguments,
-        stack=words.stack,
+        stack=stack,
         stderr=stderr,
     )
 
@@ -143,15 +108,3 @@ def rank_error(info: CallInfo, failures: Sequence[tuple[int, Failed]]) -> SynkEr
     error = RankError(info.function, info.arguments, told)
     error.__cause__ = cause
     return error
-
-
-def device_lost(rank: int, failed: Failed) -> str:
-    """Returns the reason given when a rank's device is unusable."""
-    reason = failed.message.strip().splitlines() or [""]
-    return f"the GPU of rank {rank} failed ({failed.type_name}: {reason[0]})"
-
-
-def unreadable(error: Exception) -> Failed:
-    """Returns the news to use for a message that was received but does not unpickle in this process."""
-    message = f"its result cannot be unpickled in the script: {error}"
-    return Failed(type(error).__qualname__, message, message, None)

@@ -57,8 +57,10 @@ def fork(
     world = open_world()
     if world is not None:
         raise WorldError(f"fork() called while {world!r} is open; call close() first, or use `with synknumba.fork(): ...`")
-    _check_timeout(timeout)
-    _check_transport(transport)
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0):
+        raise PartitionError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+    if transport not in ("auto", "nccl", "host"):
+        raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')
     try:
         with ExitStack() as awake:  # keeps the probed GPUs initialised until the ranks have opened theirs
             world_size, kind, indices = _resolve(world_size, device, devices, awake)
@@ -81,11 +83,6 @@ def fork(
         raise
 
 
-def _check_transport(transport: str) -> None:
-    if transport not in ("auto", "nccl", "host"):
-        raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')
-
-
 def _choose_transport(wanted: str, kind: DeviceKind, devices: Sequence[int]) -> Transport:
     """Returns the transport of collectives, and logs the reason."""
     shared = sorted({device for device in devices if devices.count(device) > 1})
@@ -102,11 +99,6 @@ def _choose_transport(wanted: str, kind: DeviceKind, devices: Sequence[int]) -> 
         return "host"
     _log.info("collectives go over NCCL")
     return "nccl"
-
-
-def _check_timeout(timeout: object) -> None:
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0):
-        raise PartitionError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
 
 
 def _resolve(

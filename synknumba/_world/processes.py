@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Sequence
 from typing import final
 
-from synknumba._device import usable_cores
 from synknumba._host.children import reap
 from synknumba._host.inherited import before_fork, fork
 from synknumba._host.signals import held_signals
@@ -19,7 +18,7 @@ from synknumba._rank.loop import rank_main
 from synknumba._rank.startup import RankConfig
 from synknumba._types import DeviceKind
 from synknumba._wire.control import ControlBlock
-from synknumba._world.failure import Death, LastWords
+from synknumba._world.failure import Death
 from synknumba._world.output_process import Scribe
 
 
@@ -27,17 +26,16 @@ from synknumba._world.output_process import Scribe
 class Processes:
     """The processes of one world, and the coordinator's ends of their sockets and pipes.
 
-    Attributes:
-        pids: process ids by rank; 0 for a rank that has ended and been reaped.
-        sockets: the coordinator's end of each rank's socketpair.
+    Args:
+        prefix_output: whether to put the rank's number before each line that a rank prints.
     """
 
-    def __init__(self) -> None:
-        self.pids: list[int] = []
-        self.sockets: list[socket.socket] = []
+    def __init__(self, *, prefix_output: bool) -> None:
+        self.pids: list[int] = []  # by rank; 0 for a rank that has ended and been reaped
+        self.sockets: list[socket.socket] = []  # the coordinator's end of each rank's socketpair
         self._lifelines: list[int] = []
         self._stacks: list[Stacks] = []
-        self._scribe: Scribe | None = None
+        self.scribe = Scribe(prefix=prefix_output)
         self._asking = threading.RLock()  # one request at a time; a signal handler may nest another
         self._asked = 0
         self._owner = os.getpid()
@@ -48,49 +46,33 @@ class Processes:
             self.kill()
             self.close()
 
-    def start(
-        self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool, prefix_output: bool
-    ) -> None:
-        """Forks the ranks, then the output process.
-
-        Args:
-            control: control block of the world.
-            device: kind of device that each rank opens.
-            devices: index of each rank's GPU; empty on the CPU.
-            profile: whether ranks profile themselves.
-            prefix_output: whether to put the rank's number before each line that a rank prints.
-        """
+    def start(self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool) -> None:
+        """Forks the ranks, then the output process; `devices` has the index of each rank's GPU, and is empty on the CPU."""
         before_fork()
         state = random.getstate()
-        scribe = self._scribe = Scribe(prefix=prefix_output)
-        threads = max(1, usable_cores() // control.world_size)
         for rank in range(control.world_size):
             # An exception from a signal handler right after the fork would lose the new process id, and would make the child
             # continue in the script.
             with held_signals(), contextlib.ExitStack() as child_ends:
-                sock, lifeline, streams = self._connect(rank, scribe, child_ends)
+                sock, lifeline, streams = self._connect(rank, child_ends)
                 config = RankConfig(
                     rank=rank,
-                    world_size=control.world_size,
+                    control=control,
                     device=device,
                     device_index=devices[rank] if devices else 0,
-                    control=control,
                     socket=sock,
                     lifeline=lifeline,
                     stacks=self._stacks[rank],
                     streams=streams,
                     coordinator=os.getpid(),
                     from_main_thread=threading.current_thread() is threading.main_thread(),
-                    threads=threads,
                     random_state=state,
                     profile=profile,
                 )
                 self._fork_one(config)
-        scribe.start()
+        self.scribe.start()
 
-    def _connect(
-        self, rank: int, scribe: Scribe, child_ends: contextlib.ExitStack
-    ) -> tuple[socket.socket, int, dict[int, int]]:
+    def _connect(self, rank: int, child_ends: contextlib.ExitStack) -> tuple[socket.socket, int, dict[int, int]]:
         """Creates a rank's socketpair, lifeline and stream pipes; returns the rank's ends."""
         ours, theirs = socket.socketpair()
         self.sockets.append(ours)
@@ -100,8 +82,8 @@ class Processes:
         child_ends.callback(os.close, lifeline)
         self._stacks.append(Stacks(rank))
         streams = {}
-        for stream in scribe.streams:
-            streams[stream] = scribe.pipe(rank, stream)
+        for stream in self.scribe.streams:
+            streams[stream] = self.scribe.pipe(rank, stream)
             child_ends.callback(os.close, streams[stream])
         return theirs, lifeline, streams
 
@@ -111,8 +93,8 @@ class Processes:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"{error.strerror}: rank {config.rank} of {config.world_size} could not be started: the system is out of "
-                "processes or memory. See `ulimit -u` and `free`; close other programs, or fork fewer ranks.",
+                f"{error.strerror}: rank {config.rank} of {config.control.world_size} could not be started: the system is out "
+                "of processes or memory. See `ulimit -u` and `free`; close other programs, or fork fewer ranks.",
             ) from error  # OSError picks its subclass by errno
         if pid == 0:
             rank_main(config)  # closes the coordinator's ends, or a rank would not see them close
@@ -120,7 +102,7 @@ class Processes:
 
     def find_dead(self, grace: float) -> Death | None:
         """Polls for a rank that has ended, for at most `grace` seconds; returns None if there is none."""
-        self._look_after_scribe()
+        self.scribe.look_after()
         deadline = time.monotonic() + grace
         while True:
             for rank, pid in enumerate(self.pids):
@@ -128,18 +110,19 @@ class Processes:
                     continue  # already reaped; waitpid(0) would wait for any child in the script's process group
                 try:
                     ended, status = os.waitpid(pid, os.WNOHANG)
+                    exitcode = os.waitstatus_to_exitcode(status) if ended else None
                 except ChildProcessError:
-                    ended, status = pid, None
+                    ended, exitcode = pid, None
                 if ended:
                     self.pids[rank] = 0
-                    return Death(rank, pid, status)
+                    return Death(rank, pid, exitcode)
             if time.monotonic() >= deadline:
                 return None
             time.sleep(0.01)
 
     def join(self, seconds: float) -> None:
         """Waits until all ranks have ended, for at most `seconds`."""
-        self._look_after_scribe()  # otherwise a rank may block on a full pipe
+        self.scribe.look_after()  # otherwise a rank may block on a full pipe
         deadline = time.monotonic() + seconds
         pause = 0.0005
         while any(self.pids) and time.monotonic() < deadline:
@@ -174,33 +157,18 @@ class Processes:
                     return {rank: told[pids[rank]] for rank in ranks if pids[rank] in told}
                 # A signal handler has interrupted this request with another, which consumed the answers.
 
-    def last_words(self, rank: int) -> LastWords:
-        """Returns the traces of a rank. To be called when all ranks have been killed; ends the output process."""
+    def last_words(self, rank: int) -> tuple[str, str]:
+        """Returns a rank's stack when it crashed, innermost frame first, and the end of its output on stderr.
+
+        The stack is empty if it did not crash or could not write it. Call when all ranks have been killed: it ends the output
+        process.
+        """
         stack = shorten(self._stacks[rank].read()) if rank < len(self._stacks) else ""
-        scribe = self._own_scribe
-        lines = scribe.finish() if scribe is not None else {}
-        return LastWords(stack, lines.get(rank, ""))
-
-    @property
-    def dropped_bytes(self) -> int:
-        """Bytes of the ranks' output that could not be forwarded."""
-        return self._scribe.dropped if self._scribe is not None else 0
-
-    @property
-    def _own_scribe(self) -> Scribe | None:
-        """The output process; None in a child forked by the script, which does not own it."""
-        return self._scribe if os.getpid() == self._owner else None
-
-    def _look_after_scribe(self) -> None:
-        scribe = self._own_scribe
-        if scribe is not None:
-            scribe.look_after()
+        return stack, self.scribe.finish().get(rank, "")
 
     def close(self) -> None:
         """Waits until the ranks' output is forwarded, then closes the coordinator's ends; idempotent."""
-        scribe = self._own_scribe
-        if scribe is not None:
-            scribe.finish()
+        self.scribe.finish()
         with self._asking:
             for stacks in self._stacks:
                 stacks.close()

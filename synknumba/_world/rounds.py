@@ -23,7 +23,7 @@ from synknumba._wire.control import MESSAGE, ControlBlock
 from synknumba._wire.messages import Answer, Command, Failed, Install, News, Stop, Warned
 from synknumba._wire.rank_warnings import show
 from synknumba._wire.statistics import Tally
-from synknumba._world.failure import CallInfo, Death, cause_of, device_lost, rank_died, rank_error, unreadable, whereabouts
+from synknumba._world.failure import CallInfo, Death, cause_of, rank_died, rank_error, whereabouts
 from synknumba._world.processes import Processes
 
 END_SECONDS = 20.0  # wait for another thread that is ending the ranks and freeing their resources
@@ -62,12 +62,6 @@ class Rounds:
         tally: counters to update.
         timeout: time limit of a call in seconds; None for no limit.
         ended: called with the reason when the ranks have been ended; the reason is None if the script closed the world.
-
-    Attributes:
-        sequence: number of the last round.
-        timeout: time limit of a call in seconds; None for no limit.
-        in_flight: description of the round under way, once the compiled wait has ended; else None.
-        under_way: whether a round is under way. If true between two calls, a round was interrupted and the world not yet ended.
     """
 
     def __init__(
@@ -78,10 +72,10 @@ class Rounds:
         timeout: float | None,
         ended: "weakref.WeakMethod[Callable[[str | None], None]]",
     ) -> None:
-        self.sequence = 0
+        self.sequence = 0  # number of the last round
         self.timeout = timeout
-        self.in_flight: CallInfo | None = None
-        self.under_way = False
+        self.in_flight: CallInfo | None = None  # description of the round under way, once the compiled wait has ended
+        self.under_way = False  # if true between two calls, a round was interrupted and the world not yet ended
         self._over = threading.Event()
         self._ending = False  # set before the ranks are killed: their deaths are then no errors
         self._killing = threading.Lock()
@@ -106,7 +100,6 @@ class Rounds:
         deadline = time.monotonic() + START_SECONDS
         info = CallInfo("starting", is_call=False)
         unheard = set(range(self._world_size))
-
         check_alive = partial(self._check_alive, info, last_word=partial(self._hear_last_word, device, unheard))
 
         def watch() -> None:
@@ -165,16 +158,20 @@ class Rounds:
                 finally:
                     self._tally.working += time.monotonic_ns() - began
             self.under_way = False
-        except SynkError:
-            self.under_way = False
-            with contextlib.suppress(Warning):  # the failure takes precedence over a warning raised as an error
-                self._show_warnings()
-            raise  # the round is over, or the world has ended
-        except BaseException:
-            self.break_off()
+        except BaseException as error:
+            self._failed(error)
             raise
         if self._warned:
             self._show_warnings()
+
+    def _failed(self, error: BaseException) -> None:
+        """Ends the round in which an exception was raised, or the world if the round is not over."""
+        if isinstance(error, SynkError):  # the round is over, or the world has ended
+            self.under_way = False
+            with contextlib.suppress(Warning):  # the failure takes precedence over a warning raised as an error
+                self._show_warnings()
+        else:
+            self.break_off()
 
     def _show_warnings(self) -> None:
         """Issues the ranks' warnings after the round; raises one that the script's filters turn into an error."""
@@ -204,7 +201,9 @@ class Rounds:
         failures = [(rank, item) for rank, item, _ in news if isinstance(item, Failed)]
         for rank, failed in failures:
             if failed.lost:
-                self._end(device_lost(rank, failed), Death(rank, self._processes.pids[rank], None), info)
+                what = (failed.message.strip().splitlines() or [""])[0]
+                reason = f"the GPU of rank {rank} failed ({failed.type_name}: {what})"
+                self._end(reason, Death(rank, self._processes.pids[rank], None), info)
         if failures:
             raise rank_error(info, failures)
 
@@ -234,41 +233,36 @@ class Rounds:
     def _read_news(self, info: CallInfo, watch: Callable[[], None]) -> list[RankNews]:
         out: list[RankNews] = []
         try:
-            self._read_each(info, watch, out)
+            for rank in self._control.with_news():
+                answer, descriptors = self._read_one(info, watch, rank)
+                self._warned += answer.warned
+                if answer.news is not None:
+                    out.append((rank, answer.news, descriptors))
         except BaseException:
             for _, _, descriptors in out:
                 channel.close_all(descriptors)
             raise
         return out
 
-    def _read_each(self, info: CallInfo, watch: Callable[[], None], out: list[RankNews]) -> None:
-        for rank in self._control.with_news():
-            try:
-                answer, descriptors = channel.receive(self._processes.sockets[rank], watch)
-            except WorldError:
-                raise  # CallTimeout is an OSError too
-            except (EOFError, OSError):
-                self._check_alive(info, grace=1.0)
-                raise
-            except Exception as error:  # noqa: BLE001  # a user's class may raise anything when it is unpickled
-                if self._ending:  # perhaps raised because the socket has been closed meanwhile
-                    self._check_alive(info)
-                answer, descriptors = Answer(rank, unreadable(error)), []
-            self._warned += answer.warned
-            if answer.news is not None:
-                out.append((rank, answer.news, descriptors))
+    def _read_one(self, info: CallInfo, watch: Callable[[], None], rank: int) -> tuple[Answer, list[int]]:
+        try:
+            return channel.receive(self._processes.sockets[rank], watch)
+        except WorldError:
+            raise  # CallTimeout is an OSError too
+        except (EOFError, OSError):
+            self._check_alive(info, grace=1.0)
+            raise
+        except Exception as error:  # noqa: BLE001  # a user's class may raise anything when it is unpickled
+            if self._ending:  # perhaps raised because the socket has been closed meanwhile
+                self._check_alive(info)
+            message = f"its result cannot be unpickled in the script: {error}"
+            return Answer(rank, Failed(type(error).__qualname__, message, message, None)), []
 
     def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
-        """Executes a command on every rank. Call between `World.begin` and `World.end`.
-
-        Returns:
-            The ranks' news.
+        """Executes a command on every rank; returns the ranks' news. Call and errors as for `run`.
 
         Raises:
             ArgumentError: the command contains an object of the user that cannot be pickled; nothing was sent.
-            RankError: a Python exception on a rank.
-            RankDied: a rank has died. All ranks have been ended, and the world is closed.
-            CallTimeout: the command took longer than `timeout`. All ranks have been ended, and the world is closed.
         """
         answers: list[RankNews] = []
         info = info or CallInfo(type(command).__name__.lower())
@@ -281,13 +275,8 @@ class Rounds:
         try:
             self._command(payload, descriptors, info, answers.extend)
             self.under_way = False
-        except SynkError:
-            self.under_way = False
-            with contextlib.suppress(Warning):
-                self._show_warnings()
-            raise  # as in `run`
-        except BaseException:
-            self.break_off()
+        except BaseException as error:
+            self._failed(error)
             raise
         finally:
             self._tally.preparing += time.monotonic_ns() - began
@@ -295,22 +284,19 @@ class Rounds:
         self._show_warnings()
         return answers
 
-    def _command(
-        self,
-        payload: bytes,
-        descriptors: Sequence[int],
-        info: CallInfo,
-        learn: Learn,
-    ) -> None:
+    def _ring_for_message(self) -> None:
         self.sequence += 1
         doorbell.ring(self._base, self._world_size, self.sequence, MESSAGE)
         self._control.wake_ranks()
+
+    def _command(self, payload: bytes, descriptors: Sequence[int], info: CallInfo, learn: Learn) -> None:
+        self._ring_for_message()
         watch = self._watch(info)
         try:
             for sock in self._processes.sockets:
                 channel.send(sock, payload, descriptors, watch)
         except WorldError:
-            raise  # as in `_read_each`
+            raise  # as in `_read_one`
         except (OSError, ValueError):  # ValueError: the socket has been closed meanwhile
             self._check_alive(info, grace=1.0)
             raise
@@ -335,9 +321,9 @@ class Rounds:
         """Ends all ranks, and raises `RankDied` with the reason."""
         reason = f"{reason} {'during' if info.is_call else 'while'} {info}"
         self._processes.kill()
-        words = self._processes.last_words(death.rank)
+        stack, stderr = self._processes.last_words(death.rank)
         self.kill(reason)
-        raise rank_died(reason, death, info, words)
+        raise rank_died(reason, death, info, stack, stderr)
 
     def kill(self, reason: str | None = None) -> None:
         """Kills all ranks and ends the world, even if Ctrl-C is pressed repeatedly meanwhile."""
@@ -374,9 +360,7 @@ class Rounds:
         """Stops the ranks: sends `Stop`, waits for up to `seconds`, and kills the ranks still running."""
         self.under_way = True
         try:
-            self.sequence += 1
-            doorbell.ring(self._base, self._world_size, self.sequence, MESSAGE)
-            self._control.wake_ranks()
+            self._ring_for_message()
             payload = channel.pack(Stop())
             for sock in self._processes.sockets:
                 channel.send(sock, payload, (), _no_patience)

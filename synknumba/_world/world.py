@@ -32,7 +32,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
-from typing import Any, Generic, Literal, TextIO, TypeAlias, TypeVar, final
+from typing import Any, Literal, TextIO, TypeAlias, TypeVar, final
 
 from synknumba._device import TRAITS, usable_cores
 from synknumba._errors import SynkError, WorldError
@@ -55,14 +55,11 @@ Kind: TypeAlias = Literal["segment", "program", "function", "variable"]
 
 @final
 class RankHoldings:
-    """Tracks which segments the ranks have mapped, and queues the objects that they may free.
-
-    Attributes:
-        unwanted: (kind, number) of each object to free with the next `Drop`; checked at the end of each call.
-    """
+    """Tracks which segments the ranks have mapped, and queues the objects that they may free."""
 
     def __init__(self) -> None:
         self._mapped: dict[int, int] = {}  # segment id: generation that the ranks have mapped
+        # Objects to free with the next `Drop`; checked at the end of each call.
         self.unwanted: collections.deque[tuple[Kind, int]] = collections.deque()
 
     def missing(self, segments: Sequence[Segment]) -> Iterator[tuple[Attach, list[int]]]:
@@ -89,69 +86,40 @@ class RankHoldings:
         while self.unwanted:
             kind, number = self.unwanted.popleft()
             numbers[kind].append(number)
-        return Drop(*(tuple(numbers[kind]) for kind in ("segment", "program", "function", "variable")))
-
-    def clear(self) -> None:
-        """Empties the queue, when the ranks have ended."""
-        self.unwanted.clear()
-
-
-_W = TypeVar("_W")
+        return Drop(*(tuple(some) for some in numbers.values()))
 
 
 @final
-class OpenWorld(Generic[_W]):
+class OpenWorld:
     """Reference to this process's open world, and the reason why the last one ended."""
 
     def __init__(self) -> None:
-        self._world: _W | None = None
-        self._untold: SynkError | None = None  # cause of its end, until a call has raised it
-        self._reason: str | None = None  # why the last one ended; None if the script closed it
-
-    def enter(self, world: _W) -> None:
-        """Makes `world` the open one."""
-        self._untold = None
-        self._world = world
-
-    def leave(self, world: _W, reason: str | None) -> None:
-        """Records that `world` has ended, and why; `reason` is None if the script closed it."""
-        if self._world is world:
-            self._world, self._reason = None, reason
-
-    def clear(self) -> None:
-        """Forgets the world, in a child that the script has forked: the child has no ranks."""
-        self._world = None
-
-    def keep(self, error: SynkError) -> None:
-        """Keeps an error that ended the world outside any call, for the next call to raise."""
-        self._untold = error
+        self.world: World | None = None
+        self.untold: SynkError | None = None  # what ended the last one outside any call, until a call has raised it
+        self.reason: str | None = None  # why the last one ended; None if the script closed it
 
     def raise_untold(self) -> None:
         """Raises the error that ended the last world outside any call, once."""
-        if self._untold is not None:
-            error, self._untold = self._untold, None
+        if self.untold is not None:
+            error, self.untold = self.untold, None
             raise error
 
-    def get(self) -> _W | None:
-        """Returns the open world, or None."""
-        return self._world
-
-    def current(self) -> _W:
+    def current(self) -> "World":
         """Returns the open world.
 
         Raises:
             WorldError: no world is open, or this process is a rank.
         """
-        if self._world is not None:
-            return self._world
+        if self.world is not None:
+            return self.world
         rank = this_process.current_rank()
         if rank is not None:
             raise WorldError(
                 f"this is rank {rank}, and only the coordinator makes calls. Call the plain function here (f.py_func)."
             )
         self.raise_untold()
-        if self._reason is not None:
-            message = f"the world has ended: {self._reason}. Call synknumba.fork() to start a new one."
+        if self.reason is not None:
+            message = f"the world has ended: {self.reason}. Call synknumba.fork() to start a new one."
         else:
             message = "no world is open: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
         raise WorldError(message)
@@ -164,7 +132,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _holders: set[CodeType] = set()
 
-_open: "OpenWorld[World]" = OpenWorld()
+_open = OpenWorld()
 current_world = _open.current
 raise_untold = _open.raise_untold
 
@@ -234,13 +202,13 @@ class World:
         segment_module.close_orphans()
         patience = CROWDED if world_size + 1 > usable_cores() else ROOMY
         self._control = ControlBlock(world_size, patience)
-        self._processes = Processes()
+        self._processes = Processes(prefix_output=prefix_output)
         self._rounds = Rounds(self._control, self._processes, self.tally, timeout, weakref.WeakMethod(self._release))
         self.ranks: Ranks = self._rounds
         self.run, self.command = self.ranks.run, self.ranks.command
-        self._unsubscribe = _nothing
+        self._unsubscribe: Callable[[], None] = lambda: None  # until there is a subscription
         try:
-            self._processes.start(self._control, device, devices, profile=profile, prefix_output=prefix_output)
+            self._processes.start(self._control, device, devices, profile=profile)
             self._rounds.await_ranks(device)
             # Not earlier: the subscription keeps the world alive. A world whose start and end were both interrupted by Ctrl-C
             # must be garbage-collected, which kills its ranks (`Processes.__del__`).
@@ -249,7 +217,7 @@ class World:
             self._rounds.kill()
             raise
         self.tally.starting = time.monotonic_ns() - self.tally.opened
-        _open.enter(self)
+        _open.untold, _open.world = None, self
 
     # ---- calls
 
@@ -338,7 +306,7 @@ class World:
                 self.command(self._belongings.drop())
         except SynkError as error:
             if self._closed:
-                _open.keep(error)
+                _open.untold = error
         finally:
             self._lock.release()
 
@@ -360,8 +328,9 @@ class World:
         self.traffic = None
         self._processes.close()
         self._control.close()
-        self._belongings.clear()
-        _open.leave(self, reason)
+        self._belongings.unwanted.clear()
+        if _open.world is self:
+            _open.world, _open.reason = None, reason
 
     @holds_world
     def close(self) -> None:
@@ -415,7 +384,7 @@ class World:
                 worked, memory = self._control.worked, Memory(segment_module.total_bytes(), ranks, held, free)
             else:
                 worked, memory = self._at_end
-        return self.tally.told(self._rounds.sequence, worked, memory, self._processes.dropped_bytes)
+        return self.tally.told(self._rounds.sequence, worked, memory, self._processes.scribe.dropped)
 
     @holds_world
     def _measure_devices(self) -> Sequence[Measured]:
@@ -508,28 +477,23 @@ class World:
         return f"<World of {self.world_size} {self.device} rank{'s' if self.world_size > 1 else ''}{where}, {state}>"
 
 
-def _nothing() -> None:
-    """Stands in for `_unsubscribe` before there is a subscription."""
-
-
 def open_world() -> World | None:
     """Returns the open world, or None."""
-    world = _open.get()
+    world = _open.world
     if world is not None:
         world.settle()
-    return _open.get()
+    return _open.world
 
 
 def close() -> None:
     """Closes the open world, if there is one; see `World.close`."""
-    world = _open.get()
+    world = _open.world
     if world is not None:
         world.close()
 
 
 def _disown() -> None:
-    world = _open.get()
-    _open.clear()
+    world, _open.world = _open.world, None
     if world is not None:
         world.disown()
 

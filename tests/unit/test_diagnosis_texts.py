@@ -5,15 +5,14 @@ import os
 import pickle
 import signal
 import time
-from contextlib import suppress
 
 import pytest
 
 from synknumba._errors import CallTimeout, RankDied
 from synknumba._host import stacks as stacks_module
 from synknumba._wire.statistics import Memory, Phases, Statistics, own_memory
-from synknumba._world.failure import CallInfo, Death, LastWords, how_it_ended, rank_died, whereabouts
-from synknumba._world.output_pump import KEPT_BYTES, LONGEST_LINE, Carried
+from synknumba._world.failure import CallInfo, Death, how_it_ended, rank_died, whereabouts
+from synknumba._world.output_process import KEPT_BYTES, LONGEST_LINE, Carried
 
 LOOP = f'  File "{stacks_module._PACKAGE}_rank/loop.py", line'
 ROUTINE = f'  File "{stacks_module._PACKAGE}_rank/function_routine.py", line 90 in run'
@@ -76,8 +75,8 @@ def test_ranks_at_the_same_place_are_told_together():
 
 
 def test_an_error_has_the_last_lines_only_and_pickles():
-    words = LastWords("  frame", "\n".join(map(str, range(100))) + "\n")
-    error = rank_died("it ended", Death(3, 77, 9), CallInfo("f", ("x: int",)), words)
+    stderr = "\n".join(map(str, range(100))) + "\n"
+    error = rank_died("it ended", Death(3, 77, -9), CallInfo("f", ("x: int",)), "  frame", stderr)
     assert error.stderr.splitlines() == [str(k) for k in range(70, 100)]
     assert str(error).endswith("\n98\n99")
     again = pickle.loads(pickle.dumps(error))
@@ -136,35 +135,30 @@ def test_the_end_of_long_output_is_kept_and_a_closed_stream_loses_nothing_else()
     os.close(closed)
 
 
-def test_what_is_half_written_is_gone_on_with_at_the_same_byte():
+def test_what_a_killed_process_had_read_and_not_written_is_counted():
     reader, writer = os.pipe()
-    os.set_blocking(reader, False)
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     one = Carried(0, writer, os.open(os.devnull, os.O_RDONLY), prefix=True)
-    text = b"".join(b"line %d\n" % k for k in range(1000))
-    one.keep(text)
+    text = b"".join(b"line %d\n" % k for k in range(1000)) + b"unfinished"
+    marked = b"".join(b"[rank 0] line %d\n" % k for k in range(1000))
     pid = os.fork()
     if not pid:
+        one.keep(text)
         one.pass_on()
         os._exit(0)
     got = b""
     while len(got) < 4096:  # it has written some of it, and waits to write more
-        time.sleep(0.001)
-        with suppress(BlockingIOError):
-            got += os.read(reader, 50)
+        got += os.read(reader, 50)
+    time.sleep(0.1)  # to the end of the write that has room now
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert one.waiting == text
-    with suppress(BlockingIOError):
-        while True:
-            got += os.read(reader, 65536)
-    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 65536)
-    one.pass_on()
-    assert one.waiting == b""
-    got += os.read(reader, 65536)
-    assert got == b"".join(b"[rank 0] line %d\n" % k for k in range(1000))
-    os.close(reader)
     os.close(writer)
+    with open(reader, "rb") as pipe:
+        got += pipe.read()
+    assert marked.startswith(got)
+    assert one.last == text[-KEPT_BYTES:]
+    one.lose()
+    assert (one.held, one.dropped) == (0, len(marked) - len(got) + len(b"unfinished"))
     one.close()
 
 
