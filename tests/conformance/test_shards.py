@@ -74,6 +74,7 @@ def test_slices_of_shards_are_put_together_in_order(world, num_slices):
                     acc = ufunc(acc, one_by_one(ufunc, part)) if len(part) else acc
                 parts.append(np.float64(acc))
             same_bits(getattr(got, name), combined(name, parts))
+        assert got.mean == pytest.approx(x.mean(), rel=1e-12, abs=1e-12)
         assert_array_equal(got.rows, x)
 
 

@@ -14,7 +14,6 @@ import socket
 import struct
 import subprocess
 import sys
-import types
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -120,17 +119,24 @@ def _fork_script(path: Path, descriptors: list[int]) -> Path:
     return path
 
 
+def _run(path: Path) -> None:
+    """Runs a script as `__main__`, whose names are those of the script alone: they live as long as in any interpreter."""
+    sys.argv[:] = [str(path)]
+    sys.path[0] = str(path.parent)
+    code, main = compile(path.read_text(), path, "exec"), sys.modules["__main__"].__dict__
+    kept = {name: main[name] for name in ("__name__", "__builtins__", "__loader__")} | {"__file__": str(path)}
+    main.clear()
+    main.update(kept)
+    exec(code, main)
+
+
 if __name__ == "__main__":
     import numba.cuda  # noqa: F401  # as scripts do
     import numpy  # noqa: F401
 
     import synknumba  # noqa: F401
 
-    path = _await_script(socket.socket(fileno=int(sys.argv[1])))
+    with socket.socket(fileno=int(sys.argv[1])) as server:
+        path = _await_script(server)
     if path is not None:
-        main = types.ModuleType("__main__")
-        main.__file__ = str(path)
-        sys.modules["__main__"] = main
-        sys.argv[:] = [str(path)]
-        sys.path[0] = str(path.parent)
-        exec(compile(path.read_text(), path, "exec"), main.__dict__)
+        _run(path)

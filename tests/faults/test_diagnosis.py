@@ -232,7 +232,8 @@ def test_a_script_that_is_killed_while_nobody_reads_leaves_nothing(start):
         OWN_PIPE.replace("BLOCKING", "True")
         + """
     import subprocess
-    holder = subprocess.Popen(["sleep", "600"], stdin=reader, env={}, stdout=subprocess.DEVNULL)  # the reader stays open
+    # Keeps the reader open.
+    holder = subprocess.Popen(["sleep", "600"], stdin=reader, stdout=subprocess.DEVNULL, start_new_session=True)
     world = synk.fork(2, device="cpu")
     say("holder", holder.pid)
     write_much(synk.RANK, 5000)

@@ -18,6 +18,7 @@ import pytest
 
 import synknumba as synk
 from synknumba._host import inherited
+from tests.faults.scripts import scribes
 
 ROWS = np.arange(100.0)
 
@@ -115,8 +116,7 @@ def test_ranks_have_no_descriptors_of_each_other():
             assert [link for link in links if link.startswith("/memfd:synk")] == [f"/memfd:synk-stacks-{rank} (deleted)"]
             assert sum(link.startswith("socket:") for link in links) == 1, "the one to the script"
             assert sum(link.startswith("pipe:") for link in links) <= 3, "the lifeline, stderr and perhaps stdout"
-        children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
-        (scribe,) = {int(pid) for pid in children} - set(world.pids)
+        (scribe,) = scribes(os.getpid())
         assert not [path for path in glob.glob(f"/proc/{scribe}/fd/*") if "memfd" in os.readlink(path)]
 
 

@@ -89,6 +89,18 @@ PLAIN = {
             else:
                 out[3] = 8
         """,
+    "for/else, left by a break in an else": """
+        def kernel(x, out):
+            for k in range(x.size):
+                if x[k] <= 3:
+                    out[0] += 1
+                elif x[k] > 8:
+                    out[1] += 1
+                else:
+                    break
+            else:
+                out[2] = 7
+        """,
     "while/else": """
         def kernel(x, out):
             k = 0
