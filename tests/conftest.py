@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from synknumba._device import DeviceReport, probe
+from synknumba._wire.control import Patience
+from synknumba._world import world
 from tests import quick
 
 GPUS = pytest.StashKey[DeviceReport]()
@@ -27,7 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[GPUS] = probe()
     config.pluginmanager.register(Failures(config))
-    if not hasattr(config, "workerinput"):  # a worker of pytest-xdist shares the directory of the process that started it
+    if hasattr(config, "workerinput"):  # several worlds share the cores: who waits gives way
+        world.CROWDED = world.ROOMY = Patience(pauses=0, rank=50, coordinator=20)
+    else:  # a worker of pytest-xdist shares the directory of the process that started it
         # Worlds compile the same kernels: once is enough. Nothing comes from earlier runs, or stays in the user's cache.
         config.stash[CACHE] = tempfile.TemporaryDirectory(prefix="synknumba-tests-", ignore_cleanup_errors=True)
         os.environ["SYNKNUMBA_CACHE_DIR"] = config.stash[CACHE].name

@@ -209,6 +209,7 @@ def check_weighted(estimate, values, weights, rtol=1e-11):
     assert_allclose((estimate.mean, estimate.variance, estimate.stderr, estimate.effective_size), exact(values, weights), rtol)
 
 
+@pytest.mark.whole
 def test_squares_of_weights_neither_overflow_nor_vanish(world):
     rng = np.random.default_rng(8)
     values = 1e9 + rng.normal(size=300)
@@ -282,6 +283,7 @@ def test_rows_of_weight_0_are_not_left_out(world, monkeypatch, blocks, num_slice
     assert_allclose(mean(finite, finite, weights, num_slices=num_slices).mean, finite[2900:].mean(), **CLOSE)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("together", [3, *whole(1, 8)])
 def test_rows_that_are_read_together_are_added_in_their_order(world, monkeypatch, together):
     """Whatever of a row is read: numbers, its index, an array; and whatever is left where not all threads have so many."""

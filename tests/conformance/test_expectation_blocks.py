@@ -34,7 +34,7 @@ def two(x):
     return x, 2.0 - x * 1e-9
 
 
-@pytest.mark.parametrize("n", [1, 100_003])
+@pytest.mark.parametrize("n", [100_003, *whole(1)])
 def test_mean_and_variance_are_numpys(world, n):
     values = rows(n)
     found = synk.expectation(one)(values, num_slices=3)
@@ -80,6 +80,7 @@ def test_covariance(world):
     assert_allclose(found.variance[0], exact[0].var(ddof=1), rtol=1e-11)
 
 
+@pytest.mark.whole
 def test_what_is_not_finite_is_told(world):
     mean = synk.expectation(one)
     for value, place in ((np.inf, 0), (-np.inf, 7_777), (np.nan, 7_777)):
@@ -99,7 +100,7 @@ def test_constant_rows_have_no_variance_and_results_repeat(world):
     assert all((other.mean, other.variance) == (first.mean, first.variance) for other in (again(values) for _ in range(20)))
 
 
-@pytest.mark.parametrize("shards", [1, 4, 9])
+@pytest.mark.parametrize("shards", [4, *whole(1, 9)])
 def test_shards_have_the_same_bits_on_one_rank(world, shards):
     values = rows(10_007)
     several = synk.expectation(two, covariance=True)

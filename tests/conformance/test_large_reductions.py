@@ -14,6 +14,7 @@ from synknumba._call import outputs as outputs_module
 from synknumba._host import lease
 from tests.conformance import expected, kernels
 from tests.conformance.conftest import LINKED, PRIVATE, REPLAYED_LINKED, ROWS
+from tests.quick import whole
 
 COLUMNS = 301  # of float32 1204 bytes; no world size divides it
 LARGE = 1024  # bytes
@@ -92,7 +93,7 @@ def check(got, x, world):
         assert_allclose(each, own.sum(axis=0, dtype=x.dtype), rtol=RTOL.get(x.dtype.name, 1e-13))
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint64", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["int32", *whole("int64", "uint64", "float32"), "float64"])
 @pytest.mark.parametrize("num_slices", [1, 3])
 def test_every_op(world, row, monkeypatch, dtype, num_slices):
     ranks = every_op()

@@ -15,6 +15,7 @@ from synknumba._rank.replay import Repetition
 from tests.conformance import replayed_device
 from tests.conformance.conftest import REPLAYED
 from tests.conformance.replayed_device import count_served, fork_replayed
+from tests.quick import whole
 
 N = 1001
 
@@ -159,6 +160,7 @@ def listed(x, scale, shift, out):
         out[i, 1] = x[i] + shift
 
 
+@pytest.mark.whole
 def test_loops_of_many_calls(world):
     """More than are known at once, in any order: programs, rows, scalars, results that are kept, contents that change."""
     rng = np.random.default_rng(11)
@@ -293,6 +295,7 @@ def held_total(v, factor, total):
         cuda.atomic.add(total, 0, factor * v[i])
 
 
+@pytest.mark.whole
 def test_slices_and_rows_of_variables_while_launches_fail(world):
     @synk.function(outputs=None)
     def fail_in(launches, rank):
@@ -331,7 +334,7 @@ def test_slices_and_rows_of_variables_while_launches_fail(world):
     assert served()[0].sum() > 10
 
 
-@pytest.mark.parametrize("good", [0, 1, 2])
+@pytest.mark.parametrize("good", [*whole(0), 1, *whole(2)])
 def test_a_loop_is_served_after_a_run_that_failed(world, good):
     @synk.function(outputs=None)
     def fail_next_run():

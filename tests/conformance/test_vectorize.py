@@ -110,7 +110,9 @@ def numbas(function, *arrays):
 # ---- maps
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int64", "float32", "complex128", *whole("int8", "uint8", "int32", "uint64", "float64", "complex64")]
+)
 def test_types_are_those_of_numbas_ufuncs(world, dtype):
     x = values_of(dtype, 23)
     for other in (dtype, "int32"):
@@ -139,24 +141,26 @@ def test_every_number_of_dimensions(world, rows, inner):
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "table"),
+    "shapes",
     [
         ((7,), (7,), ()),
-        ((7,), (7,), (1,)),
         ((7, 3), (7, 1), (3,)),
-        ((7, 1), (7, 3), (1,)),
-        ((7, 1), (7, 1), (5,)),
-        ((7, 3), (7, 3), (1, 3)),
-        ((7, 4, 1), (7, 1, 3), (4, 1)),
-        ((7, 4, 3), (7, 1, 1), (3,)),
         ((7, 1, 1), (7, 1, 1), (4, 3)),
         ((7, 4, 3), (7, 4, 1), (1, 1, 3)),
-        ((7, 2, 4, 3), (7, 1, 4, 1), (2, 1, 1)),
         ((7, 0), (7, 1), (1,)),
+        *whole(
+            ((7,), (7,), (1,)),
+            ((7, 1), (7, 3), (1,)),
+            ((7, 1), (7, 1), (5,)),
+            ((7, 3), (7, 3), (1, 3)),
+            ((7, 4, 1), (7, 1, 3), (4, 1)),
+            ((7, 4, 3), (7, 1, 1), (3,)),
+            ((7, 2, 4, 3), (7, 1, 4, 1), (2, 1, 1)),
+        ),
     ],
 )
-def test_arrays_broadcast_as_in_numpy(world, x, y, table):
-    x, y, table = (values_of("float64", shape, seed) for seed, shape in enumerate((x, y, table)))
+def test_arrays_broadcast_as_in_numpy(world, shapes):
+    x, y, table = (values_of("float64", shape, seed) for seed, shape in enumerate(shapes))
     want = 2 * x - y * table
     for num_slices in (1, 2):
         assert_array_equal(mixed(x, y, table, num_slices=num_slices), want)
@@ -246,7 +250,7 @@ def test_the_first_signature_that_fits_is_taken(world):
     assert_array_equal(product(x, 0.1), x * 0.1)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("dtype", ["int8", *whole("uint8", "int16", "uint32", "int64"), "uint64"])
 def test_python_integers_do_not_wrap(world, dtype):
     summed = synk.vectorize([f"{dtype}({dtype}, {dtype})"])(add.py_func)
     x, info = np.zeros(3, dtype), np.iinfo(dtype)
@@ -404,7 +408,7 @@ def test_variables_of_rows_and_replicas(world):
 # ---- reductions
 
 
-@pytest.mark.parametrize("dtype", ["bool", *whole("int8"), "uint64", *whole("float32"), "complex64"])
+@pytest.mark.parametrize("dtype", [*whole("bool", "int8"), "uint64", *whole("float32", "complex64")])
 def test_sums_of_all_types(world, dtype):
     x = values_of(dtype, (37, 2))
     want = functools.reduce(lambda a, b: numbas(add, a, b), x)
@@ -568,7 +572,7 @@ larger = synk.vectorize(lambda x, y: x if x >= y else y, name="larger")
 smaller = synk.vectorize(lambda x, y: x if x <= y else y, name="smaller")
 
 
-@pytest.mark.parametrize("function", [add, *whole(times), larger, *whole(smaller)], ids=lambda function: function.name)
+@pytest.mark.parametrize("function", [*whole(add, times), larger, *whole(smaller)], ids=lambda function: function.name)
 def test_zeros_keep_their_signs(world, function):
     def same(found, rows, *first):
         want = functools.reduce(function.py_func, [*first, *rows.tolist()])  # Python's arithmetic, as no ufunc has an identity

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 import synknumba as synk
+from tests.quick import whole
 
 CLOSERS = {
     "a thread": "threading.Timer(0.5, world.close).start()",
@@ -12,7 +13,7 @@ CLOSERS = {
 }
 
 
-@pytest.mark.parametrize("timeout", [None, 60.0])
+@pytest.mark.parametrize("timeout", [None, *whole(60.0)])
 @pytest.mark.parametrize("who", CLOSERS)
 def test_the_call_ends(start, who, timeout):
     script = start(f"""

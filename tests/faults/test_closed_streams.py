@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 from tests.faults.scripts import HEADER, ROOT
+from tests.quick import whole
 
 SCRIPT = """
     @synk.function(outputs="sum")
@@ -28,7 +29,7 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize("prefix", [False, True])
-@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("closed", [*whole((0,), (2,)), (1,), (0, 1, 2)], ids=str)
 def test_a_script_whose_standard_streams_are_closed(closed, prefix, tmp_path):
     path, verdict = tmp_path / "script.py", tmp_path / "verdict"
     path.write_text(HEADER + textwrap.dedent(SCRIPT.replace("PREFIX", str(prefix))))

@@ -315,6 +315,7 @@ def test_last_words_of_before_a_scribe_was_killed_are_told():
     assert caught.value.stderr.endswith("rank 1 is about to exit")
 
 
+@pytest.mark.whole
 def test_a_scribe_that_is_stopped_holds_nothing_up():
     with synk.fork(2, device="cpu") as world:
         poll(lambda: scribes(os.getpid()), "there is a scribe")

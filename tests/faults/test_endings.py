@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.faults.scripts import await_work
+from tests.quick import whole
 
 # How a script ends by itself with the world open, and its exit status.
 ENDINGS = {
@@ -190,7 +191,7 @@ def test_coordinator_that_becomes_another_program(start):
 PTRACE_SEIZE = 0x4206  # sys/ptrace.h
 
 
-@pytest.mark.parametrize("end", ["close", "death", "exit"])
+@pytest.mark.parametrize("end", ["close", *whole("death", "exit")])
 def test_rank_that_a_debugger_holds(start, end):
     """It has ended when it is killed, but only the debugger is told: nothing waits for that."""
     script = start(f"""

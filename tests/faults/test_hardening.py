@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.scripts import HEADER, PATIENCE, ROOT
+from tests.quick import whole
 
 CLASSES = """
 from collections import namedtuple
@@ -331,7 +332,7 @@ def free_shm() -> int:
     return status.f_bavail * status.f_frsize
 
 
-@pytest.mark.parametrize("kind", ["function", "kernel"])
+@pytest.mark.parametrize("kind", ["function", *whole("kernel")])
 def test_large_results_of_ever_new_lengths(start, kind):
     """Results are kept for the next call of their shape, but not more of them than fit a budget."""
     if free_shm() < 2 << 30:
@@ -367,7 +368,7 @@ with synk.fork(2, device="cpu") as world:
     script.finish()
 
 
-@pytest.mark.parametrize("kind", ["function", "kernel"])
+@pytest.mark.parametrize("kind", [*whole("function"), "kernel"])
 def test_dropped_functions_leave_nothing_on_the_ranks(start, kind):
     script = start(
         HELD

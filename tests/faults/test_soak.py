@@ -40,7 +40,7 @@ def _rule(step: str) -> Callable[..., None]:
 for _step in (*COMMON, *RARE):
     setattr(Script, _step, _rule(_step))
 
-TestScript = pytest.mark.timeout(300)(Script.TestCase)
+TestScript = pytest.mark.whole(pytest.mark.timeout(300)(Script.TestCase))
 TestScript.settings = settings(
     max_examples=8,
     stateful_step_count=25,
@@ -61,6 +61,7 @@ def test_nothing_piles_up():
     assert "worlds, seed 3" in done.stdout
 
 
+@pytest.mark.whole
 def test_the_check_sees_what_piles_up():
     done = run("-c", FORGETFUL)
     assert "AssertionError: ('segments'," in done.stderr, done.stdout + done.stderr

@@ -2,10 +2,12 @@
 
 import pytest
 
+from tests.quick import whole
+
 CALLS = {"python": "forever(numbers)", "kernel": "burn(numbers, HOURS)", "stopped": "total(numbers)"}
 
 
-@pytest.mark.parametrize("what", CALLS)
+@pytest.mark.parametrize("what", [*whole("python"), "kernel", "stopped"])
 def test_call_past_its_timeout(start, what):
     script = start(f"""
         numbers = synk.data(ROWS)

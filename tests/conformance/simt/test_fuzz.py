@@ -24,6 +24,7 @@ def test_compiled_code_agrees_with_the_model(seed: int) -> None:
     fuzz.check(seed, compiled=True)
 
 
+@pytest.mark.whole
 def test_model_agrees_with_the_simulator() -> None:
     assert fuzz.compare_with_the_simulator(SIMULATED) >= 5
 

@@ -26,6 +26,7 @@ CALLS = {
     "all_gather": lambda v, u: synk.all_gather([u, v]),
     "reduce_scatter": lambda v, u: synk.reduce_scatter([u, v], "sum"),
 }
+QUICK = {"variable", "broadcast two", "scatter", "method", "all_gather", "reduce_scatter"}
 NEED_LARGE = {"all_gather", "reduce_scatter"}
 
 
@@ -41,7 +42,7 @@ def holdings():
     return np.array(len(rank.holdings))
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.whole) for name in CALLS])
 def test_no_room(world, monkeypatch, name):
     value = LARGE if name in NEED_LARGE else np.arange(4.0)
     v, u = synk.variable(value, "v"), synk.variable(np.arange(3.0), "u")

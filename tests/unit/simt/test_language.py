@@ -15,6 +15,7 @@ from numba import cuda, float64
 
 from synknumba import simt
 from synknumba._errors import KernelError
+from tests.quick import whole
 from tests.unit.simt.written import alone, defined
 
 # ---- round
@@ -510,7 +511,7 @@ def test_an_atomic_cuts_a_float_index_off():
     np.testing.assert_array_equal(x, 1)
 
 
-@pytest.mark.parametrize("name", ["inner", "left", "tx", "exit", "mask", "t", "lin", "keep", "Bx", "first_i", "uint8"])
+@pytest.mark.parametrize("name", ["inner", "tx", "mask", "uint8", *whole("left", "exit", "t", "lin", "keep", "Bx", "first_i")])
 def test_a_device_function_may_have_any_name(name):
     text = f"""
         @cuda.jit(device=True)
