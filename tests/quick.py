@@ -87,9 +87,8 @@ def _kept(group: list[pytest.Item]) -> list[pytest.Item]:
 
 def _values(item: pytest.Item) -> Iterator[tuple[str, Any]]:
     """The parameters of a test; numbers and strings by their values, which parameters given together may share."""
-    spec = item.callspec  # type: ignore[attr-defined]
-    for name, value in spec.params.items():
-        yield name, value if isinstance(value, str | int | float) else (spec.indices[name],)
+    for name, value in item.callspec.params.items():  # type: ignore[attr-defined]
+        yield name, value if isinstance(value, str | int | float) else (id(value),)
 
 
 def each_value_once(values: Mapping[T, Set[Any]]) -> list[T]:

@@ -446,7 +446,7 @@ def test_refuses_what_is_no_real_number(world):
     assert plain(x).mean == 1.0  # the world is as it was
 
 
-@pytest.mark.parametrize("row", [ROWS[0], ROWS[2]])
+@pytest.mark.parametrize("row", [ROWS[2]])
 def test_numbers_of_all_kinds(world):
     large = np.array([2**63 + 2048, 2**64 - 2048, 2**63], np.uint64)
     check(plain(large), large.astype(np.float64))
@@ -474,9 +474,10 @@ def test_the_kernels_own_names_are_told_nowhere(world):
     assert "synk" not in str(report)
 
 
-def test_keeps_few_functions():
+def test_keeps_few_functions(monkeypatch):
+    monkeypatch.setattr(base, "MAX_KERNELS", 4)
     mean = synk.expectation(lambda x: x)
-    for num_slices in range(1, 80):
+    for num_slices in range(1, 8):
         mean.plan(np.zeros(5), num_slices=num_slices, world_size=1)
     assert len(mean._kernels) == base.MAX_KERNELS
 

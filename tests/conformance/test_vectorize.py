@@ -495,6 +495,7 @@ def test_options_of_reductions(world):
     assert_array_equal(add.reduce(np.zeros((0, 2)), initial=1.5), [1.5, 1.5])
 
 
+@pytest.mark.whole
 def test_signatures_of_reductions(world):
     x = np.arange(1, 9, dtype=np.int32)
     assert product.reduce(x).dtype == np.float64

@@ -428,7 +428,7 @@ def test_a_low_soft_limit_of_descriptors_is_raised(spare: int) -> None:
 
 def take_descriptors() -> int:
     """Opens files until there are no gaps; the number of the last."""
-    last = 0
-    while last < max(int(name) for name in os.listdir("/proc/self/fd")) - 1:  # listdir's own is the highest at last
-        last = os.dup(0)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    while (last := os.dup(0)) < highest:
+        pass
     return last
