@@ -4,7 +4,8 @@
 #   make demo EXTRAS=cuda13     installs them too (or cuda12)
 
 VENV   = .venv
-PARALLEL = -n auto --maxprocesses=4  # processes that run tests side by side
+# Processes that run tests side by side: one more than cores, since some tests wait.
+PARALLEL = -n $(shell expr `nproc` + 1) --maxprocesses=5
 EXTRAS =
 # Tests start hundreds of scripts. Without its bytecode the package takes each of them a second more to import.
 export PYTHONDONTWRITEBYTECODE =

@@ -54,7 +54,11 @@ def run_example(name: str, *args: str) -> str:
 
 def param(name, args, printed):
     """A run; the same example with another number of ranks is left to the whole suite."""
-    further = (name in {"energy.py", "variables.py"} and "--ranks 3" not in args) or name in {"saxpy.py", "histogram.py"}
+    further = (name in {"energy.py", "variables.py"} and "--ranks 3" not in args) or name in {
+        "saxpy.py",
+        "histogram.py",
+        "pi.py",
+    }
     return pytest.param(name, args, printed, id=f"{name} {args}", marks=pytest.mark.whole if further else ())
 
 

@@ -40,8 +40,8 @@ def test_the_call_ends(start, who, timeout):
     script.finish()
 
 
-@pytest.mark.parametrize("event", ["POLLOUT", "POLLIN"])
-@pytest.mark.parametrize("who", ["a thread", "a handler"])
+@pytest.mark.parametrize("event", ["POLLOUT", *whole("POLLIN")])
+@pytest.mark.parametrize("who", ["a thread", *whole("a handler")])
 def test_the_call_is_about_to_send_or_to_receive(start, who, event):
     """Its sockets are closed under its hands."""
     script = start(f"""

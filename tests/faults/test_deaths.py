@@ -10,6 +10,7 @@ import synknumba as synk
 from synknumba._host import this_process
 from synknumba._rank import loop
 from tests.faults.scripts import KILLER, await_work
+from tests.quick import whole
 
 AFTERWARDS = """
 assert world.closed
@@ -34,7 +35,7 @@ def finish(script):
     script.finish()
 
 
-@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+@pytest.mark.parametrize("sig", [signal.SIGKILL, *whole(signal.SIGSEGV, signal.SIGTERM)])
 def test_rank_killed_while_idle(start, sig):
     script = start(
         f"""

@@ -18,6 +18,7 @@ from numba import cuda
 import synknumba as synk
 from synknumba._host import stacks
 from tests.faults.scripts import await_work, lives, poll, scribes
+from tests.quick import whole
 
 ROWS = np.arange(1001.0)
 
@@ -145,7 +146,7 @@ OWN_PIPE = """
 """
 
 
-@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("blocking", [True, *whole(False)])
 def test_a_reader_that_pauses_gets_everything(start, blocking):
     """Longer than anything is given up, during a call: ranks wait as they would with any pipe."""
     script = start(
@@ -444,6 +445,7 @@ def test_dumps_by_several_threads_each_tell_all(monkeypatch):
     assert "in pause\n" in "".join(told)
 
 
+@pytest.mark.whole
 def test_dump_while_another_thread_closes_the_world():
     for _ in range(5):
         world, problems = synk.fork(2, device="cpu"), []
@@ -493,6 +495,7 @@ def test_dump_by_a_signal_handler_in_the_middle_of_a_call_and_of_a_dump():
         assert total(ROWS) == ROWS.sum()
 
 
+@pytest.mark.whole
 def test_dump_in_whose_middle_a_signal_handler_closes_the_world():
     world = synk.fork(2, device="cpu")
     usual = signal.signal(signal.SIGUSR1, lambda *_: world.close())

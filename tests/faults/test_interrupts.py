@@ -54,6 +54,7 @@ def test_interrupt_between_calls_leaves_the_world_usable(start):
     script.finish()
 
 
+@pytest.mark.whole
 def test_interrupts_at_random_moments(start):
     """Whatever a call was doing, a script that goes on gets right results, from the same world or from a new one."""
     script = start("""

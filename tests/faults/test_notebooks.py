@@ -136,6 +136,7 @@ def test_interrupt(notebook):
     assert notebook.run("print(total(rows, 0.0))").strip() == SUM
 
 
+@pytest.mark.whole
 def test_restart(notebook):
     """Ranks do not outlive the kernel, also when it is killed in the middle of a call."""
     ranks = pids(notebook.run(FORKS))
@@ -161,6 +162,7 @@ def test_what_ranks_print_is_shown(notebook):
     assert "hello from rank 500\n" in told
 
 
+@pytest.mark.whole
 def test_last_words_of_a_rank_are_told(notebook):
     pids(notebook.run(FORKS))
     told = notebook.run("""

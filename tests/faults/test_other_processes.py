@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.quick import whole
+
 
 def test_forked_child_has_no_world(start):
     script = start("""
@@ -92,7 +94,7 @@ def test_children_of_the_script_are_left_to_it(start):
     script.finish()
 
 
-@pytest.mark.parametrize("then", ["sys.exit(0)", "return"])
+@pytest.mark.parametrize("then", ["sys.exit(0)", *whole("return")])
 def test_a_handler_forks_in_the_middle_of_a_call(start, then):
     """The call ends in the new process, at once; the script's goes on."""
     script = start(f"""

@@ -55,6 +55,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.whole
 def test_nothing_piles_up():
     done = run("-m", "tests.faults.soak", "--calls", "5000", "--seed", "3")
     assert done.returncode == 0, done.stdout + done.stderr

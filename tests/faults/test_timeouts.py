@@ -7,7 +7,7 @@ from tests.quick import whole
 CALLS = {"python": "forever(numbers)", "kernel": "burn(numbers, HOURS)", "stopped": "total(numbers)"}
 
 
-@pytest.mark.parametrize("what", [*whole("python"), "kernel", "stopped"])
+@pytest.mark.parametrize("what", [*whole("python", "stopped"), "kernel"])
 def test_call_past_its_timeout(start, what):
     script = start(f"""
         numbers = synk.data(ROWS)

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.faults.scripts import KILLER, await_work
+from tests.quick import whole
 
 # An array whose segment, with a part of it for each of two ranks, has a size that nothing else has.
 SIZED = """
@@ -95,7 +96,7 @@ with synk.fork(2, device="cpu") as world:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("call", ["all_reduce(v, 'max')", "broadcast(v)", "all_gather(v, dest=u)", "reduce(v, 'max')"])
+@pytest.mark.parametrize("call", ["all_reduce(v, 'max')", *whole("broadcast(v)", "all_gather(v, dest=u)"), "reduce(v, 'max')"])
 def test_rank_killed_during_a_large_collective(start, call, rank):
     script = start(
         KILLER
