@@ -54,18 +54,12 @@ def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 def group_of(nodeid: str) -> str:
     """What runs in one process: the tests of a row, which share a world, and those of a file, which share its fixtures.
 
-    Tests of faults start processes of their own: they share nothing, but for those of the fault matrix.
-
     >>> group_of("tests/conformance/test_rows.py::test_empty_slices_are_skipped[cpu3]")
     'cpu3'
     >>> group_of("tests/unit/test_launch.py::test_a_rule[3-5]")
     'tests/unit/test_launch.py'
-    >>> group_of("tests/faults/test_deaths.py::test_all_ranks_killed")
-    'tests/faults/test_deaths.py::test_all_ranks_killed'
     """
     path, _, name = nodeid.partition("::")
-    if path.startswith("tests/faults/") and not path.endswith("_matrix.py"):
-        return nodeid
     ids = name.partition("[")[2].rstrip("]").split("-")
     return next((one for one in ids if ROW_ID.fullmatch(one)), path)
 

@@ -28,8 +28,9 @@ from synknumba._rank.collective_routine import CollectiveRoutine, TransferRoutin
 from synknumba._rank.combination_routine import CombinationRoutine
 from synknumba._rank.function_routine import FunctionRoutine
 from synknumba._rank.kernel_routine import KernelRoutine
-from synknumba._rank.routine import Holding, Place, Repeated, Routine
+from synknumba._rank.routine import Place, Repeated, Routine
 from synknumba._rank.startup import RankConfig, settle
+from synknumba._rank.variable_memory import Holding
 from synknumba._types import Transport
 from synknumba._wire import channel, messages, pickling
 from synknumba._wire import doorbell as doorbell_module

@@ -1,4 +1,4 @@
-"""Routines, the executable form of programs on a rank; and `Holding`, the memory of one variable on a rank.
+"""Routines, the executable form of programs on a rank.
 
     program ──prepare──> Routine ──bind (values)──> steps ──run──> results in control block and segments
 
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -19,48 +19,12 @@ from synknumba._device import Buffer, Device, SliceSteps, Step
 from synknumba._host.segment import Segment
 from synknumba._ops.rows import Listed, Partition, Range, Rows
 from synknumba._ops.tree import unflatten
-from synknumba._ops.variable_layout import StorageLayout, line_type
+from synknumba._rank.variable_memory import Holding
 from synknumba._types import Array, RankConstant, Span
 from synknumba._wire import program as wire
 from synknumba._wire.control import ControlBlock
 from synknumba._wire.messages import News
 from synknumba._wire.relaunch import Again
-
-
-@final
-class Holding:
-    """The rank's memory of one variable.
-
-    Args:
-        layout: layout of the variable's arrays on all ranks.
-        rank: rank of this process.
-        memory: the device memory, from `Device.memory`, or a uint8 array in a segment.
-        device: device of the rank.
-    """
-
-    def __init__(self, layout: StorageLayout, rank: int, memory: Any, device: Device) -> None:
-        self.layout = layout
-        self._offsets = [*layout.place(rank)[0], 0]  # by leaf; the last is that of `VECTOR`, index −1
-        self._rank = rank
-        self._memory = memory
-        self._device = device
-
-    def array(self, leaf: int) -> Any:
-        """Returns one array, writable, for kernels and Python functions; `leaf` may be `VECTOR` for a flat layout."""
-        of = self.layout.leaf(leaf)
-        return self._device.view(self._memory, self._offsets[leaf], of.dtype, of.shapes[self._rank])
-
-    def line(self, leaf: int) -> Any:
-        """Returns one array as a 1-D array for collectives; of bytes if its dtype is not numeric."""
-        of = self.layout.leaf(leaf)
-        dtype, count = line_type(of.dtype, of.size(self._rank))
-        return self._device.view(self._memory, self._offsets[leaf], dtype, (count,))
-
-    def carry_over(self, old: "Holding") -> list[Step]:
-        """Returns steps that copy arrays from earlier memory, if their shape on this rank is the same."""
-        pairs = list(enumerate(zip(self.layout.leaves, old.layout.leaves, strict=True)))
-        same = [i for i, (new, was) in pairs if new.shapes[self._rank] == was.shapes[self._rank]]
-        return [self._device.copy(self.array(i), old.array(i)) for i in same]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,21 +18,19 @@ The death of a rank ends the world. The other ranks are killed, since they may w
 collective, which nothing can interrupt; the processes are reaped, and the call raises `RankDied`. Of the user's objects only
 `Variable`s live in the ranks alone, so `fork()` works again at once.
 
-A process has at most one open world, which `OpenWorld` tracks. `RankHoldings` tracks the segments that the ranks have mapped,
-and the objects that they may free; its commands are sent by the thread that holds the world.
+A process has at most one open world, which `OpenWorld` tracks.
 """
 
 import atexit
-import collections
 import inspect
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import Any, Literal, TextIO, TypeAlias, TypeVar, final
+from typing import Any, TextIO, TypeVar, final
 
 from synknumba._device import TRAITS, usable_cores
 from synknumba._errors import SynkError, WorldError
@@ -41,52 +39,13 @@ from synknumba._host import this_process
 from synknumba._host.segment import Segment
 from synknumba._ops.rows import Partition
 from synknumba._types import DeviceKind, Transport
-from synknumba._wire import channel
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
-from synknumba._wire.messages import Attach, Drop, Measure, Measured
+from synknumba._wire.messages import Measure, Measured
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
 from synknumba._world.failure import whereabouts
+from synknumba._world.mapped_segments import Kind, RankHoldings
 from synknumba._world.processes import Processes
 from synknumba._world.rounds import Ranks, Rounds
-
-Kind: TypeAlias = Literal["segment", "program", "function", "variable"]
-"""Kinds of objects that a rank can free; a "variable" is the memory of one."""
-
-
-@final
-class RankHoldings:
-    """Tracks which segments the ranks have mapped, and queues the objects that they may free."""
-
-    def __init__(self) -> None:
-        self._mapped: dict[int, int] = {}  # segment id: generation that the ranks have mapped
-        # Objects to free with the next `Drop`; checked at the end of each call.
-        self.unwanted: collections.deque[tuple[Kind, int]] = collections.deque()
-
-    def missing(self, segments: Sequence[Segment]) -> Iterator[tuple[Attach, list[int]]]:
-        """Yields commands, with descriptors, that map those of the segments that are new to the ranks or have grown.
-
-        A command counts as sent when the next one is requested.
-        """
-        needed = [segment for segment in segments if self._mapped.get(segment.id) != segment.generation]
-        for start in range(0, len(needed), channel.MAX_DESCRIPTORS):
-            some = needed[start : start + channel.MAX_DESCRIPTORS]
-            yield Attach(tuple((one.id, one.size) for one in some)), [one.fd for one in some]
-            self._mapped.update((one.id, one.generation) for one in some)
-
-    def forget(self, kind: Kind, number: int) -> bool:
-        """Queues an object to be freed; returns False if the ranks do not have it. Takes no lock."""
-        if kind == "segment" and self._mapped.pop(number, None) is None:
-            return False
-        self.unwanted.append((kind, number))
-        return True
-
-    def drop(self) -> Drop:
-        """Returns the command that frees all queued objects, and empties the queue."""
-        numbers: dict[Kind, list[int]] = {"segment": [], "program": [], "function": [], "variable": []}
-        while self.unwanted:
-            kind, number = self.unwanted.popleft()
-            numbers[kind].append(number)
-        return Drop(*(tuple(some) for some in numbers.values()))
 
 
 @final

@@ -1,0 +1,52 @@
+"""Which segments the ranks have mapped, and what they may free.
+
+A rank maps a segment when a call first uses it, and again after it has grown. It frees objects on request, at the end of a call
+or between calls. The commands are sent by the thread that holds the world.
+"""
+
+import collections
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias, final
+
+from synknumba._host.segment import Segment
+from synknumba._wire import channel
+from synknumba._wire.messages import Attach, Drop
+
+Kind: TypeAlias = Literal["segment", "program", "function", "variable"]
+"""Kinds of objects that a rank can free; a "variable" is the memory of one."""
+
+
+@final
+class RankHoldings:
+    """Tracks which segments the ranks have mapped, and queues the objects that they may free."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[int, int] = {}  # segment id: generation that the ranks have mapped
+        # Objects to free with the next `Drop`; checked at the end of each call.
+        self.unwanted: collections.deque[tuple[Kind, int]] = collections.deque()
+
+    def missing(self, segments: Sequence[Segment]) -> Iterator[tuple[Attach, list[int]]]:
+        """Yields commands, with descriptors, that map those of the segments that are new to the ranks or have grown.
+
+        A command counts as sent when the next one is requested.
+        """
+        needed = [segment for segment in segments if self._mapped.get(segment.id) != segment.generation]
+        for start in range(0, len(needed), channel.MAX_DESCRIPTORS):
+            some = needed[start : start + channel.MAX_DESCRIPTORS]
+            yield Attach(tuple((one.id, one.size) for one in some)), [one.fd for one in some]
+            self._mapped.update((one.id, one.generation) for one in some)
+
+    def forget(self, kind: Kind, number: int) -> bool:
+        """Queues an object to be freed; returns False if the ranks do not have it. Takes no lock."""
+        if kind == "segment" and self._mapped.pop(number, None) is None:
+            return False
+        self.unwanted.append((kind, number))
+        return True
+
+    def drop(self) -> Drop:
+        """Returns the command that frees all queued objects, and empties the queue."""
+        numbers: dict[Kind, list[int]] = {"segment": [], "program": [], "function": [], "variable": []}
+        while self.unwanted:
+            kind, number = self.unwanted.popleft()
+            numbers[kind].append(number)
+        return Drop(*(tuple(some) for some in numbers.values()))
