@@ -1,5 +1,6 @@
 """Leaves out the tests that this machine cannot run, and says so."""
 
+import gc
 import os
 import shutil
 import signal
@@ -79,6 +80,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _leave_out(config, items, [item for item in items if any(item.get_closest_marker(marker) for marker in reasons)])
     if config.option.quick:
         _leave_out(config, items, quick.left_out(items))
+
+
+def pytest_collection_finish() -> None:
+    """Takes what is there by now out of garbage collection, which would walk through 20,000 tests each time: 15 % of the suite."""
+    gc.collect()
+    gc.freeze()
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], some: list[pytest.Item]) -> None:

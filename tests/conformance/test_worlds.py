@@ -174,8 +174,8 @@ def test_dropped_data_is_dropped_on_the_ranks(world):
     watch = weakref.ref(x)
     del x
     assert watch() is None
-    # What may stay is the list of rows of energy.
-    assert all(now - then in {0, 1} for now, then in zip(on_ranks(), before, strict=True))
+    # What may stay is the list of rows of energy; what earlier tests have left may have gone.
+    assert all(now - then <= 1 for now, then in zip(on_ranks(), before, strict=True))
 
 
 def test_ever_new_data_take_no_more_memory(world):
