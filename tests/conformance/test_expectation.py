@@ -446,6 +446,7 @@ def test_refuses_what_is_no_real_number(world):
     assert plain(x).mean == 1.0  # the world is as it was
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("row", [ROWS[2]])
 def test_numbers_of_all_kinds(world):
     large = np.array([2**63 + 2048, 2**64 - 2048, 2**63], np.uint64)

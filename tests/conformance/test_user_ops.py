@@ -152,6 +152,7 @@ def less(a, b):
     return min(a, b)
 
 
+@pytest.mark.whole
 def test_a_vectorized_function_is_an_op(world):
     @synk.parallel(outputs={"least": synk.output(less, identity=math.inf, shape=(), dtype="float64")}, block=1, grid=1)
     def least_of(x, least):

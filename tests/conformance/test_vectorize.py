@@ -167,6 +167,7 @@ def test_arrays_broadcast_as_in_numpy(world, shapes):
         assert_array_equal(mixed(synk.data(x), synk.data(y), synk.data(table), num_slices=num_slices), want)
 
 
+@pytest.mark.whole
 def test_scalars_of_all_kinds(world):
     x = np.arange(10.0)
     assert_array_equal(add(x, 3), x + 3)
@@ -574,6 +575,7 @@ larger = synk.vectorize(lambda x, y: x if x >= y else y, name="larger")
 smaller = synk.vectorize(lambda x, y: x if x <= y else y, name="smaller")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("function", [*whole(add, times), larger, *whole(smaller)], ids=lambda function: function.name)
 def test_zeros_keep_their_signs(world, function):
     def same(found, rows, *first):

@@ -256,6 +256,7 @@ def test_rank_that_dies_where_the_death_of_children_is_ignored(start):
     assert script.errors == ""
 
 
+@pytest.mark.whole
 def test_data_dropped_by_another_thread(start):
     script = start("""
         import queue, threading

@@ -23,6 +23,7 @@ def descriptors():
 """
 
 
+@pytest.mark.whole
 def test_fork_and_close_again_and_again(start):
     script = start(
         SEGMENTS

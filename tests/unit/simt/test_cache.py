@@ -429,6 +429,7 @@ class TestProcesses:
         third = started(script, "-", "1", "2", SYNKNUMBA_CACHE_DIR=filled)
         assert result(third) == {"1": [ONE, 1, 0, 0, True], "2": [TWO, 1, 0, 0, True]}
 
+    @pytest.mark.whole
     def test_another_processor(self, script: Path, filled: str) -> None:
         other = started(script, "-", "1", SYNKNUMBA_CACHE_DIR=filled, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
         assert result(other) == {"1": [ONE, 0, 1, 1, True]}
