@@ -156,7 +156,7 @@ FAULTS = (
         "synknumba/_wire/results.py",
         "if self._segment is not None and self._segment.size == size:",
         "if self._segment is not None:",
-        ("tests/faults/test_hardening.py",),
+        ("tests/conformance/test_ops.py",),
     ),
     Fault(
         "wire-serial-call-of-the-first-shard",
