@@ -68,8 +68,7 @@ def make_collector(op: Op, parts: Array, weights: Callable[[Count], Array]) -> C
     if len(parts) == 1:
         return (lambda _: parts[0]) if parts.ndim == 1 else (lambda _: private_copy(parts[0]))
     if isinstance(op, UserOp):
-        fold = fold_kernel.folding(op, parts)
-        return lambda _: fold()
+        return lambda _: fold_kernel.fold(op, parts)
     if op == "sum" and parts.ndim == 1 and parts.dtype == np.float64 and len(parts) < SEQUENTIAL_SUM:
         return lambda _: np.float64(_add(parts.tolist()))
     reduce = partial(reduction.UFUNCS[op].reduce, parts, 0, parts.dtype)

@@ -7,7 +7,6 @@ rows: an op must be associative, but need not be commutative.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -77,11 +76,6 @@ def fold(op: UserOp, parts: Array) -> Any:
     if lines.size:
         _kernel(op)[blocks_for(total.size), THREADS](total.reshape(-1), lines)
     return total if total.ndim else total[()]
-
-
-def folding(op: UserOp, parts: Array) -> Callable[[], Any]:
-    """Returns a function that folds the parts with the values they have when it is called."""
-    return partial(fold, op, parts)
 
 
 def _kernel(op: UserOp) -> Kernel:

@@ -5,18 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class RankState:
-    """Rank and world size of this process; None in the coordinator."""
+    """Rank of this process; None in the coordinator."""
 
     rank: int | None = None
-    world_size: int | None = None
 
 
 _state = RankState()
 
 
-def enter(rank: int, world_size: int) -> None:
+def enter(rank: int) -> None:
     """Marks this process as a rank."""
-    _state.rank, _state.world_size = rank, world_size
+    _state.rank = rank
 
 
 def current_rank() -> int | None:
