@@ -7,13 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from synknumba._wire import doorbell
+from tests.environment import ROOT, environment
 
-ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 
 # Script, arguments, names of what must be among the results.
@@ -52,7 +51,7 @@ def test_benchmark(tmp_path, name, args, among):
     file = tmp_path / "results.json"
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / name), *args.split(), "--json", str(file)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=110,

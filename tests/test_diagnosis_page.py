@@ -1,12 +1,11 @@
 """What docs/diagnosis.md shows of a rank that died is what its script prints."""
 
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.environment import ROOT, environment
+
 PAGE = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
 
 
@@ -22,7 +21,7 @@ def test_the_error_of_a_rank_that_died(tmp_path):
     script.write_text(program, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=100,

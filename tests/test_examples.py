@@ -1,17 +1,15 @@
 """Every example runs as a script, at a small size. Each checks its own results."""
 
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.environment import ROOT, environment
 from tests.quick import whole
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 
 # The sizes of those with pictures.
@@ -42,7 +40,7 @@ def run_example(name: str, *args: str) -> str:
     """What the example prints; a warning in it is an error, as in any test."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / name), *args],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=100,

@@ -1,14 +1,13 @@
 """The complete programs in the README run, and print what it says that they print."""
 
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.environment import ROOT, environment
+
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 PROGRAMS = [block for block in BLOCKS if "import synknumba as synk" in block]
 PRINTED = re.compile(r"print\(.*# .*?(\[.*\])$", re.MULTILINE)
@@ -25,7 +24,7 @@ def test_program(program, tmp_path):
     script.write_text(program.replace("10_000_000", "100_000"), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=100,

@@ -14,29 +14,25 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.environment import environment
+
 FLAGS = ["-W", "error"]  # with which scripts are run
 _PID = struct.Struct("i")
 
 
 class Nursery:
-    """The process that forks scripts.
-
-    Attributes:
-        start: starts a script, as `subprocess.Popen` does.
-    """
+    """The process that forks scripts."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, *FLAGS, __file__, str(theirs.fileno())],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+                env=environment(),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -45,24 +41,15 @@ class Nursery:
 
     def start(self, path: Path, errors: int) -> "Forked":
         """Runs a script, whose stderr is the file with the descriptor `errors`."""
-        with _pipe() as (stdin, to), _pipe() as (from_, stdout), _pipe() as (status, told):
-            socket.send_fds(self._socket, [os.fsencode(path)], [stdin, stdout, errors, told])
-            return Forked(os.fdopen(os.dup(to), "wb"), os.fdopen(os.dup(from_), "rb"), os.fdopen(os.dup(status), "rb"))
+        (stdin, to), (from_, stdout), (status, told) = os.pipe(), os.pipe(), os.pipe()
+        socket.send_fds(self._socket, [os.fsencode(path)], [stdin, stdout, errors, told])
+        for end in (stdin, stdout, told):
+            os.close(end)
+        return Forked(os.fdopen(to, "wb"), os.fdopen(from_, "rb"), os.fdopen(status, "rb"))
 
     def close(self) -> None:
         self._socket.close()
         self._process.wait()
-
-
-@contextmanager
-def _pipe() -> Iterator[tuple[int, int]]:
-    """A pipe that is closed at the end: whoever goes on with it has a copy."""
-    ends = os.pipe()
-    try:
-        yield ends
-    finally:
-        for end in ends:
-            os.close(end)
 
 
 class Forked:

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import _common
+from tests.environment import ROOT
 from tests.faults.matrix.client import run_wanted
 from tests.faults.matrix.table import CASES, Outcome, problems, representative
-from tests.faults.scripts import ROOT
 
 HEAD = """# What happens when something goes wrong
 

@@ -23,7 +23,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.nursery import FLAGS, ROOT, Nursery
+from tests.environment import environment
+from tests.faults.nursery import FLAGS, Nursery
 
 PATIENCE = 40.0  # seconds until a test gives up on a step; on an idle machine none takes a tenth of that
 
@@ -99,7 +100,7 @@ class Script:
         else:
             self.process = subprocess.Popen(
                 [sys.executable, *FLAGS, str(path)],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+                env=environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -204,8 +205,7 @@ def poll(condition: Callable[[], object], what: str, seconds: float = PATIENCE) 
 
 def lives(pid: int) -> bool:
     """Whether a process runs; one that has ended and is only remembered for its parent does not."""
-    fields = _told(pid, "stat").rpartition(")")[2].split()
-    return bool(fields) and fields[0] not in {"Z", "X"}
+    return _runs(_stat(pid))
 
 
 def scribes(parent: int) -> list[int]:
@@ -222,14 +222,19 @@ def _told(pid: int, file: str) -> str:
         return ""
 
 
+def _stat(pid: int) -> list[str]:
+    """The fields of a process behind its name, the first its state (see proc_pid_stat(5)); none if it has ended."""
+    return _told(pid, "stat").rpartition(")")[2].split()
+
+
+def _runs(fields: list[str]) -> bool:
+    return bool(fields) and fields[0] not in {"Z", "X"}
+
+
 def members(session: int) -> set[int]:
     """The living processes of a session."""
-    found = set()
-    for name in os.listdir("/proc"):
-        fields = _told(int(name), "stat").rpartition(")")[2].split() if name.isdigit() else []
-        if fields and int(fields[3]) == session and fields[0] not in {"Z", "X"}:
-            found.add(int(name))
-    return found
+    fields = {int(name): _stat(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+    return {pid for pid, of in fields.items() if _runs(of) and int(of[3]) == session}
 
 
 def cpu_ticks(pid: int) -> int:

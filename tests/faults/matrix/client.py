@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 
+from tests.environment import ROOT
 from tests.faults.matrix.table import CASES, Outcome
-from tests.faults.scripts import PATIENCE, ROOT
+from tests.faults.scripts import PATIENCE
 
 SMALL_SHM = 12 << 20
 UNSHARE = ["unshare", "--user", "--map-root-user", "--mount"]
