@@ -29,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what it runs in the background that way
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[GPUS] = probe()
+    quick.asked = config.option.quick
     config.pluginmanager.register(Failures(config))
     if hasattr(config, "workerinput"):  # several worlds share the cores: who waits gives way
         world.CROWDED = world.ROOMY = Patience(pauses=0, rank=50, coordinator=20)

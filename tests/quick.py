@@ -37,6 +37,14 @@ def whole(*values: Any) -> list[Any]:
     return [pytest.param(value, marks=pytest.mark.whole) for value in values]
 
 
+asked = False  # whether this run is of the quick suite; known before tests are imported
+
+
+def examples(number: int, *, quick: int) -> int:
+    """How many examples Hypothesis tries: fewer in the quick suite."""
+    return quick if asked else number
+
+
 def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """The tests that the quick suite does not run."""
     out, groups = [], defaultdict(list)

@@ -23,7 +23,7 @@ from synknumba._device.cpu import CpuWorkspace
 from synknumba._ops.rows import Range, Rows
 from synknumba._rank import loop
 from synknumba._wire import doorbell
-from synknumba._wire.control import CROWDED
+from synknumba._wire.control import CROWDED, ROOMY
 from synknumba._wire.relaunch import Relaunch, Scalar, Scalars
 from synknumba._world import world
 from tests.conformance.private_memory import PrivateDevice, opened_by_ranks
@@ -272,7 +272,7 @@ class ReplayedDevice(PrivateDevice):
 def fork_replayed(world_size: int, transport: Any = "host", timeout: float | None = None) -> synk.World:
     """A world of such ranks, which stay awake from call to call also in the workers of pytest-xdist."""
     with (
-        mock.patch.object(world, "CROWDED", CROWDED),
+        mock.patch.multiple(world, CROWDED=CROWDED, ROOMY=ROOMY),
         opened_by_ranks(world_size, ReplayedDevice, doorbell_module=CountedDoorbell()),
     ):
         return synk.World(world_size, "cuda", (0,) * world_size, profile=False, timeout=timeout, transport=transport)

@@ -447,7 +447,7 @@ def test_refuses_what_is_no_real_number(world):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("row", [ROWS[2]])
+@pytest.mark.parametrize("row", [ROWS[0], ROWS[2]])
 def test_numbers_of_all_kinds(world):
     large = np.array([2**63 + 2048, 2**64 - 2048, 2**63], np.uint64)
     check(plain(large), large.astype(np.float64))

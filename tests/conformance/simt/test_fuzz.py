@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.conformance.simt import fuzz
 from tests.conformance.simt.kernel_writer import BLOCK, THREAD, written
-from tests.quick import whole
+from tests.quick import examples, whole
 
 PARTS = [range(10), *whole(*(range(start, start + 10) for start in range(10, 100, 10)))]
 COMPILED = (3, *whole(17, 42))
@@ -118,7 +118,7 @@ def kernel(x, y, m, total, out, wholes):
 """
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25, quick=12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(LEAVES, BLOCKS, LEAVES, BLOCKS)
 def test_kernels_of_a_grammar(first: str, one: str, second: str, two: str) -> None:
     text = FIRST + indented(first, one, second, two, "out[i] += v + u + c[t]", "wholes[i] = k") + "\n"
