@@ -7,7 +7,8 @@ import textwrap
 
 import pytest
 
-from tests.faults.scripts import HEADER, ROOT
+from tests.environment import ROOT
+from tests.faults.scripts import HEADER
 from tests.quick import whole
 
 SCRIPT = """

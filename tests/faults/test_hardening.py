@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.scripts import HEADER, PATIENCE, ROOT
+from tests.environment import ROOT
+from tests.faults.scripts import HEADER, PATIENCE
 from tests.quick import whole
 
 CLASSES = """

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.scripts import ROOT
+from tests.environment import ROOT
 
 jupyter_client = pytest.importorskip("jupyter_client", reason="jupyter_client is not installed; ipykernel brings it")
 pytest.importorskip("ipykernel", reason="ipykernel is not installed; it is in the extra dev")

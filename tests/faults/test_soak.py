@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.faults.scripts import ROOT
+from tests.environment import ROOT
 from tests.faults.soak_model import COMMON, RARE, Model
 
 
