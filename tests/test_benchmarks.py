@@ -37,8 +37,8 @@ RUNS = [
 ]
 
 
-# In the quick suite those with the parts that most of them share; the others compile many kernels, or start many peers.
-QUICK = {"call_overhead.py --ranks 1 3", "collectives.py --ranks 1 3"}
+# In the quick suite the one with the parts that all share; the others compile many kernels, or start many peers.
+QUICK = {"call_overhead.py --ranks 1 3"}
 
 
 def param(name, args, among):

@@ -7,6 +7,7 @@ from numba.extending import intrinsic, overload, register_jitable
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
+from tests.quick import whole
 
 X = np.arange(1000.0)
 
@@ -29,7 +30,7 @@ def by_reference(v):  # a module's function is sent by name
     return v + 1
 
 
-@pytest.mark.parametrize("options", [{"inline": "never"}, {"fastmath": True}], ids=str)
+@pytest.mark.parametrize("options", [{"inline": "never"}, *whole({"fastmath": True})], ids=str)
 def test_register_jitable(world, options):
     @register_jitable(**options)
     def twice(v):
@@ -71,6 +72,7 @@ def test_several_overloads_of_a_function(world):
     assert_array_equal(applied(of_an_int), np.full(X.shape, 2.0))
 
 
+@pytest.mark.whole
 def test_overloads_that_call_each_other(world):
     """Each is reached by way of the other, of a device function, and of an njit function."""
 

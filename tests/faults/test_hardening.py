@@ -216,7 +216,7 @@ except synk.RankError as error:
 # ---- signals and threads -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["close", "exit"])
+@pytest.mark.parametrize("end", ["close", *whole("exit")])
 def test_script_that_ignores_the_death_of_children(start, end):
     script = start(f"""
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 import synknumba as synk
 from tests.conformance.collectives.cases import OPS, RECORD, assert_held, assert_same, combined, numbers, rows_of
 from tests.conformance.conftest import COLLECTIVE_ROWS
+from tests.quick import examples
 
 CPU_ROWS = [row for row in COLLECTIVE_ROWS if row.values[0]["device"] != "cuda"]
 MOST = 700_000  # elements on a rank; a variable that would become longer is left alone
@@ -210,6 +211,8 @@ class Sequences(RuleBasedStateMachine):
 @pytest.mark.parametrize("row", CPU_ROWS, indirect=True)
 def test_any_sequence(world):
     machine = type("SequencesHere", (Sequences,), {"world": world})
-    limits = settings(max_examples=8, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck))
+    limits = settings(
+        max_examples=examples(8, quick=4), stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     with np.errstate(all="ignore"):  # products of products grow
         run_state_machine_as_test(machine, settings=limits)

@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import sys
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,11 @@ def inputs(kinds: tuple[str, ...]) -> tuple[np.ndarray, ...]:
     return tuple(made)
 
 
-def _groups() -> dict[tuple[str, ...], list[tuple[str, Any]]]:
+def _groups(names: Collection[str] | None) -> dict[tuple[str, ...], list[tuple[str, Any]]]:
     groups = defaultdict(list)
     for name, signature in declared().items():
-        groups[tuple(map(str, signature.args))].append((name, signature))
+        if names is None or name in names:
+            groups[tuple(map(str, signature.args))].append((name, signature))
     return groups
 
 
@@ -86,11 +88,11 @@ def _kernel(number: int, functions: list[tuple[str, Any]], arity: int) -> str:
     return f"@jit\ndef kernel_{number}({params}):\n    i = cuda.grid(1)\n    if i < x.size:\n{body}\n"
 
 
-def run(jit: Any, folder: Path) -> dict[str, np.ndarray]:
-    """What each function answers: `NAME_0` and, if it returns a tuple, `NAME_1`."""
+def run(jit: Any, folder: Path, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """What each of the functions, by default all, answers: `NAME_0` and, if it returns a tuple, `NAME_1`."""
     texts = ["from numba import cuda", "from numba.cuda import libdevice", ""]
     launches = []
-    for kinds, members in _groups().items():
+    for kinds, members in _groups(names).items():
         for start in range(0, len(members), MOST_PER_KERNEL):
             part = members[start : start + MOST_PER_KERNEL]
             texts.append(_kernel(len(launches), part, len(kinds)))

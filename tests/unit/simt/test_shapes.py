@@ -72,7 +72,7 @@ def test_rows(n: int, grid: int, block: int) -> None:
     np.testing.assert_array_equal(out, np.where(reached, expected, 0))
 
 
-@settings(deadline=None, max_examples=examples(150, quick=60), derandomize=True, database=None)
+@settings(deadline=None, max_examples=examples(150, quick=30), derandomize=True, database=None)
 @given(lengths, st.tuples(grids, st.integers(1, 2)), st.tuples(blocks, st.integers(1, 1)))
 def test_grid_stride(n: int, grid: tuple[int, int], block: tuple[int, int]) -> None:
     x, out, total = np.arange(1.0, n + 1), np.zeros(n), np.zeros(1)
