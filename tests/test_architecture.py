@@ -40,3 +40,14 @@ def test_files_that_are_named_exist(page):
     places = (ROOT, PACKAGE, PACKAGE / "_device", PACKAGE / "_comm", ROOT / "benchmarks")
     named = {name for name in named if not re.search("NAME|FAMILY", name)}  # of files to be made
     assert [name for name in named if name not in tests and not any((place / name).exists() for place in places)] == []
+
+
+def test_names_that_are_said_exist():
+    folders = ("synknumba", "kernels", "tests", "benchmarks")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if path != Path(__file__)]
+    known = set(
+        re.findall(r"\w+", "\n".join(path.read_text() for path in [*files, ROOT / "pyproject.toml", ROOT / "Makefile"]))
+    )
+    said = {name.rpartition(".")[2] for page in PAGES for name in re.findall(r"`([A-Za-z_][\w.]+)`", (ROOT / page).read_text())}
+    assert len(said) > 60
+    assert {name for name in said if "NAME" not in name} <= known

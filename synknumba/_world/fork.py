@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from numbers import Real
+from typing import get_args
 
 from synknumba._device import cuda_is_initialised, probed, usable_cores
 from synknumba._errors import DeviceError, PartitionError, WorldError
@@ -59,7 +60,7 @@ def fork(
         raise WorldError(f"fork() called while {world!r} is open; call close() first, or use `with synknumba.fork(): ...`")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0):
         raise PartitionError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
-    if transport not in ("auto", "nccl", "host"):
+    if transport not in ("auto", *get_args(Transport)):
         raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')
     try:
         with ExitStack() as awake:  # keeps the probed GPUs initialised until the ranks have opened theirs
