@@ -27,6 +27,7 @@ from synknumba._wire import doorbell
 MESSAGE = -1  # the command is a message on the socket
 
 VALUE_BYTES = 16 * 1024  # scalars and row selections of one call; room for 2,000 float64 scalars
+MARGIN = 64 * 1024  # unused, on both sides: a kernel that wrote past its rows into the semaphores would abort the script
 RESULT_BYTES = 64 * 1024  # small results of one rank; larger results get their own segment
 SLEEP_SECONDS = 0.05  # interval at which a sleeping coordinator checks the ranks; a death is reported well within a second
 IDLE_SECONDS = 1.0  # interval at which a sleeping rank checks that the coordinator is alive
@@ -77,8 +78,8 @@ class ControlBlock:
         values = _align((doorbell.RANK_LINES + world_size * doorbell.WORDS_PER_RANK) * 8)
         results = _align(values + VALUE_BYTES, 4096)
         size = results + world_size * RESULT_BYTES
-        self.segment = Segment(size)
-        memory = self.segment.array("u1", (size,))
+        self.segment = Segment(MARGIN + size + MARGIN)
+        memory = self.segment.array("u1", (size,), offset=MARGIN)
         memory[:] = 0  # touches every page, so that no call pays for a page fault
         self.base: int = memory.ctypes.data
         self.values: Array = memory[values : values + VALUE_BYTES]

@@ -17,7 +17,7 @@ _SIGNALS = {
     signal.SIGFPE: "arithmetic error in compiled code, such as an integer divided by zero",
     signal.SIGILL: "illegal instruction: code compiled for another processor, or a jump into data",
     signal.SIGKILL: "possibly by the kernel, out of memory",
-    signal.SIGSEGV: "segmentation fault: access to invalid memory",
+    signal.SIGSEGV: "segmentation fault: access to invalid memory; simt.check finds indices out of bounds in a kernel",
     signal.SIGTERM: "another process asked it to end",
 }
 

@@ -166,7 +166,7 @@ def check(kernel: Any, *, races: bool = True, uninitialized: bool = True, early_
     per second, and memory about 500 bytes per accessed element: launch few threads.
 
     Args:
-        kernel: a plain function, one decorated by `cuda.jit`, or a `simt` kernel.
+        kernel: a plain function, one decorated by `cuda.jit` or `synknumba.parallel`, or a `simt` kernel.
         races: whether to detect races.
         uninitialized: whether to detect reads of uninitialised elements.
         early_returns: whether to report threads that return before a barrier that others of their block reach. CUDA's

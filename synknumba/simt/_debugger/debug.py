@@ -29,7 +29,7 @@ def debug(kernel: Any) -> PythonKernel:
     Speed is 300,000 to 700,000 element accesses per second, including the arithmetic around them: launch few threads.
 
     Args:
-        kernel: a plain function, one decorated by `cuda.jit`, or a `simt` kernel.
+        kernel: a plain function, one decorated by `cuda.jit` or `synknumba.parallel`, or a `simt` kernel.
 
     Raises:
         BoundsError: at launch: an index is out of bounds; indices from -n to -1 count from the end, as on a GPU.

@@ -25,10 +25,12 @@ class PythonKernel:
     """
 
     def __init__(self, kernel: Any, word: str, make_watch: Callable[[DebugLaunch], Watch]) -> None:
-        function = device_code(kernel) or (kernel if isinstance(kernel, FunctionType) else None)
+        plain = (kernel, getattr(kernel, "__wrapped__", None))  # the second of a kernel decorated by synk.parallel
+        function = device_code(kernel) or next((each for each in plain if isinstance(each, FunctionType)), None)
         if function is None:
             raise ArgumentError(
-                f"simt.{word} takes a kernel: a function, one decorated by cuda.jit, or a simt kernel; got {kernel!r}"
+                f"simt.{word} takes a kernel: a function, one decorated by cuda.jit or synk.parallel, or a simt kernel; "
+                f"got {kernel!r}"
             )
         self.py_func: FunctionType = function
         self._kernel = kernel if isinstance(kernel, Kernel) else jit(function)

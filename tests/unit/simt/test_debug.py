@@ -23,6 +23,7 @@ from numba.cuda import blockDim, blockIdx, laneid, threadIdx
 from numba.cuda import grid as my_grid
 from numba.extending import intrinsic, overload, register_jitable
 
+import synknumba as synk
 from synknumba import ArgumentError, KernelError, LaunchError, SynkError, simt
 from synknumba.simt import BoundsError, DivergenceError
 
@@ -54,7 +55,15 @@ def doubled(x, out):
         out[i] = x[i] * 2
 
 
-@pytest.mark.parametrize("made", [doubled, cuda.jit(doubled), simt.jit(doubled)], ids=["function", "cuda.jit", "simt.jit"])
+DECORATED = {
+    "function": doubled,
+    "cuda.jit": cuda.jit(doubled),
+    "simt.jit": simt.jit(doubled),
+    "parallel": synk.parallel(outputs={"out": synk.output("gather", shape=(), dtype="float64")})(doubled),
+}
+
+
+@pytest.mark.parametrize("made", DECORATED.values(), ids=DECORATED)
 def test_takes_every_form_of_kernel(made: Any) -> None:
     x, out = np.arange(10.0), np.zeros(10)
     simt.debug(made)[2, 8](x, out)
