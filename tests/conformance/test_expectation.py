@@ -150,10 +150,10 @@ def test_narrow_rows_are_summed_in_float64(world, dtype):
 
 
 def test_several_values_with_covariance(world):
-    values, table = np.random.default_rng(7).normal(size=400), np.array([1.0, 2.0, -3.0])
-    index = np.arange(400)
+    values, table = np.random.default_rng(7).normal(size=4000), np.array([1.0, 2.0, -3.0])  # several rows for a thread
+    index = np.arange(4000)
     told = np.stack([values * table[index % 3], values + 1e9, index], axis=1)
-    estimate = several(values, synk.arange(400), table, num_slices=2)
+    estimate = several(values, synk.arange(4000), table, num_slices=2)
     assert_allclose(estimate.mean, told.mean(axis=0), **CLOSE)
     assert_allclose(estimate.variance, told.var(axis=0, ddof=1), **CLOSE)
     centred = np.stack([told[:, 0], told[:, 1] - 1e9, told[:, 2]], axis=1)
