@@ -173,6 +173,21 @@ class TestKey:
         launched(fast)
         assert outcome(fast) == MISS
 
+    def test_layouts_of_arrays(self, tmp_path: Path) -> None:
+        """Code for contiguous rows reads other elements of an array with strides."""
+        text = "@simt.jit\ndef kernel(x, out):\n    out[0] = x[1, 0]\n"
+        base = np.arange(12.0).reshape(3, 4)
+        frozen = base.copy()
+        frozen.flags.writeable = False
+        arrays = (base, np.asfortranarray(base), base[:, ::2], frozen)
+        for came in ((0, 1), (1, 0)):
+            for array in arrays:
+                kernel = load(tmp_path, text).kernel
+                out = np.zeros(1)
+                kernel[1, 1](array, out)
+                assert out[0] == 4
+                assert outcome(kernel) == came
+
     @pytest.mark.parametrize("setting", ["OPT", "BOUNDSCHECK", "SLP_VECTORIZE", "USING_SVML"])
     def test_settings_of_numba(self, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         kernel = load(tmp_path, KERNEL.format("1")).kernel
