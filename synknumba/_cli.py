@@ -28,8 +28,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("info", help="show versions, cores, shared memory and GPUs, for a bug report")
     parser.parse_args(argv)
-    for name, value in _info():
-        print(f"{name:<14}{value}")
+    try:
+        for name, value in _info():
+            print(f"{name:<14}{value}")
+        sys.stdout.flush()
+    except BrokenPipeError:  # as by `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at exit
     return 0
 
 

@@ -10,6 +10,7 @@
 All errors in arguments are found here, in the coordinator, before anything is sent.
 """
 
+import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -36,7 +37,13 @@ _MISSING = inspect.Parameter.empty
 def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
     """Returns the names and defaults of a function's parameters; refuses names that calls cannot pass."""
     names: dict[str, Any] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # no function, or one in C without a signature
+        raise ArgumentError(
+            f"{what} must be a Python function with named parameters, got {function!r}; wrap it, as in `lambda x: ...`"
+        ) from None
+    for name, parameter in parameters.items():
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
             raise ArgumentError(
                 f"{what} {function.__name__} has the parameter {parameter}; calls pass arguments by name, "
@@ -94,7 +101,9 @@ class Binder:
         elif name in self._options.givens:
             message = f"{name} of {self._name} is bound by givens=; leave it out"
         elif name not in self._defaults:
+            near = difflib.get_close_matches(name, {*self.passed, *RESERVED} - {name}, 1, 0.8)
             message = f"{self._name} has no parameter {name!r}; it has {', '.join(self.passed) or 'none'}"
+            message += f". Did you mean {near[0]}?" if near else ""
         elif name in given:
             message = f"{self._name} got the argument {name} twice"
         else:

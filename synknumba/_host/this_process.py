@@ -1,6 +1,10 @@
-"""The rank of this process, if it is one; used to refuse calls made on a rank."""
+"""The rank of this process, if it is one; used to refuse calls made on a rank, and to end children of ranks."""
 
+import os
+import traceback
 from dataclasses import dataclass
+
+from synknumba._host.inherited import flush
 
 
 @dataclass(slots=True)
@@ -8,6 +12,7 @@ class RankState:
     """Rank of this process; None in the coordinator."""
 
     rank: int | None = None
+    forked: bool = False  # whether code on the rank has made this process by os.fork()
 
 
 _state = RankState()
@@ -16,8 +21,23 @@ _state = RankState()
 def enter(rank: int) -> None:
     """Marks this process as a rank."""
     _state.rank = rank
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def _note_fork() -> None:
+    _state.forked = True
 
 
 def current_rank() -> int | None:
     """Returns the rank of this process; None in the coordinator."""
     return _state.rank
+
+
+def end_child(error: BaseException | None = None) -> None:
+    """Ends the process if it is a child that comes back from the function that forked it: only the rank itself answers."""
+    if not _state.forked:
+        return
+    if error is not None:
+        traceback.print_exception(error)
+    flush()
+    os._exit(int(error is not None))

@@ -9,6 +9,7 @@ import numpy as np
 
 from synknumba._device import Step, fold_kernel
 from synknumba._errors import PartitionError, ReductionError
+from synknumba._host.this_process import end_child
 from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, spread, unflatten
 from synknumba._rank.result_writer import ResultWriter
@@ -54,6 +55,7 @@ class FunctionRoutine(Routine):
 
     def _call_slice(self, call: Callable[[], Any], rows: SliceRows | None, *, alone: bool) -> None:
         result, subset = call(), self.program.subset
+        end_child()
         if subset is not None:
             result = result[subset[0]] if len(subset) == 1 else tuple(result[key] for key in subset)
         self._results.append((result if alone else self._keep(result), rows))
@@ -73,7 +75,9 @@ class FunctionRoutine(Routine):
 
     def run(self) -> News | None:
         if self._alone is not None:
-            return self._writer.write(self._alone())
+            result = self._alone()
+            end_child()
+            return self._writer.write(result)
         self._results.clear()  # left over from a failed call
         with self.place.device.scope():
             for step in self._steps:

@@ -23,6 +23,7 @@ from synknumba._comm import DRIVERS, Communicator
 from synknumba._device import Device, DeviceKernel, open_device
 from synknumba._host.inherited import flush
 from synknumba._host.segment import Segment
+from synknumba._host.this_process import end_child
 from synknumba._ops.launch import LaunchConfig
 from synknumba._rank.collective_routine import CollectiveRoutine, TransferRoutine
 from synknumba._rank.combination_routine import CombinationRoutine
@@ -98,6 +99,7 @@ class Rank:
             except EndOfRank:
                 return
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
+                end_child(error)
                 # Wait for copies in progress: they must not write to memory that the script uses next.
                 lost = not self.device.recover()
                 news = replace(describe_failure(error, "" if lost else self.device.explain(error)), lost=lost)

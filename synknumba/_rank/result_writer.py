@@ -102,9 +102,9 @@ class ResultWriter:
 
 def _checked(array: Any) -> Any:
     if array.dtype.hasobject:
-        kind = type(array.item() if array.ndim == 0 else array).__name__
+        kind = f"object of type {type(array.item()).__name__}" if array.ndim == 0 else f"array of dtype {array.dtype}"
         raise ReductionError(
-            f"a function returned an object of type {kind}; only numbers and arrays of a fixed-size dtype can be combined. "
+            f"a function returned an {kind}; only numbers and arrays of a fixed-size dtype can be combined. "
             "Return arrays, numbers, or dicts, lists and tuples of them."
         )
     return array

@@ -41,6 +41,32 @@ def test_forked_child_can_have_a_world_of_its_own(start):
     script.finish()
 
 
+def test_a_child_that_a_function_forks_does_not_answer_for_its_rank(start):
+    """It comes back from the function, or raises in it, and ends there; what it prints is printed once."""
+    script = start("""
+        @synk.function(outputs="sum")
+        def forking(x, slow):
+            if os.fork() == 0:
+                if slow:
+                    time.sleep(0.2)
+                    raise ValueError("in the child")
+                print("child", flush=False)
+                return np.float64(-1000.0)
+            os.wait()
+            return x.sum()
+
+        with synk.fork(2, device="cpu", timeout=20):
+            for k in range(3):
+                assert forking(ROWS, False) == ROWS.sum()
+                assert forking(ROWS, False, num_slices=2) == ROWS.sum()
+            assert forking(ROWS, True) == ROWS.sum()
+            assert total(ROWS) == ROWS.sum()
+    """)
+    for _ in range(2 * 3 + 4 * 3):
+        script.expect("child")
+    script.finish()
+
+
 def test_multiprocessing_beside_the_world(start):
     script = start("""
         import multiprocessing

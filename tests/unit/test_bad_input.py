@@ -103,6 +103,14 @@ def test_a_doubled_argument(world):
 def test_an_unknown_argument(world):
     with refused(synk.ArgumentError, "axpy_sum has no parameter 'z'", "a, x, y"):
         axpy_sum(1.0, X, X, z=1)
+    with refused(synk.ArgumentError, "axpy_sum has no parameter 'num_slice'", "Did you mean num_slices?"):
+        axpy_sum(1.0, X, X, num_slice=2)
+
+
+@pytest.mark.parametrize("wrong", [3, "sum", int])
+def test_what_is_no_function(wrong):
+    with refused(synk.ArgumentError, "must be a Python function", repr(wrong)):
+        synk.function(wrong)
 
 
 def test_an_output_passed_by_the_caller(world):

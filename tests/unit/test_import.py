@@ -33,3 +33,13 @@ def test_no_subcommand_is_an_error_with_usage(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit, match="2"):
         main([])
     assert "usage: python -m synknumba" in capsys.readouterr().err
+
+
+def test_a_reader_of_the_information_may_stop_early() -> None:
+    command = [sys.executable, "-m", "synknumba", "info"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
