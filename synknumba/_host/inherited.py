@@ -147,7 +147,7 @@ take_standard_descriptors()
 
 
 # Threads of these packages are idle while a cell runs, or hold only locks that ranks do not use.
-_NOTEBOOK = ("ipykernel", "IPython", "debugpy", "pydevd", "_pydevd_bundle", "_pydev_bundle")
+_NOTEBOOK = ("ipykernel", "IPython", "prompt_toolkit", "debugpy", "pydevd", "_pydevd_bundle", "_pydev_bundle")
 
 _told: list[bool] = []  # not empty once the warning was given
 
@@ -175,7 +175,5 @@ def tell_of_threads() -> None:
 
 
 def _is_of_notebook(thread: threading.Thread) -> bool:
-    if "ipykernel" not in sys.modules and "pydevd" not in sys.modules:
-        return False
     modules = type(thread).__module__, getattr(getattr(thread, "_target", None), "__module__", None) or ""
     return any(module.partition(".")[0] in _NOTEBOOK for module in modules)

@@ -1,6 +1,8 @@
 """`fork()`: resolves the number of ranks and their devices, checks both, and starts the world."""
 
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -15,6 +17,10 @@ from synknumba._types import DeviceKind, Transport
 from synknumba._world.world import World, open_world
 
 _log = logging.getLogger("synknumba")
+
+# Number of processes of a launcher: Open MPI's, MPICH's and Intel MPI's, MVAPICH's, and srun's for this step.
+_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_told_of_launcher: list[bool] = []  # not empty once the warning was given
 
 
 def fork(
@@ -32,7 +38,7 @@ def fork(
     Args:
         world_size: number of ranks. Default: the number of visible GPUs, or of usable CPU cores (within affinity and cgroup
             quota).
-        device: "cuda", "cpu" or "auto": "cuda" if there is a usable GPU, else "cpu".
+        device: "cuda" (or "gpu"), "cpu" or "auto": "cuda" if there is a usable GPU, else "cpu".
         devices: GPU index of each rank. Ranks may share a GPU, as in [0, 0, 1].
         transport: transport of collectives on variables: "nccl" (between GPUs), "host" (shared memory), or "auto": "nccl" if
             each rank has its own GPU and NCCL can be set up, else "host". The choice and its reason are logged to the logger
@@ -45,10 +51,11 @@ def fork(
             forwarded whole, and appear slightly later.
 
     Returns:
-        The world. Use it as a context manager, or call `close()`.
+        The world. Use it as a context manager, or call `close()`. At a prompt or in a notebook, where a cell may be run again,
+        the same call returns the world that it has opened.
 
     Raises:
-        WorldError: a world is open already, or this process is a rank.
+        WorldError: a world is open already, this process is a rank, or MPI has been initialised in it.
         PartitionError: `world_size`, `device`, `devices`, `transport` or `timeout` is invalid, or there are fewer GPUs than
             ranks.
         DeviceError: no GPU can be used, or CUDA has been initialised in this process already.
@@ -56,7 +63,10 @@ def fork(
     if this_process.current_rank() is not None:
         raise WorldError(f"fork() called on rank {this_process.current_rank()}; only the coordinator forks")
     world = open_world()
+    asked = (world_size, device, devices, transport, profile, timeout, prefix_output)
     if world is not None:
+        if hasattr(sys, "ps1") and world.asked == repr(asked):
+            return world
         raise WorldError(f"fork() called while {world!r} is open; call close() first, or use `with synknumba.fork(): ...`")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0):
         raise PartitionError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
@@ -64,11 +74,12 @@ def fork(
         raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')
     try:
         with ExitStack() as awake:  # keeps the probed GPUs initialised until the ranks have opened theirs
-            world_size, kind, indices = _resolve(world_size, device, devices, awake)
+            size, kind, indices = _resolve(world_size, "cuda" if device == "gpu" else device, devices, awake)
+            _check_mpi()
             tell_of_threads()
             carrier = _choose_transport(transport, kind, indices)
-            return World(
-                world_size,
+            world = World(
+                size,
                 kind,
                 indices,
                 profile=bool(profile),
@@ -77,11 +88,33 @@ def fork(
                 transport_is_free=transport == "auto",
                 prefix_output=bool(prefix_output),
             )
+            world.asked = repr(asked)
+            return world
     except BaseException:
         world = open_world()
         if world is not None:  # Ctrl-C came after the ranks had started: the caller will not get the world
             world.close()
         raise
+
+
+def _check_mpi() -> None:
+    """Refuses to fork once MPI is initialised, and warns of several processes that would each fork a world."""
+    mpi = getattr(sys.modules.get("mpi4py"), "MPI", None)
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        raise WorldError(
+            "MPI has been initialised in this process before fork(), and its children cannot use it. Import mpi4py.MPI after "
+            "fork(), or set mpi4py.rc.initialize = False before the import and call MPI.Init() after fork()."
+        )
+    launchers = {name: os.environ[name] for name in _LAUNCHERS if os.environ.get(name, "").isdigit()}
+    name, count = max(launchers.items(), key=lambda item: int(item[1]), default=("", "0"))
+    if int(count) > 1 and not _told_of_launcher:
+        _told_of_launcher.append(True)
+        warnings.warn(
+            f"fork() in one of {count} processes that a launcher has started ({name}={count}): each opens a world of its own, "
+            "on the same devices unless `devices` says otherwise. Start the script once, without mpiexec or srun.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _choose_transport(wanted: str, kind: DeviceKind, devices: Sequence[int]) -> Transport:
@@ -107,7 +140,7 @@ def _resolve(
 ) -> tuple[int, DeviceKind, tuple[int, ...]]:
     """Returns the number of ranks, the kind of device and each rank's GPU index; raises if they are invalid."""
     if device not in {"auto", "cuda", "cpu"}:
-        raise PartitionError(f'device must be "auto", "cuda" or "cpu", got {device!r}')
+        raise PartitionError(f'device must be "auto", "cuda" (or "gpu") or "cpu", got {device!r}')
     if world_size is not None and (isinstance(world_size, bool) or not hasattr(world_size, "__index__") or world_size < 1):
         raise PartitionError(f"world_size must be an integer of at least 1 (or None for every device), got {world_size!r}")
     if device == "cpu":

@@ -122,6 +122,7 @@ class World:
         joined: whether the transport is set up, if it needs that.
         traffic: the world's `Traffic`, which transfers values and runs collectives; None before the first. Set by `_variables`.
         shipped: ids of the functions that the ranks have.
+        asked: text of the arguments of `fork()`.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class World:
         self.transport_is_free = transport_is_free
         self.joined = False
         self.traffic: Any = None
+        self.asked = ""  # arguments of the `fork()` that returned this world
         self.tally = Tally(opened=time.monotonic_ns())
         self._owner = os.getpid()
         self._lock = threading.RLock()  # never taken twice; an RLock can tell whether this thread holds it

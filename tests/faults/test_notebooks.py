@@ -6,13 +6,15 @@ Left out, with a line that says so, where Jupyter is not installed.
 import os
 import queue
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.environment import ROOT
+from tests.environment import ROOT, environment
 
 jupyter_client = pytest.importorskip("jupyter_client", reason="jupyter_client is not installed; ipykernel brings it")
 pytest.importorskip("ipykernel", reason="ipykernel is not installed; it is in the extra dev")
@@ -176,3 +178,18 @@ def crash(x):
 crash(rows)
 """)
     assert re.search(r"(?s)RankDied: rank \d .*SIGSEGV.*last stderr output of rank \d.*last words", told), told
+
+
+def test_terminal():
+    """IPython's own threads, as of its history, are no reason for a warning; the same cell again has the same world."""
+    cells = """
+import synknumba as synk
+world = synk.fork(1, device="cpu")
+print("same", synk.fork(1, device="cpu") is world)
+synk.close()
+exit()
+"""
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-m", "IPython", "--quick", "--simple-prompt", "--no-banner"]
+    done = subprocess.run(command, env=environment(), input=cells, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert "same True" in done.stdout, done.stdout + done.stderr
+    assert "Warning" not in done.stdout + done.stderr

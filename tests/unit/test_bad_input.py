@@ -4,9 +4,11 @@ What goes wrong on ranks is in tests/conformance/test_errors.py.
 """
 
 import re
+import sys
 import threading
 import time
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -518,8 +520,8 @@ def test_bad_devices(no_world, monkeypatch):
             synk.fork(devices=bad)
     with refused(synk.PartitionError, "world_size=3 but devices=[0, 1] places 2 ranks"):
         synk.fork(3, devices=[0, 1])
-    with refused(synk.PartitionError, 'device must be "auto", "cuda" or "cpu"', "'gpu'"):
-        synk.fork(device="gpu")
+    with refused(synk.PartitionError, 'device must be "auto", "cuda" (or "gpu") or "cpu"', "'tpu'"):
+        synk.fork(device="tpu")
     with refused(synk.PartitionError, "devices=[0]", 'device is "cpu"'):
         synk.fork(device="cpu", devices=[0])
     for bad in (0, -1.0, "3", True, float("nan")):
@@ -529,7 +531,7 @@ def test_bad_devices(no_world, monkeypatch):
 
 def test_a_gpu_where_there_is_none(no_world, monkeypatch):
     monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(0)))
-    for arguments in ({"device": "cuda"}, {"devices": [0]}):
+    for arguments in ({"device": "cuda"}, {"device": "gpu"}, {"devices": [0]}):
         with refused(synk.DeviceError, "no NVIDIA GPU is visible", 'device="cpu"'):
             synk.fork(**arguments)
     monkeypatch.setattr(fork_module, "probed", lambda: nullcontext(DeviceReport(0, "the driver is broken")))
@@ -548,6 +550,43 @@ def test_cuda_initialised_before_a_gpu_fork(no_world, monkeypatch):
             synk.fork(**arguments)
     with synk.fork(1, device="cpu"):
         assert total_of(X) == 45
+
+
+def test_mpi_initialised_before_the_fork(no_world, monkeypatch):
+    state = {"initialised": True, "finalised": False}
+    mpi = SimpleNamespace(Is_initialized=lambda: state["initialised"], Is_finalized=lambda: state["finalised"])
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=mpi))
+    with refused(synk.WorldError, "MPI has been initialised", "before fork()", "after fork()", "mpi4py.rc.initialize = False"):
+        synk.fork(1, device="cpu")
+    for state["initialised"], state["finalised"] in ((False, False), (True, True)):
+        with synk.fork(1, device="cpu"):
+            assert total_of(X) == 45
+
+
+def test_a_world_in_each_process_of_a_launcher(no_world, monkeypatch):
+    monkeypatch.setattr(fork_module, "_told_of_launcher", [])
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    with synk.fork(1, device="cpu"):
+        pass
+    monkeypatch.setenv("PMI_SIZE", "4")
+    with (
+        pytest.warns(RuntimeWarning, match=r"one of 4 processes.*PMI_SIZE=4.*Start the script once"),
+        synk.fork(1, device="cpu"),
+    ):
+        assert total_of(X) == 45
+    with synk.fork(1, device="cpu"):  # said once
+        pass
+
+
+def test_the_same_fork_again_at_a_prompt(no_world, monkeypatch):
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    with synk.fork(1, device="cpu") as world:
+        assert synk.fork(1, device="cpu") is world
+        for other in ({"world_size": 2}, {"world_size": 1, "timeout": 3.0}):
+            with refused(synk.WorldError, "fork() called while", "open", "close() first"):
+                synk.fork(**other, device="cpu")
+    with synk.fork(1, device="cpu") as later:
+        assert later is not world
 
 
 def test_a_call_from_a_second_thread_while_one_runs(no_world):
