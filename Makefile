@@ -27,7 +27,7 @@ PYTHON  ?= python3
 install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help demo check test test-all ptx ptx-tests format bench clean distclean
+.PHONY: help demo check test test-all ptx ptx-tests gpu-libraries gpu-imports format bench clean distclean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -52,6 +52,12 @@ ptx:  ## compiles the kernels of the tests for a GPU, without one, in a virtual 
 
 ptx-tests: $(call stamp,dev)
 	$(BIN)/pytest tests/conformance/simt/test_ptx.py tests/unit/test_cuda_cache_compiled.py tests/unit/test_cuda_llvm.py tests/unit/test_payload.py
+
+gpu-libraries:  ## loads the libraries that EXTRAS=cuda13 (or cuda12) installs, without a GPU, in an environment of its own (2.7 GB)
+	@$(MAKE) --no-print-directory VENV=$(VENV)/gpu EXTRAS=$(or $(EXTRAS),cuda13) gpu-imports
+
+gpu-imports: $(call stamp,)
+	$(BIN)/python tests/gpu_libraries.py
 
 format: $(call stamp,dev)  ## formats the code, and mends what the linter can mend
 	$(BIN)/ruff format .
