@@ -559,7 +559,7 @@ def get_value(rank: int, vars: Any) -> Any:
     Raises:
         ArgumentError, PartitionError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
     """
-    return like(vars, [one.get_value(rank) for one in several_of(vars, "get_value")])
+    return like(vars, [one.value_on(rank) for one in several_of(vars, "get_value")])
 
 
 def get_lengths(vars: Any) -> Any:

@@ -76,7 +76,7 @@ def use(k):
     synk.reduce(u, "max", in_place=False)
     synk.all_gather(w)
     synk.broadcast(u, np.ones(1 + k % 7))
-    return synk.reduce_scatter(v, "sum").get_value()[0]
+    return synk.reduce_scatter(v, "sum").get_value(0)[0]
 
 def held(pid):
     with open(f"/proc/{pid}/maps") as lines:

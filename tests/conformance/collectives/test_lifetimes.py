@@ -61,7 +61,7 @@ def test_after_its_world(fork_row, row):
         if row["device"] == "cpu":
             assert_array_equal(np.concatenate([v.get_value(rank) for rank in range(size)]), np.arange(7.0))
             assert_array_equal(other.get_value()["a"], np.ones(2))
-            again = synk.variable(v)
+            again = synk.variable(v.get_value(0))
             assert_array_equal(again, parts[0])
         else:
             with pytest.raises(synk.WorldError, match="'w' belongs to a world that is closed: its values are lost"):
@@ -101,6 +101,8 @@ def test_what_it_says_of_itself(world):
     v = synk.variable(np.zeros((6, 2), "float32"), "w")
     assert repr(v) == f"<Variable 'w' float32 (6, 2), on {ranks}, replicas equal>"
     v.set_value(np.ones((6, 2), "float32"))
+    assert repr(v) == f"<Variable 'w' float32 (6, 2), on {ranks}, replicas equal>"
+    v.set_value(np.ones((6, 2), "float32"), rank=0)
     assert repr(v) == f"<Variable 'w' float32 (6, 2), on {ranks}, replicas {differ}>"
     for _ in range(2):  # the second time is a shorter way
         synk.all_reduce(v)

@@ -214,10 +214,11 @@ def test_set_value_and_get_value(world, dtype, rng):
             arrays[rank] = numbers(rng, dtype, shape)
             assert synk.set_value(rank, v, arrays[rank]) is v
             assert_held(v, world, arrays)
+            assert_same(v.get_value(rank), arrays[rank])
+        assert_same(v.get_value(), arrays[0])
         v.set_value(arrays[-1])
-        assert_held(v, world, [arrays[-1], *arrays[1:]])
-        assert_same(v.get_value(), arrays[-1])
-        assert_same(v.get_value(world.world_size - 1), arrays[-1])
+        assert_held(v, world, [arrays[-1]] * world.world_size)
+        assert "replicas equal" in repr(v)
 
 
 @with_dtypes
@@ -243,6 +244,68 @@ def test_set_value_of_a_batch(world, name, rng):
     assert_held(v, world, expected)
 
 
+@with_dtypes
+def test_set_value_without_a_rank_sets_all(world, dtype, rng):
+    """Of another shape too; the variable's dtype stays, and trees are set whole."""
+    v = synk.variable(numbers(rng, dtype, (3, 2)))
+    for shape in [(3, 2), (5, 1), (0, 2), LARGE]:
+        value = numbers(rng, dtype, shape)
+        v.set_value(value)
+        assert_held(v, world, [value] * world.world_size)
+        assert_same(v.get_value(), value)
+        assert_same(np.asarray(v), value)
+        assert len(v) == shape[0]
+        synk.set_value(world.world_size - 1, v, numbers(rng, dtype, shape))
+    tree = synk.flatten({"a": numbers(rng, dtype, (2,)), "b": [numbers(rng, dtype, ())]})
+    a, b = numbers(rng, dtype, (2,)), numbers(rng, dtype, ())
+    tree.set_value({"a": a, "b": [b]})
+    for rank in range(world.world_size):
+        assert_same(tree.get_value(rank)["a"], a)
+        assert_same(tree.get_value(rank)["b"][0], b)
+
+
+DIVIDED = {
+    "scattered": lambda: synk.scatter(synk.variable(np.zeros(1)), np.arange(11.0)),
+    "scattered evenly": lambda: synk.scatter(synk.variable(np.zeros(1)), np.zeros(60)),
+    "reduced": lambda: synk.reduce_scatter(synk.variable(np.arange(11.0)), "sum"),
+    "tree": lambda: synk.scatter(synk.variable({"a": np.zeros(1), "b": np.zeros(1)}), {"a": np.zeros(60), "b": np.ones(7)}),
+}
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_a_divided_variable_has_no_value_without_a_rank(world, name):
+    """On one rank there is nothing to tell apart."""
+    v = DIVIDED[name]()
+    before = str([synk.get_value(rank, v) for rank in range(world.world_size)])
+    value = {"a": np.ones(2), "b": np.ones(2)} if v.is_tree else np.ones(2)
+    reads = [v.get_value, lambda: synk.variable(v), lambda: v.set_value(value)]
+    if not v.is_tree:
+        reads += [lambda: np.asarray(v), lambda: np.mean(v), lambda: len(v), lambda: synk.variable(np.zeros(1)).set_value(v)]
+    for read in reads:
+        if world.world_size == 1:
+            read()
+        else:
+            with pytest.raises(synk.PartitionError, match=r"divided among the ranks \(shapes .*rank=….*synk\.(gather|scatter)"):
+                read()
+    if world.world_size > 1:
+        assert str([synk.get_value(rank, v) for rank in range(world.world_size)]) == before
+    v.set_value(value, rank=world.world_size - 1)
+    synk.broadcast(v, value)
+    v.set_value(value)
+    assert str(v.get_value()) == str(value)
+
+
+def test_shapes_that_differ_between_ranks_are_divided(world, rng):
+    v, arrays = unequal(rng, world, "float64")
+    if world.world_size > 1:
+        for read in (v.get_value, lambda: len(v), lambda: bool(v), lambda: v.set_value(np.ones(2))):
+            with pytest.raises(synk.PartitionError, match="divided among the ranks"):
+                read()
+        assert_held(v, world, arrays)
+    synk.broadcast(v)
+    assert_same(np.asarray(v), arrays[0])
+
+
 # ---- what there is
 
 
@@ -252,7 +315,7 @@ def test_lengths_and_shapes(world, rng):
     assert synk.get_shapes(v) == [array.shape for array in arrays]
     assert synk.get_shapes(synk.variable(3.0)) == [()] * world.world_size
     assert v.shape == arrays[0].shape
-    assert len(v) == len(arrays[0])
+    assert len(synk.broadcast(v)) == len(arrays[0])
 
 
 def test_values_of_every_kind(world):
