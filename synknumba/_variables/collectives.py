@@ -10,7 +10,7 @@ function returns when every rank is done.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
         return None
     if type(root) is not int or not (op is None or type(op) is str):
         return None  # arguments not checked yet may be unhashable, or be True, which equals 1
-    work = Work(kind, cast("CollectiveOp | None", op), root)
+    work = Work(kind, cast("CollectiveOp | None", "avg" if op == "mean" else op), root)
     world = open_world()
     if world is None:
         return None  # the general path raises the reason
@@ -137,7 +137,7 @@ def run_into(
         traffic.remember(key, run, [several[0].storage(), targets[0].storage()])
 
 
-_OPS: tuple[CollectiveOp, ...] = ("sum", "prod", "min", "max", "avg")
+_OPS = ("sum", "prod", "min", "max", "mean", "avg")
 _ORDER = "complex numbers have no order: reduce the real part or the absolute value"
 _REFUSED = {  # op: {dtype kind: way out}
     "sum": {"b": "make it an integer variable to count, or use 'max' for any"},
@@ -206,17 +206,24 @@ def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -
     return targets
 
 
-def check_op(several: Sequence[Variable], op: object) -> None:
-    """Raises `ReductionError` if the op is unknown, or not defined for the dtype of a variable."""
+def checked_op(several: Sequence[Variable], op: object, what: str) -> CollectiveOp:
+    """Returns the op, "avg" for "mean"; raises `ReductionError` if it is unknown, or not defined for a variable's dtype."""
+    if op is None:
+        raise ReductionError(
+            f"{what} needs an op; there is no default, as torch and mpi4py sum and Synkhronos averaged: write "
+            f'synk.{what}(v, "sum") for the sum over the ranks, or synk.{what}(v, "mean") for their average'
+        )
     if not isinstance(op, str) or op not in _OPS:
         raise ReductionError(f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}")
+    known = cast("CollectiveOp", "avg" if op == "mean" else op)
     for one in several:
         for dtype in one.dtypes():
-            way_out = _REFUSED[str(op)].get(dtype.kind)
+            way_out = _REFUSED[known].get(dtype.kind)
             if dtype.kind not in "biufc":
                 way_out = "gather it and combine it yourself, or use a variable for each numeric field"
             if way_out is not None:
                 raise ReductionError(f"{one.label}: op {op!r} is not defined for dtype {dtype}; {way_out}")
+    return known
 
 
 def check_rows(several: Sequence[Variable], what: str) -> None:
@@ -417,7 +424,7 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
 
 
 @holds_world
-def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: int = 0) -> Any:
+def reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, in_place: bool = True, *, root: int = 0) -> Any:
     """Combines the arrays of all ranks, element by element, on the root.
 
     In place, the root's array becomes the result and other ranks keep theirs, so replicas may differ afterwards. Not in place,
@@ -425,8 +432,8 @@ def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: 
 
     Args:
         vars: a `Variable`, or a tree of variables, of the same shape on all ranks.
-        op: "sum", "prod": in the variable's dtype, so integers wrap; "min", "max": a NaN on any rank gives NaN; "avg": the sum
-            divided by the number of ranks, in the variable's dtype.
+        op: "sum", "prod": in the variable's dtype, so integers wrap; "min", "max": a NaN on any rank gives NaN; "mean" or
+            "avg": the sum divided by the number of ranks, in the variable's dtype. Required.
         in_place: whether the root's array becomes the result.
         root: rank that gets the result.
 
@@ -434,28 +441,28 @@ def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: 
         `vars`; not in place, NumPy arrays in the structure of `vars`.
 
     Raises:
-        ReductionError: the op is unknown, or not defined for the dtype: "avg" needs floats or complex numbers, "min" and "max"
-            ordered values, and no op but "min" and "max" takes booleans.
+        ReductionError: the op is missing, unknown, or not defined for the dtype: "mean" needs floats or complex numbers, "min"
+            and "max" ordered values, and no op but "min" and "max" takes booleans.
         PartitionError: the shapes differ between ranks, or there is no such rank.
         ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
     if in_place and (quick := run_known(vars, "reduce", op, root)) is not None:
         return quick
     several = several_of(vars, "reduce")
-    check_op(several, op)
+    known = checked_op(several, op, "reduce")
     with placed(several) as world:
         root = check_rank(root, world.world_size)
         check_uniform(several, "reduce")
         if in_place:
-            run_in_place(world, Work("reduce", op, root), several, differs=world.world_size > 1)
+            run_in_place(world, Work("reduce", known, root), several, differs=world.world_size > 1)
             return vars
         traffic = traffic_of(world)
-        results = [unflatten(one.structure(), traffic.reduced(Work("reduce", op, root), one.storage())) for one in several]
+        results = [unflatten(one.structure(), traffic.reduced(Work("reduce", known, root), one.storage())) for one in several]
     return like(vars, results)
 
 
 @holds_world
-def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:
+def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> Any:
     """Combines the arrays of all ranks, element by element, and gives every rank the result, in place.
 
     Every rank waits for all others; the call returns when all have the result. All replicas are equal afterwards.
@@ -474,15 +481,15 @@ def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:
     if (quick := run_known(vars, "all_reduce", op)) is not None:
         return quick
     several = several_of(vars, "all_reduce")
-    check_op(several, op)
+    known = checked_op(several, op, "all_reduce")
     with placed(several) as world:
         check_uniform(several, "all_reduce")
-        run_in_place(world, Work("all_reduce", op), several, differs=False)
+        run_in_place(world, Work("all_reduce", known), several, differs=False)
     return vars
 
 
 @holds_world
-def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any:
+def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, dest: Any = None) -> Any:
     """Combines the arrays of all ranks, element by element, and gives each rank its rows of the result.
 
     Rows are divided as by `scatter`. Every rank waits for all others; the call returns when all have their rows. Not in place:
@@ -507,7 +514,7 @@ def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any
     if (quick := run_known(vars, "reduce_scatter", op, dest=dest)) is not None:
         return quick
     several = several_of(vars, "reduce_scatter")
-    check_op(several, op)
+    known = checked_op(several, op, "reduce_scatter")
     check_rows(several, "reduce_scatter")
     targets = destinations(vars, several, dest, "reduce_scatter")
     with placed([*several, *targets]) as world:
@@ -517,7 +524,7 @@ def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any
             start, stop = world.partition.part(shapes[0][0], rank)
             return (stop - start, *shapes[0][1:])
 
-        run_into(world, Work("reduce_scatter", op), several, targets, shape, sharded=True)
+        run_into(world, Work("reduce_scatter", known), several, targets, shape, sharded=True)
     return vars if dest is None else dest
 
 

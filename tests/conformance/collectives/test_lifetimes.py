@@ -67,7 +67,13 @@ def test_after_its_world(fork_row, row):
             with pytest.raises(synk.WorldError, match="'w' belongs to a world that is closed: its values are lost"):
                 v.get_value()
         fork_row()
-        for refused in (synk.all_reduce, synk.broadcast, synk.gather, synk.get_shapes, lambda v: v.set_value(np.ones(5))):
+        for refused in (
+            lambda v: synk.all_reduce(v, "sum"),
+            synk.broadcast,
+            synk.gather,
+            synk.get_shapes,
+            lambda v: v.set_value(np.ones(5)),
+        ):
             with pytest.raises(synk.WorldError, match="'w' belongs to a world that is closed"):
                 refused(v)
         new = synk.variable(np.ones(3))
@@ -105,14 +111,14 @@ def test_what_it_says_of_itself(world):
     v.set_value(np.ones((6, 2), "float32"), rank=0)
     assert repr(v) == f"<Variable 'w' float32 (6, 2), on {ranks}, replicas {differ}>"
     for _ in range(2):  # the second time is a shorter way
-        synk.all_reduce(v)
+        synk.all_reduce(v, "mean")
         assert repr(v).endswith("replicas equal>")
-        synk.reduce(v)
+        synk.reduce(v, "mean")
         assert repr(v).endswith(f"replicas {differ}>")
         synk.broadcast(v)
         assert repr(v).endswith("replicas equal>")
     synk.broadcast(v, root=world.world_size - 1)
-    synk.reduce(v, in_place=False)
+    synk.reduce(v, "mean", in_place=False)
     synk.gather(v)
     assert repr(v).endswith("replicas equal>")
     synk.scatter(v)

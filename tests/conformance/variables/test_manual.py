@@ -214,7 +214,7 @@ def test_dropping_a_variable_frees_its_memory(world):
     doubled = synk.function(outputs="sum", name="doubled")(lambda v: (2 * v).sum())
     for _ in range(2):
         doubled(v)
-        synk.all_reduce(v)
+        synk.all_reduce(v, "mean")
     gone = weakref.ref(v.storage())
     del v
     gc.collect()
