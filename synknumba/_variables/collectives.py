@@ -173,15 +173,26 @@ def like(vars: Any, results: Sequence[Any]) -> Any:
 
 def matched(vars: Any, several: Sequence[Variable], values: Any, what: str) -> list[list[Array]]:
     """Returns the arrays of each variable, checked, from values in the structure of `vars`."""
+    return [one.accept(value) for one, value in zip(several, values_of(vars, values, what), strict=True)]
+
+
+def matched_or_none(vars: Any, several: Sequence[Variable], values: Any, what: str) -> list[list[Array] | None]:
+    """Returns the arrays of each variable, as `matched` does; None for a variable whose value is None, or if all values are."""
+    given = [None] * len(several) if values is None else values_of(vars, values, what)
+    return [None if value is None else one.accept(value) for one, value in zip(several, given, strict=True)]
+
+
+def values_of(vars: Any, values: Any, what: str) -> list[Any]:
+    """Returns the value for each variable, unchecked, from values in the structure of `vars`."""
     if isinstance(vars, Variable):
-        return [vars.accept(values)]
+        return [values]
     structure = flatten(vars)[1]
     found = parts_like(structure, values)
     if found is None:
         raise DataError(
             f"{what} needs values in the structure of its variables, {describe(structure)}, but got {shape_told(values)}"
         )
-    return [one.accept(value) for one, value in zip(several, found, strict=True)]
+    return found
 
 
 def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -> Sequence[Variable]:
@@ -269,8 +280,8 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     Args:
         vars: a `Variable`, or a tree of variables.
         values: new values for all ranks, in the structure of `vars`: arrays, `Data`, numbers or trees of these; None for the
-            root's arrays.
-        root: rank whose arrays are copied; of no effect with `values`.
+            root's arrays, of all variables or in the place of one.
+        root: rank whose arrays are copied; of no effect on variables that get values.
 
     Returns:
         `vars`.
@@ -287,14 +298,20 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     if values is None and (quick := run_known(vars, "broadcast", None, root)) is not None:
         return quick
     several = several_of(vars, "broadcast")
-    accepted = None if values is None else matched(vars, several, values, "broadcast")
+    accepted = matched_or_none(vars, several, values, "broadcast")
     with placed(several) as world:
         root = check_rank(root, world.world_size)
-        if accepted is None:
-            _broadcast_from(world, several, root)
-        else:
-            ranks = range(world.world_size)
-            give_values(world, several, [dict.fromkeys(ranks, arrays) for arrays in accepted], sharded=False)
+        own, new = [], []
+        for one, arrays in zip(several, accepted, strict=True):
+            if arrays is None:
+                own.append(one)
+            else:
+                of_ranks = dict.fromkeys(range(world.world_size), arrays)
+                new.append((one, of_ranks, one.room_for(world, of_ranks)))  # before anything changes: there may be none
+        if own:
+            _broadcast_from(world, own, root)
+        for one, of_ranks, room in new:
+            one.assign(world, of_ranks, room, sharded=False)
     return vars
 
 
@@ -324,7 +341,8 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
 
     Args:
         vars: a `Variable`, or a tree of variables, of at least one dimension.
-        values: rows to divide, in the structure of `vars`: arrays, `Data` or trees of these; None for the root's arrays.
+        values: rows to divide, in the structure of `vars`: arrays, `Data` or trees of these; None for the root's arrays, of all
+            variables or in the place of one.
         batch: rows to select before dividing: an int (the first rows), a slice, a list of row numbers, or a boolean mask; None
             for all.
 
@@ -338,7 +356,8 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
     """
     several = several_of(vars, "scatter")
     check_rows(several, "scatter")
-    accepted = [one.fetch([0])[0] for one in several] if values is None else matched(vars, several, values, "scatter")
+    given = matched_or_none(vars, several, values, "scatter")
+    accepted = [one.fetch([0])[0] if arrays is None else arrays for one, arrays in zip(several, given, strict=True)]
     chosen = [[(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted]
     with placed(several) as world:
         ranks, partition = range(world.world_size), world.partition

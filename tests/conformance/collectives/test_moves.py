@@ -83,6 +83,51 @@ def test_broadcast_of_shards_makes_them_replicas(world):
     assert "replicas equal" in repr(v)
 
 
+@with_dtypes
+def test_broadcast_some_from_values_and_others_from_the_root(world, dtype, rng):
+    """In lists and dicts, of any shapes; a variable's own array may be another one's value; and repeated."""
+    size = world.world_size
+    for k, shape in enumerate([(3,), (7,), LARGE]):
+        root = (k + 1) % size
+        a, _ = differing(rng, world, dtype, (3, *shape[1:]))
+        b, of_b = differing(rng, world, dtype, shape)
+        c, of_c = unequal(rng, world, dtype)
+        x = numbers(rng, dtype, shape)
+        several = {"a": a, "b": b, "rest": [c]}
+        for _ in range(2):
+            assert synk.broadcast(several, {"rest": [None], "a": x, "b": None}, root=root) is several
+            assert_held(a, world, [x] * size)
+            assert_held(b, world, [of_b[root]] * size)
+            assert_held(c, world, [of_c[root]] * size)
+            assert all("replicas equal" in repr(one) for one in (a, b, c))
+            put(b, of_b)
+            put(c, of_c)
+        synk.broadcast((a, b), (b, None), root=root)
+        assert_held(a, world, [of_b[0]] * size)
+        assert_held(b, world, [of_b[root]] * size)
+        put(b, of_b)
+        synk.broadcast([b, c], [None, None], root=root)
+        assert_held(b, world, [of_b[root]] * size)
+        assert_held(c, world, [of_c[root]] * size)
+
+
+def test_broadcast_of_trees_some_from_values(world, rng):
+    size = world.world_size
+    tree, v = synk.flatten({"w": np.zeros(2), "b": np.zeros(1)}), synk.scatter(synk.variable(np.zeros(1)), np.arange(11.0))
+    new = {"w": np.ones(2), "b": np.full(1, 3.0)}
+    synk.broadcast([tree, v], [new, None])
+    first = np.arange(11.0)[rows_of(11, size, 0)]
+    assert_held(v, world, [first] * size)
+    for rank in range(size):
+        assert_same(tree.get_value(rank)["w"], new["w"])
+        synk.set_value(rank, tree, {"w": np.full(2, rank), "b": [7.0 + rank]})
+    synk.broadcast([tree, v], [None, np.arange(4.0)], root=size - 1)
+    assert_held(v, world, [np.arange(4.0)] * size)
+    for rank in range(size):
+        assert_same(tree.get_value(rank)["w"], np.full(2, size - 1.0))
+        assert_same(tree.get_value(rank)["b"], np.array([6.0 + size]))
+
+
 # ---- scatter
 
 
@@ -95,6 +140,15 @@ def test_scatter(world, dtype, rng):
             value = numbers(rng, dtype, (length, *rest))
             assert synk.scatter(v, value) is v
             assert_held(v, world, [value[rows_of(length, size, rank)] for rank in range(size)])
+
+
+def test_scatter_some_from_values_and_others_from_the_root(world, rng):
+    a, _ = differing(rng, world, "float32", (4,))
+    b, of_b = differing(rng, world, "int64", (9, 2))
+    x = numbers(rng, "float32", (7,))
+    synk.scatter([a, b], [x, None])
+    assert_held(a, world, [x[rows_of(7, world.world_size, rank)] for rank in range(world.world_size)])
+    assert_held(b, world, [of_b[0][rows_of(9, world.world_size, rank)] for rank in range(world.world_size)])
 
 
 def test_scatter_much(world, rng):
