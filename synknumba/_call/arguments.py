@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class Output:
 
 
 def output(
-    op: NamedOp | Callable[[Any, Any], Any] | None,
+    op: NamedOp | Literal["avg"] | Callable[[Any, Any], Any] | None,
     *,
     shape: ShapeRule = None,
     dtype: Any = None,
@@ -90,12 +90,13 @@ def output(
     or writes it. The arrays of slices and ranks are then combined with the same op.
 
     Args:
-        op: "sum", "prod", "min", "max": element by element. "mean": element by element, weighted by numbers of rows. "gather":
-            the kernel writes its rows, which are concatenated in order. None: a list with each rank's value. "argmin",
-            "argmax": the kernel writes a value for each row, as for "gather", and the best value and the index of its row are
-            returned as an `Extremum`. Of equal values the first wins, and NaN is better than any number, as in NumPy. Rows that
-            the kernel does not write are +∞ for "argmin", −∞ for "argmax". A function: an associative function of two numbers.
-            It is called with results in the order of their rows, inside kernels, so it must be written like a device function.
+        op: "sum", "prod", "min", "max": element by element. "mean" or "avg": element by element, weighted by numbers of rows.
+            "gather": the kernel writes its rows, which are concatenated in order. None: a list with each rank's value.
+            "argmin", "argmax": the kernel writes a value for each row, as for "gather", and the best value and the index of its
+            row are returned as an `Extremum`. Of equal values the first wins, and NaN is better than any number, as in NumPy.
+            Rows that the kernel does not write are +∞ for "argmin", −∞ for "argmax". A function: an associative function of two
+            numbers. It is called with results in the order of their rows, inside kernels, so it must be written like a device
+            function.
         shape: shape of the array on one rank; () for a single number, which the kernel sees with shape (1,). For "gather",
             "argmin" and "argmax", the shape of one row. It may be a function of the call's arguments: of a dict from names to
             arrays and scalars, in which arrays have their full shape.

@@ -13,7 +13,7 @@ import itertools
 import math
 import operator
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
@@ -57,6 +57,31 @@ class ArrayOperations(NDArrayOperatorsMixin):
             return out[0]
         return tuple(part if given is None else given for part, given in zip(result, out, strict=True))
 
+    def sum(self, axis: Any = None, dtype: DTypeLike | None = None, out: Any = None, **options: Any) -> Any:
+        """Returns the sum of the items, computed in this process, like `numpy.ndarray.sum`."""
+        return _reduced(self.data.sum, out, axis=axis, dtype=dtype, **options)
+
+    def mean(self, axis: Any = None, dtype: DTypeLike | None = None, out: Any = None, **options: Any) -> Any:
+        """Returns the mean of the items, computed in this process, like `numpy.ndarray.mean`."""
+        return _reduced(self.data.mean, out, axis=axis, dtype=dtype, **options)
+
+    def min(self, axis: Any = None, out: Any = None, **options: Any) -> Any:
+        """Returns the least item, found in this process, like `numpy.ndarray.min`."""
+        return _reduced(self.data.min, out, axis=axis, **options)
+
+    def max(self, axis: Any = None, out: Any = None, **options: Any) -> Any:
+        """Returns the greatest item, found in this process, like `numpy.ndarray.max`."""
+        return _reduced(self.data.max, out, axis=axis, **options)
+
+    def copy(self) -> Array:
+        """Returns a copy as a NumPy array in this process's own memory."""
+        return self.data.copy()
+
+    @property
+    def T(self) -> Array:  # noqa: N802  # NumPy's name
+        """The transposed NumPy view."""
+        return self.data.T
+
     def __getitem__(self, index: Any) -> Any:
         return self.data[unwrap(index)]
 
@@ -80,6 +105,11 @@ class ArrayOperations(NDArrayOperatorsMixin):
 
     def __index__(self) -> int:
         return operator.index(self.data)
+
+
+def _reduced(method: Callable[..., Any], out: Any, **options: Any) -> Any:
+    result = method(out=unwrap(out), **{name: unwrap(option) for name, option in options.items()})
+    return result if out is None else out
 
 
 def unwrap(value: Any) -> Any:

@@ -49,8 +49,11 @@ _REFUSED = {  # (op, dtype kind): alternative; kinds as in numpy.dtype.kind
 def as_op(op: Any, name: str, identity: Any = None) -> Op:
     """Converts a user's argument to an op: a name, None, or a function of two numbers, possibly decorated, with an identity.
 
-    Raises ReductionError if it is none of these, its function does not take two numbers, or a named op has an identity.
+    "avg" becomes "mean". Raises ReductionError if it is none of these, its function does not take two numbers, or a named op
+    has an identity.
     """
+    if isinstance(op, str) and op == "avg":
+        op = "mean"
     if op is None or isinstance(op, UserOp) or (isinstance(op, str) and op in _OPS):
         if identity is not None:
             raise ReductionError(f"{name}: op {op!r} has a built-in identity; pass identity= with functions only")

@@ -10,7 +10,7 @@ function returns when every rank is done.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
 
@@ -86,7 +86,7 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
         return None
     if type(root) is not int or not (op is None or type(op) is str):
         return None  # arguments not checked yet may be unhashable, or be True, which equals 1
-    work = Work(kind, cast("CollectiveOp | None", op), root)
+    work = Work(kind, cast("CollectiveOp | None", "avg" if op == "mean" else op), root)
     world = open_world()
     if world is None:
         return None  # the general path raises the reason
@@ -137,7 +137,7 @@ def run_into(
         traffic.remember(key, run, [several[0].storage(), targets[0].storage()])
 
 
-_OPS: tuple[CollectiveOp, ...] = ("sum", "prod", "min", "max", "avg")
+_OPS = ("sum", "prod", "min", "max", "mean", "avg")
 _ORDER = "complex numbers have no order: reduce the real part or the absolute value"
 _REFUSED = {  # op: {dtype kind: way out}
     "sum": {"b": "make it an integer variable to count, or use 'max' for any"},
@@ -173,15 +173,26 @@ def like(vars: Any, results: Sequence[Any]) -> Any:
 
 def matched(vars: Any, several: Sequence[Variable], values: Any, what: str) -> list[list[Array]]:
     """Returns the arrays of each variable, checked, from values in the structure of `vars`."""
+    return [one.accept(value) for one, value in zip(several, values_of(vars, values, what), strict=True)]
+
+
+def matched_or_none(vars: Any, several: Sequence[Variable], values: Any, what: str) -> list[list[Array] | None]:
+    """Returns the arrays of each variable, as `matched` does; None for a variable whose value is None, or if all values are."""
+    given = [None] * len(several) if values is None else values_of(vars, values, what)
+    return [None if value is None else one.accept(value) for one, value in zip(several, given, strict=True)]
+
+
+def values_of(vars: Any, values: Any, what: str) -> list[Any]:
+    """Returns the value for each variable, unchecked, from values in the structure of `vars`."""
     if isinstance(vars, Variable):
-        return [vars.accept(values)]
+        return [values]
     structure = flatten(vars)[1]
     found = parts_like(structure, values)
     if found is None:
         raise DataError(
             f"{what} needs values in the structure of its variables, {describe(structure)}, but got {shape_told(values)}"
         )
-    return [one.accept(value) for one, value in zip(several, found, strict=True)]
+    return found
 
 
 def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -> Sequence[Variable]:
@@ -206,17 +217,24 @@ def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -
     return targets
 
 
-def check_op(several: Sequence[Variable], op: object) -> None:
-    """Raises `ReductionError` if the op is unknown, or not defined for the dtype of a variable."""
+def checked_op(several: Sequence[Variable], op: object, what: str) -> CollectiveOp:
+    """Returns the op, "avg" for "mean"; raises `ReductionError` if it is unknown, or not defined for a variable's dtype."""
+    if op is None:
+        raise ReductionError(
+            f"{what} needs an op; there is no default, as torch and mpi4py sum and Synkhronos averaged: write "
+            f'synk.{what}(v, "sum") for the sum over the ranks, or synk.{what}(v, "mean") for their average'
+        )
     if not isinstance(op, str) or op not in _OPS:
         raise ReductionError(f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}")
+    known = cast("CollectiveOp", "avg" if op == "mean" else op)
     for one in several:
         for dtype in one.dtypes():
-            way_out = _REFUSED[str(op)].get(dtype.kind)
+            way_out = _REFUSED[known].get(dtype.kind)
             if dtype.kind not in "biufc":
                 way_out = "gather it and combine it yourself, or use a variable for each numeric field"
             if way_out is not None:
                 raise ReductionError(f"{one.label}: op {op!r} is not defined for dtype {dtype}; {way_out}")
+    return known
 
 
 def check_rows(several: Sequence[Variable], what: str) -> None:
@@ -262,8 +280,8 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     Args:
         vars: a `Variable`, or a tree of variables.
         values: new values for all ranks, in the structure of `vars`: arrays, `Data`, numbers or trees of these; None for the
-            root's arrays.
-        root: rank whose arrays are copied; of no effect with `values`.
+            root's arrays, of all variables or in the place of one.
+        root: rank whose arrays are copied; of no effect on variables that get values.
 
     Returns:
         `vars`.
@@ -280,14 +298,20 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     if values is None and (quick := run_known(vars, "broadcast", None, root)) is not None:
         return quick
     several = several_of(vars, "broadcast")
-    accepted = None if values is None else matched(vars, several, values, "broadcast")
+    accepted = matched_or_none(vars, several, values, "broadcast")
     with placed(several) as world:
         root = check_rank(root, world.world_size)
-        if accepted is None:
-            _broadcast_from(world, several, root)
-        else:
-            ranks = range(world.world_size)
-            give_values(world, several, [dict.fromkeys(ranks, arrays) for arrays in accepted], sharded=False)
+        own, new = [], []
+        for one, arrays in zip(several, accepted, strict=True):
+            if arrays is None:
+                own.append(one)
+            else:
+                of_ranks = dict.fromkeys(range(world.world_size), arrays)
+                new.append((one, of_ranks, one.room_for(world, of_ranks)))  # before anything changes: there may be none
+        if own:
+            _broadcast_from(world, own, root)
+        for one, of_ranks, room in new:
+            one.assign(world, of_ranks, room, sharded=False)
     return vars
 
 
@@ -317,7 +341,8 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
 
     Args:
         vars: a `Variable`, or a tree of variables, of at least one dimension.
-        values: rows to divide, in the structure of `vars`: arrays, `Data` or trees of these; None for the root's arrays.
+        values: rows to divide, in the structure of `vars`: arrays, `Data` or trees of these; None for the root's arrays, of all
+            variables or in the place of one.
         batch: rows to select before dividing: an int (the first rows), a slice, a list of row numbers, or a boolean mask; None
             for all.
 
@@ -331,7 +356,8 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
     """
     several = several_of(vars, "scatter")
     check_rows(several, "scatter")
-    accepted = [one.fetch([0])[0] for one in several] if values is None else matched(vars, several, values, "scatter")
+    given = matched_or_none(vars, several, values, "scatter")
+    accepted = [one.fetch([0])[0] if arrays is None else arrays for one, arrays in zip(several, given, strict=True)]
     chosen = [[(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted]
     with placed(several) as world:
         ranks, partition = range(world.world_size), world.partition
@@ -417,7 +443,7 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
 
 
 @holds_world
-def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: int = 0) -> Any:
+def reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, in_place: bool = True, *, root: int = 0) -> Any:
     """Combines the arrays of all ranks, element by element, on the root.
 
     In place, the root's array becomes the result and other ranks keep theirs, so replicas may differ afterwards. Not in place,
@@ -425,8 +451,8 @@ def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: 
 
     Args:
         vars: a `Variable`, or a tree of variables, of the same shape on all ranks.
-        op: "sum", "prod": in the variable's dtype, so integers wrap; "min", "max": a NaN on any rank gives NaN; "avg": the sum
-            divided by the number of ranks, in the variable's dtype.
+        op: "sum", "prod": in the variable's dtype, so integers wrap; "min", "max": a NaN on any rank gives NaN; "mean" or
+            "avg": the sum divided by the number of ranks, in the variable's dtype. Required.
         in_place: whether the root's array becomes the result.
         root: rank that gets the result.
 
@@ -434,28 +460,28 @@ def reduce(vars: Any, op: CollectiveOp = "avg", in_place: bool = True, *, root: 
         `vars`; not in place, NumPy arrays in the structure of `vars`.
 
     Raises:
-        ReductionError: the op is unknown, or not defined for the dtype: "avg" needs floats or complex numbers, "min" and "max"
-            ordered values, and no op but "min" and "max" takes booleans.
+        ReductionError: the op is missing, unknown, or not defined for the dtype: "mean" needs floats or complex numbers, "min"
+            and "max" ordered values, and no op but "min" and "max" takes booleans.
         PartitionError: the shapes differ between ranks, or there is no such rank.
         ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
     if in_place and (quick := run_known(vars, "reduce", op, root)) is not None:
         return quick
     several = several_of(vars, "reduce")
-    check_op(several, op)
+    known = checked_op(several, op, "reduce")
     with placed(several) as world:
         root = check_rank(root, world.world_size)
         check_uniform(several, "reduce")
         if in_place:
-            run_in_place(world, Work("reduce", op, root), several, differs=world.world_size > 1)
+            run_in_place(world, Work("reduce", known, root), several, differs=world.world_size > 1)
             return vars
         traffic = traffic_of(world)
-        results = [unflatten(one.structure(), traffic.reduced(Work("reduce", op, root), one.storage())) for one in several]
+        results = [unflatten(one.structure(), traffic.reduced(Work("reduce", known, root), one.storage())) for one in several]
     return like(vars, results)
 
 
 @holds_world
-def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:
+def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> Any:
     """Combines the arrays of all ranks, element by element, and gives every rank the result, in place.
 
     Every rank waits for all others; the call returns when all have the result. All replicas are equal afterwards.
@@ -474,15 +500,15 @@ def all_reduce(vars: Any, op: CollectiveOp = "avg") -> Any:
     if (quick := run_known(vars, "all_reduce", op)) is not None:
         return quick
     several = several_of(vars, "all_reduce")
-    check_op(several, op)
+    known = checked_op(several, op, "all_reduce")
     with placed(several) as world:
         check_uniform(several, "all_reduce")
-        run_in_place(world, Work("all_reduce", op), several, differs=False)
+        run_in_place(world, Work("all_reduce", known), several, differs=False)
     return vars
 
 
 @holds_world
-def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any:
+def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, dest: Any = None) -> Any:
     """Combines the arrays of all ranks, element by element, and gives each rank its rows of the result.
 
     Rows are divided as by `scatter`. Every rank waits for all others; the call returns when all have their rows. Not in place:
@@ -507,7 +533,7 @@ def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any
     if (quick := run_known(vars, "reduce_scatter", op, dest=dest)) is not None:
         return quick
     several = several_of(vars, "reduce_scatter")
-    check_op(several, op)
+    known = checked_op(several, op, "reduce_scatter")
     check_rows(several, "reduce_scatter")
     targets = destinations(vars, several, dest, "reduce_scatter")
     with placed([*several, *targets]) as world:
@@ -517,7 +543,7 @@ def reduce_scatter(vars: Any, op: CollectiveOp = "avg", dest: Any = None) -> Any
             start, stop = world.partition.part(shapes[0][0], rank)
             return (stop - start, *shapes[0][1:])
 
-        run_into(world, Work("reduce_scatter", op), several, targets, shape, sharded=True)
+        run_into(world, Work("reduce_scatter", known), several, targets, shape, sharded=True)
     return vars if dest is None else dest
 
 
@@ -559,7 +585,7 @@ def get_value(rank: int, vars: Any) -> Any:
     Raises:
         ArgumentError, PartitionError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
     """
-    return like(vars, [one.get_value(rank) for one in several_of(vars, "get_value")])
+    return like(vars, [one.value_on(rank) for one in several_of(vars, "get_value")])
 
 
 def get_lengths(vars: Any) -> Any:

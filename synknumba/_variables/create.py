@@ -22,7 +22,7 @@ def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = N
     Args:
         value: array, `Data`, number or nested list of numbers, of any fixed-size dtype and any number of dimensions, including
             0; or a nested dict, list or tuple of these, which makes one variable with several arrays. A variable stands for its
-            value on the root.
+            value, as `get_value()` returns it.
         name: name in messages.
         dtype: dtype of all arrays; default: that of each value. Casts must be safe.
 
@@ -51,7 +51,8 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
     Functions receive the same tree of arrays as for any other variable.
 
     Args:
-        tree: nested dict, list or tuple of arrays of one dtype. A variable stands for its value on the root.
+        tree: nested dict, list or tuple of arrays of one dtype. A variable stands for its value, as `get_value()`
+            returns it.
         name: name in messages.
         dtype: dtype of all arrays; default: their own.
 

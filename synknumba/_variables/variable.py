@@ -45,8 +45,9 @@ class Variable:
     in place. A variable may be used by any number of functions, and in collectives. It belongs to the world in which it is
     first used.
 
-    `shape`, `size`, `nbytes` and `len` are those on the root, rank 0; `get_shapes` and `get_lengths` return those on all ranks.
-    `np.asarray`, `bool`, `int` and `float` copy the root's array to the coordinator.
+    `shape`, `size` and `nbytes` are those on the root, rank 0; `get_shapes` and `get_lengths` return those on all ranks.
+    `np.asarray`, `bool`, `int` and `float` copy the root's array to the coordinator. If the variable is divided, so that each
+    rank has rows of its own, or shapes differ between ranks, they and `len` raise `PartitionError`.
 
     A variable cannot be pickled. In a process forked from the coordinator, one on cores can be read, and one on GPUs cannot.
 
@@ -114,10 +115,11 @@ class Variable:
         return sum(size * dtype.itemsize for size, dtype in zip(sizes, self._dtypes, strict=True))
 
     def __len__(self) -> int:
-        """Returns the number of rows on the root."""
+        """Returns the number of rows of a replica; raises `PartitionError` if the variable is divided."""
         shapes = self.root_shapes()
         if self.is_tree or not shapes[0]:
             raise ArgumentError(f"{self.label} has no length: it is {'a tree' if self.is_tree else '0-d'}")
+        self._check_whole("length", "use synk.get_lengths(v), or len() of get_value(rank=…) or of synk.gather(v, nd_up=0)")
         return shapes[0][0]
 
     def root_shapes(self) -> list[Shape]:
@@ -152,44 +154,49 @@ class Variable:
 
     # ---- values
 
-    def get_value(self, rank: int = 0) -> Any:
+    def get_value(self, rank: int | None = None) -> Any:
         """Returns a copy of one rank's array.
 
         Called in the coordinator, between calls. On cores, the last value can still be read after the world is closed.
 
         Args:
-            rank: rank to read; default: the root.
+            rank: rank to read; None for the root, whose replica may differ from others if a function has written to them and
+                no collective was called since.
 
         Returns:
             A NumPy array; for a tree, the tree of arrays.
 
         Raises:
-            PartitionError: there is no such rank.
+            PartitionError: there is no such rank, or `rank` is None and the variable is divided: each rank has rows of its own,
+                or shapes differ between ranks.
             WorldError: this process is a rank, or the variable was on the GPUs of a closed world.
         """
-        return unflatten(self._structure, self.fetch([rank])[0])
+        value = self.value_on(0 if rank is None else rank)  # first: it may be lost, or this process a rank
+        if rank is None:
+            self._check_whole("value", "use get_value(rank=…) for one rank's part, or synk.gather(v, nd_up=0) for all rows")
+        return value
 
     @holds_world
-    def set_value(self, value: Any, rank: int = 0) -> None:
-        """Sets one rank's array to a new value; other ranks keep theirs, so replicas may differ afterwards.
+    def set_value(self, value: Any, rank: int | None = None) -> None:
+        """Sets the arrays of all ranks, or of one rank, to a new value.
 
-        Called in the coordinator, between calls. Before a world is open, `rank` must be 0, and the value becomes the initial
-        value on all ranks.
+        Called in the coordinator, between calls. If one rank is set, the others keep their arrays, so replicas may differ
+        afterwards. Before a world is open, `rank` must be None or 0, and the value becomes the initial value on all ranks.
 
         Args:
             value: array, `Data`, number or nested list; for a tree, a tree of these. The number of dimensions must be the
                 variable's, and the dtype must cast safely to the variable's. The shape may differ.
-            rank: rank to write to; default: the root.
+            rank: rank to write to; None for all.
 
         Raises:
             DataError: the value has another number of dimensions, or its dtype does not cast safely; nothing has changed.
-            PartitionError: there is no such rank.
+            PartitionError: there is no such rank, or `rank` is None and the variable is divided; nothing has changed.
             WorldError: this process is a rank, or the variable belongs to a closed world.
         """
         refuse_on_rank("variables are set")
         values = self.accept(value)
         if self._storage is None and open_world() is None:
-            check_rank(rank, 1)
+            check_rank(0 if rank is None else rank, 1)
             self._pending = [np.array(one, dtype) for one, dtype in zip(values, self._dtypes, strict=True)]
             return
         self.check_open()
@@ -197,14 +204,35 @@ class Variable:
         world.begin()
         try:
             self.place(world)
-            check_rank(rank, world.world_size)
-            new = {rank: values}
+            if rank is None:
+                self._check_whole(
+                    "value to set",
+                    "use set_value(value, rank=…) for one rank's part, synk.scatter(v, value) to divide the value, or "
+                    "synk.broadcast(v, value) to make it a replica on every rank",
+                )
+                new = dict.fromkeys(range(world.world_size), values)
+            else:
+                new = {check_rank(rank, world.world_size): values}
             self.assign(world, new, self.room_for(world, new))
         finally:
             world.end()
 
+    def value_on(self, rank: int) -> Any:
+        """Returns a copy of one rank's array; for a tree, the tree of arrays."""
+        return unflatten(self._structure, self.fetch([rank])[0])
+
+    def _check_whole(self, what: str, way_out: str) -> None:
+        """Raises `PartitionError` if the variable is divided, so that the root's array does not stand for those of others."""
+        storage = self._storage
+        if storage is None or storage.world.world_size == 1:
+            return
+        if self._sharded or not all(leaf.uniform for leaf in storage.layout.leaves):
+            shapes = max(self.shapes(), key=lambda shapes: len(set(shapes)))
+            told = ", ".join(map(str, shapes))
+            raise PartitionError(f"{self.label} is divided among the ranks (shapes {told}) and has no single {what}; {way_out}")
+
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """Returns a copy of the root's array."""
+        """Returns a copy of the root's array; raises `PartitionError` if the variable is divided."""
         if copy is False:
             raise ValueError(f"{self.label} lives on the ranks; np.asarray of it is always a copy")
         if self.is_tree:
@@ -389,7 +417,7 @@ def refuse_on_rank(what: str) -> None:
 
 
 def plain_value(value: Any) -> Any:
-    """Returns a value in a form that NumPy can read: the array of a `Data`, or the root's value of a variable."""
+    """Returns a value in a form that NumPy can read: the array of a `Data`, or the value of a variable that is not divided."""
     if isinstance(value, Data):
         return value.data
     return value.get_value() if isinstance(value, Variable) else value

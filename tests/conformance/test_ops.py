@@ -52,6 +52,27 @@ def test_every_op_of_a_kernel(world, dtype, num_slices):
             close(each, reduced("sum", own))
 
 
+def test_avg_is_mean(world):
+    @synk.parallel(outputs={"m": synk.output("avg", shape=(), dtype="float64")}, block=1, grid=1)
+    def of_kernel(x, m):
+        total = 0.0
+        for i in range(x.shape[0]):
+            total += x[i]
+        m[0] = total / x.shape[0]
+
+    one = synk.function(outputs="avg")(lambda x: x.mean())
+    tree = synk.function(outputs={"a": "avg", "b": ["mean"]})(lambda x: {"a": x.mean(), "b": [-x.mean()]})
+    assert (of_kernel.output_modes, one.output_modes, tree.output_modes) == (
+        {"m": "mean"},
+        "mean",
+        {"a": "mean", "b": ("mean",)},
+    )
+    for n in (world.world_size + 1, 11):
+        x = np.arange(1.0 * n) ** 2
+        for found in (of_kernel(x), one(x), one(x, num_slices=2), tree(x)["a"], -tree(x)["b"][0]):
+            assert_allclose(found, x.mean(), rtol=1e-14)
+
+
 @pytest.mark.parametrize("num_slices", [1, 3])
 def test_bool_min_and_max_are_all_and_any(world, num_slices):
     for n in expected.lengths(world.world_size):

@@ -656,7 +656,7 @@ def test_a_forked_process_leaves_the_ranks_alone(start, when):
 
         def child():
             before = world.pids
-            expect_refusal(world.statistics, world.dump, lambda: total(values), lambda: synk.all_reduce(variable))
+            expect_refusal(world.statistics, world.dump, lambda: total(values), lambda: synk.all_reduce(variable, "sum"))
             world.close()
             synk.close()
             with world:

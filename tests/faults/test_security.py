@@ -41,7 +41,7 @@ def processes():
         data = synk.data(ROWS)
         assert np.array_equal(double(data), 2 * ROWS)
         variable = synk.variable(ROWS)
-        synk.all_reduce(variable)
+        synk.all_reduce(variable, "sum")
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         assert {*map(str, world.pids)} < {*children}, "the ranks, and what carries their output"
         yield {int(pid): links(int(pid)) for pid in (os.getpid(), *children)}

@@ -28,7 +28,8 @@ def negate(w):
 """
 USES = {
     "nothing": "pass",
-    "collectives": "synk.all_reduce(big, 'max'); synk.reduce(big); synk.broadcast(big, root=1); synk.all_reduce(big, 'max')",
+    "collectives": "synk.all_reduce(big, 'max'); synk.reduce(big, 'max'); synk.broadcast(big, root=1); "
+    "synk.all_reduce(big, 'max')",
     "reduce to an array": "synk.reduce(big, 'max', in_place=False); synk.reduce(big, 'max', in_place=False)",
     "in a list": "synk.all_reduce([big, small], 'max')",
     "into another": "synk.all_gather(big, dest=small); synk.reduce_scatter(big, 'max', dest=small)",
@@ -76,7 +77,7 @@ def use(k):
     synk.reduce(u, "max", in_place=False)
     synk.all_gather(w)
     synk.broadcast(u, np.ones(1 + k % 7))
-    return synk.reduce_scatter(v, "sum").get_value()[0]
+    return synk.reduce_scatter(v, "sum").get_value(0)[0]
 
 def held(pid):
     with open(f"/proc/{pid}/maps") as lines:
@@ -119,12 +120,12 @@ assert world.closed
 assert np.array_equal(numbers, ROWS)
 say("values", repr(v), v.get_value(1)[0])
 try:
-    synk.all_reduce(v)
+    synk.all_reduce(v, "mean")
 except synk.WorldError as error:
     say("closed:", error)
 with synk.fork(2, device="cpu"):
     try:
-        synk.all_reduce(v)
+        synk.all_reduce(v, "mean")
     except synk.WorldError as error:
         say("other:", error)
     w = synk.variable(v)

@@ -597,6 +597,35 @@ def test_ufuncs_read_and_write() -> None:
     np.testing.assert_array_equal(d @ e, 4 + 20 + 90)
 
 
+@pytest.mark.parametrize("dtype", ["?", "i4", "u2", "f4", "f8", "c16"])
+def test_methods_of_arrays(dtype: str) -> None:
+    """As methods, and through NumPy's functions, which look for the methods first."""
+    x = np.arange(-5, 7).reshape(3, 4).astype(dtype)
+    d, mask = data(x), data(x.real > 2)
+    for name in ("sum", "mean", "min", "max"):
+        of_numpy = getattr(np, name)
+        for options in ({}, {"axis": 0}, {"axis": (0, 1)}, {"axis": -1, "keepdims": True}):
+            for found in (getattr(d, name)(**options), of_numpy(d, **options)):
+                np.testing.assert_array_equal(found, of_numpy(x, **options), strict=True)
+        np.testing.assert_array_equal(getattr(d, name)(1), of_numpy(x, 1), strict=True)
+        out = data(np.zeros(4, of_numpy(x, 0).dtype))
+        assert getattr(d, name)(axis=0, out=out) is out
+        np.testing.assert_array_equal(out, of_numpy(x, axis=0))
+        assert of_numpy(d, axis=0, out=out) is out
+    assert d.sum(where=mask) == x.sum(where=x.real > 2)
+    assert d.mean(dtype="c16").dtype == d.sum(dtype="c16").dtype == np.complex128
+    assert d.max(initial=100) == np.max(x, initial=100)
+    assert d.T.base is not None
+    np.testing.assert_array_equal(d.T, x.T, strict=True)
+    own = d.copy()
+    assert type(own) is np.ndarray
+    d[...] = 0
+    np.testing.assert_array_equal(own, x, strict=True)
+    assert not d.T.any()
+    with pytest.raises(ValueError, match="zero-size"):
+        data(shape=(0,), dtype=dtype).min()
+
+
 def test_a_0d_is_a_number() -> None:
     d = data(2)
     assert (int(d), float(d), complex(d), bool(d), [10, 20, 30][d], math.sqrt(data(4.0))) == (2, 2.0, 2, True, 30, 2.0)

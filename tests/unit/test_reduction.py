@@ -193,7 +193,11 @@ def test_gather_and_none_are_not_combined() -> None:
             combine(op, np.zeros(2), np.ones(2))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("op", ["avg", "SUM", 1, np.add, ("sum",), ["sum"]])
+def test_avg_is_mean() -> None:
+    assert as_op("avg", "total") == "mean"
+
+
+@pytest.mark.parametrize("op", ["average", "SUM", 1, np.add, ("sum",), ["sum"]])
 def test_an_unknown_op_is_refused_with_the_known_ones(op: object) -> None:
     with pytest.raises(
         ReductionError,

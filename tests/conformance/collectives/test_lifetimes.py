@@ -61,13 +61,19 @@ def test_after_its_world(fork_row, row):
         if row["device"] == "cpu":
             assert_array_equal(np.concatenate([v.get_value(rank) for rank in range(size)]), np.arange(7.0))
             assert_array_equal(other.get_value()["a"], np.ones(2))
-            again = synk.variable(v)
+            again = synk.variable(v.get_value(0))
             assert_array_equal(again, parts[0])
         else:
             with pytest.raises(synk.WorldError, match="'w' belongs to a world that is closed: its values are lost"):
                 v.get_value()
         fork_row()
-        for refused in (synk.all_reduce, synk.broadcast, synk.gather, synk.get_shapes, lambda v: v.set_value(np.ones(5))):
+        for refused in (
+            lambda v: synk.all_reduce(v, "sum"),
+            synk.broadcast,
+            synk.gather,
+            synk.get_shapes,
+            lambda v: v.set_value(np.ones(5)),
+        ):
             with pytest.raises(synk.WorldError, match="'w' belongs to a world that is closed"):
                 refused(v)
         new = synk.variable(np.ones(3))
@@ -101,16 +107,18 @@ def test_what_it_says_of_itself(world):
     v = synk.variable(np.zeros((6, 2), "float32"), "w")
     assert repr(v) == f"<Variable 'w' float32 (6, 2), on {ranks}, replicas equal>"
     v.set_value(np.ones((6, 2), "float32"))
+    assert repr(v) == f"<Variable 'w' float32 (6, 2), on {ranks}, replicas equal>"
+    v.set_value(np.ones((6, 2), "float32"), rank=0)
     assert repr(v) == f"<Variable 'w' float32 (6, 2), on {ranks}, replicas {differ}>"
     for _ in range(2):  # the second time is a shorter way
-        synk.all_reduce(v)
+        synk.all_reduce(v, "mean")
         assert repr(v).endswith("replicas equal>")
-        synk.reduce(v)
+        synk.reduce(v, "mean")
         assert repr(v).endswith(f"replicas {differ}>")
         synk.broadcast(v)
         assert repr(v).endswith("replicas equal>")
     synk.broadcast(v, root=world.world_size - 1)
-    synk.reduce(v, in_place=False)
+    synk.reduce(v, "mean", in_place=False)
     synk.gather(v)
     assert repr(v).endswith("replicas equal>")
     synk.scatter(v)

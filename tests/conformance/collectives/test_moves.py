@@ -83,6 +83,51 @@ def test_broadcast_of_shards_makes_them_replicas(world):
     assert "replicas equal" in repr(v)
 
 
+@with_dtypes
+def test_broadcast_some_from_values_and_others_from_the_root(world, dtype, rng):
+    """In lists and dicts, of any shapes; a variable's own array may be another one's value; and repeated."""
+    size = world.world_size
+    for k, shape in enumerate([(3,), (7,), LARGE]):
+        root = (k + 1) % size
+        a, _ = differing(rng, world, dtype, (3, *shape[1:]))
+        b, of_b = differing(rng, world, dtype, shape)
+        c, of_c = unequal(rng, world, dtype)
+        x = numbers(rng, dtype, shape)
+        several = {"a": a, "b": b, "rest": [c]}
+        for _ in range(2):
+            assert synk.broadcast(several, {"rest": [None], "a": x, "b": None}, root=root) is several
+            assert_held(a, world, [x] * size)
+            assert_held(b, world, [of_b[root]] * size)
+            assert_held(c, world, [of_c[root]] * size)
+            assert all("replicas equal" in repr(one) for one in (a, b, c))
+            put(b, of_b)
+            put(c, of_c)
+        synk.broadcast((a, b), (b, None), root=root)
+        assert_held(a, world, [of_b[0]] * size)
+        assert_held(b, world, [of_b[root]] * size)
+        put(b, of_b)
+        synk.broadcast([b, c], [None, None], root=root)
+        assert_held(b, world, [of_b[root]] * size)
+        assert_held(c, world, [of_c[root]] * size)
+
+
+def test_broadcast_of_trees_some_from_values(world, rng):
+    size = world.world_size
+    tree, v = synk.flatten({"w": np.zeros(2), "b": np.zeros(1)}), synk.scatter(synk.variable(np.zeros(1)), np.arange(11.0))
+    new = {"w": np.ones(2), "b": np.full(1, 3.0)}
+    synk.broadcast([tree, v], [new, None])
+    first = np.arange(11.0)[rows_of(11, size, 0)]
+    assert_held(v, world, [first] * size)
+    for rank in range(size):
+        assert_same(tree.get_value(rank)["w"], new["w"])
+        synk.set_value(rank, tree, {"w": np.full(2, rank), "b": [7.0 + rank]})
+    synk.broadcast([tree, v], [None, np.arange(4.0)], root=size - 1)
+    assert_held(v, world, [np.arange(4.0)] * size)
+    for rank in range(size):
+        assert_same(tree.get_value(rank)["w"], np.full(2, size - 1.0))
+        assert_same(tree.get_value(rank)["b"], np.array([6.0 + size]))
+
+
 # ---- scatter
 
 
@@ -95,6 +140,15 @@ def test_scatter(world, dtype, rng):
             value = numbers(rng, dtype, (length, *rest))
             assert synk.scatter(v, value) is v
             assert_held(v, world, [value[rows_of(length, size, rank)] for rank in range(size)])
+
+
+def test_scatter_some_from_values_and_others_from_the_root(world, rng):
+    a, _ = differing(rng, world, "float32", (4,))
+    b, of_b = differing(rng, world, "int64", (9, 2))
+    x = numbers(rng, "float32", (7,))
+    synk.scatter([a, b], [x, None])
+    assert_held(a, world, [x[rows_of(7, world.world_size, rank)] for rank in range(world.world_size)])
+    assert_held(b, world, [of_b[0][rows_of(9, world.world_size, rank)] for rank in range(world.world_size)])
 
 
 def test_scatter_much(world, rng):
@@ -214,10 +268,11 @@ def test_set_value_and_get_value(world, dtype, rng):
             arrays[rank] = numbers(rng, dtype, shape)
             assert synk.set_value(rank, v, arrays[rank]) is v
             assert_held(v, world, arrays)
+            assert_same(v.get_value(rank), arrays[rank])
+        assert_same(v.get_value(), arrays[0])
         v.set_value(arrays[-1])
-        assert_held(v, world, [arrays[-1], *arrays[1:]])
-        assert_same(v.get_value(), arrays[-1])
-        assert_same(v.get_value(world.world_size - 1), arrays[-1])
+        assert_held(v, world, [arrays[-1]] * world.world_size)
+        assert "replicas equal" in repr(v)
 
 
 @with_dtypes
@@ -243,6 +298,68 @@ def test_set_value_of_a_batch(world, name, rng):
     assert_held(v, world, expected)
 
 
+@with_dtypes
+def test_set_value_without_a_rank_sets_all(world, dtype, rng):
+    """Of another shape too; the variable's dtype stays, and trees are set whole."""
+    v = synk.variable(numbers(rng, dtype, (3, 2)))
+    for shape in [(3, 2), (5, 1), (0, 2), LARGE]:
+        value = numbers(rng, dtype, shape)
+        v.set_value(value)
+        assert_held(v, world, [value] * world.world_size)
+        assert_same(v.get_value(), value)
+        assert_same(np.asarray(v), value)
+        assert len(v) == shape[0]
+        synk.set_value(world.world_size - 1, v, numbers(rng, dtype, shape))
+    tree = synk.flatten({"a": numbers(rng, dtype, (2,)), "b": [numbers(rng, dtype, ())]})
+    a, b = numbers(rng, dtype, (2,)), numbers(rng, dtype, ())
+    tree.set_value({"a": a, "b": [b]})
+    for rank in range(world.world_size):
+        assert_same(tree.get_value(rank)["a"], a)
+        assert_same(tree.get_value(rank)["b"][0], b)
+
+
+DIVIDED = {
+    "scattered": lambda: synk.scatter(synk.variable(np.zeros(1)), np.arange(11.0)),
+    "scattered evenly": lambda: synk.scatter(synk.variable(np.zeros(1)), np.zeros(60)),
+    "reduced": lambda: synk.reduce_scatter(synk.variable(np.arange(11.0)), "sum"),
+    "tree": lambda: synk.scatter(synk.variable({"a": np.zeros(1), "b": np.zeros(1)}), {"a": np.zeros(60), "b": np.ones(7)}),
+}
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_a_divided_variable_has_no_value_without_a_rank(world, name):
+    """On one rank there is nothing to tell apart."""
+    v = DIVIDED[name]()
+    before = str([synk.get_value(rank, v) for rank in range(world.world_size)])
+    value = {"a": np.ones(2), "b": np.ones(2)} if v.is_tree else np.ones(2)
+    reads = [v.get_value, lambda: synk.variable(v), lambda: v.set_value(value)]
+    if not v.is_tree:
+        reads += [lambda: np.asarray(v), lambda: np.mean(v), lambda: len(v), lambda: synk.variable(np.zeros(1)).set_value(v)]
+    for read in reads:
+        if world.world_size == 1:
+            read()
+        else:
+            with pytest.raises(synk.PartitionError, match=r"divided among the ranks \(shapes .*rank=….*synk\.(gather|scatter)"):
+                read()
+    if world.world_size > 1:
+        assert str([synk.get_value(rank, v) for rank in range(world.world_size)]) == before
+    v.set_value(value, rank=world.world_size - 1)
+    synk.broadcast(v, value)
+    v.set_value(value)
+    assert str(v.get_value()) == str(value)
+
+
+def test_shapes_that_differ_between_ranks_are_divided(world, rng):
+    v, arrays = unequal(rng, world, "float64")
+    if world.world_size > 1:
+        for read in (v.get_value, lambda: len(v), lambda: bool(v), lambda: v.set_value(np.ones(2))):
+            with pytest.raises(synk.PartitionError, match="divided among the ranks"):
+                read()
+        assert_held(v, world, arrays)
+    synk.broadcast(v)
+    assert_same(np.asarray(v), arrays[0])
+
+
 # ---- what there is
 
 
@@ -252,7 +369,7 @@ def test_lengths_and_shapes(world, rng):
     assert synk.get_shapes(v) == [array.shape for array in arrays]
     assert synk.get_shapes(synk.variable(3.0)) == [()] * world.world_size
     assert v.shape == arrays[0].shape
-    assert len(v) == len(arrays[0])
+    assert len(synk.broadcast(v)) == len(arrays[0])
 
 
 def test_values_of_every_kind(world):

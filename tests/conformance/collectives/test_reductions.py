@@ -13,6 +13,7 @@ from tests.conformance.collectives.cases import (
     combined,
     differing,
     numbers,
+    put,
     rows_of,
 )
 
@@ -69,11 +70,21 @@ def test_reduce_scatter(world, op, dtype, rng):
 
 
 @pytest.mark.parametrize("collective", [synk.all_reduce, synk.reduce, synk.reduce_scatter])
-def test_the_op_is_avg_unless_said(world, collective, rng):
-    v, arrays = differing(rng, world, "float64", (6,))
-    collective(v)
-    whole = combined("avg", arrays)
-    assert_same(synk.get_value(0, v), whole[rows_of(6, world.world_size, 0)] if collective is synk.reduce_scatter else whole)
+def test_mean_is_avg(world, collective, rng):
+    """Both words, in turn and repeated: the second time is a shorter way."""
+    whole_of = (lambda whole: whole[rows_of(6, world.world_size, 0)]) if collective is synk.reduce_scatter else np.asarray
+    for op in ("mean", "avg", "mean"):
+        v, arrays = differing(rng, world, "float64", (6,))
+        for _ in range(2):
+            collective(v, op)
+            assert_same(synk.get_value(0, v), whole_of(combined("avg", arrays)))
+            synk.broadcast(v, arrays[0])
+            put(v, arrays)
+    assert_same(synk.reduce(v, "mean", in_place=False), combined("avg", arrays))
+    dest = synk.variable(np.zeros(1))
+    for op in ("mean", "mean", "avg"):
+        synk.reduce_scatter(v, op, dest=dest)
+        assert_same(synk.get_value(0, dest), combined("avg", arrays)[rows_of(6, world.world_size, 0)])
 
 
 @pytest.mark.parametrize("shape", [(5,), LARGE], ids=["small", "large"])

@@ -164,7 +164,7 @@ def _(calls, ranks):
 
 @act("/dev/shm is full: a variable")
 def _(calls, ranks):
-    synk.all_reduce(synk.variable(np.ones(8 * MIB)))
+    synk.all_reduce(synk.variable(np.ones(8 * MIB)), "sum")
 
 
 @act("/dev/shm is full: a kernel's output")

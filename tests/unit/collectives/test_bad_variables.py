@@ -176,7 +176,7 @@ def test_used_on_a_rank(held):
         lambda: held_here.get_value(0),
         lambda: np.asarray(held_here),
         lambda: held_here.set_value(np.zeros(3)),
-        lambda: synk.all_reduce(held_here),
+        lambda: synk.all_reduce(held_here, "sum"),
         lambda: synk.gather(held_here),
         lambda: synk.get_value(0, held_here),
     ]

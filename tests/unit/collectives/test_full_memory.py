@@ -18,6 +18,7 @@ CALLS = {
     "flatten": lambda v, u: synk.flatten([LARGE, LARGE]),
     "broadcast": lambda v, u: synk.broadcast(v, LARGE),
     "broadcast two": lambda v, u: synk.broadcast([u, v], [np.zeros(2), LARGE]),
+    "broadcast one of two": lambda v, u: synk.broadcast([u, v], [None, LARGE]),
     "scatter": lambda v, u: synk.scatter(v, LARGE),
     "scatter two": lambda v, u: synk.scatter([u, v], [np.zeros(9), LARGE]),
     "set_value": lambda v, u: synk.set_value(1, v, LARGE),
@@ -26,7 +27,7 @@ CALLS = {
     "all_gather": lambda v, u: synk.all_gather([u, v]),
     "reduce_scatter": lambda v, u: synk.reduce_scatter([u, v], "sum"),
 }
-QUICK = {"variable", "broadcast two", "scatter", "method", "all_gather", "reduce_scatter"}
+QUICK = {"variable", "broadcast two", "broadcast one of two", "scatter", "method", "all_gather", "reduce_scatter"}
 NEED_LARGE = {"all_gather", "reduce_scatter"}
 
 
