@@ -174,7 +174,7 @@ class Estimate:
     def stderr_error(self) -> Any:
         """Standard deviation of `stderr`, stderr / √(2 (n − 1)), for rows (or means of blocks) that are normally distributed.
 
-        Flyvbjerg and Petersen, eq. 28. With weights, n is `effective_size`.
+        H. Flyvbjerg, H. G. Petersen, J. Chem. Phys. 91, 461 (1989). With weights, n is `effective_size`.
         """
         freedom = self.effective_size - 1
         return self.stderr / math.sqrt(2 * freedom) if freedom > 0 else self.stderr
@@ -433,8 +433,9 @@ class Measurement:
         if self.rows & other.rows:
             raise _shared()
         numbers = [np.asarray(one) for one in (self.mean, self.stderr, other.mean, other.stderr)]
-        if numbers[0].ndim and numbers[2].ndim and numbers[0].shape != numbers[2].shape:
-            raise ReductionError(f"the operands have {len(numbers[0])} and {len(numbers[2])} values; these must agree")
+        shapes = numbers[0].shape, numbers[2].shape
+        if len(shapes[1]) > 1 or (all(shapes) and shapes[0] != shapes[1]):
+            raise ReductionError(f"operands must be single values or have one shape (k,), got {shapes[0]} and {shapes[1]}")
         with np.errstate(all="ignore"):  # division by a mean of 0 and overflow give infinity or NaN, as in arrays
             mean, stderr = (one if one.ndim else float(one) for one in combine(*numbers))
         return Measurement(mean, stderr, self.rows | other.rows)
