@@ -141,10 +141,11 @@ def test_errors_of_means_of_different_rows_are_propagated(found, mean, stderr):
         lambda a, b: (a / b) * b,
         lambda a, b: (a - b) / (1 / a),
         lambda a, b: a / (a + b),
+        lambda a, b: b / (a + b),
         lambda a, b: pickle.loads(pickle.dumps(a)) / a,
         lambda a, b: a.propagate(lambda x, y: x + y, -a),
     ],
-    ids=map(str, range(8)),
+    ids=map(str, range(9)),
 )
 def test_the_same_rows_twice_are_refused(misuse):
     with pytest.raises(synk.ReductionError, match="same rows"):

@@ -51,6 +51,14 @@ def test_no_row_is_left_out(n, block):
     assert found.count == n // block
 
 
+def test_longer_blocks_contribute_the_sums_of_their_rows():
+    values = np.random.default_rng(4).normal(7.0, 1.0, size=11)
+    away = values - values.mean()
+    sums = np.array([away[:3].sum(), away[3:7].sum(), away[7:].sum()])  # 3 blocks of 3 rows or more
+    found = Estimate.from_values(values, block=3)
+    assert_allclose(found.stderr, math.sqrt(3 / 2 * (sums**2).sum()) / 11, rtol=1e-11)
+
+
 def test_weights_are_summed_over_blocks():
     rng = np.random.default_rng(3)
     values, weights = rng.normal(size=(8, 5)), rng.random((8, 5))
