@@ -250,23 +250,24 @@ class Estimate:
             slopes = gradient(*means) if others else (gradient(*means),)
             if not isinstance(slopes, tuple | list) or len(slopes) != len(estimates):
                 raise ReductionError(f"gradient must return a tuple of {len(estimates)}, one for each estimate, got {slopes!r}")
-        variance = sum(map(Estimate._variance_along, estimates, slopes))
-        return Measurement(value, math.sqrt(variance), frozenset(rows))
+        stderr = math.hypot(*map(Estimate._error_along, estimates, slopes))
+        return Measurement(value, stderr, frozenset(rows))
 
-    def _variance_along(self, slope: Any) -> float:
-        """Returns gᵀ C g for derivatives g by the means and the covariance C of the means."""
+    def _error_along(self, slope: Any) -> float:
+        """Returns √(gᵀ C g) for derivatives g by the means and the covariance C of the means."""
         g, shape = np.asarray(slope, np.float64), np.shape(self.mean)
         if g.shape != shape:
             raise ReductionError(f"gradient must have the shape {shape} of the mean, got {g.shape}")
         g = g.reshape(-1)
         if g.size == 1:
-            return float(g[0] * np.ravel(self.stderr)[0]) ** 2
+            return float(g[0]) * float(np.ravel(self.stderr)[0])
         if self._moments.squares is not None:
             raise ReductionError(
                 "propagate of several values needs their covariance, which is not implemented for weights; make an estimate of "
                 "each value, from different rows, and pass them all to propagate"
             )
-        return max(float(g @ self.covariance @ g) / self.count, 0.0)  # rounding
+        with np.errstate(invalid="ignore", over="ignore"):
+            return math.sqrt(max(float(g @ self.covariance @ g) / self.count, 0.0))  # rounding
 
     def _constant(self, other: Any) -> Array | None:
         """Returns a number, or an array of numbers, as shape (k,); None for other types."""

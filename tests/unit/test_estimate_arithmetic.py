@@ -207,6 +207,13 @@ def test_propagation_of_undefined_errors_is_undefined():
     assert math.isnan(Estimate.from_values([2.0]).propagate(lambda x: x * x).stderr)
     assert Estimate.from_values([2.0, 2.0]).propagate(lambda x: x * x).stderr == 0.0
     assert math.isnan((Estimate.from_values([2.0]) / of(1.0, 0.1)).stderr)
+    assert math.isnan(Estimate.from_values([[2.0, 1.0]], covariance=True).propagate(lambda m: m[0]).stderr)
+    infinite = Estimate.from_values([[math.inf, 1.0], [1.0, 2.0]], covariance=True)
+    assert math.isnan(infinite.propagate(lambda m: m[0] + m[1], gradient=lambda m: [1.0, 1.0]).stderr)
+
+
+def test_propagated_errors_may_be_huge():
+    assert_allclose(of(1.0, 0.5).propagate(lambda x: 1e200 * x).stderr, 5e199, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
