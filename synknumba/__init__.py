@@ -28,6 +28,7 @@ from synknumba._errors import WorldError as WorldError
 from synknumba._host.data import Data as Data
 from synknumba._host.data import data as data
 from synknumba._ops.estimate import Estimate as Estimate
+from synknumba._ops.estimate import Measurement as Measurement
 from synknumba._rowwise.expectation import Expectation as Expectation
 from synknumba._rowwise.map import Vectorized as Vectorized
 from synknumba._types import OFFSET as OFFSET

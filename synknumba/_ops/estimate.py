@@ -1,19 +1,43 @@
-"""`Estimate`: the sample mean of rows with its standard error; estimates of different rows can be added."""
+"""`Estimate`: the sample mean of rows with its standard error. `Measurement`: a value computed from such means.
+
+    Estimate + Estimate      the rows of both                    → Estimate
+    Estimate and a number    +, −, *, / of each row              → Estimate; exact
+    Estimate and Estimate    −, *, / of the means                → Measurement; errors propagated to first order
+    Measurement and any      +, −, *, / of the values            → Measurement; likewise
+
+Rows have an identity, which multiples of an estimate keep and sums collect. Errors of the same rows are not independent, so an
+operation on the means of two operands that share an identity is refused; so is a / (a + b), where `+` might be meant as that of
+the means.
+
+Comparisons are left out: whether two means "are equal" or one is greater is a statistical test, at a level that only the user
+can choose; `==` compares identities of objects.
+"""
 
 import math
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from numbers import Real
+from operator import mul, truediv
 from typing import Any, final
 
 import numpy as np
 
-from synknumba._errors import ReductionError
+from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import moments as moments_module
 from synknumba._ops.moments import Moments, Powers
 from synknumba._types import Array
 
 # Threshold of the effective number of rows: if one row has all the weight, rounding may give slightly more than 1.
 _ONE_ROW = 1 + 1e-12
+
+_MOST_ROWS = 16  # identities of rows that a sum keeps, the last ones, as a sum may have 10^6 terms
+
+# Step of numerical derivatives, in standard errors: small against the region where the function is taken for linear, and large
+# against rounding: for a mean of 1 ± 10^-8 the error bar is still accurate to 10^-5.
+_STEP = 0.01
 
 
 @final
@@ -22,32 +46,47 @@ class Estimate:
     """Mean, variance and standard error of rows.
 
     Returned by `expectation`, or made from values in memory by `from_values`. Estimates of different rows can be added: `a + b`
-    is the estimate of all their rows. `str()` gives the mean, with the standard error in parentheses, in units of the last
-    digits.
+    is the estimate of all their rows. `2 * a`, `a / 2`, `-a`, `a + 1`, `1 - a` are estimates of the rows so transformed; with k
+    values per row, the number may be an array of shape (k,). `a - b`, `a * b`, `a / b` and `1 / a` combine means of different
+    rows, and give a `Measurement`; so does `propagate`, for any function of the means.
+
+    `str()` gives the mean, with the standard error in parentheses, in units of the last digits. A format for floats is applied
+    to mean and standard error, any other to the text. Estimates have no order, and `==` is identity.
+
+    Standard errors hold for independent rows. For those of a Markov chain see `blocked`.
 
     A NaN makes mean and variance NaN; an infinite value makes the mean infinite, as in a sum, and the variance NaN. If rows
     have several values, only the column that contains it is affected.
 
     >>> Estimate.from_values([1.0, 2.0, 6.0, 7.0])
     Estimate(mean=4.0, variance=8.666666666666666, stderr=1.4719601443879744, count=4)
-    >>> print(Estimate.from_values([1.0, 2.0, 4.0]) + Estimate.from_values([2.5, 3.5]))
-    2.60(53)
+    >>> a, b = Estimate.from_values([1.0, 2.0, 4.0]), Estimate.from_values([2.5, 3.5])
+    >>> print(a + b, 10 * a, a / b, f"{a:.3f}")
+    2.60(53) 23.3(8.8) 0.78(32) 2.333 ± 0.882
     """
+
+    __array_ufunc__ = None  # NumPy's arrays and scalars leave operations to the methods below
 
     _moments: Moments
     _scalar: bool
+    _rows: tuple[bytes, ...] = field(default_factory=lambda: (os.urandom(16),))
 
     @classmethod
-    def from_values(cls, values: Any, weights: Any = None, *, covariance: bool = False) -> "Estimate":
+    def from_values(cls, values: Any, weights: Any = None, *, covariance: bool = False, block: int = 1) -> "Estimate":
         """Computes the estimate of values in memory.
+
+        With `block`, the estimate is that of the means of n // block blocks of consecutive rows: `count`, `variance` and
+        `covariance` are those of the blocks, and `stderr` is right for correlated rows if blocks are much longer than the
+        correlation. The mean remains the mean of all rows: if `block` does not divide n, some blocks are longer by a few rows.
 
         Args:
             values: real numbers, shape (n,), or (n, k) for k values per row.
             weights: non-negative real numbers, shape (n,).
             covariance: whether to compute the covariance of the k values.
+            block: rows per block, from 1 to n.
 
         Raises:
-            ReductionError: invalid shapes or dtypes, no rows, or a negative weight.
+            ReductionError: invalid shapes or dtypes, no rows, a negative weight, or an invalid block.
         """
         array, w = np.asarray(values), None if weights is None else np.asarray(weights)
         for name, one in (("values", array), ("weights", w)):
@@ -60,9 +99,43 @@ class Estimate:
                 f"weights must be one non-negative number for each of the {len(array)} rows, got shape {w.shape}"
             )
         check_covariance(covariance=covariance, weighted=w is not None)
-        rows = array.reshape(len(array), -1).astype(np.float64)
-        moments = moments_module.of_values(rows, None if w is None else w.astype(np.float64), covariance=covariance)
-        return cls(moments, array.ndim == 1)
+        if not hasattr(block, "__index__") or not 1 <= block <= len(array):
+            raise ReductionError(f"block must be an integer from 1 to the number of rows, {len(array)}, got {block!r}")
+        rows, w = array.reshape(len(array), -1).astype(np.float64), None if w is None else w.astype(np.float64)
+        return cls(moments_module.of_values(rows, w, covariance=covariance, block=int(block)), array.ndim == 1)
+
+    @classmethod
+    def blocked(cls, values: Any, *, covariance: bool = False) -> "Estimate":
+        """Computes the estimate of correlated rows, such as those of a Markov chain, in their order.
+
+        The blocking method: H. Flyvbjerg, H. G. Petersen, J. Chem. Phys. 91, 461 (1989). The standard error of means of blocks
+        of B = 1, 2, 4, … rows grows with B, up to a plateau where blocks are longer than the correlation. The block taken is
+        the first with B³ > 2 n (stderr_B / stderr_1)⁴, which balances bias and statistical error: U. Wolff, Comput. Phys.
+        Commun. 156, 143 (2004), in the form of R. M. Lee et al., Phys. Rev. E 83, 066706 (2011). With k values per row, all
+        have to satisfy it.
+
+        Without a plateau, in a chain that is too short, the standard error is NaN. `stderr_error` is the uncertainty of the
+        standard error; `from_values(values, block=B)` gives the estimate for one B.
+
+        Args:
+            values: real numbers, shape (n,), or (n, k) for k values per row.
+            covariance: whether to compute the covariance of the k values, that is, of the means of blocks.
+
+        Returns:
+            The estimate of the means of blocks; `count` is the number of blocks.
+
+        Raises:
+            ReductionError: invalid shapes or dtypes, or no rows.
+        """
+        plain = cls.from_values(values)
+        n, block = plain.count, 1
+        with np.errstate(invalid="ignore", divide="ignore"):
+            while 2 * block <= n:
+                growth = np.divide(cls.from_values(values, block=block).stderr, plain.stderr)
+                if not (block**3 <= 2 * n * growth**4).any():  # NaN if the value is constant or not finite
+                    return cls.from_values(values, covariance=covariance, block=block)
+                block *= 2
+        return cls.from_values(values, covariance=covariance, block=n)
 
     @property
     def count(self) -> int:
@@ -98,6 +171,15 @@ class Estimate:
         return self._told(np.sqrt(spread * self.count / (self.count - 1)) / moments.weight[0])
 
     @property
+    def stderr_error(self) -> Any:
+        """Standard deviation of `stderr`, stderr / √(2 (n − 1)), for rows (or means of blocks) that are normally distributed.
+
+        H. Flyvbjerg, H. G. Petersen, J. Chem. Phys. 91, 461 (1989). With weights, n is `effective_size`.
+        """
+        freedom = self.effective_size - 1
+        return self.stderr / math.sqrt(2 * freedom) if freedom > 0 else self.stderr
+
+    @property
     def covariance(self) -> Array:
         """Unbiased covariance of the k values of a row, shape (k, k); divide by `count` for the covariance of their means.
 
@@ -130,19 +212,141 @@ class Estimate:
     def _told(self, values: Array) -> Any:
         return float(values[0]) if self._scalar else values
 
-    def __add__(self, other: object) -> "Estimate":
-        """Returns the estimate of the rows of both, which should be disjoint."""
-        if not isinstance(other, Estimate):
+    def propagate(
+        self, function: Callable[..., Any], *others: "Estimate", gradient: Callable[..., Any] | None = None
+    ) -> "Measurement":
+        """Computes a function of the means, with its standard error to first order (the delta method).
+
+        stderr² = Σ gᵀ C g over the estimates, with g the derivatives by the means of an estimate, and C the covariance of these
+        means, `covariance` / `count`: JCGM 100:2008 (GUM), equations 10 and 13. Values of one row may be correlated; the rows
+        of different estimates must be independent. Valid if the function is nearly linear within the standard errors.
+
+        >>> rows = Estimate.from_values([[1.0, 2.0], [2.0, 4.1], [3.0, 5.9]], covariance=True)
+        >>> print(rows.propagate(lambda mean: mean[0] / mean[1]))
+        0.5000(72)
+
+        Args:
+            function: gets the mean of each estimate, a float or an array of shape (k,); returns a real number.
+            others: further estimates, of different rows.
+            gradient: gets what `function` gets; returns the derivatives, a float or shape (k,), for several estimates a tuple
+                of these. Default: central differences, a hundredth of a standard error to both sides.
+
+        Raises:
+            ReductionError: an estimate of several values has no covariance, estimates share their rows, or the function returns
+                something other than a real number.
+        """
+        estimates = (self, *others)
+        for one in estimates:
+            if not isinstance(one, Estimate):
+                raise ArgumentError(f"propagate takes estimates after the function, got {type(one).__name__}")
+        rows = [row for one in map(Estimate._measured, estimates) for row in one.rows]
+        if len(rows) != len(set(rows)):
+            raise _shared()
+        means = [one.mean for one in estimates]
+        value = _real_number(function(*means))
+        if gradient is None:
+            slopes: Any = [_slopes(function, means, position, one) for position, one in enumerate(estimates)]
+        else:
+            slopes = gradient(*means) if others else (gradient(*means),)
+            if not isinstance(slopes, tuple | list) or len(slopes) != len(estimates):
+                raise ReductionError(f"gradient must return a tuple of {len(estimates)}, one for each estimate, got {slopes!r}")
+        stderr = math.hypot(*map(Estimate._error_along, estimates, slopes))
+        return Measurement(value, stderr, frozenset(rows))
+
+    def _error_along(self, slope: Any) -> float:
+        """Returns √(gᵀ C g) for derivatives g by the means and the covariance C of the means."""
+        g, shape = np.asarray(slope, np.float64), np.shape(self.mean)
+        if g.shape != shape:
+            raise ReductionError(f"gradient must have the shape {shape} of the mean, got {g.shape}")
+        g = g.reshape(-1)
+        if g.size == 1:
+            return float(g[0]) * float(np.ravel(self.stderr)[0])
+        if self._moments.squares is not None:
+            raise ReductionError(
+                "propagate of several values needs their covariance, which is not implemented for weights; make an estimate of "
+                "each value, from different rows, and pass them all to propagate"
+            )
+        with np.errstate(invalid="ignore", over="ignore"):
+            return math.sqrt(max(float(g @ self.covariance @ g) / self.count, 0.0))  # rounding
+
+    def _constant(self, other: Any) -> Array | None:
+        """Returns a number, or an array of numbers, as shape (k,); None for other types."""
+        array = _real_array(other)
+        if array is None:
+            return None
+        allowed = {()} if self._scalar else {(), self._moments.mean.shape[1:]}
+        if array.shape not in allowed or not np.isfinite(array).all():
+            raise ReductionError(
+                f"an estimate of {self._words()} is combined with finite numbers, of shape "
+                f"{' or '.join(map(str, sorted(allowed)))}, got {other!r}"
+            )
+        return np.broadcast_to(array, self._moments.mean.shape[1:])
+
+    def _shifted(self, shift: Array) -> "Estimate":
+        return replace(self, _moments=moments_module.shifted(self._moments, shift))
+
+    def _scaled(self, op: Callable[[Any, Any], Any], factor: Array) -> "Estimate":
+        return replace(self, _moments=moments_module.scaled(self._moments, op, factor))
+
+    def _measured(self) -> "Measurement":
+        return Measurement(self.mean, self.stderr, frozenset(self._rows))
+
+    def __neg__(self) -> "Estimate":
+        return self._scaled(mul, np.full(self._moments.mean.shape[1], -1.0))
+
+    def __mul__(self, other: Any) -> Any:
+        """Multiplies each row by a number; multiplies the means of two estimates."""
+        if isinstance(other, Estimate):
+            return self._measured() * other
+        factor = self._constant(other)
+        return NotImplemented if factor is None else self._scaled(mul, factor)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        """Divides each row by a number; divides the means of two estimates."""
+        if isinstance(other, Estimate):
+            return self._measured() / other
+        divisor = self._constant(other)
+        if divisor is None:
             return NotImplemented
+        if not divisor.all():
+            raise ReductionError(f"an estimate cannot be divided by 0, got {other!r}")
+        return self._scaled(truediv, divisor)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        """Divides a number by the mean: a `Measurement`, as 1 / mean is not the mean of 1 / v."""
+        return NotImplemented if self._constant(other) is None else other / self._measured()
+
+    def __sub__(self, other: Any) -> Any:
+        """Subtracts a number from each row; subtracts the means of two estimates."""
+        if isinstance(other, Estimate):
+            return self._measured() - other
+        shift = self._constant(other)
+        return NotImplemented if shift is None else self._shifted(-shift)
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __float__(self) -> float:
+        """Returns the mean of a single value."""
+        return _single(self.mean)
+
+    def __add__(self, other: Any) -> "Estimate":
+        """Returns the estimate of the rows of both, which should be disjoint; adds a number to each row."""
+        if not isinstance(other, Estimate):
+            shift = self._constant(other)
+            return NotImplemented if shift is None else self._shifted(shift)
         if self._kind() != other._kind():
             raise ReductionError(
                 f"cannot add an estimate of {other._words()} to one of {self._words()}: they must be of the same kind"
             )
-        return Estimate(moments_module.merge(moments_module.joined(self._moments, other._moments)), self._scalar)
+        moments = moments_module.merge(moments_module.joined(self._moments, other._moments))
+        return Estimate(moments, self._scalar, (*self._rows, *other._rows)[-_MOST_ROWS:])
 
-    def __radd__(self, other: object) -> "Estimate":
-        """Lets `sum(estimates)` start from 0."""
-        return self if isinstance(other, int) and other == 0 else NotImplemented
+    def __radd__(self, other: Any) -> "Estimate":
+        """Adds a number to each row; `sum(estimates)` starts from 0."""
+        return self if isinstance(other, int) and other == 0 else self + other
 
     def _kind(self) -> tuple[Any, ...]:
         return self._scalar, self._moments.products.shape, self._moments.squares is None
@@ -154,15 +358,162 @@ class Estimate:
 
     def __str__(self) -> str:
         """Concise notation: 0.19877(12) for 0.19877 ± 0.00012; several values in brackets."""
-        if self._scalar:
-            return concise(self.mean, self.stderr)
-        return f"[{', '.join(map(concise, self.mean.tolist(), self.stderr.tolist()))}]"
+        return _text(self.mean, self.stderr, concise)
+
+    def __format__(self, spec: str) -> str:
+        """Applies a format of floats (".3f", "10.2e") to mean and standard error; any other, as ">20", to the text."""
+        return _formatted(self, spec)
 
     def __repr__(self) -> str:
         """Shows all statistics at full precision."""
         size = "" if self._moments.squares is None else f", effective_size={self.effective_size!r}"
         told = (f"{name}={np.asarray(getattr(self, name)).tolist()!r}" for name in ("mean", "variance", "stderr", "count"))
         return f"Estimate({', '.join(told)}{size})"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Measurement:
+    """A value with its standard error, computed from the means of estimates.
+
+    Returned by `a - b`, `a * b`, `a / b` of estimates, and by `Estimate.propagate`. It has no `count`, and `+`, `-`, `*`, `/`
+    all combine values, with numbers, measurements and estimates. Errors are propagated to first order for independent
+    operands: JCGM 100:2008 (GUM), equation 10. If both contain the same rows, as in `a / (a - b)`, they are refused;
+    `propagate` takes such functions. With several values, operations are elementwise.
+
+    >>> a, b = Estimate.from_values([9.0, 10.0, 11.0]), Estimate.from_values([4.9, 5.1])
+    >>> print(a / b, 2 * (a - b), f"{a * b:.1f}")
+    2.00(12) 10.0(1.2) 50.0 ± 3.1
+
+    Attributes:
+        mean: the value, a float or shape (k,).
+        stderr: its standard error, a float or shape (k,).
+        rows: identities of the rows that it was computed from.
+    """
+
+    __array_ufunc__ = None  # as in Estimate
+
+    mean: Any
+    stderr: Any
+    rows: frozenset[bytes] = frozenset()
+
+    def __neg__(self) -> "Measurement":
+        return Measurement(-self.mean, self.stderr, self.rows)
+
+    def __add__(self, other: Any) -> "Measurement":
+        return self._with(other, lambda a, s, b, t: (a + b, np.hypot(s, t)))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> "Measurement":
+        return self._with(other, lambda a, s, b, t: (a - b, np.hypot(s, t)))
+
+    def __rsub__(self, other: Any) -> "Measurement":
+        return -self + other
+
+    def __mul__(self, other: Any) -> "Measurement":
+        return self._with(other, lambda a, s, b, t: (a * b, np.hypot(b * s, a * t)))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> "Measurement":
+        return self._with(other, lambda a, s, b, t: (a / b, np.hypot(s / b, a / b * (t / b))))
+
+    def __rtruediv__(self, other: Any) -> "Measurement":
+        return self._with(other, lambda a, s, b, t: (b / a, np.hypot(t / a, b / a * (s / a))))
+
+    def _with(self, other: Any, combine: Callable[..., tuple[Any, Any]]) -> "Measurement":
+        """Returns combine(mean, stderr, other mean, other stderr), for independent errors."""
+        if isinstance(other, Estimate):
+            other = Measurement(other.mean, other.stderr, frozenset(other._rows))  # noqa: SLF001  # same module
+        elif not isinstance(other, Measurement):
+            array = _real_array(other)
+            if array is None:
+                return NotImplemented
+            other = Measurement(array, np.zeros(array.shape))
+        if self.rows & other.rows:
+            raise _shared()
+        numbers = [np.asarray(one) for one in (self.mean, self.stderr, other.mean, other.stderr)]
+        shapes = numbers[0].shape, numbers[2].shape
+        if len(shapes[1]) > 1 or (all(shapes) and shapes[0] != shapes[1]):
+            raise ReductionError(f"operands must be single values or have one shape (k,), got {shapes[0]} and {shapes[1]}")
+        with np.errstate(all="ignore"):  # division by a mean of 0 and overflow give infinity or NaN, as in arrays
+            mean, stderr = (one if one.ndim else float(one) for one in combine(*numbers))
+        return Measurement(mean, stderr, self.rows | other.rows)
+
+    def __float__(self) -> float:
+        """Returns a single value."""
+        return _single(self.mean)
+
+    def __str__(self) -> str:
+        """Concise notation, as of an `Estimate`."""
+        return _text(self.mean, self.stderr, concise)
+
+    def __format__(self, spec: str) -> str:
+        """Formats as an `Estimate` does."""
+        return _formatted(self, spec)
+
+    def __repr__(self) -> str:
+        """Shows value and standard error at full precision."""
+        return f"Measurement(mean={np.asarray(self.mean).tolist()!r}, stderr={np.asarray(self.stderr).tolist()!r})"
+
+
+def _slopes(function: Callable[..., Any], means: list[Any], position: int, estimate: Estimate) -> Array:
+    """Returns the derivatives of `function` by the means of one estimate, by central differences."""
+    mean = np.asarray(estimate.mean, np.float64)
+    steps, slopes = np.ravel(estimate.stderr) * _STEP, np.zeros(mean.size)
+    for i, step in enumerate(steps.tolist()):
+        if step == 0:
+            continue  # a mean without error adds none
+        ends, values = [], []
+        for sign in (1, -1):
+            moved = mean.copy()
+            moved.reshape(-1)[i] += sign * step
+            arguments = [*means[:position], moved if mean.ndim else float(moved), *means[position + 1 :]]
+            ends.append(moved.reshape(-1)[i])
+            values.append(_real_number(function(*arguments)))
+        slopes[i] = (values[0] - values[1]) / (ends[0] - ends[1]) if ends[0] != ends[1] else math.nan
+    return slopes.reshape(mean.shape)
+
+
+def _shared() -> ReductionError:
+    return ReductionError(
+        "errors are propagated for independent rows, but the same rows occur in more than one operand; write one function of "
+        "the means, as in a.propagate(lambda x, y: x / (x + y), b)"
+    )
+
+
+def _real_array(value: Any) -> Array | None:
+    """Returns a real number or an array of real numbers as float64; None for other types."""
+    if isinstance(value, Real) or (isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf"):
+        return np.asarray(value, np.float64)
+    return None
+
+
+def _real_number(value: Any) -> float:
+    array = _real_array(value)
+    if array is None or array.size != 1:
+        raise ReductionError(f"the function that propagate gets must return one real number, got {value!r}")
+    return float(array.reshape(-1)[0])
+
+
+def _single(mean: Any) -> float:
+    if np.ndim(mean):
+        raise ArgumentError(f"float() takes an estimate of one value, got {len(mean)} values; use its mean")
+    return float(mean)
+
+
+def _text(mean: Any, stderr: Any, write: Callable[[float, float], str]) -> str:
+    """Writes one value, or several in brackets."""
+    if not np.ndim(mean):
+        return write(float(mean), float(stderr))
+    return f"[{', '.join(map(write, mean.tolist(), stderr.tolist()))}]"
+
+
+def _formatted(value: Estimate | Measurement, spec: str) -> str:
+    if re.search(r"\.\d|[eEfFgGn%]$", spec):
+        return _text(value.mean, value.stderr, lambda mean, stderr: f"{mean:{spec}} ± {stderr:{spec}}")
+    return format(str(value), spec)
 
 
 def check_covariance(*, covariance: bool, weighted: bool) -> None:

@@ -17,8 +17,11 @@ The standard error of a weighted mean needs sums with squared weights, S_j = Σ 
 the mean: about a mean larger by d they are S_0, S_1 − d S_0, S_2 − 2 d S_1 + d² S_0.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias, final
+from fractions import Fraction
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
@@ -80,6 +83,40 @@ def in_units(parts: Moments, powers: Powers) -> Moments:
         )
 
 
+def shifted(parts: Moments, shift: Array) -> Moments:
+    """Returns the moments of the values plus `shift`, shape (k,)."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean, rest = _rounded(parts.mean, shift)
+        mean, rest = _rounded(mean, rest + parts.rest)
+    return replace(parts, mean=mean, rest=rest)
+
+
+def scaled(parts: Moments, op: Callable[[Any, Any], Any], factor: Array) -> Moments:
+    """Returns the moments of op(values, factor), `op` being `operator.mul` or `truediv`; `factor` finite, shape (k,)."""
+    rows = zip(parts.mean.tolist(), parts.rest.tolist(), strict=True)
+    pairs = [[_scaled_mean(*one, op) for one in zip(*row, factor.tolist(), strict=True)] for row in rows]
+    mean, rest = np.moveaxis(np.array(pairs), 2, 0)
+    with np.errstate(invalid="ignore", over="ignore"):  # twice by the factor, whose square might overflow
+        products = op(op(parts.products, factor if parts.products.ndim == 2 else factor[:, None]), factor)
+        squares = parts.squares
+        if squares is not None:
+            zeroth, first, second = np.moveaxis(squares, 1, 0)
+            squares = np.stack([zeroth, op(first, factor), op(op(second, factor), factor)], axis=1)
+    return replace(parts, mean=mean, rest=rest, products=products, squares=squares)
+
+
+def _scaled_mean(mean: float, rest: float, factor: float, op: Callable[[Any, Any], Any]) -> tuple[float, float]:
+    """Returns op(mean + rest, factor) as an unevaluated sum: in fractions, as float64 would lose `rest`."""
+    if not math.isfinite(mean):
+        return op(mean, factor), 0.0
+    exact = op(Fraction(mean) + Fraction(rest), Fraction(factor))
+    try:
+        rounded = float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf, 0.0
+    return rounded, float(exact - Fraction(rounded))
+
+
 def _merged(parts: Moments) -> Moments:
     """Merges all parts into one without rescaling, so results may overflow."""
     with np.errstate(invalid="ignore", over="ignore"):
@@ -125,16 +162,37 @@ def _weighed(parts: Moments, power: int) -> Moments:
         return replace(parts, weight=weight, products=products, squares=np.ldexp(parts.squares, 2 * more), power=power)
 
 
-def of_values(values: Array, weights: Array | None, *, covariance: bool) -> Moments:
+def of_values(values: Array, weights: Array | None, *, covariance: bool, block: int = 1) -> Moments:
     """Computes the moments of rows in memory, as one part; with `covariance`, the products of all pairs of values.
 
-    Values are float64, shape (n, k), n ≥ 1; weights float64, shape (n,).
+    Values are float64, shape (n, k), n ≥ 1; weights float64, shape (n,). With `block` > 1, at most n, the moments are those of
+    the means of blocks of consecutive rows.
     """
     powers = np.where(_exponents(values) > _LARGE, FAR, 0)
     power = 0 if weights is None else int(_exponents(weights))
-    scaled = None if weights is None else np.ldexp(weights, -power)
-    moments = _of_values(np.ldexp(values, -powers), scaled, covariance=covariance)
+    values, weights = np.ldexp(values, -powers), None if weights is None else np.ldexp(weights, -power)
+    if block == 1:
+        moments = _of_values(values, weights, covariance=covariance)
+    else:
+        centre = _of_values(values, weights, covariance=False).mean[0]
+        centre = np.where(np.isfinite(centre), centre, 0.0)
+        moments = shifted(_of_values(*_blocks(values - centre, weights, block), covariance=covariance), centre)
     return replace(in_units(moments, -powers) if powers.any() else moments, power=power)
+
+
+def _blocks(away: Array, weights: Array | None, block: int) -> tuple[Array, Array | None]:
+    """Returns the means of n // block blocks of rows, and their weights. `away` is from the mean of all rows.
+
+    If `block` does not divide n, some blocks have more rows. A sum of `away` is then divided by the mean size of a block: the
+    mean over blocks is the mean over rows, of which each block contributes what its rows do.
+    """
+    n = len(away)
+    starts = np.arange(n // block) * n // (n // block)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if weights is None:
+            return np.add.reduceat(away, starts) / (n / len(starts)), None
+        sums, own = np.add.reduceat(weights[:, None] * away, starts), np.add.reduceat(weights, starts)
+        return np.divide(sums, own[:, None], out=sums, where=own[:, None] != 0), own
 
 
 def _exponents(values: Array) -> Array:

@@ -1,6 +1,7 @@
 """Estimates equal exact arithmetic and NumPy, however the rows are parted; and are written as physicists write them."""
 
 import math
+import operator
 import pickle
 from fractions import Fraction
 from functools import reduce
@@ -252,9 +253,19 @@ def test_refuses(make, words):
         make()
 
 
-def test_adds_only_estimates():
+@pytest.mark.parametrize("other", ["1", None, 1j, [1.0], np.array(["1"])])
+@pytest.mark.parametrize("op", [operator.add, operator.sub, operator.mul, operator.truediv])
+def test_combines_with_numbers_and_estimates_only(op, other):
     with pytest.raises(TypeError):
-        Estimate.from_values([1.0]) + 1
+        op(Estimate.from_values([1.0]), other)
+    with pytest.raises(TypeError):
+        op(other, Estimate.from_values([1.0]) / Estimate.from_values([2.0]))
+
+
+@pytest.mark.parametrize("op", [operator.lt, operator.le, operator.gt, operator.ge])
+def test_has_no_order(op):
+    with pytest.raises(TypeError):
+        op(Estimate.from_values([1.0, 2.0]), Estimate.from_values([3.0, 4.0]))
 
 
 @pytest.mark.parametrize("size", [1e-120, 1e-75, 1e75, 1e115, 1e120, 1e150])
