@@ -13,6 +13,7 @@ from synknumba import simt
 from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.call import Call
+from synknumba._call.launch_axes import check_axes
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
@@ -72,6 +73,8 @@ class Function(Distributed):
         check_names(self.name, parameters, options)
         if inner is None:  # not a generated kernel
             check_rebinding(self.name, function, options)
+            if options.launch is not None:
+                check_axes(self.name, function, options.launch)
         self._parameters = parameters
         self._binder = Binder(self.name, parameters, options)
         self._selector = RowSelector(self.name, options.style)
