@@ -67,8 +67,10 @@ def parallel(
         A `Function`; without `kernel`, a decorator that returns one.
 
     Raises:
-        ArgumentError: a name is not a parameter of the kernel, or has two roles.
-        LaunchError: CUDA does not allow the block, grid or shared memory size.
+        ArgumentError: a name is not a parameter of the kernel, or has two roles; or the kernel assigns to the bare name of a
+            parameter that it is to write.
+        LaunchError: CUDA does not allow the block, grid or shared memory size; or the kernel indexes an array by its position
+            along y or z, but neither block nor grid has a size there.
     """
 
     def decorate(target: Any) -> Function:
@@ -135,6 +137,10 @@ def function(
 
     Returns:
         A `Function`; without `func`, a decorator that returns one.
+
+    Raises:
+        ArgumentError: a name is not a parameter of the function, or has two roles; or the function assigns to the bare name
+            of a parameter that it is to write, as in `new = x.sum(0)` instead of `new += x.sum(0)`.
     """
 
     def decorate(target: Callable[..., Any]) -> Function:

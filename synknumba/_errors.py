@@ -35,7 +35,7 @@ class ReductionError(SynkError, ValueError):
 
 
 class LaunchError(SynkError, ValueError):
-    """A grid, block or dynamic shared memory size is invalid in CUDA, or the grid cannot be derived."""
+    """A grid, block or dynamic shared memory size is invalid in CUDA or unfit for the kernel, or the grid cannot be derived."""
 
 
 class KernelError(SynkError, NotImplementedError):

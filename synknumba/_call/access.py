@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-_SIZES = {"shape", "size", "ndim", "itemsize", "nbytes", "strides", "dtype"}
+SIZES = {"shape", "size", "ndim", "itemsize", "nbytes", "strides", "dtype"}
 _OF_NUMBERS = {"int", "len", "abs", "min", "max"}  # these return numbers for every argument that Numba allows
 _POSITIONS = {"threadIdx", "blockIdx", "blockDim", "gridDim"}
 _SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | ast.comprehension
@@ -97,7 +97,7 @@ class _Source:
     def _is_size(self, node: ast.AST | None) -> bool:
         match node:
             case ast.Attribute(attr=attribute, ctx=ast.Load()):
-                return attribute in _SIZES
+                return attribute in SIZES
             case ast.Call(func=ast.Name(id="len"), keywords=[]):
                 return "len" in self._builtins
         return False
@@ -197,11 +197,11 @@ def _bindings(body: list[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
             if not isinstance(node.ctx, ast.Load) and id(node) not in seen:
                 yield node.id, None
         elif not isinstance(node, ast.Attribute | ast.Constant | ast.keyword):
-            for name in _mentioned(node):  # bound by `import`, `global`, `case`, …
+            for name in mentioned(node):  # bound by `import`, `global`, `case`, …
                 yield name, None
 
 
-def _mentioned(node: ast.AST) -> Iterator[str]:
+def mentioned(node: ast.AST) -> Iterator[str]:
     for _, value in ast.iter_fields(node):
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, str):
@@ -264,32 +264,44 @@ def _first_line(node: ast.FunctionDef) -> int:
 
 def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
     """Returns the parameters that a function stores to, with the line of the first store; empty if there is no source."""
-    try:
-        lines, first = inspect.getsourcelines(function)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
-        return {}
-    definition = tree.body[0]
-    if not isinstance(definition, ast.FunctionDef):
+    definition = parse_definition(function)
+    if definition is None:
         return {}
     names = {argument.arg for argument in definition.args.args}
     found: dict[str, int] = {}
-    nodes = list(_own_nodes(definition))
+    nodes = list(own_nodes(definition))
     for node in nodes:
         for name in _stored(node) & names:
-            found.setdefault(name, first + node.lineno - 1)  # type: ignore[attr-defined]  # statements and calls have lines
+            found.setdefault(name, node.lineno)  # type: ignore[attr-defined]  # statements and calls have lines
     added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}  # on an array, `x += …` works in place
     stores = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     rebound = {node.id for node in stores if id(node) not in added_to}
     return {name: line for name, line in found.items() if name not in rebound}
 
 
-def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+def parse_definition(function: Callable[..., Any] | CodeType) -> ast.FunctionDef | None:
+    """Returns the syntax tree of a function's lines, numbered as in its file; None without source.
+
+    Of a function with `__wrapped__`, that of the wrapped one; pass `__code__` for its own.
+    """
+    try:
+        lines, first = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    definition = tree.body[0]
+    if not isinstance(definition, ast.FunctionDef):
+        return None
+    ast.increment_lineno(tree, first - 1)
+    return definition
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yields the nodes of a function, except those of nested functions, whose parameters may have the same names."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.Lambda | ast.ClassDef | ast.AsyncFunctionDef):
-            yield from _own_nodes(child)
+            yield from own_nodes(child)
 
 
 def _stored(node: ast.AST) -> set[str]:

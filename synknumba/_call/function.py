@@ -13,10 +13,12 @@ from synknumba import simt
 from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.call import Call
+from synknumba._call.launch_axes import check_axes
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
+from synknumba._call.rebinding import check_rebinding
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.serialize import Distributed, InnerFunction, RankSideFunction, make_spec
@@ -69,6 +71,10 @@ class Function(Distributed):
         self._inner = inner  # the function that `function`, a generated kernel, calls; else None
         parameters = signature_names(function, "the function" if options.style == "function" else "the kernel")
         check_names(self.name, parameters, options)
+        if inner is None:  # not a generated kernel
+            check_rebinding(self.name, function, options)
+            if options.launch is not None:
+                check_axes(self.name, function, options.launch)
         self._parameters = parameters
         self._binder = Binder(self.name, parameters, options)
         self._selector = RowSelector(self.name, options.style)

@@ -48,6 +48,11 @@ class LaunchConfig:
         if _integer(self.smem_bytes) is None or self.smem_bytes < 0:
             raise LaunchError(f"smem_bytes must be a non-negative int; got {self.smem_bytes!r}")
 
+    @property
+    def axes(self) -> int:
+        """Number of axes for which block or grid give a size; 3 if the grid is a function, which may give any."""
+        return len(MAX_GRID) if callable(self.grid) else max(len(_dimensions(self.block)), len(_dimensions(self.grid)))
+
     def resolve(self, rows: int | None) -> tuple[Dim3, Dim3]:
         """Returns grid and block of one launch with so many rows, None if no argument is sharded.
 

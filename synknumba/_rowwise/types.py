@@ -6,6 +6,7 @@
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -32,6 +33,10 @@ from synknumba._variables.variable import Variable
 _WEAK_KINDS: dict[type, str] = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
 
 
+# Numba's message for the name of a function that it cannot call.
+_PLAIN_FUNCTION = re.compile(r"Untyped global name '(\w+)':\s*Cannot determine Numba type of <class 'function'>")
+
+
 def cast_name(kind: Any) -> str:
     """The name of a type in a generated kernel."""
     return f"synk_{kind}"
@@ -42,12 +47,23 @@ def infer_result(inner: InnerFunction, kinds: Sequence[Any]) -> Any:
 
     Raises:
         NumbaError, KernelError, NotImplementedError: Numba cannot compile it for them.
+        ArgumentError: it calls a plain Python function.
     """
     name = kernel_name("type_of", inner.py_func.__name__)
     parameters = [f"synk_{position}" for position in range(len(kinds))]
     text = kernel_text(name, parameters, [f"synk_value = synk_function({', '.join(parameters)})"])
     probe = simt.jit(define_kernel(text, name, "types", inner.device_function, {}), cache=False)
-    return probe.type_of("synk_value", *kinds)
+    try:
+        return probe.type_of("synk_value", *kinds)
+    except NumbaError as error:
+        plain = _PLAIN_FUNCTION.search(str(error))
+        if plain is None:
+            raise
+        code = inner.py_func.__code__
+        raise ArgumentError(
+            f"{plain[1]}, called in {inner.name} ({code.co_filename}:{code.co_firstlineno}) or in a function that it calls, "
+            "is a plain Python function; decorate it with @numba.njit or @cuda.jit(device=True)"
+        ) from error
 
 
 # ---- vectorized functions

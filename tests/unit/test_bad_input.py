@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numba import cuda
+from numba import cuda, njit
 
 import synknumba as synk
 from synknumba._device import DeviceReport
@@ -113,6 +113,26 @@ def test_an_unknown_argument(world):
 def test_what_is_no_function(wrong):
     with refused(synk.ArgumentError, "must be a Python function", repr(wrong)):
         synk.function(wrong)
+
+
+def plain_double(x):
+    return 2 * x
+
+
+@njit
+def through_another(x):
+    return plain_double(x) + 1
+
+
+@pytest.mark.parametrize("of", [plain_double, through_another])
+def test_a_plain_helper(world, of):
+    calls = world.statistics().calls
+    for made in (synk.expectation(lambda x: 1 - of(x)), synk.vectorize(lambda x: 1 - of(x))):
+        with refused(synk.ArgumentError, "called in <lambda>", __file__, "plain Python function", "@numba.njit", "device=True"):
+            made(X)
+    assert world.statistics().calls == calls  # nothing was sent
+    njit_double = njit(plain_double)
+    assert np.array_equal(synk.vectorize(lambda x: 1 - njit_double(x))(X), 1 - 2 * X)
 
 
 def test_an_output_passed_by_the_caller(world):

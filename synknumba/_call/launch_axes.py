@@ -1,0 +1,184 @@
+"""Kernels that index arrays along y or z, launched with one thread there: `i, j = cuda.grid(2); out[i, j] = …` by default.
+
+In such a launch j is 0 in every thread, and all columns but the first stay as they were. Refused when the kernel is decorated,
+where its source shows it with certainty: an index of a parameter is a position along an axis for which neither block= nor grid=
+gives a size. Allowed are kernels that ask for the number of threads there, such as those that loop with a stride of
+`cuda.blockDim.y`: they may be right in any launch.
+"""
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+from synknumba._call.access import mentioned, parse_definition
+from synknumba._errors import LaunchError
+from synknumba._ops.launch import LaunchConfig
+
+_POSITIONS, _SIZES = ("threadIdx", "blockIdx"), ("blockDim", "gridDim")
+_MEMBERS = (*_POSITIONS, *_SIZES, "grid", "gridsize")
+_AXES = {"x": 0, "y": 1, "z": 2}
+
+_EXAMPLES = {
+    1: "block=(16, 16), grid=lambda rows: (-(-rows // 16), 4), which has 64 threads along y",
+    2: "block=(16, 4, 4), grid=lambda rows: (-(-rows // 16), 8, 8), which has 32 threads along y and along z",
+}
+
+
+def check_axes(name: str, function: Callable[..., Any], launch: LaunchConfig) -> None:
+    """Raises `LaunchError` if a kernel certainly indexes a parameter by a position that is 0 in every thread of the launch."""
+    if launch.axes == len(_AXES) or "numba.cuda" not in sys.modules or not isinstance(function, FunctionType):
+        return
+    if {"grid", "y", "z"}.isdisjoint(function.__code__.co_names):
+        return  # most kernels; to find the source takes milliseconds
+    definition = parse_definition(function.__code__)
+    if definition is None or definition.name != function.__code__.co_name:
+        return
+    found = _Source(definition, function, launch.axes).flat_index()
+    if found is None:
+        return
+    node, index, axis = found
+    given = "without grid= a launch has one thread per row, along x"
+    if launch.grid is not None:
+        given = f"block={launch.block!r} and grid={launch.grid!r} give no size along {'xyz'[axis]}"
+    raise LaunchError(
+        f"{name} ({function.__code__.co_filename}:{node.lineno}) uses {ast.unparse(index)} as an index in {ast.unparse(node)}, "
+        f"but it is 0 in every thread: {given}. Pass both sizes with as many axes as the kernel uses, for example "
+        f"{_EXAMPLES[axis]}; or loop over the further axes in the kernel."
+    )
+
+
+class _Source:
+    """A kernel's source, and what in it is 0 in every thread where a launch has sizes along the first `axes` axes only."""
+
+    def __init__(self, definition: ast.FunctionDef, function: FunctionType, axes: int) -> None:
+        self._axes = axes
+        self._nodes = [node for statement in definition.body for node in ast.walk(statement)]
+        self._parents = {id(child): node for node in self._nodes for child in ast.iter_child_nodes(node)}
+        stores = [node.id for node in self._nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
+        others = [node for node in self._nodes if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword)]
+        stores += [name for node in others for name in mentioned(node)]  # bound by parameters of inner functions, …
+        parameters = {one.arg for one in (*definition.args.posonlyargs, *definition.args.args)}
+        self._parameters = parameters - {*stores}
+        self._local = parameters | {*stores}
+        code = function.__code__
+        self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        self._globals = function.__globals__
+        self._cuda = sys.modules["numba.cuda"]
+        self._values = {  # of the variables that are bound once
+            name: value for name, value in self._assigned() if stores.count(name) == 1 and name not in parameters
+        }
+        self._zeros: dict[str, int] = {}  # variables that are 0 in every thread, and the axis
+        count = -1
+        while len(self._zeros) != count:
+            count = len(self._zeros)
+            axes_of = {name: self._zero(value) for name, value in self._values.items()}
+            self._zeros = {name: axis for name, axis in axes_of.items() if axis is not None}
+
+    def flat_index(self) -> tuple[ast.expr, ast.expr, int] | None:
+        """Returns an expression with an index that is 0 in every thread, the index and its axis; None if none certainly is."""
+        if any(map(self._asks_for_size, self._nodes)):
+            return None
+        for node in self._nodes:
+            for index in self._indices(node):
+                axis = self._zero(index)
+                if axis is None and (dimensions := self._grid(index)) is not None and dimensions > self._axes:
+                    axis = dimensions - 1  # the whole tuple as the index
+                if axis is not None:
+                    return node, index, axis  # type: ignore[return-value]  # nodes with indices are expressions
+        return None
+
+    def _indices(self, node: ast.AST) -> list[ast.expr]:
+        """Returns the indices of an element of a parameter."""
+        match node:
+            case ast.Subscript(value=array, slice=index):
+                while isinstance(array, ast.Subscript):
+                    array = array.value
+            case ast.Call(
+                func=ast.Attribute(value=ast.Attribute(attr="atomic") | ast.Name(id="atomic")), args=[array, index, *_]
+            ):
+                pass
+            case _:
+                return []
+        if not (isinstance(array, ast.Name) and array.id in self._parameters):
+            return []
+        return index.elts if isinstance(index, ast.Tuple) else [index]
+
+    def _zero(self, node: ast.expr) -> int | None:
+        """Returns the axis of a position that is 0 in every thread of such a launch; None for any other expression."""
+        match node:
+            case ast.Name(id=name):
+                return self._zeros.get(name)
+            case ast.Attribute(value=position, attr="y" | "z" as letter) if self._member(position) in _POSITIONS:
+                return _AXES[letter] if _AXES[letter] >= self._axes else None
+            case ast.Subscript(value=grid, slice=ast.Constant(value=int(axis))) if (self._grid(grid) or 0) > axis:
+                return axis if axis >= self._axes else None
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                first = self._zero(left)
+                return self._zero(right) if first is None else first
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
+                return None if self._zero(right) is None else self._zero(left)
+        return None
+
+    def _grid(self, node: ast.expr) -> int | None:
+        """Returns the number of axes of `cuda.grid(2)`, `cuda.grid(3)`, or a variable with such a tuple."""
+        match node:
+            case ast.Name(id=name) if name in self._values and not isinstance(self._values[name], ast.Name):
+                return self._grid(self._values[name])
+            case ast.Call(func=function, args=[ast.Constant(value=2 | 3 as dimensions)], keywords=[]):
+                return dimensions if self._member(function) == "grid" else None  # type: ignore[return-value]  # 2 or 3
+        return None
+
+    def _asks_for_size(self, node: ast.AST) -> bool:
+        """Returns whether a node is a number of threads along y or z, other than a factor as in `blockIdx.y * blockDim.y`."""
+        match node:
+            case ast.Attribute(value=size, attr="y" | "z") if self._member(size) in _SIZES:
+                parent = self._parents.get(id(node))
+                return not (isinstance(parent, ast.BinOp) and self._zero(parent) is not None)
+            case ast.Call(func=function, args=args) if self._member(function) == "gridsize":
+                return not (len(args) == 1 and isinstance(args[0], ast.Constant) and args[0].value == 1)
+            case ast.Name(ctx=ast.Load()) if self._member(node) in _SIZES:
+                return not isinstance(self._parents.get(id(node)), ast.Attribute)  # under another name
+        return False
+
+    def _assigned(self) -> Iterator[tuple[str, ast.expr]]:
+        """Yields variables and their values, of a tuple's parts each on its own."""
+        for node in self._nodes:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    yield name, value
+                case ast.Assign(targets=[ast.Tuple(elts=targets)], value=value):
+                    parts = value.elts if isinstance(value, ast.Tuple) else [_item(value, axis) for axis in range(len(targets))]
+                    for target, part in zip(targets, parts, strict=False):
+                        if isinstance(target, ast.Name):
+                            yield target.id, part
+
+    def _member(self, node: ast.expr) -> str | None:
+        """Returns the name in `numba.cuda` of what an expression names: one of `_MEMBERS`, else None."""
+        match node:
+            case ast.Name():
+                value = self._value(node)
+                return next((name for name in _MEMBERS if value is not None and getattr(self._cuda, name, None) is value), None)
+            case ast.Attribute(value=module, attr=name) if name in _MEMBERS and self._value(module) is self._cuda:
+                return name
+        return None
+
+    def _value(self, node: ast.expr) -> Any:
+        """Returns the object that a global or closure name, or a member of a module so named, stands for; None if unknown."""
+        match node:
+            case ast.Name(id=name) if name in self._cells:
+                try:
+                    return self._cells[name].cell_contents
+                except ValueError:  # no value yet
+                    return None
+            case ast.Name(id=name) if name not in self._local:
+                return self._globals.get(name)
+            case ast.Attribute(value=ast.Name() as outer, attr=name):
+                module = self._value(outer)
+                return getattr(module, name, None) if isinstance(module, ModuleType) else None
+        return None
+
+
+def _item(value: ast.expr, axis: int) -> ast.expr:
+    return ast.Subscript(value, ast.Constant(axis), ast.Load())

@@ -1,0 +1,197 @@
+"""Parameters that a function is meant to write in place, and assigns to instead: `new = x.sum(0)`, nothing written.
+
+An assignment to the bare name binds it to another array; the array that was passed keeps its values. A function's source shows
+some of these mistakes with certainty, and they are refused when it is decorated. Two cases are certain:
+
+- A statement of the function's outermost level rebinds the parameter, and up to there the array is only read.
+- The array is only read wherever its name occurs, and the name is rebound somewhere.
+
+Everything else is allowed: `y[:] = 2 * x; y = y.ravel()`, `y = y.reshape(-1); y += 1`, `y += 1`, `fill(y); y = None`. What may
+give the array another name, or pass it on, counts as a write.
+"""
+
+import ast
+import dis
+from collections.abc import Callable, Collection
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from synknumba._call.access import SIZES, mentioned, own_nodes, parse_definition
+from synknumba._call.options import FunctionOptions
+from synknumba._errors import ArgumentError
+
+# Methods of arrays that return new numbers, whatever the array; lists and dicts have none of them.
+_REDUCTIONS = {"all", "any", "argmax", "argmin", "dot", "max", "mean", "min", "prod", "std", "sum", "var"}
+_BY_NAME = {"eval", "exec", "locals", "vars"}  # with these, a variable may be read without its name in the source
+
+MAX_SHOWN = 60  # characters of a value that an error repeats
+
+
+def check_rebinding(name: str, function: Callable[..., Any], options: FunctionOptions) -> None:
+    """Raises `ArgumentError` if a function certainly rebinds a parameter that it is to write, and does not write to it."""
+    is_kernel = options.style == "kernel"
+    roles = {"outputs": options.outputs if is_kernel else (), "updates": options.updates, "inout": options.inout}
+    written = {parameter: role for role, parameters in roles.items() for parameter in parameters}
+    if not isinstance(function, FunctionType) or written.keys().isdisjoint(_stored(function)):
+        return  # most functions; to find the source takes milliseconds
+    # Other parameters may be trees, of which `y + [a]` contains the arrays themselves.
+    arrays = written if is_kernel else {one for one, (variable, _) in options.updates.items() if not variable.is_tree}
+    for parameter, statement in _rebound(function, written, frozenset(arrays)).items():
+        where = f"{function.__code__.co_filename}:{statement.lineno}"
+        what = f"{parameter}, which {written[parameter]}= names"
+        way_out = _way_out(parameter, statement, written[parameter], is_kernel=is_kernel, is_array=parameter in arrays)
+        raise ArgumentError(
+            f"{name} ({where}) assigns to {what}: this rebinds the name, and writes nothing to the array. {way_out}"
+        )
+
+
+def _way_out(parameter: str, statement: ast.Assign | ast.AnnAssign, role: str, *, is_kernel: bool, is_array: bool) -> str:
+    value, shown = statement.value, "..."
+    is_single = isinstance(statement, ast.AnnAssign) or isinstance(statement.targets[0], ast.Name)
+    if value is not None and is_single and len(text := ast.unparse(value)) <= MAX_SHOWN:
+        shown = text
+    if is_kernel and role == "inout":
+        return f"Write to its elements: {parameter}[i] = {shown}"
+    if is_kernel:
+        return f"Write to its elements: {parameter}[i] = {shown}, or cuda.atomic.add({parameter}, i, {shown})"
+    if role == "updates" and not is_array:
+        return f"Write to its arrays in place, as in {parameter}[key] += ..."
+    match value:
+        case ast.BinOp(left=ast.Name(id=left), op=op, right=right) if left == parameter and shown != "...":
+            in_place = ast.unparse(ast.AugAssign(ast.Name(parameter, ast.Store()), op, right))
+            return f"Write {in_place}, or {parameter}[:] = {shown}"
+    added = f"{parameter} += {shown}, or " if role == "updates" else ""
+    return f"Write {added}{parameter}[:] = {shown}"
+
+
+def _stored(function: FunctionType) -> set[str]:
+    """Returns the local names that a function's bytecode assigns to, and perhaps others."""
+    stored = [one.argval for one in dis.get_instructions(function.__code__) if one.opname.startswith("STORE_")]
+    return {name for value in stored for name in (value if isinstance(value, tuple) else [value])}  # 3.13 merges instructions
+
+
+def _rebound(
+    function: FunctionType, parameters: Collection[str], arrays: Collection[str]
+) -> dict[str, ast.Assign | ast.AnnAssign]:
+    """Returns the parameters that a function certainly rebinds and does not write, with the first such assignment.
+
+    `arrays` are those of the parameters that are certainly arrays.
+    """
+    definition = parse_definition(function.__code__)
+    if definition is None:
+        return {}
+    names = [one.arg for one in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)]
+    code = function.__code__
+    if definition.name != code.co_name or names != [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]:
+        return {}  # the file has changed since it was compiled
+    source = _Source(definition, function, arrays)
+    found = {parameter: source.lost(parameter) for parameter in parameters}
+    return {parameter: statement for parameter, statement in found.items() if statement is not None}
+
+
+class _Source:
+    """A function's source, and what becomes of the arrays that its parameters name."""
+
+    def __init__(self, definition: ast.FunctionDef, function: FunctionType, arrays: Collection[str]) -> None:
+        self._body, self._arrays = definition.body, arrays
+        nodes = [node for statement in definition.body for node in ast.walk(statement)]
+        self._parents = {id(child): node for node in nodes for child in ast.iter_child_nodes(node)}
+        self._names = [node for node in nodes if isinstance(node, ast.Name)]
+        self._own = {id(node) for node in own_nodes(definition)}
+        # Names bound by `global`, `import`, `case`, `except … as` and parameters of inner functions.
+        others = [node for node in nodes if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword)]
+        self._mentioned = {name for node in others for name in mentioned(node)}
+        self._local = {node.id for node in self._names if not isinstance(node.ctx, ast.Load)} | self._mentioned
+        self._local |= {*function.__code__.co_varnames, *function.__code__.co_freevars}
+        self._globals = function.__globals__
+        self._is_unclear = any(node.id in _BY_NAME for node in self._names)
+
+    def lost(self, name: str) -> ast.Assign | ast.AnnAssign | None:
+        """Returns the assignment after which a parameter's array certainly has not been written and never will be."""
+        if self._is_unclear or name in self._mentioned:
+            return None
+        rebinding = {id(target): node for node in self._assignments() for target in _targets(node) if target.id == name}
+        if not rebinding:
+            return None
+        used = [node for node in self._names if node.id == name and id(node) not in rebinding]
+        for statement in self._body:  # those of the outermost level run one after the other
+            inside = {id(node) for node in ast.walk(statement)}
+            if not all(self._only_reads(node, strictly=True) for node in used if id(node) in inside):
+                break
+            if statement in rebinding.values():
+                return statement  # type: ignore[return-value]
+        only_read = all(self._only_reads(node, strictly=False) for node in used)
+        return min(rebinding.values(), key=lambda node: node.lineno) if only_read else None
+
+    def _assignments(self) -> list[ast.Assign | ast.AnnAssign]:
+        nodes = [node for statement in self._body for node in ast.walk(statement) if id(node) in self._own]
+        return [node for node in nodes if isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value)]
+
+    def _only_reads(self, name: ast.Name, *, strictly: bool) -> bool:
+        """Returns whether an occurrence of a name reads numbers or sizes, and leaves the array without another name.
+
+        With `strictly`, also not as an element of a list, as in `y = y + [a]`.
+        """
+        node: ast.expr = name
+        while isinstance(parent := self._parents.get(id(node)), ast.Subscript) and parent.value is node:
+            node = parent
+        if not isinstance(getattr(node, "ctx", None), ast.Load):
+            return False
+        match parent:
+            case ast.UnaryOp() | ast.Compare() | ast.Subscript():  # there it is part of an index
+                return True
+            case ast.Return():
+                return id(parent) in self._own
+            case ast.BinOp(op=ast.Add() | ast.Mult() | ast.BitOr()):  # these also join lists and dicts
+                return name.id in self._arrays or (not strictly and self._goes_to(parent, name.id))
+            case ast.BinOp():
+                return True
+            case ast.Attribute(attr=attribute, ctx=ast.Load()):
+                return attribute in SIZES or (attribute in _REDUCTIONS and self._is_reduction(parent))
+            case ast.Call():
+                return self._returns_numbers(parent)
+        return False
+
+    def _goes_to(self, node: ast.AST, name: str) -> bool:
+        """Returns whether the result of some arithmetic is assigned to a name, and to nothing else."""
+        while isinstance(parent := self._parents.get(id(node)), ast.BinOp | ast.UnaryOp):
+            node = parent
+        match parent:
+            case ast.Assign(targets=[ast.Name(id=target)]) | ast.AnnAssign(target=ast.Name(id=target)):
+                return target == name
+        return False
+
+    def _is_reduction(self, method: ast.Attribute) -> bool:
+        match self._parents.get(id(method)):
+            case ast.Call(func=function, args=args, keywords=keywords) if function is method:
+                return len(args) <= 1 and all(one.arg in {"axis", "keepdims", "dtype", "ddof"} for one in keywords)
+        return False
+
+    def _returns_numbers(self, call: ast.Call) -> bool:
+        """Returns whether a call is `len(y)`, or a NumPy ufunc's that is given no array to write to."""
+        match call:
+            case ast.Call(func=ast.Name(id="len"), args=[_], keywords=[]):
+                return "len" not in self._local and "len" not in self._globals
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=attribute), args=args, keywords=[]):
+                is_numpy = module not in self._local and self._globals.get(module) is np
+                function = getattr(np, attribute, None) if is_numpy else None
+                has_starred = any(isinstance(one, ast.Starred) for one in args)
+                return isinstance(function, np.ufunc) and not has_starred and len(args) <= function.nin
+        return False
+
+
+def _targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.Name]:
+    """Returns the bare names that an assignment binds."""
+    targets = [*statement.targets] if isinstance(statement, ast.Assign) else [statement.target]
+    found = []
+    while targets:
+        match targets.pop():
+            case ast.Name() as name:
+                found.append(name)
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                targets = [*targets, *elements]
+            case ast.Starred(value=value):
+                targets = [*targets, value]
+    return found
