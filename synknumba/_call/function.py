@@ -5,9 +5,11 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from synknumba import simt
 from synknumba._call.access import read_parameters, written_parameters
@@ -302,19 +304,43 @@ class Function(Distributed):
     # ---- inspection
 
     def build_inputs(
-        self, *values: Any, force_cast: bool = False, oversize: float = 1.0, minibatch: bool = False, **named: Any
+        self,
+        *values: Any,
+        force_cast: bool | Sequence[bool] = False,
+        oversize: float = 1.0,
+        minibatch: bool | Sequence[bool] = False,
+        **named: Any,
     ) -> Any:
         """Creates `Data` for this function's arguments, named after its parameters.
 
         Values are passed by position or name, as for a call; `force_cast`, `oversize` and `minibatch` are those of `data`.
+        `force_cast` and `minibatch` may be a list or tuple with one flag per input, in the order of the parameters.
 
         Returns:
             One `Data`, or a tuple in the order of the parameters.
+
+        Raises:
+            ArgumentError: the values do not match the parameters, or the flags do not match the inputs.
+            DataError: as for `data`.
         """
-        create = partial(Data, force_cast=force_cast, oversize=oversize, minibatch=minibatch)
-        matched = self._binder.match(values, named)
-        made = tuple(create(value, name=name) for name, value in matched.items() if name in self._binder.passed)
+        inputs = {name: value for name, value in self._binder.match(values, named).items() if name in self._binder.passed}
+        casts = self._flags("force_cast", force_cast, inputs)
+        minibatches = self._flags("minibatch", minibatch, inputs)
+        made = tuple(
+            Data(value, name=name, force_cast=cast, oversize=oversize, minibatch=by_position)
+            for (name, value), cast, by_position in zip(inputs.items(), casts, minibatches, strict=True)
+        )
         return made[0] if len(made) == 1 else made
+
+    def _flags(self, option: str, value: Any, inputs: Collection[str]) -> list[bool]:
+        """Returns an option of `build_inputs` as one flag per input."""
+        flags = value if isinstance(value, list | tuple) else [value] * len(inputs)
+        if len(flags) != len(inputs) or not all(isinstance(flag, bool | np.bool_) for flag in flags):
+            raise ArgumentError(
+                f"{option} of {self.name}.build_inputs must be True or False, or a list with one of them for "
+                f"each of {', '.join(inputs)}; got {value!r}"
+            )
+        return [bool(flag) for flag in flags]
 
     def plan(
         self,

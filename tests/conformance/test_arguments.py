@@ -455,6 +455,8 @@ def test_build_inputs_makes_data_for_a_function(world):
     m = kernels.total_of.build_inputs(np.arange(5.0), minibatch=True, oversize=2.0)
     assert m.minibatch
     assert m.alloc_size == 10
+    a, b, c = kernels.axpy.build_inputs(2.0, np.arange(5.0), np.ones(5), minibatch=[False, True, np.False_])
+    assert [one.minibatch for one in (a, b, c)] == [False, True, False]
 
 
 def test_plan_tells_who_gets_what_and_calls_nothing(world):

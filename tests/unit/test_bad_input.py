@@ -271,6 +271,14 @@ def test_a_minibatch_that_is_too_short(world):
         both(X, m)
 
 
+@pytest.mark.parametrize("option", ["minibatch", "force_cast"])
+@pytest.mark.parametrize("flags", [[True], [False, True, True], (), [1, 0], "no", None, 1, [[True, False]]], ids=str)
+def test_flags_of_inputs_that_do_not_match_them(option, flags):
+    with refused(synk.ArgumentError, f"{option} of both.build_inputs", "each of x, y", f"got {flags!r}"):
+        both.build_inputs(X, X, **{option: flags})
+    assert [one.minibatch for one in both.build_inputs(X, X, minibatch=(False, True))] == [False, True]
+
+
 def test_index_ranges_need_rows_in_one_piece(world):
     @synk.function(outputs=None)
     def span_of(span, offset):
