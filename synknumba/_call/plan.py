@@ -37,7 +37,7 @@ from synknumba._host.copying import private_copy
 from synknumba._host.lease import Lender
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._ops.tree import Structure, describe, flatten, spread, unflatten
+from synknumba._ops.tree import NONE, Structure, describe, flatten, spread, unflatten
 from synknumba._types import Array, Op, UserOp
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
@@ -295,13 +295,15 @@ class FunctionPlan(Plan):
 
     def _leaf_ops(self, structure: Structure) -> list[Op]:
         if not self._has_ops:
-            if structure == ("none",):
+            if structure == NONE:
                 return []
             raise ReductionError(
                 f"{self.info} returned {describe(structure)}, but outputs= does not say how to combine the ranks' "
                 'results. Pass one op for all, as in outputs="sum", or a tree of ops of that structure; '
                 "None returns a list of all ranks' results."
             )
+        if structure == NONE and flatten(self.program.ops)[0]:
+            raise ReductionError(f"{self.info} returned None; add `return`, or leave outputs= out")
         ops = spread(self.program.ops, structure)
         if ops is None:
             raise ReductionError(

@@ -341,6 +341,24 @@ def test_a_mean_of_no_rows(world):
     assert mean_kernel(X) == 1
 
 
+def test_a_forgotten_return(world):
+    def forgetful(x):
+        x.sum()
+
+    for ops in ("sum", "gather", lambda a, b: a + b, ("sum", "max"), {"a": "sum", "b": None}):
+        function = synk.function(forgetful, outputs=ops)
+        for how in ({}, {"num_slices": 2}, {"shards": 3}, {"shards": 3, "num_slices": 2}):
+            for call in (function, function.as_serial):
+                for _ in range(2):
+                    with refused(synk.ReductionError, "forgetful", "returned None; add `return`, or leave outputs= out"):
+                        call(X, **how)
+    assert synk.function(forgetful)(X) is None
+    assert synk.function(forgetful, outputs=None)(X) is None
+    assert synk.function(lambda x: (None, x.sum()), outputs=("sum", "sum"))(X) == (None, 45)
+    with refused(synk.ReductionError, "None on rank", "same structure"):
+        synk.function(lambda x: x.sum() if x[0] else None, outputs="sum")(X)
+
+
 # ---- decorators ----------------------------------------------------------------------------------------------------------
 
 
