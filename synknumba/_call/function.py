@@ -275,6 +275,8 @@ class Function(Distributed):
                 simt.jit(self.py_func).check()  # raises here, with name and line, instead of on every rank
             for op in self._options.user_ops():
                 fold_kernel.check(op)
+                if self._options.style == "function":  # of results whose dtype is not known yet
+                    fold_kernel.check_any(op, f"outputs of {self.name}")
             sent = {}
             if self._inner is not None:
                 self._inner.send(world)

@@ -328,6 +328,8 @@ class FunctionPlan(Plan):
             )
         dtype = np.result_type(*leaves)  # dtypes may differ between ranks
         reduction.check_dtype(op, dtype, self.info.function)
+        if isinstance(op, UserOp):
+            fold_kernel.compile_for(op, dtype, f"outputs of {self.info.function}")
         if len(leaves) == 1 and op != "mean":
             return lambda _: leaves[0].copy() if leaves[0].ndim else leaves[0][()]
         together = self._strided(leaves)

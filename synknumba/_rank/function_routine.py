@@ -152,5 +152,10 @@ def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
     for part in parts:
         reduction.check_dtype("sum" if op is None else op, part.dtype, "a result across slices")
     if isinstance(op, UserOp):
-        return fold_kernel.fold(op, np.stack(parts))
+        stacked = np.stack(parts)
+        try:
+            fold_kernel.compile_for(op, stacked.dtype, "outputs")
+        except ReductionError:
+            return stacked[0]  # the coordinator raises the same error
+        return fold_kernel.fold(op, stacked)
     return reduction.combine("sum" if op is None else op, np.stack(parts), np.asarray(weights))
