@@ -330,8 +330,12 @@ class FunctionPlan(Plan):
         reduction.check_dtype(op, dtype, self.info.function)
         if isinstance(op, UserOp):
             fold_kernel.compile_for(op, dtype, f"outputs of {self.info.function}")
+        dtype = reduction.summed_dtype(op, dtype)
         if len(leaves) == 1 and op != "mean":
-            return lambda _: leaves[0].copy() if leaves[0].ndim else leaves[0][()]
+            (leaf,) = leaves
+            if leaf.dtype != dtype:
+                return lambda _: leaf.astype(dtype)[()]
+            return lambda _: leaf.copy() if leaf.ndim else leaf[()]
         together = self._strided(leaves)
         if op == "mean":
             return lambda count: reduction.combine("mean", together(), self.weights(count)[list(ran)])

@@ -149,13 +149,15 @@ def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
         raise ReductionError(
             f'results of different shapes cannot be combined across slices: {shapes}. Use num_slices=1, or the op "gather".'
         )
+    op = "sum" if op is None else op
     for part in parts:
-        reduction.check_dtype("sum" if op is None else op, part.dtype, "a result across slices")
+        reduction.check_dtype(op, part.dtype, "a result across slices")
+    stacked = np.stack(parts)
     if isinstance(op, UserOp):
-        stacked = np.stack(parts)
         try:
             fold_kernel.compile_for(op, stacked.dtype, "outputs")
         except ReductionError:
             return stacked[0]  # the coordinator raises the same error
         return fold_kernel.fold(op, stacked)
-    return reduction.combine("sum" if op is None else op, np.stack(parts), np.asarray(weights))
+    summed = stacked.astype(reduction.summed_dtype(op, stacked.dtype), copy=False)
+    return reduction.combine(op, summed, np.asarray(weights))
