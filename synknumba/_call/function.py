@@ -22,6 +22,7 @@ from synknumba._call.plan_cache import KeptPlans
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.serialize import Distributed, InnerFunction, RankSideFunction, make_spec
+from synknumba._call.whole import warn_of_whole
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, ReductionError, WorldError
 from synknumba._host.copying import copy_into
@@ -77,6 +78,7 @@ class Function(Distributed):
         self._builder = OutputBuilder(self.name, options.outputs)
         self._world: World | None = None
         self._plans = KeptPlans(self._binder)
+        self._is_new = True  # before the first call on several ranks
         self._written: dict[str, int] | None = None  # parameters that the source stores to; None before the analysis
 
     # ---- calls
@@ -206,6 +208,9 @@ class Function(Distributed):
             if values != world.world_size:
                 raise ArgumentError(f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; pass one per rank")
         self._check_writes(call)
+        if self._is_new and self._options.style == "function" and call.run_partition.parts > 1:
+            self._is_new = False
+            warn_of_whole(self.name, self._parameters, self._options, call)
         room = world.ranks.values.nbytes // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
         if len(call.values) > room:
             raise ArgumentError(

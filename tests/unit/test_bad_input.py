@@ -10,6 +10,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numba import cuda
 
 import synknumba as synk
@@ -357,6 +358,50 @@ def test_a_forgotten_return(world):
     assert synk.function(lambda x: (None, x.sum()), outputs=("sum", "sum"))(X) == (None, 45)
     with refused(synk.ReductionError, "None on rank", "same structure"):
         synk.function(lambda x: x.sum() if x[0] else None, outputs="sum")(X)
+
+
+# ---- what every rank receives whole --------------------------------------------------------------------------------------
+
+SPARSE = scipy.sparse.csr_array(np.eye(4))
+
+
+@pytest.mark.parametrize("rows", [[1, 2.5], range(1, 4), SPARSE], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("op", ["sum", {"a": "sum"}, ("max", "prod")], ids=str)
+def test_a_whole_argument_in_a_call_without_rows(world, rows, op):
+    def added(rows):
+        total = rows.sum() if hasattr(rows, "sum") else sum(rows)
+        return {"a": total} if isinstance(op, dict) else (total, total) if isinstance(op, tuple) else total
+
+    told = rf"rows of added is a {type(rows).__name__}, .*pass a NumPy array .*broadcast=\(\"rows\",\)"
+    function = synk.function(added, outputs=op)
+    function.as_serial(rows)
+    with pytest.warns(RuntimeWarning, match=told) as caught:
+        function(rows)
+    assert [one.filename for one in caught] == [__file__]
+    function(rows)  # warns once
+    synk.function(added, outputs=op, broadcast=("rows",))(rows)
+    synk.function(added, outputs="max")(rows)
+    synk.function(added, outputs=op, givens={"rows": rows})()
+
+
+def test_a_whole_argument_as_long_as_the_rows_beside_it(world):
+    function = synk.function(lambda x, weights: x.sum() * sum(weights), outputs="sum", name="weighted")
+    with pytest.warns(RuntimeWarning, match="weights of weighted is a list"):
+        function(X, [1] * len(X))
+
+
+def test_whole_arguments_that_are_not_taken_for_rows(world):
+    for x, rates in (
+        (X, [0.1, 0.2]),
+        (X[:2], [0.1, 0.2]),
+        (synk.arange(5), [1, 2]),
+        (synk.RANK, [1, 2]),
+        (synk.variable(1.0), [1, 2]),
+    ):
+        assert synk.function(lambda x, rates: len(rates), outputs="sum")(x, rates) == 4
+    for rates in ((0.1, 0.2), {"a": 1, "b": 2}, [3], [], [X, X], 5.0, "ab"):
+        synk.function(lambda rates: 1, outputs="sum")(rates)
+    assert synk.function(lambda rates=[1, 2]: len(rates), outputs="sum")() == 4
 
 
 # ---- decorators ----------------------------------------------------------------------------------------------------------
