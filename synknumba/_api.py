@@ -120,7 +120,7 @@ def function(
         func: the function to decorate.
         outputs: how the ranks' results are combined: one op for the whole result, or a tree of ops that matches its structure.
             Required if the function returns anything. An op may be a function of two numbers, as for `output`; no identity is
-            needed here.
+            needed here. The op None gives a list with one entry per rank, which is None for a rank without rows.
         broadcast: names of parameters that are passed whole to every rank, instead of sharded along axis 0.
         inout: names of sharded parameters that the function writes; their rows are written back to the arguments.
         givens: {parameter: value or variable}: bound arguments, which callers omit. Arrays are read at each call.

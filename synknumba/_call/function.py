@@ -5,9 +5,11 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from synknumba import simt
 from synknumba._call.access import read_parameters, written_parameters
@@ -22,6 +24,7 @@ from synknumba._call.rebinding import check_rebinding
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.serialize import Distributed, InnerFunction, RankSideFunction, make_spec
+from synknumba._call.whole import warn_of_whole
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, ReductionError, WorldError
 from synknumba._host.copying import copy_into
@@ -81,6 +84,7 @@ class Function(Distributed):
         self._builder = OutputBuilder(self.name, options.outputs)
         self._world: World | None = None
         self._plans = KeptPlans(self._binder)
+        self._is_new = True  # before the first call on several ranks
         self._written: dict[str, int] | None = None  # parameters that the source stores to; None before the analysis
 
     # ---- calls
@@ -210,6 +214,9 @@ class Function(Distributed):
             if values != world.world_size:
                 raise ArgumentError(f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; pass one per rank")
         self._check_writes(call)
+        if self._is_new and self._options.style == "function" and call.run_partition.parts > 1:
+            self._is_new = False
+            warn_of_whole(self.name, self._parameters, self._options, call)
         room = world.ranks.values.nbytes // 8 - ROW_VALUES - OWN_VALUES * world.world_size - len(self._options.outputs)
         if len(call.values) > room:
             raise ArgumentError(
@@ -279,6 +286,8 @@ class Function(Distributed):
                 simt.jit(self.py_func).check()  # raises here, with name and line, instead of on every rank
             for op in self._options.user_ops():
                 fold_kernel.check(op)
+                if self._options.style == "function":  # of results whose dtype is not known yet
+                    fold_kernel.check_any(op, f"outputs of {self.name}")
             sent = {}
             if self._inner is not None:
                 self._inner.send(world)
@@ -308,19 +317,43 @@ class Function(Distributed):
     # ---- inspection
 
     def build_inputs(
-        self, *values: Any, force_cast: bool = False, oversize: float = 1.0, minibatch: bool = False, **named: Any
+        self,
+        *values: Any,
+        force_cast: bool | Sequence[bool] = False,
+        oversize: float = 1.0,
+        minibatch: bool | Sequence[bool] = False,
+        **named: Any,
     ) -> Any:
         """Creates `Data` for this function's arguments, named after its parameters.
 
         Values are passed by position or name, as for a call; `force_cast`, `oversize` and `minibatch` are those of `data`.
+        `force_cast` and `minibatch` may be a list or tuple with one flag per input, in the order of the parameters.
 
         Returns:
             One `Data`, or a tuple in the order of the parameters.
+
+        Raises:
+            ArgumentError: the values do not match the parameters, or the flags do not match the inputs.
+            DataError: as for `data`.
         """
-        create = partial(Data, force_cast=force_cast, oversize=oversize, minibatch=minibatch)
-        matched = self._binder.match(values, named)
-        made = tuple(create(value, name=name) for name, value in matched.items() if name in self._binder.passed)
+        inputs = {name: value for name, value in self._binder.match(values, named).items() if name in self._binder.passed}
+        casts = self._flags("force_cast", force_cast, inputs)
+        minibatches = self._flags("minibatch", minibatch, inputs)
+        made = tuple(
+            Data(value, name=name, force_cast=cast, oversize=oversize, minibatch=by_position)
+            for (name, value), cast, by_position in zip(inputs.items(), casts, minibatches, strict=True)
+        )
         return made[0] if len(made) == 1 else made
+
+    def _flags(self, option: str, value: Any, inputs: Collection[str]) -> list[bool]:
+        """Returns an option of `build_inputs` as one flag per input."""
+        flags = value if isinstance(value, list | tuple) else [value] * len(inputs)
+        if len(flags) != len(inputs) or not all(isinstance(flag, bool | np.bool_) for flag in flags):
+            raise ArgumentError(
+                f"{option} of {self.name}.build_inputs must be True or False, or a list with one of them for "
+                f"each of {', '.join(inputs)}; got {value!r}"
+            )
+        return [bool(flag) for flag in flags]
 
     def plan(
         self,

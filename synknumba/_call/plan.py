@@ -37,7 +37,7 @@ from synknumba._host.copying import private_copy
 from synknumba._host.lease import Lender
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._ops.tree import Structure, describe, spread, unflatten
+from synknumba._ops.tree import NONE, Structure, describe, flatten, spread, unflatten
 from synknumba._types import Array, Op, UserOp
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
@@ -257,6 +257,8 @@ class FunctionPlan(Plan):
         if not ran:
             if not self._has_ops:
                 return lambda _: None
+            if not flatten(self.program.ops)[0]:  # None throughout
+                return lambda _: self._all_none(self.program.ops)
             raise ReductionError(
                 f"{self.info} got no rows, so the function was not called and has no results. Pass at least one row."
             )
@@ -273,6 +275,14 @@ class FunctionPlan(Plan):
         finish = partial(unflatten, structure)
         return lambda count: finish([collector(count) for collector in collectors])
 
+    def _all_none(self, ops: Any) -> Any:
+        """Returns a list of None for each op of a tree: the results of a call without rows."""
+        if isinstance(ops, dict):
+            return {key: self._all_none(child) for key, child in ops.items()}
+        if isinstance(ops, tuple):
+            return tuple(self._all_none(child) for child in ops)
+        return [None] * self.program.shard_partition.parts
+
     def _common_structure(self, ran: Sequence[int], returns: Sequence[RankReturn]) -> Structure:
         first = returns[0].structure
         for rank, one in zip(ran, returns, strict=True):
@@ -285,13 +295,15 @@ class FunctionPlan(Plan):
 
     def _leaf_ops(self, structure: Structure) -> list[Op]:
         if not self._has_ops:
-            if structure == ("none",):
+            if structure == NONE:
                 return []
             raise ReductionError(
                 f"{self.info} returned {describe(structure)}, but outputs= does not say how to combine the ranks' "
                 'results. Pass one op for all, as in outputs="sum", or a tree of ops of that structure; '
                 "None returns a list of all ranks' results."
             )
+        if structure == NONE and flatten(self.program.ops)[0]:
+            raise ReductionError(f"{self.info} returned None; add `return`, or leave outputs= out")
         ops = spread(self.program.ops, structure)
         if ops is None:
             raise ReductionError(
@@ -301,7 +313,10 @@ class FunctionPlan(Plan):
 
     def _leaf_collector(self, op: Op, leaves: Sequence[Array], ran: Sequence[int]) -> Collector:
         if op is None:
-            return lambda _: [leaf.copy() if leaf.ndim else leaf[()] for leaf in leaves]
+            places: list[Array | None] = [None] * self.program.shard_partition.parts
+            for part, leaf in zip(ran, leaves, strict=True):
+                places[part] = leaf
+            return lambda _: [leaf if leaf is None else leaf.copy() if leaf.ndim else leaf[()] for leaf in places]
         if op == "gather":
             return self._gatherer(leaves)
         shapes = {leaf.shape for leaf in leaves}
@@ -313,8 +328,14 @@ class FunctionPlan(Plan):
             )
         dtype = np.result_type(*leaves)  # dtypes may differ between ranks
         reduction.check_dtype(op, dtype, self.info.function)
+        if isinstance(op, UserOp):
+            fold_kernel.compile_for(op, dtype, f"outputs of {self.info.function}")
+        dtype = reduction.summed_dtype(op, dtype)
         if len(leaves) == 1 and op != "mean":
-            return lambda _: leaves[0].copy() if leaves[0].ndim else leaves[0][()]
+            (leaf,) = leaves
+            if leaf.dtype != dtype:
+                return lambda _: leaf.astype(dtype)[()]
+            return lambda _: leaf.copy() if leaf.ndim else leaf[()]
         together = self._strided(leaves)
         if op == "mean":
             return lambda count: reduction.combine("mean", together(), self.weights(count)[list(ran)])

@@ -6,6 +6,7 @@ The kernel is in Numba's CUDA dialect, so the function may call what a kernel ma
 rows: an op must be associative, but need not be commutative.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,13 +14,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numba.core.errors import NumbaError
 
-from synknumba._errors import KernelError, ReductionError
+from synknumba._errors import ArgumentError, KernelError, ReductionError
 from synknumba._ops.reduction import identity
 from synknumba._types import Array, UserOp
 from synknumba.simt import Kernel, jit
 
 THREADS = 256  # per block
 MOST_BLOCKS = 4096  # beyond, a thread takes several elements
+
+# From the most common on: nearly every op compiles for the first, and the next ones take time only if it does not.
+_DTYPES = ("f8", "i8", "c16", "?", "f4", "i4")
 
 _kernels: "WeakKeyDictionary[UserOp, Kernel]" = WeakKeyDictionary()
 
@@ -44,29 +48,60 @@ def blocks_for(elements: int) -> int:
 
 
 def check(op: UserOp) -> None:
-    """Checks that a kernel can call the op's function, as far as that shows without types; a KernelError names the line."""
-    _kernel(op).check()
+    """Checks that a kernel can call the op's function, as far as that shows without types; a ReductionError names the line."""
+    try:
+        _kernel(op).check()
+    except KernelError as error:
+        raise ReductionError(f"op {op!r} cannot be compiled: {error}") from error
+
+
+def check_any(op: UserOp, name: str) -> None:
+    """Checks that an op compiles for numbers of some dtype; the ReductionError tells why it does not for float64."""
+    first: ReductionError | None = None
+    for dtype in _DTYPES:
+        try:
+            return compile_for(op, dtype, name)
+        except ReductionError as error:
+            first = first or error
+    assert first is not None  # there are dtypes
+    raise first
+
+
+def compile_for(op: UserOp, dtype: Any, name: str) -> None:
+    """Compiles an op for a dtype without calling it; raises ReductionError, with the reason in one line, if Numba cannot."""
+    try:
+        _kernel(op)[1, THREADS](np.empty(0, dtype), np.empty((1, 0), dtype))
+    except (NumbaError, KernelError, ArgumentError) as error:
+        raise ReductionError(
+            f"{name}: op {op!r} cannot be compiled for two numbers of dtype {np.dtype(dtype)}: {_reason(error)}"
+        ) from error
 
 
 def check_identity(op: UserOp, dtype: Any, name: str) -> None:
     """Checks that an op compiles for the dtype of an output, and that its identity e satisfies op(e, e) = e.
 
     Raises:
-        KernelError: Numba cannot compile the op for the dtype.
-        ReductionError: op(e, e) ≠ e.
+        ReductionError: Numba cannot compile the op for the dtype, or op(e, e) ≠ e.
     """
+    compile_for(op, dtype, name)
     start = identity(op, dtype)
-    try:
-        got = fold(op, np.array([start, start]))
-    except NumbaError as error:
-        raise KernelError(
-            f"{name}: op {op!r} cannot be compiled for two numbers of dtype {np.dtype(dtype)}: {error}"
-        ) from error
+    got = fold(op, np.array([start, start]))
     if not (got == start or (got != got and start != start)):  # noqa: PLR0124  # NaN
         raise ReductionError(
             f"{name}: identity={op.identity!r} of op {op!r} is not neutral: {op!r}({start}, {start}) is {got}; pass "
             f"the number e with {op!r}(e, a) = {op!r}(a, e) = a"
         )
+
+
+def _reason(error: Exception) -> str:
+    """Returns the line of a compiler's message that tells what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith("Failed in ")] or [type(error).__name__]
+    calls = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
+    if not calls:
+        return lines[0]
+    returned = re.fullmatch(r"setitem\(array\(\w+, 1d, C\), int64, (.+)\)", calls[0])  # the kernel's own statement
+    return f"it returns {returned[1]}, not a number" if returned else f"Numba has no {calls[0]}"
 
 
 def fold(op: UserOp, parts: Array) -> Any:

@@ -139,6 +139,20 @@ def result_dtype(op: Op, dtype: DTypeLike) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
+def summed_dtype(op: Op, dtype: DTypeLike) -> np.dtype[Any]:
+    """Returns the dtype in which results of Python functions are combined, which declare none.
+
+    As in NumPy, sums and products of integers of fewer bits than int64 are int64, and uint64 if they are unsigned.
+
+    >>> summed_dtype("sum", "int32"), summed_dtype("prod", "uint8"), summed_dtype("max", "int32")
+    (dtype('int64'), dtype('uint64'), dtype('int32'))
+    """
+    dtype = np.dtype(dtype)
+    if op not in ("sum", "prod") or dtype.kind not in "iu":
+        return dtype
+    return np.promote_types(dtype, np.int64 if dtype.kind == "i" else np.uint64)
+
+
 def accumulate(op: Op, acc: Any, value: Any, weight: int) -> None:
     """Accumulates the result of one slice into `acc`, in place.
 

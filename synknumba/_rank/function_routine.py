@@ -18,7 +18,7 @@ from synknumba._rank.update_routine import variable_updates
 from synknumba._types import Array, UserOp
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import News, Returned
-from synknumba._wire.program import Program, Tree
+from synknumba._wire.program import HeldRows, Param, Program, Sharded, Tree
 
 
 @final
@@ -75,19 +75,36 @@ class FunctionRoutine(Routine):
 
     def run(self) -> News | None:
         if self._alone is not None:
-            result = self._alone()
+            try:
+                result = self._alone()
+            except ValueError as error:
+                self._explain(error)
+                raise
             end_child()
             return self._writer.write(result)
         self._results.clear()  # left over from a failed call
         with self.place.device.scope():
-            for step in self._steps:
-                step()
+            try:
+                for step in self._steps:
+                    step()
+            except ValueError as error:
+                self._explain(error)
+                raise
             news = self._answer(self._results)  # before the updates: a result may be a view of a variable
             self._results.clear()
             for step in self._after:
                 step()
             self.place.device.synchronize()
             return news
+
+    def _explain(self, error: ValueError) -> None:
+        """Adds a note to NumPy's error for a write to an input, which does not name the array."""
+        if "read-only" not in str(error):
+            return
+        inputs = [name for name, param in self.program.parameters if _has_input_rows(param)]
+        if inputs:
+            told = " or ".join(f'inout=("{name}",)' for name in inputs)
+            error.add_note(f"Inputs are read-only. Name one in {told} to have its rows written back, or write to a copy.")
 
     def descriptors(self, news: News) -> list[int]:
         return self._writer.descriptors if isinstance(news, Returned) and news.segment is not None else []
@@ -134,6 +151,13 @@ class FunctionRoutine(Routine):
         return unflatten(structure, merged)
 
 
+def _has_input_rows(param: Param) -> bool:
+    """Returns whether a parameter, or a leaf of a nested one, is rows that the function must not write."""
+    if isinstance(param, Tree):
+        return any(map(_has_input_rows, param.leaves))
+    return isinstance(param, Sharded | HeldRows) and not param.writable
+
+
 def _fresh(tree: Any) -> Any:
     """Returns a tree of the same leaves with new dicts, lists and tuples."""
     leaves, structure = flatten(tree)
@@ -149,8 +173,15 @@ def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
         raise ReductionError(
             f'results of different shapes cannot be combined across slices: {shapes}. Use num_slices=1, or the op "gather".'
         )
+    op = "sum" if op is None else op
     for part in parts:
-        reduction.check_dtype("sum" if op is None else op, part.dtype, "a result across slices")
+        reduction.check_dtype(op, part.dtype, "a result across slices")
+    stacked = np.stack(parts)
     if isinstance(op, UserOp):
-        return fold_kernel.fold(op, np.stack(parts))
-    return reduction.combine("sum" if op is None else op, np.stack(parts), np.asarray(weights))
+        try:
+            fold_kernel.compile_for(op, stacked.dtype, "outputs")
+        except ReductionError:
+            return stacked[0]  # the coordinator raises the same error
+        return fold_kernel.fold(op, stacked)
+    summed = stacked.astype(reduction.summed_dtype(op, stacked.dtype), copy=False)
+    return reduction.combine(op, summed, np.asarray(weights))

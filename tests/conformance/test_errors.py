@@ -154,6 +154,31 @@ def test_writes_to_an_input_are_refused(world):
     assert_array_equal(x.data, np.zeros(10))
 
 
+def test_writes_to_an_input_that_the_source_does_not_show(world):
+    if world.device == "cuda":
+        pytest.skip("copies of the rows, which may be written")
+
+    @synk.function(inout=("z",), broadcast=("w",))
+    def doubled(x, tree, z, w):
+        z += w[0]
+        np.multiply(tree[0], 2, out=tree[0])
+
+    x = np.ones(3 * world.world_size)
+    for how in ({}, {"num_slices": 2}):
+        with pytest.raises(synk.RankError, match="read-only") as caught:
+            doubled(x, [x.copy()], x.copy(), np.ones(1), **how)
+        assert 'Name one in inout=("x",) or inout=("tree",) to have its rows written back, or write to a copy' in str(
+            caught.value
+        )
+
+    @synk.function(broadcast=("w",))
+    def alone(x, w):
+        np.multiply(x, 2, out=x)
+
+    with pytest.raises(synk.RankError, match=r'Name one in inout=\("x",\) to'):
+        alone(synk.data(x), x)
+
+
 def test_trees_that_differ_between_ranks(world):
     @synk.function(outputs="sum")
     def differs(rank):

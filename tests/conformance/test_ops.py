@@ -219,6 +219,29 @@ def test_sums_and_products_of_a_function(world, op, dtype):
             close(kernels.BY_OP[op](x, num_slices=num_slices), UFUNC[op].reduce(x, axis=0, dtype=own))
 
 
+@synk.function(outputs={"sum": "sum", "prod": "prod", "max": "max", "rows": "gather"})
+def of_small_integers(x):
+    low = x.max(0)
+    return {"sum": low, "prod": (low, low[:1].reshape(())), "max": low, "rows": x}
+
+
+@pytest.mark.parametrize("how", [{}, {"num_slices": 3}, {"shards": 4}, {"shards": 4, "num_slices": 2}], ids=str)
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32", "int64", "uint64"])
+def test_sums_of_small_integers_are_as_wide_as_those_of_numpy(world, dtype, how):
+    large = np.iinfo(dtype).max if dtype[-2:] != "64" else 3
+    for n in (1, 2, 3, 7, 1):
+        x = np.full((n, 2), large, dtype)
+        parts = expected.shards(x, how.get("shards", world.world_size))
+        slices = sum(min(len(part), how.get("num_slices", 1)) for part in parts)
+        values = np.full((slices, 2), large, dtype)
+        got = of_small_integers(x, **how)
+        for one, wanted in ((got["sum"], values.sum(0)), (got["prod"][0], values.prod(0)), (got["prod"][1], values.prod(0)[0])):
+            assert one.dtype == wanted.dtype
+            assert_array_equal(one, wanted)
+        assert got["max"].dtype == got["rows"].dtype == x.dtype
+        assert got["max"].tolist() == [large, large]
+
+
 @pytest.mark.parametrize("dtype", [*DTYPES, "int8", "uint64", "bool"])
 @pytest.mark.parametrize("op", ["min", "max"])
 def test_extremes_of_a_function(world, op, dtype):

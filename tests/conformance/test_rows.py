@@ -16,10 +16,8 @@ def ids(value):
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 5, 6, 7, 10, 100, 101])
 def test_a_rank_gets_rows_by_the_one_rule(world, n):
-    if n == 0:
-        return  # there is nothing to return: see test_ops.test_no_rows_at_all
     counts = kernels.count_of(np.zeros(n))
-    assert counts == [size for size in expected.shard_sizes(n, world.world_size) if size]
+    assert counts == [size or None for size in expected.shard_sizes(n, world.world_size)]
 
 
 @pytest.mark.parametrize(("n", "parts", "sizes"), expected.SIZES)
@@ -44,6 +42,28 @@ def test_empty_slices_are_skipped(world):
         sizes = expected.shard_sizes(n, world.world_size)
         for slices in (1, 3, 100):
             assert calls(np.zeros(n), num_slices=slices) == sum(min(size, slices) for size in sizes)
+
+
+@synk.function(outputs=(None, {"arrays": None}))
+def each_of(x):
+    return len(x), {"arrays": x.sum(0, keepdims=True)}
+
+
+@pytest.mark.parametrize("how", [{}, {"num_slices": 3}, {"shards": 4}, {"shards": 4, "num_slices": 2}], ids=str)
+def test_op_none_has_an_entry_for_every_rank_or_shard(world, how):
+    """None for those without rows, also between calls in which all have some."""
+    for n in (0, 1, 2, 3, 10, 101, 1, 0):
+        x = expected.values(2 * n).reshape(n, 2)
+        parts = expected.shards(x, how.get("shards", world.world_size))
+        lengths, tree = each_of(x, **how)
+        assert lengths == [len(part) or None for part in parts]
+        for got, part in zip(tree["arrays"], parts, strict=True):
+            if len(part):
+                assert_allclose(got, part.sum(0, keepdims=True), rtol=1e-14)
+            else:
+                assert got is None
+    assert kernels.count_of.as_serial(np.zeros(2)) == [2]
+    assert kernels.count_of.as_serial(np.zeros(0)) == [None]
 
 
 @pytest.mark.parametrize("num_slices", SLICES)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.sparse
 from numba import cuda, njit
 
 import synknumba as synk
@@ -293,6 +294,14 @@ def test_a_minibatch_that_is_too_short(world):
         both(X, m)
 
 
+@pytest.mark.parametrize("option", ["minibatch", "force_cast"])
+@pytest.mark.parametrize("flags", [[True], [False, True, True], (), [1, 0], "no", None, 1, [[True, False]]], ids=str)
+def test_flags_of_inputs_that_do_not_match_them(option, flags):
+    with refused(synk.ArgumentError, f"{option} of both.build_inputs", "each of x, y", f"got {flags!r}"):
+        both.build_inputs(X, X, **{option: flags})
+    assert [one.minibatch for one in both.build_inputs(X, X, minibatch=(False, True))] == [False, True]
+
+
 def test_index_ranges_need_rows_in_one_piece(world):
     @synk.function(outputs=None)
     def span_of(span, offset):
@@ -353,6 +362,68 @@ def test_a_mean_of_no_rows(world):
         with refused(synk.ReductionError, "mean_of", "got no rows", "at least one row"):
             mean_of(empty)
     assert mean_kernel(X) == 1
+
+
+def test_a_forgotten_return(world):
+    def forgetful(x):
+        x.sum()
+
+    for ops in ("sum", "gather", lambda a, b: a + b, ("sum", "max"), {"a": "sum", "b": None}):
+        function = synk.function(forgetful, outputs=ops)
+        for how in ({}, {"num_slices": 2}, {"shards": 3}, {"shards": 3, "num_slices": 2}):
+            for call in (function, function.as_serial):
+                for _ in range(2):
+                    with refused(synk.ReductionError, "forgetful", "returned None; add `return`, or leave outputs= out"):
+                        call(X, **how)
+    assert synk.function(forgetful)(X) is None
+    assert synk.function(forgetful, outputs=None)(X) is None
+    assert synk.function(lambda x: (None, x.sum()), outputs=("sum", "sum"))(X) == (None, 45)
+    with refused(synk.ReductionError, "None on rank", "same structure"):
+        synk.function(lambda x: x.sum() if x[0] else None, outputs="sum")(X)
+
+
+# ---- what every rank receives whole --------------------------------------------------------------------------------------
+
+SPARSE = scipy.sparse.csr_array(np.eye(4))
+
+
+@pytest.mark.parametrize("rows", [[1, 2.5], range(1, 4), SPARSE], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("op", ["sum", {"a": "sum"}, ("max", "prod")], ids=str)
+def test_a_whole_argument_in_a_call_without_rows(world, rows, op):
+    def added(rows):
+        total = rows.sum() if hasattr(rows, "sum") else sum(rows)
+        return {"a": total} if isinstance(op, dict) else (total, total) if isinstance(op, tuple) else total
+
+    told = rf"rows of added is a {type(rows).__name__}, .*pass a NumPy array .*broadcast=\(\"rows\",\)"
+    function = synk.function(added, outputs=op)
+    function.as_serial(rows)
+    with pytest.warns(RuntimeWarning, match=told) as caught:
+        function(rows)
+    assert [one.filename for one in caught] == [__file__]
+    function(rows)  # warns once
+    synk.function(added, outputs=op, broadcast=("rows",))(rows)
+    synk.function(added, outputs="max")(rows)
+    synk.function(added, outputs=op, givens={"rows": rows})()
+
+
+def test_a_whole_argument_as_long_as_the_rows_beside_it(world):
+    function = synk.function(lambda x, weights: x.sum() * sum(weights), outputs="sum", name="weighted")
+    with pytest.warns(RuntimeWarning, match="weights of weighted is a list"):
+        function(X, [1] * len(X))
+
+
+def test_whole_arguments_that_are_not_taken_for_rows(world):
+    for x, rates in (
+        (X, [0.1, 0.2]),
+        (X[:2], [0.1, 0.2]),
+        (synk.arange(5), [1, 2]),
+        (synk.RANK, [1, 2]),
+        (synk.variable(1.0), [1, 2]),
+    ):
+        assert synk.function(lambda x, rates: len(rates), outputs="sum")(x, rates) == 4
+    for rates in ((0.1, 0.2), {"a": 1, "b": 2}, [3], [], [X, X], 5.0, "ab"):
+        synk.function(lambda rates: 1, outputs="sum")(rates)
+    assert synk.function(lambda rates=[1, 2]: len(rates), outputs="sum")() == 4
 
 
 # ---- decorators ----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Ops of the user's that cannot be: refused by name before anything is sent, and the world stays usable."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -59,10 +61,51 @@ def world():
 
 @pytest.mark.parametrize("op", [attribute, text, not_decorated, nothing], ids=lambda op: op.__name__)
 def test_what_does_not_compile(op):
-    told = f"total of total_of: op {op.__name__} cannot be compiled for two numbers of dtype float64"
-    with pytest.raises(synk.KernelError, match=told):
+    told = f"total of total_of: op {op.__name__} cannot be compiled for two numbers of dtype float64: [^\n]+$"
+    with pytest.raises(synk.ReductionError, match=told):
         total_by(op, identity=0)(X)
     assert total_by(helper, identity=0)(X) == 10
+
+
+def importing(a, b):
+    import math
+
+    return math.hypot(a, b)
+
+
+REASONS = {
+    attribute: "Unknown attribute 'real_part' of type float64",
+    text: r"it returns .*str.*, not a number",
+    not_decorated: "Untyped global name 'helper'",
+    nothing: "it returns none, not a number",
+    importing: "import is not supported",
+}
+
+
+@pytest.mark.parametrize("op", REASONS, ids=lambda op: op.__name__)
+def test_what_does_not_compile_for_the_results_of_a_function(world, op):
+    """On one rank, too, which has nothing to combine."""
+    calls = world.statistics().calls
+    total_of = synk.function(lambda x: x.sum(), outputs=op, name="total_of")
+    for call in (total_of, total_of.as_serial):
+        with pytest.raises(synk.ReductionError, match=f"op {op.__name__} cannot be compiled[^\n]*: {REASONS[op]}"):
+            call(X)
+    assert world.statistics().calls == calls
+    assert synk.function(lambda x: x.sum(), outputs=helper)(X) == 10
+
+
+def xor(a, b):
+    return a ^ b
+
+
+@pytest.mark.parametrize("how", [{}, {"num_slices": 2}, {"shards": 3}, {"shards": 3, "num_slices": 2}], ids=str)
+def test_what_does_not_compile_for_the_dtype_of_the_results(world, how):
+    parity = synk.function(lambda x: x.sum() if x.dtype == float else np.bitwise_xor.reduce(x), outputs=xor, name="parity")
+    told = "outputs of parity: op xor cannot be compiled for two numbers of dtype float64: Numba has no xor(float64, float64)"
+    for call in (parity, parity.as_serial):
+        with pytest.raises(synk.ReductionError, match=re.escape(told)):
+            call(X, **how)
+        assert call(np.arange(5), **how) == 0 ^ 1 ^ 2 ^ 3 ^ 4
 
 
 def test_an_identity_that_changes_something():

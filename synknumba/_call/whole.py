@@ -1,0 +1,54 @@
+"""Warning about arguments that look like rows, but are passed whole to every rank: lists, ranges and sparse matrices."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from synknumba._call.call import Call, leaves_of
+from synknumba._call.options import FunctionOptions
+from synknumba._ops.tree import flatten
+from synknumba._wire.program import Constant, Dynamic, Param
+
+_ADDING = ("sum", "prod")  # ops to which the same result from every rank is not the result from one
+
+
+def warn_of_whole(name: str, defaults: Mapping[str, Any], options: FunctionOptions, call: Call) -> None:
+    """Warns if an argument is probably meant to be divided among the ranks, and the results are added up.
+
+    That is a list of numbers or objects, a range or a sparse matrix in a call of which nothing differs between ranks, or one
+    that is as long as the rows beside it. If these are no more than ranks, the lengths may agree by chance.
+
+    Args:
+        name: the function's.
+        defaults: values of the parameters that the caller may leave out.
+        options: of the function.
+        call: its first call on several ranks, bound.
+    """
+    ops = [op for op in flatten(options.ops)[0] if isinstance(op, str) and op in _ADDING]
+    leaves = [leaf for param in call.parameters.values() for leaf in leaves_of(param)]
+    lengths = {length for length in call.lengths.values() if length > call.partition.parts}
+    if not ops or not (lengths or all(isinstance(leaf, Dynamic | Constant) for leaf in leaves)):
+        return
+    for parameter, value in call.whole.items():
+        if parameter in options.broadcast or parameter in options.givens or value is defaults[parameter]:
+            continue
+        length = _rows_of(value, call.parameters[parameter])
+        if length > 1 and (not lengths or length in lengths):
+            warnings.warn(
+                f"{parameter} of {name} is a {type(value).__name__}, which every rank receives whole, so the op {ops[0]!r} "
+                f"counts it once per rank; pass a NumPy array to have its rows divided, or name it in "
+                f'broadcast=("{parameter}",) if every rank needs all of it',
+                RuntimeWarning,
+                stacklevel=5,  # the script's call
+            )
+            return
+
+
+def _rows_of(value: object, param: Param) -> int:
+    """Returns the length of an argument that may be taken for rows, and is passed whole; else 0."""
+    if isinstance(value, list):
+        return len(value) if all(isinstance(leaf, Dynamic | Constant) for leaf in leaves_of(param)) else 0
+    if isinstance(value, range):
+        return len(value)
+    shape = getattr(value, "shape", None) if isinstance(param, Constant) else None
+    return shape[0] if isinstance(shape, tuple) and len(shape) == 2 and isinstance(shape[0], int) else 0
