@@ -13,7 +13,7 @@ import ast
 import operator
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -149,7 +149,7 @@ class Rewriter(ast.NodeTransformer):
                 found = member(cuda_module(), value.path)
             except AttributeError:
                 found = None
-            if not isinstance(found, (types.Type, int, float)):
+            if not isinstance(found, (types.Type, int, float, ModuleType)):
                 raise self.source.refusal(node, f"cuda.{value.path}", way_out(value.path))
             return self._bind(node, word, found)
         if isinstance(node, ast.Attribute) and isinstance(self.scope.resolve(node.value), CudaPath):

@@ -19,12 +19,12 @@ def half_precision(x):
 
 
 def module_as_value(x):
-    c = cuda
-    x[0] = c.grid(1)
+    c = (cuda, 1)
+    x[0] = c[0].grid(1)
 
 
 def index_as_value(x):
-    t = cuda.threadIdx
+    t = cuda.threadIdx if x.size > 1 else cuda.blockIdx
     x[0] = t.x
 
 
@@ -249,12 +249,12 @@ def fence_as_value(x):
 
 
 def barrier_as_function(x):
-    wait = cuda.syncthreads
-    wait()
+    wait = (cuda.syncthreads, 1)
+    wait[0]()
 
 
 def vote_as_function(x):
-    vote = cuda.any_sync
+    vote = cuda.any_sync if x.size > 1 else cuda.all_sync
     x[0] = vote(-1, 1)
 
 
@@ -271,8 +271,8 @@ def index_called(x):
 
 
 def module_of_shared_memory(x):
-    s = cuda.shared
-    x[0] = s.array(3, np.float64)[0]
+    s = (cuda.shared, 1)
+    x[0] = s[0].array(3, np.float64)[0]
 
 
 # kernel, line of the construct below the def, words of the message
