@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 from numba.core import types
+from numba.core.errors import NumbaError
 from numba.core.extending import _Intrinsic
 from numba.core.registry import cpu_target
 
@@ -307,7 +308,11 @@ def _compiled(function: Any) -> Callable[..., Any]:
             raise KernelError(
                 f"{name}() works on an array in compiled code, where its indices cannot be checked; write it with njit"
             )
-        return compiled(*args)
+        try:
+            return compiled(*args)
+        except NumbaError as error:
+            name = getattr(function, "__name__", str(function))
+            raise KernelError(f"{name}() cannot be compiled for the CPU; register it for every target\n{error}") from error
 
     return call
 
