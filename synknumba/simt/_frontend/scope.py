@@ -126,7 +126,8 @@ def _is_no_value(value: Any) -> bool:
     """Returns whether this is a member of `numba.cuda` that a kernel can name but not compute with: a module, a barrier."""
     if not isinstance(value, CudaPath) or value.path in NUMBERS or value.path in FUNCTIONS:
         return False
-    return not isinstance(value.member(), (types.Type, int, float))
+    member = value.member() if value.path else None
+    return member is not MISSING and not isinstance(member, (types.Type, int, float))
 
 
 def _members(cuda: ModuleType) -> dict[int, str]:

@@ -630,6 +630,12 @@ def test_a_name_for_several_members_is_refused():
         place = cuda.blockIdx
         out[0] = place.x
 
+    def names_nothing(out):
+        unused = cuda.no_such_member  # noqa: F841
+        out[0] = 1
+
     for kernel in (either, changes):
         with pytest.raises(KernelError, match=r"cuda.threadIdx is not supported on the CPU; use its .x, .y or .z"):
             simt.jit(kernel).check()
+    with pytest.raises(KernelError, match=r"cuda.no_such_member is not supported on the CPU"):
+        simt.jit(names_nothing).check()
