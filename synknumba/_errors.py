@@ -150,7 +150,7 @@ class Access:
     """An access or a wait by one kernel thread, with its source location.
 
     Attributes:
-        what: "read", "write", "atomic", "waits" or "ended".
+        what: "read", "write", "atomic", "waits", "raises" or "ended".
         thread: `threadIdx` as (x, y, z).
         block: `blockIdx` as (x, y, z).
         function: the name of the kernel or device function.
@@ -203,7 +203,9 @@ class Finding:
 
 
 class KernelCheckError(SynkError, RuntimeError):
-    """`simt.debug` or `simt.check` found errors in a kernel. The subclass raised is that of the first finding.
+    """`simt.debug` or `simt.check` found errors in a kernel. The class raised is that of the first finding.
+
+    A finding of this class itself is an exception that Python raised in a thread.
 
     Attributes:
         kernel: the kernel's name.

@@ -17,6 +17,7 @@ from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._emit.error_location import WHERE_TYPE, located
 from synknumba.simt._emit.storage import MAX_BLOCK
+from synknumba.simt._frontend.cuda_only import cuda_only, refuse_arguments
 from synknumba.simt._frontend.pickling import reduce_object
 from synknumba.simt._frontend.scope import splits_block
 from synknumba.simt._frontend.signatures import Declared, Overload, Signature, best_signature, fit
@@ -341,6 +342,7 @@ class Kernel:
 
     def _compile(self, kinds: Signature, block: Dim3 | None, key: str) -> Compiled:
         argtypes = dict(zip(self._program.params, kinds, strict=True))
+        refuse_arguments(self._program.code.source, argtypes)
         try:
             dispatcher, text = self._program.compile(argtypes, block)
             where = (WHERE_TYPE,) if self._options.debug else ()
@@ -349,12 +351,23 @@ class Kernel:
             if "Cannot modify readonly array" in str(error):  # other messages may name a readonly type, too
                 raise self._readonly(argtypes) from error
             self._program.refuse_several_types(argtypes)
+            self._refuse_cuda_only(error)
+            raise
+        except errors.UnsupportedError as error:
+            self._refuse_cuda_only(error)
             raise
         except NotImplementedError as error:
             if str(error) != "float16":  # Numba's entire message for a type that its CPU target does not support
+                self._refuse_cuda_only(error)
                 raise
             source = self._program.code.source
             raise source.refusal(source.tree, "float16", "compute in float32 on the CPU") from error
+
+    def _refuse_cuda_only(self, error: Exception) -> None:
+        """Raises KernelError if an error of Numba is about a name that is registered for the target "cuda" only."""
+        refusal = cuda_only(error, self._program.code.source, self._program.namespace)
+        if refusal is not None:
+            raise refusal from error
 
     def _readonly(self, argtypes: Mapping[str, types.Type]) -> ArgumentError:
         """Returns the error for a write to a read-only array, naming the parameter if the source shows it."""

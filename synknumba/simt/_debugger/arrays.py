@@ -42,6 +42,11 @@ class Watch(ABC):
         findings = (*self.findings, finding)
         return findings[0].error(self.launch.program.name, findings)
 
+    def fault(self, finding: Finding) -> bool:
+        """Handles an exception of a thread; returns whether the launch continues without the thread. False by default."""
+        del finding
+        return False
+
     def ended_early(self, finding: Finding) -> None:
         """Handles threads that ended before a barrier; ignored by default, as GPUs since Volta do not wait for them."""
 
@@ -101,6 +106,13 @@ class Array(np.ndarray):
         if self._address is None:
             self._address = self.__array_interface__["data"][0]
         return self._address  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        # The default reads the elements one by one, which a watch would count as accesses of the kernel.
+        return repr(np.asarray(self)).replace("array", "Array", 1)
+
+    def __str__(self) -> str:
+        return str(np.asarray(self))
 
     def __iter__(self) -> Iterator[Any]:
         # The default iterator calls __getitem__ until an index is out of bounds, which a watch would report.

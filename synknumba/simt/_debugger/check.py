@@ -44,13 +44,19 @@ class _CheckWatch(Watch):
         if self._early_returns:
             self._add(finding)
 
+    def fault(self, finding: Finding) -> bool:
+        if self.launch.program.may_spin:  # other threads may wait for this one
+            raise self.fail(finding) from None
+        self._add(finding, finding.summary.partition(":")[0])
+        return True
+
     def outside(self, array: Array, index: Any, what: str) -> None:
         self._add(outside_finding(self.launch.current, array, index, what))
 
-    def _add(self, finding: Finding) -> None:
-        """Adds a finding, or increments the count of an earlier one on the same lines and array."""
+    def _add(self, finding: Finding, kind: str = "") -> None:
+        """Adds a finding, or increments the count of an earlier one of this kind on the same lines and array."""
         lines = sorted((access.what, access.filename, access.line) for access in finding.accesses)
-        key = (finding.error, finding.array, *lines)
+        key = (finding.error, kind, finding.array, *lines)
         if key in self._found:
             self._found[key] = replace(self._found[key], times=self._found[key].times + 1)
         elif len(self._found) < MOST_FINDINGS:
@@ -161,6 +167,8 @@ def check(kernel: Any, *, races: bool = True, uninitialized: bool = True, early_
       Threads of different blocks race unless a grid barrier lies between; this is not checked if the kernel calls
       `threadfence`.
     - Reads of shared and local array elements before any write to them.
+    - Exceptions of Python in a thread, such as the UnboundLocalError of a variable that was not assigned. The other threads
+      continue.
 
     The check covers one execution, with these arguments and this order of threads. Speed is 100,000 to 200,000 element accesses
     per second, and memory about 500 bytes per accessed element: launch few threads.
@@ -174,8 +182,12 @@ def check(kernel: Any, *, races: bool = True, uninitialized: bool = True, early_
             have returned.
 
     Raises:
-        BoundsError, DivergenceError, RaceError, UninitializedError: at launch: the findings.
+        BoundsError, DivergenceError, RaceError, UninitializedError: at launch: the findings; KernelCheckError if the first is
+            an exception of a thread.
         KernelError: at launch: the kernel uses an unsupported feature.
+
+        `raise` and `assert` in the kernel end the launch with their exception; its notes give line, thread and earlier
+        findings.
     """
     make_watch = functools.partial(_CheckWatch, races=races, uninitialized=uninitialized, early_returns=early_returns)
     return PythonKernel(kernel, "check", make_watch)

@@ -230,3 +230,5 @@ KNOWN_PATHS: Final = frozenset(
     | {"", "threadIdx", "blockIdx", "blockDim", "gridDim", "shared", "local", "const", "cg", "atomic", "fp16"}
 )
 FENCES: Final = frozenset({"threadfence", "threadfence_system"})
+# Operations of kernels whose threads wait for each other in loops.
+LOCKS: Final = FENCES | {"threadfence_block", "nanosleep", "atomic.cas", "atomic.compare_and_swap", "atomic.exch"}

@@ -1,13 +1,15 @@
 """Texts of findings, and the location of a thread in user code."""
 
+import bdb
+import dis
 import sys
 from traceback import walk_tb
 from types import CodeType, FrameType, TracebackType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from synknumba._errors import Access, BoundsError, Finding
+from synknumba._errors import Access, BoundsError, Finding, KernelCheckError, SynkError
 from synknumba.simt._debugger.arrays import Array, TrackedMemory
 from synknumba.simt._debugger.source import MARK
 
@@ -36,6 +38,36 @@ def outside_finding(thread: Any, array: Array, index: Any, what: str) -> Finding
     numbers = tuple(int(part) for part in parts if isinstance(part, (int, np.integer)))
     advice = "guard the access by a condition, or make the array larger"
     return Finding(BoundsError, summary, (place,), advice, array.memory.name, numbers)
+
+
+_RAISE: Final = dis.opmap["RAISE_VARARGS"]
+_ENDED: Final = "the thread ended here: what it would have done next was not checked; simt.debug stops on this line"
+_FAULTS: Final[dict[type[BaseException], str]] = {
+    UnboundLocalError: "assign the variable on every path to this line; on a GPU its value is undefined",
+    ZeroDivisionError: "test the divisor first; on a GPU the result is undefined",
+}
+
+
+def is_fault(error: BaseException) -> bool:
+    """Returns whether Python raised the exception while it ran a kernel's code, not a `raise` or `assert` of that code.
+
+    Errors of this package, of the debugger (a user's "quit") and of memory are not about the kernel.
+    """
+    if not isinstance(error, Exception) or isinstance(error, (SynkError, bdb.BdbQuit, MemoryError)):
+        return False
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or MARK not in traceback.tb_frame.f_globals:
+        return True
+    return traceback.tb_frame.f_code.co_code[traceback.tb_lasti] != _RAISE
+
+
+def fault_finding(thread: Any, error: BaseException) -> Finding:
+    """Returns the finding for an exception of a thread, with the innermost line in user code."""
+    frame, line = [(frame, line) for frame, line in walk_tb(error.__traceback__) if MARK in frame.f_globals][-1]
+    place = access("raises", thread, frame.f_code, line)
+    return Finding(KernelCheckError, f"{type(error).__name__}: {error}", (place,), _FAULTS.get(type(error), _ENDED))
 
 
 def described(memory: TrackedMemory) -> str:

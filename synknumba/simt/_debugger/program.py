@@ -12,7 +12,7 @@ from numba.np.numpy_support import from_dtype
 
 from synknumba.simt._debugger.arithmetic import convert, scalar_type
 from synknumba.simt._debugger.arrays import Array
-from synknumba.simt._debugger.cuda import FENCES, as_numpy, member
+from synknumba.simt._debugger.cuda import FENCES, LOCKS, as_numpy, member
 from synknumba.simt._debugger.source import MARK, Rewriter, SourceFunction, device_code, is_waiting_call
 from synknumba.simt._debugger.warp import Request
 from synknumba.simt._frontend.scope import CudaPath, Scope
@@ -27,6 +27,7 @@ class DebugProgram:
     def __init__(self, kernel: FunctionType) -> None:
         self.name = kernel.__qualname__
         self.fences = False  # whether the kernel or a device function calls one of `FENCES`
+        self.may_spin = False  # whether one of them calls one of `LOCKS`
         self._kernel = kernel
         self._functions: dict[FunctionType, SourceFunction] = {}
         self._collect(kernel)
@@ -59,6 +60,7 @@ class DebugProgram:
             if isinstance(node, (ast.Name, ast.Attribute)):
                 value = scope.resolve(node)
                 self.fences |= isinstance(value, CudaPath) and value.path in FENCES
+                self.may_spin |= isinstance(value, CudaPath) and value.path in LOCKS
                 if (callee := device_code(value)) is not None:
                     made.calls.add(callee)
                     self._collect(callee)

@@ -21,7 +21,7 @@ import numpy as np
 from synknumba._errors import Access, DivergenceError, Finding, KernelCheckError
 from synknumba.simt._debugger.arrays import Array, Watch, allocate, carve, wrap
 from synknumba.simt._debugger.cuda import Cuda, Dim3
-from synknumba.simt._debugger.findings import access, of_the_user, user_line
+from synknumba.simt._debugger.findings import access, fault_finding, is_fault, of_the_user, user_line
 from synknumba.simt._debugger.program import DebugProgram
 from synknumba.simt._debugger.source import MARK
 from synknumba.simt._debugger.warp import ACTIVE_MASK, BLOCK_WIDE, GRID_SYNC, WARP_SIZE, Request, block_answer, warp_answers
@@ -36,6 +36,8 @@ class Thread:
         index: `threadIdx`.
         number: linear index in the block, x fastest.
         lane: index in the warp.
+        ended: whether the thread has returned or raised an exception.
+        failed: whether it has raised one.
         request: the pending request; None if the thread has ended or is runnable.
         answer: the value to resume with.
         clock: 1 + the number of `syncwarp`s passed.
@@ -44,7 +46,10 @@ class Thread:
         atomics: number of atomic operations.
     """
 
-    __slots__ = ("answer", "atomics", "block", "clock", "code", "ended", "fences", "index", "lane", "number", "request", "seen")
+    __slots__ = (
+        "answer", "atomics", "block", "clock", "code", "ended", "failed", "fences", "index", "lane", "number", "request",
+        "seen",
+    )  # fmt: skip
 
     def __init__(self, block: "Block", number: int, code: ThreadCode) -> None:
         sizes = block.launch.block
@@ -52,7 +57,7 @@ class Thread:
         self.block, self.number, self.lane, self.code = block, number, number % WARP_SIZE, code
         self.request: Request | None = None
         self.answer: Any = None
-        self.ended = False
+        self.ended = self.failed = False
         self.clock, self.fences, self.atomics = 1, 0, 0
         self.seen: list[int] = [0] * WARP_SIZE
 
@@ -101,6 +106,7 @@ class Block:
                 self.launch.resume(thread)
             living = [thread for thread in self.threads if not thread.ended]
             if not living:
+                self.launch.failed_blocks += any(thread.failed for thread in self.threads)
                 return True
             self._ready = [thread for warp in self.warps for thread in _released(warp, self.launch)]
             if self._ready:
@@ -118,10 +124,14 @@ class Block:
             asked: Any = thread.request
             if asked.kind != kind or thread.place() != place or (mask is not None and asked.mask != mask):
                 raise self.launch.diverged(first, thread)
-        if len(living) < len(self.threads):
-            ended = next(thread for thread in self.threads if thread.ended)
+        ended = self.returned_thread()
+        if ended is not None:
             self.launch.threads_missing(first, ended)
         self.pass_barrier(living, block_answer(kind, [thread.request for thread in living]))  # type: ignore[misc]
+
+    def returned_thread(self) -> Thread | None:
+        """Returns the first thread that has ended without an exception, if any."""
+        return next((thread for thread in self.threads if thread.ended and not thread.failed), None)
 
     def pass_barrier(self, living: Iterable[Thread], answer: Any = None) -> None:
         """Releases the threads from a barrier, each with this answer."""
@@ -178,6 +188,7 @@ class DebugLaunch:
     Attributes:
         current: the running thread.
         epoch: number of grid barriers passed.
+        failed_blocks: number of blocks that have ended, and in which a thread raised an exception.
         entry: makes the generator of a new thread, not started, from `args`.
     """
 
@@ -185,7 +196,7 @@ class DebugLaunch:
         self, program: DebugProgram, grid: Dim3, block: Dim3, smem: int, make_watch: Callable[["DebugLaunch"], Watch]
     ) -> None:
         self.program, self.grid, self.block, self.smem = program, grid, block, smem
-        self.epoch = 0
+        self.epoch = self.failed_blocks = 0
         self.current: Thread = None  # type: ignore[assignment]  # until the first thread starts
         self.watch = make_watch(self)
         self.entry = program.link(Cuda(self), lambda name, value: wrap(value, name, "constant", self.watch))
@@ -207,9 +218,9 @@ class DebugLaunch:
     def _grid_barrier(self, waiting: list[Block]) -> None:
         living = [[thread for thread in block.threads if not thread.ended] for block in waiting]
         first = living[0][0]
-        if len(waiting) < self.grid.x * self.grid.y * self.grid.z:
+        if len(waiting) + self.failed_blocks < self.grid.x * self.grid.y * self.grid.z:
             raise self.diverged(first, None)
-        ended = next((thread for block in waiting for thread in block.threads if thread.ended), None)
+        ended = next(filter(None, (block.returned_thread() for block in waiting)), None)
         if ended is not None:
             self.threads_missing(first, ended)
         self.epoch += 1
@@ -227,6 +238,9 @@ class DebugLaunch:
         except KernelCheckError as error:
             raise error.with_traceback(of_the_user(error.__traceback__)) from None
         except BaseException as error:  # noqa: BLE001  # re-raised
+            if is_fault(error) and self.watch.fault(fault_finding(thread, error)):
+                thread.ended, thread.failed, thread.request = True, True, None
+                return
             place = f"{self.program.name} ({user_line(error.__traceback__)})"
             error.add_note(f"in {place}, threadIdx={tuple(thread.index)} blockIdx={tuple(thread.block_index)}")
             if self.watch.findings:

@@ -13,12 +13,13 @@ import ast
 import operator
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 import numpy as np
 from numba import njit
 from numba.core import types
+from numba.core.errors import NumbaError
 from numba.core.extending import _Intrinsic
 from numba.core.registry import cpu_target
 
@@ -149,7 +150,7 @@ class Rewriter(ast.NodeTransformer):
                 found = member(cuda_module(), value.path)
             except AttributeError:
                 found = None
-            if not isinstance(found, (types.Type, int, float)):
+            if not isinstance(found, (types.Type, int, float, ModuleType)):
                 raise self.source.refusal(node, f"cuda.{value.path}", way_out(value.path))
             return self._bind(node, word, found)
         if isinstance(node, ast.Attribute) and isinstance(self.scope.resolve(node.value), CudaPath):
@@ -307,7 +308,11 @@ def _compiled(function: Any) -> Callable[..., Any]:
             raise KernelError(
                 f"{name}() works on an array in compiled code, where its indices cannot be checked; write it with njit"
             )
-        return compiled(*args)
+        try:
+            return compiled(*args)
+        except NumbaError as error:
+            name = getattr(function, "__name__", str(function))
+            raise KernelError(f"{name}() cannot be compiled for the CPU; register it for every target\n{error}") from error
 
     return call
 

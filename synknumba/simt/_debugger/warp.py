@@ -3,7 +3,7 @@
 Warp operations follow the PTX instructions `shfl.sync`, `vote.sync` and `match.sync`; result types are Numba's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -57,7 +57,18 @@ def request(kind: str, *args: Any, **keywords: Any) -> Request:
     missing = [name for name in names if name not in given]
     if len(args) > len(names) or len(given) > len(names) or (missing and kind != "syncwarp"):
         raise TypeError(f"cuda.{kind}() takes the arguments ({', '.join(names)})")
-    return Request(kind, tuple(given[name] for name in names if name in given))
+    # Converted here, in the thread: an exception, such as that of int(nan), is the thread's.
+    return Request(kind, tuple(_CONVERSIONS.get(name, _same)(given[name]) for name in names if name in given))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
+    "predicate": bool,
+    **dict.fromkeys(("mask", "src_lane", "delta", "lane_mask", "mode", "mode_offset", "clamp"), int),
+}
 
 
 def block_answer(kind: str, requests: Sequence[Request]) -> Any:

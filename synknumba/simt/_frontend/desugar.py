@@ -7,6 +7,8 @@ cuda.ldcg(a, i)          a[i], as for every load with a cache hint; a store, cud
 print(cuda.threadIdx)    print((cuda.threadIdx.x, cuda.threadIdx.y, cuda.threadIdx.z))
 f(*t)                    f(t[0], t[1]) where f is a device function
 literal_unroll           numba.literal_unroll, under any imported name
+t, i = threadIdx, 0      t = cuda.threadIdx; i = 0, as for all names of members of `numba.cuda` that are no values, and for
+                         groups of cuda.cg.this_grid()
 
 Functions overloaded for GPUs only, by `@overload(function, target="cuda")`, are rejected: the CPU target would use another
 overload, if there is one, and compute something else.
@@ -26,7 +28,7 @@ from synknumba.simt._frontend.overloads import templates_of
 from synknumba.simt._frontend.pickling import is_foreign
 from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope
 from synknumba.simt._frontend.source import Source
-from synknumba.simt._frontend.syntax import count_stores, load, own_exits, place, statements
+from synknumba.simt._frontend.syntax import count_stores, load, one_or_tuple, own_exits, place, statements
 from synknumba.simt._library.bits import popc
 from synknumba.simt._library.intrinsics import exactly
 from synknumba.simt._library.math import round_to
@@ -97,6 +99,41 @@ class _Speller(ast.NodeTransformer):
         return [*statements(f"{flag} = False", node), node, place(guard, behind[0])]
 
     visit_For = visit_While = _loop
+
+    # ---- assignments
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
+        apart: list[ast.stmt] = []
+        for target in list(node.targets):
+            left = self._without_names(target, node.value, apart)
+            if left is None:
+                node.targets.remove(target)
+            elif left[1] is not node.value:  # the value is a tuple, of which the names take parts
+                node.targets.remove(target)
+                apart.append(ast.copy_location(ast.Assign([left[0]], left[1]), node))
+        rest = [node] if node.targets else []
+        return [cast(ast.stmt, self.generic_visit(statement)) for statement in (*apart, *rest)]
+
+    def _without_names(self, target: ast.expr, value: ast.expr, apart: list[ast.stmt]) -> tuple[ast.expr, ast.expr] | None:
+        """Returns the target and value of an assignment without the parts that only name a member; adds those to `apart`."""
+        match target, value:
+            case ast.Name(id=name), _ if name in self._scope.aliases or self._is_grid_group(value):
+                apart.append(ast.copy_location(ast.Assign([target], value), value))
+                return None
+            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+                pairs = [self._without_names(*pair, apart) for pair in zip(targets, values, strict=True)]
+                left = [pair for pair in pairs if pair is not None]
+                if not left:
+                    return None
+                if [pair[1] for pair in left] != values:
+                    new = [
+                        one_or_tuple([pair[side] for pair in left], ctx) for side, ctx in ((0, ast.Store()), (1, ast.Load()))
+                    ]
+                    return place(new[0], target), place(new[1], value)
+        return target, value
+
+    def _is_grid_group(self, value: ast.expr) -> bool:
+        return isinstance(value, ast.Call) and self._scope.resolve(value.func) == CudaPath("cg.this_grid")
 
     # ---- operations
 

@@ -140,7 +140,7 @@ class _Translator(Hoister):
             path, name = self._path(node.value.func), node.targets[0].id
             if path in arrays.ARRAY_PATHS and self.variables.is_assigned_once(name):
                 return self._array(node.value, path, name)
-        if self._is_grid(node.value) and isinstance(node.targets[0], ast.Name):
+        if isinstance(node.targets[0], ast.Name) and (self._is_grid(node.value) or node.targets[0].id in self.scope.aliases):
             return ast.copy_location(ast.Pass(), node)
         node.targets, node.value = self.assigned(node.targets, self.visit(node.value))
         return _split_tuple(node)
@@ -166,7 +166,7 @@ class _Translator(Hoister):
     def visit_Name(self, node: ast.Name) -> ast.expr:
         if node.id in self._groups:
             raise self.source.refusal(node, "the grid group inside this expression", "call its sync() in the kernel itself")
-        if not isinstance(node.ctx, ast.Load) or node.id in self.scope.locals:
+        if not isinstance(node.ctx, ast.Load) or (node.id in self.scope.locals and node.id not in self.scope.aliases):
             return node
         value = self.scope.resolve(node)
         known = self._known(node, value)
@@ -179,7 +179,10 @@ class _Translator(Hoister):
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        known = self._known(node, self.scope.resolve(node))
+        value = self.scope.resolve(node)
+        known = self._known(node, value)
+        if known is None and value is not MISSING and isinstance(self.scope.resolve(node.value), CudaPath):
+            return self._bind_at(node, node.attr, value)  # of cuda.random, whose members are ordinary functions
         return known or self.generic_visit(node)  # type: ignore[return-value]
 
     def _known(self, node: ast.expr, value: Any) -> ast.expr | None:

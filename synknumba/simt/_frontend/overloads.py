@@ -21,7 +21,7 @@ _ARGUMENTS = attrgetter("_overload_func", "_jit_options", "_strict", "_inline.va
 _Overload = tuple[str, type, tuple[Any, ...], dict[str, Any]]
 
 
-def templates_of(function: FunctionType) -> Iterator[tuple[str, type, Any]]:
+def templates_of(function: Any) -> Iterator[tuple[str, type, Any]]:
     """Yields the typing templates registered for a function, with their module and the class of the function's Numba type."""
     for module in _MODULES:
         registry = getattr(sys.modules.get(module), "builtin_registry", None)

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+from numba.core import types
+
 from synknumba.simt._frontend.pickling import is_foreign
 from synknumba.simt._frontend.source import Source, closure_values
 from synknumba.simt._frontend.syntax import assigned_names, count_stores, read_names, walk
-from synknumba.simt._library.operations import HEADS, INDICES, MODULES, cuda_module
+from synknumba.simt._library.operations import FUNCTIONS, HEADS, INDICES, MODULES, cuda_module
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 
 
@@ -61,6 +63,7 @@ class Scope:
         source: the function.
         locals: its parameters, variables and inner functions.
         constants: local variables assigned once, and the expressions assigned.
+        aliases: local variables that stand for a member of `numba.cuda` that is no value, as after `tid = cuda.threadIdx`.
     """
 
     def __init__(self, source: Source) -> None:
@@ -69,18 +72,33 @@ class Scope:
         self.constants = _constants(source)
         self._cuda = cuda_module()
         self._paths = _members(self._cuda)
+        self.aliases: dict[str, CudaPath] = {}
+        while (aliases := self._aliases_of(source)) != self.aliases:  # an alias may be assigned from another one
+            self.aliases = aliases
+
+    def _aliases_of(self, source: Source) -> dict[str, CudaPath]:
+        stores, functions = count_stores(source.tree), _names_of_functions(source.tree)
+        found: dict[str, list[Any]] = {}
+        for name, value in _assignments(source.tree):
+            if isinstance(value, (ast.Name, ast.Attribute)) and name not in source.params and name not in functions:
+                found.setdefault(name, []).append(self.resolve(value))
+        return {
+            name: values[0]
+            for name, values in found.items()
+            if len(values) == stores[name] and _is_no_value(values[0]) and all(value == values[0] for value in values)
+        }
 
     def resolve(self, node: ast.expr) -> Any:
         """Resolves a name, or a chain of attributes that begins with one, to an object, a `CudaPath` or `MISSING`."""
         if isinstance(node, ast.Name):
             if node.id in self.locals:
-                return MISSING
+                return self.aliases.get(node.id, MISSING)
             return self._known(self.source.scope.get(node.id, getattr(builtins, node.id, MISSING)))
         if not isinstance(node, ast.Attribute):
             return MISSING
         base = self.resolve(node.value)
         if isinstance(base, CudaPath) and base.path == "random":
-            return getattr(self._cuda.random, node.attr, MISSING)  # ordinary functions
+            return getattr(getattr(self._cuda, "random", None), node.attr, MISSING)  # ordinary functions
         if isinstance(base, CudaPath):
             return CudaPath(f"{base.path}.{node.attr}" if base.path else node.attr)
         if isinstance(base, (ModuleType, type)):
@@ -102,6 +120,14 @@ class Scope:
             for called in _called(function)
             for value in _values_named(called)
         )
+
+
+def _is_no_value(value: Any) -> bool:
+    """Returns whether this is a member of `numba.cuda` that a kernel can name but not compute with: a module, a barrier."""
+    if not isinstance(value, CudaPath) or value.path in NUMBERS or value.path in FUNCTIONS:
+        return False
+    member = value.member() if value.path else None
+    return member is not MISSING and not isinstance(member, (types.Type, int, float))
 
 
 def _members(cuda: ModuleType) -> dict[int, str]:
@@ -191,14 +217,22 @@ def _constants(source: Source) -> dict[str, ast.expr]:
 
 
 def _assignments(tree: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
-    """Yields the variable and expression of each plain assignment, with `n, m = 16, 4` split into two."""
+    """Yields the variable and expression of each plain assignment, with `n, m = 16, 4` and `n = m = 16` split into two."""
     for node in walk(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target, value = node.targets[0], node.value
-            pairs = [(target, value)]
-            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-                pairs = list(zip(target.elts, value.elts, strict=True))
-            yield from ((left.id, right) for left, right in pairs if isinstance(left, ast.Name))
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from _pairs(target, node.value)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield from _pairs(node.target, node.value)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    match target, value:
+        case ast.Name(id=name), _:
+            yield name, value
+        case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+            for left, right in zip(targets, values, strict=True):
+                yield from _pairs(left, right)
 
 
 class Locals:

@@ -359,3 +359,17 @@ def tiled_matmul_of_functions(a, b, c):
         v = tile_product(left, right, v)
     if y < c.shape[0] and x < c.shape[1]:
         c[y, x] = v
+
+
+@cuda.jit(device=True)
+def turned_round(v):
+    t, s = cuda.threadIdx, cuda.shared.array(B, float64)
+    s[t.x] = v
+    cuda.syncthreads()
+    return s[cuda.blockDim.x - 1 - t.x]
+
+
+@case(3, B, lambda: (real(48), np.zeros(48)), lambda x, out: {1: x.reshape(-1, B)[:, ::-1].ravel() + np.repeat(range(3), B)})
+def function_with_names_for_members(x, out):
+    bid, i = cuda.blockIdx, cuda.grid(1)
+    out[i] = turned_round(x[i]) + bid.x

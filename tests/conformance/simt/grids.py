@@ -192,3 +192,14 @@ def shared_and_local_memory_over_grid_sync(x, out):
     out[31 - i] = s[t]
     cuda.cg.this_grid().sync()
     row[t] += kept[0] * kept[1]
+
+
+@case(3, B, lambda: (real(48), np.zeros(48)), lambda x, out: {1: 2 * x[::-1]}, cooperative=True, differs=ONE_BLOCK)
+def grid_group_assigned_in_a_tuple(x, out):
+    g, i = cuda.cg.this_grid(), cuda.grid(1)
+    out[i] = x[i]
+    g.sync()
+    (j, h), v = (out.size - 1 - i, cuda.cg.this_grid()), 2.0
+    v *= out[j]
+    h.sync()
+    out[i] = v

@@ -3,8 +3,10 @@
 import math
 from collections import namedtuple
 
+import numba.cuda.random
 import numpy as np
 from numba import cuda, float32, float64, int32, njit
+from numba.cuda import random as generator
 from numba.cuda.random import xoroshiro128p_normal_float64, xoroshiro128p_uniform_float32
 
 from tests.conformance.simt.cases import case, real, states
@@ -255,3 +257,61 @@ def random_numbers(rng, n, out):
             inside += 1
     out[i, 0] = inside
     out[i, 1] = xoroshiro128p_normal_float64(rng, i)
+
+
+@case(3, 16, lambda: (states(48), np.zeros((48, 3))), rtol=1e-6)
+def random_numbers_by_attribute(rng, out):
+    i = cuda.grid(1)
+    out[i, 0] = generator.xoroshiro128p_uniform_float32(rng, i)
+    out[i, 1] = numba.cuda.random.xoroshiro128p_uniform_float64(rng, i)
+    draw = generator.xoroshiro128p_normal_float32
+    out[i, 2] = draw(rng, i)
+
+
+def _uniform(rng, out):
+    return {1: ((rng["s0"] + rng["s1"]) >> np.uint64(11)) * 2.0**-53}
+
+
+@case(3, 16, lambda: (states(48), np.zeros(48)), _uniform, differs="the simulator has no cuda.random")
+def random_numbers_of_the_module(rng, out):
+    i = cuda.grid(1)
+    out[i] = cuda.random.xoroshiro128p_uniform_float64(rng, i)
+
+
+# ---- names for members of numba.cuda
+
+
+@cuda.jit(device=True)
+def place_in_block(position):
+    return position.y * 4 + position.x
+
+
+def _places(out):
+    y, x = np.indices((4, 8))
+    return {0: np.stack([x, y, x % 4, y % 2, y % 2 * 4 + x % 4, x + 10 * (x // 4), x * 0 + 8, y * 0 + 2], -1)}
+
+
+@case((2, 2), (4, 2), lambda: (np.zeros((4, 8, 8), np.int64),), _places)
+def names_for_indices(out):
+    tid, (bid, size) = cuda.threadIdx, (cuda.blockIdx, cuda.blockDim)
+    grid: tuple = cuda.gridDim
+    again = position = tid
+    x, y = bid.x * size.x + tid.x, bid.y * size.y + tid.y
+    out[y, x, 0] = x
+    out[y, x, 1] = y
+    out[y, x, 2] = again.x
+    out[y, x, 3] = position.y
+    out[y, x, 4] = place_in_block(position)
+    out[y, x, 5] = cuda.grid(2)[0] + 10 * bid.x
+    out[y, x, 6] = size.x * grid.x
+    out[y, x, 7] = grid.y
+
+
+@case(2, 16, lambda: (np.zeros((32, 3)),), lambda out: {0: np.c_[np.arange(32), 32 - np.r_[0:16, 0:16], np.full(32, 3)]})
+def names_for_modules_and_functions(out):
+    c = cuda
+    index, atomic = c.grid, c.atomic
+    i, (t, n) = index(1), (c.threadIdx, 3)
+    atomic.add(out, (i, 0), i)
+    out[i, 1] = 32 - t.x
+    out[i, 2] = n

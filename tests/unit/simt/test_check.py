@@ -15,6 +15,7 @@ from synknumba._errors import (
     DivergenceError,
     Finding,
     KernelCheckError,
+    KernelError,
     RaceError,
     UninitializedError,
 )
@@ -596,3 +597,178 @@ def test_an_access_reads_well() -> None:
         '`simt.check`: every kind of finding with its line, array, index and threads; and none where nothing is wrong."""'
     )
     assert repr(simt.check(neighbours)).startswith("<simt.check of neighbours (")
+
+
+# ---- exceptions that a thread raises
+
+
+def neighbours_then(x, out, y, i):
+    t = cuda.threadIdx.x
+    x[t + 1] = x[t] + 1  # race before a fault
+    if t < 5:
+        value = y[t]
+    out[t] = value  # unassigned in some threads
+
+
+def unassigned(x, out, y, i):
+    t = cuda.threadIdx.x
+    if t < 5:
+        value = y[t]
+    out[t] = value  # fault UnboundLocalError
+
+
+def nan_index(x, out, y, i):
+    t = cuda.threadIdx.x
+    out[t] = x[int(y[t])]  # fault ValueError
+
+
+def float_index(x, out, y, i):
+    t = cuda.threadIdx.x
+    out[t] = x[y[t]]  # fault IndexError
+
+
+def integer_division(x, out, y, i):
+    t = cuda.threadIdx.x
+    out[t] = 6 // i[t]  # fault ZeroDivisionError
+
+
+def infinite_integer(x, out, y, i):
+    t = cuda.threadIdx.x
+    out[t] = int(1e308 * (y[t] + 10.0))  # fault OverflowError
+
+
+def adds_none(x, out, y, i):
+    t = cuda.threadIdx.x
+    out[t] = x[t] + None  # fault TypeError
+
+
+@pytest.mark.parametrize(
+    ("kernel", "y", "times"),
+    [
+        (unassigned, 0.0, 3),
+        (nan_index, np.nan, 8),
+        (float_index, 0.5, 8),
+        (integer_division, 0.0, 8),
+        (infinite_integer, 10.0, 8),
+        (adds_none, 0.0, 8),
+    ],
+)
+def test_an_exception_of_a_thread_is_a_finding(kernel: Any, y: float, times: int) -> None:
+    mark = next(line for line in linecache.getlines(HERE)[kernel.__code__.co_firstlineno :] if "# fault" in line)
+    name = mark.split()[-1]
+    arrays = np.zeros(9), np.zeros(8), np.full(8, y), np.zeros(8, np.int64)
+    with np.errstate(all="ignore"):
+        finding = the_one(kernel, 1, 8, *arrays)
+    assert finding.error is KernelCheckError
+    assert finding.summary.startswith(f"{name}: ")
+    assert accesses(finding) == [("raises", 8 - times, line_of(f"fault {name}"))]
+    assert finding.times == times
+
+
+def test_an_exception_does_not_hide_what_was_found_before() -> None:
+    with pytest.raises(RaceError) as caught:
+        simt.check(neighbours_then)[1, 8](np.zeros(9), np.zeros(8), np.zeros(8), np.zeros(8, np.int64))
+    race, fault = caught.value.findings
+    assert (race.error, race.array) == (RaceError, "x")
+    assert accesses(fault) == [("raises", 5, line_of("unassigned in some threads"))]
+    assert "UnboundLocalError" in str(caught.value)
+    assert "(3 times)" in str(caught.value)
+    assert pickle.loads(pickle.dumps(caught.value)).findings == caught.value.findings
+
+
+def test_the_launch_goes_on_after_an_exception() -> None:
+    def waits(x, out):
+        s = cuda.shared.array(4, float64)
+        t = cuda.threadIdx.x
+        s[t] = t
+        if t == 1:
+            out[0] = 1 // int(x[t])  # division before a barrier
+        cuda.syncthreads()
+        v = cuda.shfl_down_sync(FULL, t, 1)
+        cuda.cg.this_grid().sync()
+        out[t] = s[t] + v
+        out[t + 3] = 1  # outside after it
+
+    out = np.zeros(6)
+    findings = findings_of(waits, 1, 4, np.zeros(4), out, races=False)
+    assert [finding.error for finding in findings] == [KernelCheckError, BoundsError]
+    assert accesses(findings[0]) == [("raises", 1, line_of("division before a barrier"))]
+    assert accesses(findings[1]) == [("write", 3, line_of("outside after it"))]
+    assert out[2] == 2 + 3
+
+
+def test_different_exceptions_on_one_line_are_two_findings() -> None:
+    def two(x, i):
+        t = cuda.threadIdx.x
+        x[t] = 1 // i[t] if t < 2 else int(x[t])
+
+    findings = findings_of(two, 1, 4, np.full(4, np.nan), np.zeros(4, np.int64))
+    assert [(finding.summary.split(":")[0], finding.times) for finding in findings] == [
+        ("ZeroDivisionError", 2),
+        ("ValueError", 2),
+    ]
+
+
+def raising(v):
+    if v > 1:
+        raise ValueError("of the user")
+    return v
+
+
+def test_raise_and_assert_keep_their_exception() -> None:
+    helper = cuda.jit(device=True)(raising)
+
+    def asserts(x):
+        assert x[cuda.threadIdx.x] > 0, "not positive"
+
+    def raises(x):
+        x[0] = helper(x[cuda.threadIdx.x])
+
+    with pytest.raises(AssertionError, match="not positive") as caught:
+        simt.check(asserts)[1, 4](np.array([1.0, 1.0, 0.0, 0.0]))
+    assert "threadIdx=(2, 0, 0)" in caught.value.__notes__[0]
+    with pytest.raises(ValueError, match="of the user"):
+        simt.check(raises, races=False)[1, 4](np.array([1.0, 1.0, 2.0, 0.0]))
+
+
+def test_an_unsupported_call_is_refused_and_is_no_finding() -> None:
+    def unsupported(x):
+        waits = (cuda.syncthreads, 1)
+        waits[0]()
+
+    with pytest.raises(KernelError):
+        simt.check(unsupported)[1, 4](np.zeros(4))
+
+
+def test_threads_that_wait_in_a_loop_for_one_that_raised_do_not_hang() -> None:
+    def locks(lock, x, i):
+        x[0] = cuda.threadIdx.x  # race before a lock
+        while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+            pass
+        x[1] = 1 // i[cuda.threadIdx.x]
+        cuda.atomic.exch(lock, 0, 0)
+
+    findings = findings_of(locks, 1, 4, np.zeros(1, np.int64), np.zeros(2), np.zeros(4, np.int64))
+    assert [finding.error for finding in findings] == [KernelCheckError]
+    assert findings[0].times == 1
+
+
+def test_a_block_whose_threads_raised_is_not_missed_at_a_grid_barrier() -> None:
+    def meets(x, i):
+        x[cuda.grid(1)] = 1 // i[cuda.blockIdx.x]
+        cuda.cg.this_grid().sync()
+        x[cuda.grid(1)] += x[7 - cuda.grid(1)]
+        cuda.cg.this_grid().sync()
+
+    finding = the_one(meets, 2, 4, np.zeros(8), np.array([1, 0]), races=False)
+    assert (finding.summary.split(":")[0], finding.times) == ("ZeroDivisionError", 4)
+
+
+def test_showing_an_array_is_no_access() -> None:
+    shown = []
+
+    def shows(x):
+        shown.append(f"{x} {x!r}")
+
+    simt.check(shows)[1, 2](np.arange(3))
+    assert shown == ["[0 1 2] Array([0, 1, 2])"] * 2

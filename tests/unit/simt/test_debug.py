@@ -509,8 +509,8 @@ def test_refuses_what_a_gpu_refuses() -> None:
         out[0] = f(out, 1.0)
 
     def through_a_variable(out):
-        f = cuda.syncthreads
-        f()
+        f = (cuda.syncthreads, 1)
+        f[0]()
 
     def generator(out):
         yield out

@@ -599,3 +599,43 @@ def test_endless_recursion_is_a_typing_error():
         """
     with pytest.raises(numba.TypingError, match="cannot type infer runaway recursion"):
         simt.jit(defined(text))[1, 1](np.zeros(1))
+
+
+# ---- names for members of numba.cuda
+
+
+def named_barrier(x, out):
+    wait, t, add = cuda.syncthreads, cuda.threadIdx, cuda.atomic.add
+    shared = cuda.shared
+    s = shared.array(32, float64)
+    s[t.x] = x[t.x]
+    wait()
+    add(out, t.x, s[31 - t.x])
+
+
+@pytest.mark.parametrize("runs", [simt.jit, simt.debug, simt.check])
+def test_a_barrier_may_be_called_through_a_variable(runs):
+    x, out = np.arange(32.0), np.ones(32)
+    runs(named_barrier)[1, 32](x, out)
+    np.testing.assert_array_equal(out, 1 + x[::-1])
+
+
+def test_a_name_for_several_members_is_refused():
+    def either(out):
+        place = cuda.threadIdx if out.size > 8 else cuda.blockIdx
+        out[0] = place.x
+
+    def changes(out):
+        place = cuda.threadIdx
+        place = cuda.blockIdx
+        out[0] = place.x
+
+    def names_nothing(out):
+        unused = cuda.no_such_member  # noqa: F841
+        out[0] = 1
+
+    for kernel in (either, changes):
+        with pytest.raises(KernelError, match=r"cuda.threadIdx is not supported on the CPU; use its .x, .y or .z"):
+            simt.jit(kernel).check()
+    with pytest.raises(KernelError, match=r"cuda.no_such_member is not supported on the CPU"):
+        simt.jit(names_nothing).check()

@@ -2,12 +2,15 @@
 
 import inspect
 import math
-from typing import Any
+import operator
+from typing import Any, ClassVar
 
 import numba.cuda as nc
 import numpy as np
 import pytest
-from numba import cuda, njit
+from numba import cuda, extending, njit
+from numba.core import errors, types
+from numba.core.typing import templates
 from numba.cuda import syncthreads as barrier
 
 from synknumba import simt
@@ -19,12 +22,12 @@ def half_precision(x):
 
 
 def module_as_value(x):
-    c = cuda
-    x[0] = c.grid(1)
+    c = (cuda, 1)
+    x[0] = c[0].grid(1)
 
 
 def index_as_value(x):
-    t = cuda.threadIdx
+    t = cuda.threadIdx if x.size > 1 else cuda.blockIdx
     x[0] = t.x
 
 
@@ -249,12 +252,12 @@ def fence_as_value(x):
 
 
 def barrier_as_function(x):
-    wait = cuda.syncthreads
-    wait()
+    wait = (cuda.syncthreads, 1)
+    wait[0]()
 
 
 def vote_as_function(x):
-    vote = cuda.any_sync
+    vote = cuda.any_sync if x.size > 1 else cuda.all_sync
     x[0] = vote(-1, 1)
 
 
@@ -271,8 +274,8 @@ def index_called(x):
 
 
 def module_of_shared_memory(x):
-    s = cuda.shared
-    x[0] = s.array(3, np.float64)[0]
+    s = (cuda.shared, 1)
+    x[0] = s[0].array(3, np.float64)[0]
 
 
 # kernel, line of the construct below the def, words of the message
@@ -418,3 +421,158 @@ def test_arguments_of_jit_and_launches() -> None:
             LaunchError, match=f"dynamic shared memory must be a non-negative integer \\(bytes\\), got {smem!r}"
         ):
             simt.jit(returns_value)[1, 1, 0, smem]
+
+
+# ---- what a program registers for CUDA only
+
+
+class Span:
+    """Its type is known to Numba, its constructor and its memory are known to CUDA only."""
+
+
+class SpanType(types.Type):
+    def __init__(self) -> None:
+        super().__init__(name="Span")
+
+
+class Pair:
+    """Overloaded for CUDA only."""
+
+
+def declared_for_cuda(x):
+    pass
+
+
+def lowered_for_cuda(x):
+    pass
+
+
+def overloaded_inside(x):
+    pass
+
+
+@njit
+def calls_overloaded_inside(x):
+    return overloaded_inside(x)
+
+
+@extending.intrinsic(target="cuda")
+def intrinsic_of_cuda(_context, x):
+    return x(x), lambda _context, _builder, _signature, args: args[0]
+
+
+@pytest.fixture(scope="module")
+def registered_for_cuda() -> None:
+    from numba.cuda.cudadecl import registry
+    from numba.cuda.cudaimpl import lower
+
+    class Declared(templates.ConcreteTemplate):
+        cases: ClassVar = [templates.signature(types.float64, types.float64)]
+
+    class Made(templates.ConcreteTemplate):
+        cases: ClassVar = [templates.signature(SpanType(), types.float64)]
+
+    registry.register_global(declared_for_cuda)(Declared)
+    registry.register_global(Span)(Made)
+    templates.infer_global(lowered_for_cuda)(type("Everywhere", (Declared,), {}))
+    lower(lowered_for_cuda, types.float64)(lambda _context, _builder, _signature, args: args[0])
+    extending.typeof_impl.register(Span)(lambda _value, _context: SpanType())
+    extending.overload(overloaded_inside, target="cuda")(lambda x: lambda x: x)
+    extending.overload(Pair, target="cuda")(lambda x: lambda x: x)
+    extending.overload_method(types.Array, "first_twice", target="cuda")(lambda x: lambda x: 2 * x[0])
+    extending.overload_attribute(types.Array, "first_one", target="cuda")(lambda x: lambda x: x[0])
+    extending.overload(operator.add, target="cuda")(_adds_text)
+
+
+def _adds_text(x, y):
+    if isinstance(x, types.Array) and isinstance(y, types.UnicodeType):
+        return lambda x, y: x[0]
+    return None
+
+
+def calls_declared(x):
+    x[0] = declared_for_cuda(x[0])
+
+
+def calls_lowered(x):
+    x[0] = lowered_for_cuda(x[0])
+
+
+def calls_njit(x):
+    x[0] = calls_overloaded_inside(x[0])
+
+
+def calls_intrinsic(x):
+    x[0] = intrinsic_of_cuda(x[0])
+
+
+def makes_span(x):
+    span = Span(x[0])
+    x[0] = span is not None
+
+
+def makes_pair(x):
+    x[0] = Pair(x[0])
+
+
+def calls_method(x):
+    x[0] = x.first_twice()
+
+
+def reads_attribute(x):
+    x[0] = x.first_one
+
+
+def adds_text(x):
+    x[0] = x + "a"
+
+
+@pytest.mark.usefixtures("registered_for_cuda")
+@pytest.mark.parametrize(
+    ("function", "word"),
+    [
+        (calls_declared, "declared_for_cuda, which is registered for the target 'cuda' only,"),
+        (calls_lowered, "lowered_for_cuda, without an implementation for the CPU,"),
+        (calls_njit, "overloaded_inside(), which is registered for the target 'cuda' only,"),
+        (calls_intrinsic, "intrinsic_of_cuda(), which is registered for the target 'cuda' only,"),
+        (makes_span, "Span, which is registered for the target 'cuda' only,"),
+        (makes_pair, "Pair(), which is registered for the target 'cuda' only,"),
+        (calls_method, "the attribute 'first_twice' of array(float64, 1d, C), which is registered for the target 'cuda' only,"),
+        (
+            reads_attribute,
+            "the attribute 'first_one' of array(float64, 1d, C), which is registered for the target 'cuda' only,",
+        ),
+        (adds_text, "add() of these types, with an overload for the target 'cuda' only,"),
+    ],
+)
+def test_what_is_registered_for_cuda_only_is_named(function: Any, word: str) -> None:
+    with pytest.raises(KernelError) as caught:
+        simt.jit(function, cache=False)[1, 1](np.ones(3))
+    message = str(caught.value)
+    assert message.startswith(f"{function.__name__} ({__file__}:")
+    assert f"{word} is not supported on the CPU; register it for every target" in message
+
+
+@pytest.mark.usefixtures("registered_for_cuda")
+def test_an_argument_of_a_type_for_cuda_only_is_named() -> None:
+    def takes(x, span):
+        x[0] = 1
+
+    with pytest.raises(KernelError, match="the argument 'span' of the type Span, which Numba cannot pass to code for the CPU"):
+        simt.jit(takes)[1, 1](np.ones(3), Span())
+
+
+@pytest.mark.usefixtures("registered_for_cuda")
+@pytest.mark.parametrize("runs", [simt.debug, simt.check])
+def test_what_is_registered_for_cuda_only_is_refused_in_python_too(runs: Any) -> None:
+    with pytest.raises(KernelError, match=r"intrinsic_of_cuda\(\) cannot be compiled for the CPU"):
+        runs(calls_intrinsic)[1, 1](np.ones(3))
+
+
+@pytest.mark.usefixtures("registered_for_cuda")
+def test_other_errors_of_types_stay_numbas() -> None:
+    def unknown(x):
+        x[0] = x.no_such_attribute
+
+    with pytest.raises(errors.TypingError, match="no_such_attribute"):
+        simt.jit(unknown)[1, 1](np.ones(3))
