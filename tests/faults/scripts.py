@@ -47,7 +47,7 @@ class Killer(threading.Thread):  # kills a process when the test says so, at the
 
 # What every script starts with. `forever` is Python code that never returns, `burn` a kernel that takes as long as asked.
 HEADER = """
-import os, signal, sys, time
+import os, select, signal, sys, time
 import numpy as np
 from numba import cuda
 import synknumba as synk
@@ -55,8 +55,16 @@ import synknumba as synk
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
-def hear():
-    return sys.stdin.readline().strip()
+def hear():  # looks at signals now and then: one that came right before a read that waits would be handled after it
+    line = b""
+    while not line.endswith(b"\\n"):
+        while not select.select([0], [], [], 0.1)[0]:
+            pass
+        byte = os.read(0, 1)
+        if not byte:
+            break
+        line += byte
+    return line.decode().strip()
 
 @synk.function(outputs="sum")
 def total(x):

@@ -232,6 +232,7 @@ def written_then_reshaped(x, y):
 def a_view(x, y):
     y = y.reshape(-1)
     y += 1
+    return y.sum()
 
 
 @right("inout")
@@ -244,6 +245,7 @@ def another_view(x, y):
 def part_of_it(x, y):
     y = y[1:]
     y *= 2
+    return y.sum()
 
 
 @right("inout")

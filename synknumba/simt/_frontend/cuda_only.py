@@ -46,7 +46,8 @@ def cuda_only(error: Exception, source: Source, namespace: Mapping[str, Any]) ->
     if found := _NOT_LOWERED.search(text):
         name = found["name"] or found["attribute"]
         return _refusal(source, name, f"{_last(name) if found['name'] else name}, without an implementation for the CPU,")
-    if (found := _UNTYPED.search(text)) and _is_typed_for_cuda(namespace.get(found[1])):
+    # The name may be one of a function that the kernel calls, and so not in its namespace.
+    if (found := _UNTYPED.search(text)) and found[1] in namespace and _is_typed_for_cuda(namespace[found[1]]):
         return _refusal(source, found[1], f"{found[1]}, which is registered for the target 'cuda' only,")
     if (found := _NO_ATTRIBUTE.search(text)) and found[1] in set(_attributes_of_cuda()):
         construct = f"the attribute {found[1]!r} of {found[2].strip()}, which is registered for the target 'cuda' only,"
