@@ -51,6 +51,7 @@ def test_an_overload(world):
     assert_array_equal(applied(capped), np.minimum(X, 3))
 
 
+@pytest.mark.whole
 def test_several_overloads_of_a_function(world):
     def kind(v):
         raise NotImplementedError

@@ -370,7 +370,8 @@ with synk.fork(2, device="cpu") as world:
     script.finish()
 
 
-@pytest.mark.parametrize("kind", [*whole("function"), "kernel"])
+@pytest.mark.whole
+@pytest.mark.parametrize("kind", ["function", "kernel"])
 def test_dropped_functions_leave_nothing_on_the_ranks(start, kind):
     script = start(
         HELD

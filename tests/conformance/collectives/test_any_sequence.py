@@ -212,7 +212,7 @@ class Sequences(RuleBasedStateMachine):
 def test_any_sequence(world):
     machine = type("SequencesHere", (Sequences,), {"world": world})
     limits = settings(
-        max_examples=examples(8, quick=4), stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples(8, quick=3), stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
     )
     with np.errstate(all="ignore"):  # products of products grow
         run_state_machine_as_test(machine, settings=limits)

@@ -9,7 +9,7 @@ from tests.conformance.simt.kernel_writer import BLOCK, THREAD, written
 from tests.quick import examples, whole
 
 PARTS = [range(10), *whole(*(range(start, start + 10) for start in range(10, 100, 10)))]
-COMPILED = (3, *whole(17, 42))
+COMPILED = (3, 17, 42)
 SIMULATED = list(range(0, 60, 4))
 
 
@@ -19,6 +19,7 @@ def test_python_mode_agrees_with_the_model(seeds: range) -> None:
         fuzz.check(seed)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", COMPILED)
 def test_compiled_code_agrees_with_the_model(seed: int) -> None:
     fuzz.check(seed, compiled=True)
