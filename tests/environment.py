@@ -1,6 +1,8 @@
-"""Where this checkout is, and the environment in which a process finds it."""
+"""Where this checkout is, the environment in which a process finds it, and a program run in that."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -9,3 +11,10 @@ ROOT = Path(__file__).resolve().parent.parent
 def environment(**more: str) -> dict[str, str]:
     """The environment of this process, in which another one imports the package and the tests of this checkout."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **more}
+
+
+def run_program(text: str, script: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a program from a file, since a kernel needs its source, with warnings as errors."""
+    script.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-W", "error", str(script)]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)

@@ -1,10 +1,8 @@
 """What docs/diagnosis.md shows of a rank that died is what its script prints."""
 
 import re
-import subprocess
-import sys
 
-from tests.environment import ROOT, environment
+from tests.environment import ROOT, run_program
 
 PAGE = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
 
@@ -17,16 +15,7 @@ def plain(text):
 def test_the_error_of_a_rank_that_died(tmp_path):
     program, shown = re.search(r"```python\n(import ctypes.*?)```\s+```\n(.*?)```", PAGE, re.DOTALL).groups()
     assert "RankDied" in shown
-    script = tmp_path / "fault.py"
-    script.write_text(program, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_program(program, tmp_path / "fault.py")
     assert done.returncode == 1
     assert plain(shown) in plain(done.stderr)
     assert done.stderr.startswith("free(): invalid pointer\n")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.environment import ROOT, environment
+from tests.environment import ROOT, run_program
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 GENERATED = "_k_tx"  # what the compiler writes, which is shown and not meant to be run
@@ -38,16 +38,7 @@ def test_every_name_is_defined(block):
 @pytest.mark.whole
 @pytest.mark.parametrize("block", BLOCKS)
 def test_block_runs(block, tmp_path):
-    script = tmp_path / "block.py"  # a kernel needs its source
-    script.write_text(block.replace("10_000_000", "100_000"), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_program(block.replace("10_000_000", "100_000"), tmp_path / "block.py")
     expected = next((error for error, mark in FAILING.items() if mark in block), None)
     assert (done.returncode != 0) == (expected is not None), done.stdout + done.stderr
     assert expected is None or expected in done.stderr

@@ -1,12 +1,10 @@
 """The README is short, and its programs and those of the pages print what is said behind each `print`."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.environment import ROOT, environment
+from tests.environment import ROOT, run_program
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 VARIABLES = (ROOT / "docs" / "variables.md").read_text(encoding="utf-8")
@@ -25,16 +23,7 @@ def test_programs_were_found():
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=[re.search(r"def (\w+)", program).group(1) for program in PROGRAMS])
 def test_program(program, tmp_path):
-    script = tmp_path / "program.py"  # a kernel needs its source
-    script.write_text(program, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_program(program, tmp_path / "program.py")
     assert done.returncode == 0, done.stdout + done.stderr
     told = PRINTED.findall(program)
     assert told

@@ -10,7 +10,6 @@
 All errors in arguments are found here, in the coordinator, before anything is sent.
 """
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -101,6 +100,8 @@ class Binder:
         elif name in self._options.givens:
             message = f"{name} of {self._name} is bound by givens=; leave it out"
         elif name not in self._defaults:
+            import difflib  # for this error only
+
             near = difflib.get_close_matches(name, {*self.passed, *RESERVED} - {name}, 1, 0.8)
             message = f"{self._name} has no parameter {name!r}; it has {', '.join(self.passed) or 'none'}"
             message += f". Did you mean {near[0]}?" if near else ""

@@ -25,6 +25,9 @@ MOST_BLOCKS = 4096  # beyond, a thread takes several elements
 # From the most common on: nearly every op compiles for the first, and the next ones take time only if it does not.
 _DTYPES = ("f8", "i8", "c16", "?", "f4", "i4")
 
+# Raised as a kernel is compiled for an op.
+COMPILE_ERRORS = (NumbaError, KernelError, ArgumentError)
+
 _kernels: "WeakKeyDictionary[UserOp, Kernel]" = WeakKeyDictionary()
 
 
@@ -71,7 +74,7 @@ def compile_for(op: UserOp, dtype: Any, name: str) -> None:
     """Compiles an op for a dtype without calling it; raises ReductionError, with the reason in one line, if Numba cannot."""
     try:
         _kernel(op)[1, THREADS](np.empty(0, dtype), np.empty((1, 0), dtype))
-    except (NumbaError, KernelError, ArgumentError) as error:
+    except COMPILE_ERRORS as error:
         raise ReductionError(
             f"{name}: op {op!r} cannot be compiled for two numbers of dtype {np.dtype(dtype)}: {_reason(error)}"
         ) from error

@@ -179,9 +179,8 @@ def _merge_leaf(op: Any, parts: list[Array], weights: Sequence[int]) -> Any:
     stacked = np.stack(parts)
     if isinstance(op, UserOp):
         try:
-            fold_kernel.compile_for(op, stacked.dtype, "outputs")
-        except ReductionError:
-            return stacked[0]  # the coordinator raises the same error
-        return fold_kernel.fold(op, stacked)
+            return fold_kernel.fold(op, stacked)
+        except fold_kernel.COMPILE_ERRORS:
+            return stacked[0]  # the coordinator raises the error
     summed = stacked.astype(reduction.summed_dtype(op, stacked.dtype), copy=False)
     return reduction.combine(op, summed, np.asarray(weights))
