@@ -36,7 +36,7 @@ from synknumba._variables.variable import Variable
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Program, Sharded, next_number
 from synknumba._world.failure import CallInfo
-from synknumba._world.world import World, current_world, holds_world, open_world
+from synknumba._world.world import World, current_world, open_world
 
 ROW_VALUES = 3  # at most so many of a call's values select rows
 OWN_VALUES = 3  # at most so many for each rank select rows of sliceable variables
@@ -89,7 +89,6 @@ class Function(Distributed):
 
     # ---- calls
 
-    @holds_world
     def __call__(
         self,
         *args: Any,
@@ -146,7 +145,6 @@ class Function(Distributed):
         """Binds a decorated method to its instance, which is sent to the ranks by pickle."""
         return self if instance is None else partial(self, instance)
 
-    @holds_world
     def as_serial(
         self,
         *args: Any,

@@ -47,7 +47,8 @@ class KeptPlans:
     def known(self, args: tuple[Any, ...], shards: int | None) -> tuple[KnownCall | None, tuple[Any, ...]]:
         """Returns the entry of the fast path for these arguments, or None, and the scalars among them."""
         key: list[Any] = [shards]
-        key += [one._layout for one in self._binder.fixed]  # noqa: SLF001  # as below
+        if self._binder.fixed:
+            key += [one._layout for one in self._binder.fixed]  # noqa: SLF001  # as below
         values: list[Any] = []
         for arg in args:
             kind = arg.__class__

@@ -23,7 +23,7 @@ from synknumba._wire import pickling
 from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec
 from synknumba._world.failure import CallInfo
-from synknumba._world.world import World, current_world, holds_world
+from synknumba._world.world import World, current_world
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
@@ -128,7 +128,6 @@ class InnerFunction(Distributed):
             self._note_sent(world)
 
 
-@holds_world
 def distribute() -> None:
     """Sends every function created so far to the ranks now, instead of at its first call. May be called again.
 

@@ -9,6 +9,7 @@ Only the coordinator calls these functions, once for all ranks; on a rank they r
 function returns when every rank is done.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast, final
 
@@ -22,14 +23,14 @@ from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.transfers import Pair, Traffic, Work, pairs_of
 from synknumba._variables.variable import Values, Variable, check_rank, traffic_of
-from synknumba._world.world import World, current_world, holds_world, open_world, raise_untold
+from synknumba._world.world import World, current_world, open_world, raise_untold
 
 
 @final
 class placed:  # noqa: N801  # used as a function
     """Context of a collective: takes the open world, and places the variables on its ranks.
 
-    Used in functions that `holds_world` marks. Not a generator: one interrupted by Ctrl-C would release the world when it is
+    Not a generator: one interrupted by Ctrl-C would release the world when it is
     garbage-collected, in the middle of another call.
     """
 
@@ -42,7 +43,7 @@ class placed:  # noqa: N801  # used as a function
         for one in self._several:
             one.check_open()
         self._world = world = current_world()
-        world.begin()
+        world.begin(sys._getframe(1))  # noqa: SLF001
         try:
             for one in self._several:
                 one.place(world)
@@ -269,7 +270,6 @@ def _told(shapes: Sequence[Shape]) -> str:
 # ---- collectives ---------------------------------------------------------------------------------------------------------
 
 
-@holds_world
 def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     """Copies the root's arrays, or new values, to every rank.
 
@@ -331,7 +331,6 @@ def _broadcast_from(world: World, several: Sequence[Variable], root: int) -> Non
         one.replace(target, sharded=False)
 
 
-@holds_world
 def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
     """Divides rows among the ranks: of n rows, rank r of W gets rows r·n // W up to (r+1)·n // W, as in calls.
 
@@ -371,7 +370,6 @@ def _taken(array: Array, rows: Rows) -> Array:
     return array[rows.as_slice()] if isinstance(rows, rows_module.Range) else np.take(array, rows.indices, axis=0)
 
 
-@holds_world
 def gather(vars: Any, nd_up: int = 1) -> Any:
     """Returns the arrays of all ranks, joined in rank order. The variables do not change.
 
@@ -406,7 +404,6 @@ def gather(vars: Any, nd_up: int = 1) -> Any:
     return like(vars, results)
 
 
-@holds_world
 def all_gather(vars: Any, dest: Any = None) -> Any:
     """Concatenates the rows of all ranks in rank order, on every rank. Numbers of rows may differ between ranks.
 
@@ -442,7 +439,6 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
     return vars if dest is None else dest
 
 
-@holds_world
 def reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, in_place: bool = True, *, root: int = 0) -> Any:
     """Combines the arrays of all ranks, element by element, on the root.
 
@@ -480,7 +476,6 @@ def reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, in_place
     return like(vars, results)
 
 
-@holds_world
 def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> Any:
     """Combines the arrays of all ranks, element by element, and gives every rank the result, in place.
 
@@ -507,7 +502,6 @@ def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> A
     return vars
 
 
-@holds_world
 def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, dest: Any = None) -> Any:
     """Combines the arrays of all ranks, element by element, and gives each rank its rows of the result.
 
@@ -550,7 +544,6 @@ def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, 
 # ---- single ranks --------------------------------------------------------------------------------------------------------
 
 
-@holds_world
 def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
     """Sets one rank's arrays to new values; other ranks keep theirs, so replicas may differ afterwards.
 
@@ -609,7 +602,6 @@ def get_shapes(vars: Any) -> Any:
     return _of_ranks(vars, several_of(vars, "get_shapes"), lambda shape: shape)
 
 
-@holds_world
 def _of_ranks(vars: Any, several: Sequence[Variable], told: Callable[[Shape], Any]) -> Any:
     with placed(several):
         results = [

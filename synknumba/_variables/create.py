@@ -11,7 +11,7 @@ from synknumba._ops.tree import flatten as take_apart
 from synknumba._types import Array
 from synknumba._variables.collectives import placed
 from synknumba._variables.variable import Variable, plain_value, refuse_on_rank
-from synknumba._world.world import holds_world, open_world
+from synknumba._world.world import open_world
 
 
 def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
@@ -81,7 +81,6 @@ def _make(value: Any, name: str | None, dtype: DTypeLike | None, *, flat: bool) 
     return Variable([_owned(leaf, dtype, label) for leaf in leaves], structure, name, flat=flat)
 
 
-@holds_world
 def _place_now(made: Variable) -> Variable:
     """Places a new variable on the ranks if a world is open, and returns it."""
     if open_world() is not None:

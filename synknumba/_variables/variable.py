@@ -23,7 +23,7 @@ from synknumba._types import Array, Shape
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.gpu_transfers import GpuTraffic
 from synknumba._variables.transfers import CoreTraffic, Traffic
-from synknumba._world.world import World, current_world, holds_world, open_world
+from synknumba._world.world import World, current_world, open_world
 
 _Values: TypeAlias = list[Array]
 Values: TypeAlias = dict[int, _Values]  # arrays of a variable, by rank
@@ -176,7 +176,6 @@ class Variable:
             self._check_whole("value", "use get_value(rank=…) for one rank's part, or synk.gather(v, nd_up=0) for all rows")
         return value
 
-    @holds_world
     def set_value(self, value: Any, rank: int | None = None) -> None:
         """Sets the arrays of all ranks, or of one rank, to a new value.
 
@@ -363,7 +362,6 @@ class Variable:
         leaves = tuple(LeafLayout(dtype, shape) for dtype, shape in zip(self._dtypes, shapes, strict=True))
         return StorageLayout(leaves, self._flat)
 
-    @holds_world
     def fetch(self, ranks: Sequence[int]) -> list[_Values]:
         """Returns copies of the arrays on the given ranks."""
         refuse_on_rank("variables are read")

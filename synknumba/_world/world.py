@@ -22,15 +22,14 @@ A process has at most one open world, which `OpenWorld` tracks.
 """
 
 import atexit
-import inspect
 import os
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from types import CodeType
-from typing import Any, TextIO, TypeVar, final
+from types import FrameType
+from typing import Any, TextIO, final
 
 from synknumba._device import TRAITS, usable_cores
 from synknumba._errors import SynkError, WorldError
@@ -85,21 +84,13 @@ class OpenWorld:
 
 
 CLOSE_SECONDS = 2.0  # time for ranks to end on request, before they are killed
+_frame: Callable[..., FrameType] = sys._getframe  # noqa: SLF001
+
 DROP_SECONDS = 5.0  # wait of a call for a drop in another thread; a drop takes some 50 µs
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-_holders: set[CodeType] = set()
 
 _open = OpenWorld()
 current_world = _open.current
 raise_untold = _open.raise_untold
-
-
-def holds_world(function: _F) -> _F:
-    """Marks a function that takes and releases a world, so that `World._was_left` finds calls in progress on the stack."""
-    _holders.add(function.__code__)
-    return function
 
 
 @final
@@ -151,6 +142,7 @@ class World:
         self._owner = os.getpid()
         self._lock = threading.RLock()  # never taken twice; an RLock can tell whether this thread holds it
         self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001  # as `Condition` uses it
+        self._call: FrameType | None = None  # frame of the call that has the world
         self._looking = threading.RLock()  # held to read the control block, which another thread may free
         self._closed = False
         self._died: str | None = None
@@ -186,20 +178,17 @@ class World:
         """Registers a method to call when the world has ended, if its object is still alive."""
         self._at_close.append(callback)
 
-    def begin(self) -> None:
+    def begin(self, call: FrameType | None = None) -> None:
         """Takes the world for one call: until `end()`, no other thread can use it.
 
-        Call only from functions marked with `holds_world`.
+        Args:
+            call: frame that calls `end()`; default: the caller's.
 
         Raises:
             WorldError: the world is closed, or another call is in progress.
         """
         # A drop in another thread, perhaps by a garbage collection there, is no call of the user, and soon over: wait for it.
-        if self._is_mine():
-            taken = self._was_left()
-        else:
-            taken = self._lock.acquire(False) or (self._drops > 0 and self._lock.acquire(timeout=DROP_SECONDS))
-        if not taken:
+        if not self._take(call or _frame(1), DROP_SECONDS if self._drops else 0.0):
             raise WorldError(
                 "another call is in progress, in another thread or around this one; a world runs one call at a time. "
                 "Make calls from one thread, or guard them with a lock."
@@ -207,32 +196,43 @@ class World:
         if self._rounds.under_way:
             self._rounds.break_off()
         if self._closed:
-            self._lock.release()
+            self._give_back()
             raise self.closed_error()
 
     def end(self) -> None:
         """Releases the world, and sends the frees queued during the call."""
-        self._lock.release()
+        self._give_back()
         if self._belongings.unwanted:
             self._drop_unwanted()
 
-    def _take(self, seconds: float = 0.0) -> bool:
-        """Takes the world if possible, and returns whether it did; unlike `begin`, raises nothing and checks no state."""
-        if self._is_mine():
-            return self._was_left()
-        return self._lock.acquire(timeout=seconds)
+    def _take(self, call: FrameType, seconds: float = 0.0) -> bool:
+        """Takes the world for the call with this frame, if possible, and returns whether it did; checks no state.
 
-    def _was_left(self) -> bool:
-        """Returns whether a call that has ended left the lock with this thread: the caller's is the only call on the stack.
-
-        That is the case after a Ctrl-C between taking the lock and the `try` that releases it, or just before the release.
+        An exception from outside, such as that of Ctrl-C, may strike between taking the world and the `try` that gives it back,
+        or just before it is given back. So a world whose call is no longer on the stack is free for the thread that has it.
         """
-        calls = 0
-        frame = inspect.currentframe()
-        while frame is not None:
-            calls += frame.f_code in _holders
+        while True:
+            if self._is_mine():
+                if self._is_in_call():
+                    return False
+            elif not self._lock.acquire(False) and not (seconds and self._lock.acquire(timeout=seconds)):
+                return False
+            self._call = call
+            if self._is_mine():  # else a signal handler's call took the world and gave it back before the line above
+                return True
+
+    def _give_back(self) -> None:
+        self._call = None
+        try:
+            self._lock.release()
+        except RuntimeError:  # a signal handler's call took the world and gave it back after the line above
+            return
+
+    def _is_in_call(self) -> bool:
+        frame: FrameType | None = _frame()
+        while frame is not None and frame is not self._call:
             frame = frame.f_back
-        return calls == 1
+        return frame is not None
 
     # ---- objects on the ranks
 
@@ -258,9 +258,8 @@ class World:
         finally:
             self._drops -= 1
 
-    @holds_world
     def _drop_if_idle(self) -> None:
-        if not self._take():
+        if not self._take(_frame()):
             return  # a call is in progress; `end` sends the drop
         try:
             if not self._closed and not self._rounds.under_way:
@@ -269,7 +268,7 @@ class World:
             if self._closed:
                 _open.untold = error
         finally:
-            self._lock.release()
+            self._give_back()
 
     # ---- the end
 
@@ -293,7 +292,6 @@ class World:
         if _open.world is self:
             _open.world, _open.reason = None, reason
 
-    @holds_world
     def close(self) -> None:
         """Ends the ranks and frees their resources. Idempotent; also called when the script ends.
 
@@ -302,22 +300,22 @@ class World:
         """
         if self._closed or self.is_inherited:
             return
-        if not self._take(0.0 if threading.current_thread() is threading.main_thread() else CLOSE_SECONDS):
+        seconds = 0.0 if threading.current_thread() is threading.main_thread() else CLOSE_SECONDS
+        if not self._take(_frame(), seconds):
             self._rounds.kill("the world was closed during a call")
             return
         try:
             self._rounds.stop(CLOSE_SECONDS)
         finally:
-            self._lock.release()
+            self._give_back()
 
-    @holds_world
     def settle(self) -> None:
         """Ends the world if a round was interrupted by two Ctrl-C so close together that the first could not end it."""
-        if self._rounds.under_way and self._take():
+        if self._rounds.under_way and self._take(_frame()):
             try:
                 self._rounds.break_off()
             finally:
-                self._lock.release()
+                self._give_back()
 
     def disown(self) -> None:
         """Marks the world as closed in a child that the script has forked, without touching the script's ranks."""
@@ -347,17 +345,16 @@ class World:
                 worked, memory = self._at_end
         return self.tally.told(self._rounds.sequence, worked, memory, self._processes.scribe.dropped)
 
-    @holds_world
     def _measure_devices(self) -> Sequence[Measured]:
         nothing = [Measured(None, None)] * self.world_size
-        if self.traits.shares_memory or self._rounds.under_way or not self._take():
+        if self.traits.shares_memory or self._rounds.under_way or not self._take(_frame()):
             return nothing
         try:
             if self._closed:
                 return nothing
             return [item for _, item, _ in self.command(Measure()) if isinstance(item, Measured)] or nothing
         finally:
-            self._lock.release()
+            self._give_back()
 
     def dump(self, file: TextIO | None = None) -> None:
         """Prints the stack of every rank, innermost frame first. The ranks continue.

@@ -1,21 +1,18 @@
 """An exception from outside at every moment when a call takes the world and gives it back: the next call finds it free."""
 
-import ast
-from pathlib import Path
-
 import pytest
-
-import synknumba
 
 # Strikes at every event of begin() and end(), and of what holds the world around them, one after the other: a function is
 # entered, a line begins, a C function is called or has returned, the function returns.
 STRIKES = """
+import concurrent.futures
+import threading
 from synknumba._world.world import World
 
 class Struck(Exception):
     pass
 
-WATCHED = {World.begin.__code__, World.end.__code__}
+WATCHED = {World.begin.__code__, World.end.__code__, World._take.__code__, World._give_back.__code__}
 left = 0
 
 def strike(frame, event):
@@ -114,6 +111,66 @@ check_world()
     script.finish()
 
 
+def test_a_handler_that_calls_while_the_world_is_taken_or_given_back(start):
+    """Either call is right or refused, and the world is free afterwards, also for other threads."""
+    script = start(
+        STRIKES
+        + """
+def nested(frame, event, argument):
+    global left
+    if frame.f_code in WATCHED:
+        left -= 1
+        if left < 0:
+            left = 10**9
+            sys.settrace(None)
+            sys.setprofile(None)
+            try:
+                assert total(numbers) == ROWS.sum()
+                answers.append("ran")
+            except synk.WorldError as error:
+                answers.append("refused")
+            threading.Thread(target=from_a_thread).start()  # it must not get in between
+    return nested
+
+def from_a_thread():
+    try:
+        assert total(numbers) == ROWS.sum()
+    except synk.WorldError:
+        pass
+
+world = synk.fork(2, device="cpu")
+total(numbers)
+answers = []
+for by in ("settrace", "setprofile"):
+    moment = 0
+    while True:
+        before, left = len(answers), moment
+        getattr(sys, by)(nested)
+        try:
+            assert total(numbers) == ROWS.sum()
+        except synk.WorldError as error:
+            assert "another call" in str(error), error
+        finally:
+            getattr(sys, by)(None)
+        if len(answers) == before:
+            break
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread():
+                thread.join()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            assert pool.submit(total, numbers).result() == ROWS.sum()
+        moment += 1
+say("answers", answers.count("ran"), answers.count("refused"))
+synk.close()
+check_world()
+"""
+    )
+    found = script.expect(r"answers (\d+) (\d+)")
+    assert int(found.group(1)) > 5
+    assert int(found.group(2)) > 5
+    script.finish()
+
+
 def test_call_inside_a_call_is_still_refused(start):
     script = start("""
         def on_alarm(*_):
@@ -137,25 +194,3 @@ def test_call_inside_a_call_is_still_refused(start):
     """)
     script.expect("refused: another call is in progress")
     script.finish()
-
-
-# ---- the mark ------------------------------------------------------------------------------------------------------------
-
-TAKES = {"begin", "_take", "placed", "run_known"}  # the last is called by functions that have the mark
-WITHOUT = {"run_known", "__enter__", "begin"}
-
-
-def test_whatever_takes_the_world_is_marked():
-    """Else a call that is under way could be taken for one that was broken off."""
-    found = 0
-    for path in Path(synknumba.__file__).parent.rglob("*.py"):
-        for function in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(function, ast.FunctionDef) or function.name in WITHOUT:
-                continue
-            calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
-            names = {getattr(one, "attr", getattr(one, "id", None)) for one in calls}
-            if names & TAKES:
-                found += 1
-                marks = [getattr(one, "id", None) for one in function.decorator_list]
-                assert "holds_world" in marks, f"{path.name}: {function.name}"
-    assert found > 15
