@@ -139,7 +139,7 @@ class Binder:
         """Returns the parameter for an argument, or for a leaf of a nested one."""
         if isinstance(value, Variable):
             return self._variable(call, name, _path(name, slot), value)
-        nested = is_nested(value) and self._options.style == "function"
+        nested = self._options.style == "function" and is_nested(value)
         if name in self._options.sliceable and not nested:
             raise ArgumentError(f"{name} of {self._name} is in sliceable=, which takes variables; got a {type(value).__name__}")
         if isinstance(value, Data):

@@ -85,7 +85,8 @@ class Function(Distributed):
         self._world: World | None = None
         self._plans = KeptPlans(self._binder)
         self._is_new = True  # before the first call on several ranks
-        self._written: dict[str, int] | None = None  # parameters that the source stores to; None before the analysis
+        # Parameters that the source stores to. The analysis of a generated kernel, which has no line of the user's, is put off.
+        self._written = None if inner is not None else written_parameters(function)
 
     # ---- calls
 

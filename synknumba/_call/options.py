@@ -35,7 +35,9 @@ class FunctionOptions:
 
     def user_ops(self) -> list[UserOp]:
         """Returns the ops that are user-defined functions."""
-        ops = [output.op for output in self.outputs.values()] + flatten(self.ops)[0]
+        ops = [output.op for output in self.outputs.values()]
+        if self.style == "function":
+            ops += flatten(self.ops)[0]
         return [op for op in ops if isinstance(op, UserOp)]
 
 

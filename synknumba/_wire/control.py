@@ -16,11 +16,14 @@ run; MESSAGE means that the command is a message on the rank's socket. NEWS is s
 socket, such as an error or a new result structure.
 """
 
+import ctypes
+import errno
 import os
+import time
 from dataclasses import dataclass
+from typing import Any, final
 
 from synknumba._host.segment import Segment
-from synknumba._host.semaphore import Semaphore
 from synknumba._types import Array
 from synknumba._wire import doorbell
 
@@ -30,7 +33,51 @@ VALUE_BYTES = 16 * 1024  # scalars and row selections of one call; room for 2,00
 MARGIN = 64 * 1024  # unused, on both sides: a kernel that wrote past its rows into the semaphores would abort the script
 RESULT_BYTES = 64 * 1024  # small results of one rank; larger results get their own segment
 SLEEP_SECONDS = 0.05  # interval at which a sleeping coordinator checks the ranks; a death is reported well within a second
+SEMAPHORE_BYTES = 32  # sizeof(sem_t) on 64-bit Linux (glibc's and musl's bits/semaphore.h)
 IDLE_SECONDS = 1.0  # interval at which a sleeping rank checks that the coordinator is alive
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# In glibc since 2.30. Without it, waits follow the wall clock, and last longer when that is set back.
+_clockwait: Any = getattr(_libc, "sem_clockwait", None)
+_CLOCK = time.CLOCK_MONOTONIC if _clockwait else time.CLOCK_REALTIME
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+@final
+class Semaphore:
+    """An unnamed POSIX semaphore in shared memory, with an initial count of 0.
+
+    It is initialised with `sem_init(3)` as shared between processes, in memory that they inherit. Named semaphores, which other
+    packages offer, appear in `/dev/shm` for a moment, and stay there if their creator is killed in that moment.
+
+    Its address is that of SEMAPHORE_BYTES bytes of zeroed shared memory, aligned to 8 bytes, which must outlive the semaphore.
+    """
+
+    def __init__(self, address: int) -> None:
+        self._pointer = ctypes.c_void_p(address)
+        if _libc.sem_init(self._pointer, 1, 0) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+    def post(self) -> None:
+        """Increments the semaphore and wakes a waiting process."""
+        _libc.sem_post(self._pointer)
+
+    def wait(self, seconds: float) -> bool:
+        """Waits to decrement the semaphore; false on timeout or after a signal, whose Python handlers run next."""
+        until = time.clock_gettime_ns(_CLOCK) + int(seconds * 1e9)
+        when = ctypes.byref(_Timespec(until // 10**9, until % 10**9))
+        if (_clockwait(self._pointer, _CLOCK, when) if _clockwait else _libc.sem_timedwait(self._pointer, when)) == 0:
+            return True
+        code = ctypes.get_errno()
+        if code in {errno.ETIMEDOUT, errno.EINTR}:
+            return False
+        raise OSError(code, os.strerror(code))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,5 +22,5 @@ from synknumba._errors import RaceError as RaceError
 from synknumba._errors import UninitializedError as UninitializedError
 from synknumba.simt._debugger.check import check as check
 from synknumba.simt._debugger.debug import debug as debug
-from synknumba.simt._jit import jit as jit
 from synknumba.simt._kernel import Kernel as Kernel
+from synknumba.simt._kernel import jit as jit

@@ -1,4 +1,4 @@
-"""`Kernel`, launched as `kernel[grid, block](*args)`, and the checks of its launch configuration."""
+"""The decorator `jit`, the counterpart of `numba.cuda.jit` on a CPU, and `Kernel`, launched as `kernel[grid, block](*args)`."""
 
 import ast
 import copy
@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any, TextIO, cast
+from typing import Any, TextIO, cast, overload
 
 import numpy as np
 from numba import typeof
@@ -19,8 +19,8 @@ from synknumba.simt._emit.error_location import WHERE_TYPE, located
 from synknumba.simt._emit.storage import MAX_BLOCK
 from synknumba.simt._frontend.cuda_only import cuda_only, refuse_arguments
 from synknumba.simt._frontend.pickling import reduce_object
-from synknumba.simt._frontend.scope import splits_block
-from synknumba.simt._frontend.signatures import Declared, Overload, Signature, best_signature, fit
+from synknumba.simt._frontend.scope import is_device_function, splits_block
+from synknumba.simt._frontend.signatures import Declared, Overload, Signature, best_signature, fit, parse_signatures
 from synknumba.simt._frontend.syntax import walk
 from synknumba.simt._machine.cache import CacheInfo, KernelCache
 from synknumba.simt._machine.codegen import Compiled, compile_launch
@@ -187,12 +187,12 @@ class Kernel:
         return self._cache.info
 
     def check(self) -> None:
-        """Translates the kernel, without compiling it for argument types.
+        """Translates the kernel without compiling it for argument types, unless the cache shows that this has succeeded before.
 
         Raises:
             KernelError: the kernel uses a construct that the CPU cannot run.
         """
-        self._program  # noqa: B018  # reading it translates
+        self._cache.accept(lambda: self._program)
 
     @property
     def source(self) -> str:
@@ -399,3 +399,49 @@ def _written_arrays(node: ast.AST) -> set[str]:
         case ast.Call(func=ast.Name(id=function), args=[ast.Name(id=name), *_]) if function.startswith("_k_atomic"):
             return {name}
     return set()
+
+
+@overload
+def jit(function: Callable[..., Any], /, **options: Any) -> Kernel: ...
+
+
+@overload
+def jit(function: Any = None, /, **options: Any) -> Callable[[Callable[..., Any]], Kernel]: ...
+
+
+def jit(function: Any = None, /, **options: Any) -> Any:
+    """Compiles a CUDA kernel to run natively on one CPU core.
+
+    Accepts the arguments of `numba.cuda.jit`. The kernel is compiled when it is first needed, for example by its first launch.
+
+    Args:
+        function: plain function, function decorated by `numba.cuda.jit`, signature, or list of signatures.
+        options: `fastmath` is as in `numba.njit`. `thread_order="reverse"` runs the threads from the last to the first, which
+            changes results only if a barrier is missing. `cache=False` disables the cache on disk. With `debug=True`, an index
+            out of bounds raises IndexError, a division by zero raises ZeroDivisionError, and an error raised in a kernel names
+            the source line and the thread. The other options of `numba.cuda.jit` are ignored, except `extensions` and
+            `device`.
+
+    Returns:
+        The kernel; a decorator if `function` is not a function.
+    """
+    if isinstance(function, Kernel):
+        return function if not options else jit(function.py_func, **options)
+    if is_device_function(function):
+        return jit(function.py_func, **{**getattr(function, "targetoptions", {}), **options})
+    signatures = () if isinstance(function, FunctionType) else parse_signatures(function)
+    extensions, cache, device = options.get("extensions") or (), options.get("cache", True), options.get("device", False)
+
+    def decorate(decorated: Any) -> Kernel:
+        plain = decorated.py_func if is_device_function(decorated) else decorated
+        return Kernel(plain, _options(options), signatures, extensions, cache, device)
+
+    return decorate(function) if isinstance(function, FunctionType) else decorate
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    fastmath: Any = given.get("fastmath") or Options().fastmath
+    order = given.get("thread_order", "forward")
+    if order not in {"forward", "reverse"}:
+        raise ArgumentError(f"thread_order must be 'forward' or 'reverse', got {order!r}")
+    return Options(True if fastmath is True else frozenset(fastmath), order == "reverse", bool(given.get("debug")))

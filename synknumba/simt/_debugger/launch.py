@@ -12,8 +12,7 @@ from synknumba.simt._debugger.cuda import Dim3
 from synknumba.simt._debugger.program import DebugProgram
 from synknumba.simt._debugger.run import DebugLaunch
 from synknumba.simt._debugger.source import device_code
-from synknumba.simt._jit import jit
-from synknumba.simt._kernel import FORALL_BLOCK, Kernel, check_sizes
+from synknumba.simt._kernel import FORALL_BLOCK, Kernel, check_sizes, jit
 
 Run = Callable[..., None]
 

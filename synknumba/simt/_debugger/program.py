@@ -15,10 +15,9 @@ from synknumba.simt._debugger.arrays import Array
 from synknumba.simt._debugger.cuda import FENCES, LOCKS, as_numpy, member
 from synknumba.simt._debugger.source import MARK, Rewriter, SourceFunction, device_code, is_waiting_call
 from synknumba.simt._debugger.warp import Request
-from synknumba.simt._frontend.scope import CudaPath, Scope
+from synknumba.simt._frontend.scope import CudaPath, Scope, cuda_module
 from synknumba.simt._frontend.signatures import Declared, best_declared, declared_signatures
 from synknumba.simt._frontend.source import read_definition
-from synknumba.simt._library.operations import cuda_module
 
 
 class DebugProgram:

@@ -34,13 +34,14 @@ from synknumba.simt._frontend.scope import (
     CudaPath,
     Scope,
     as_in_cuda,
+    cuda_module,
     is_device_function,
     is_njit_function,
 )
 from synknumba.simt._frontend.signatures import Declared, declared_signatures
 from synknumba.simt._frontend.source import Source
 from synknumba.simt._frontend.syntax import place
-from synknumba.simt._library.operations import FUNCTIONS, cuda_module, way_out
+from synknumba.simt._library.operations import FUNCTIONS, way_out
 
 # Name of the `Cuda` object in the globals of rewritten code; also marks frames as user code.
 MARK: Final = "_k_cuda"

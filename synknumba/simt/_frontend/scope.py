@@ -19,10 +19,11 @@ from typing import Any, Final
 
 from numba.core import types
 
+from synknumba._errors import DeviceError
 from synknumba.simt._frontend.pickling import is_foreign
 from synknumba.simt._frontend.source import Source, closure_values
 from synknumba.simt._frontend.syntax import assigned_names, count_stores, read_names, walk
-from synknumba.simt._library.operations import FUNCTIONS, HEADS, INDICES, MODULES, cuda_module
+from synknumba.simt._library.operations import FUNCTIONS, HEADS, INDICES, MODULES
 from synknumba.simt._library.synchronisation import BARRIER_PATHS, COLLECTIVES
 
 
@@ -44,6 +45,20 @@ MISSING: Final[Any] = object()  # the result for a name that has no value at tra
 
 # Members of `numba.cuda` that are numbers of a thread.
 NUMBERS: Final = frozenset({*INDICES, "laneid", "warpsize"})
+
+
+def cuda_module() -> ModuleType:
+    """Imports and returns the module `numba.cuda`; raises DeviceError if it cannot be imported."""
+    try:
+        from numba import cuda  # the import takes 0.3 s, and fails if the CUDA installation is broken
+    except Exception as error:
+        # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an ImportError.
+        raise DeviceError(
+            f"numba.cuda cannot be imported ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
+            "if numba-cuda is installed without the CUDA runtime, pip install nvidia-cuda-runtime, or pip uninstall numba-cuda"
+        ) from error
+    module: ModuleType = cuda
+    return module
 
 
 def is_device_function(value: object) -> bool:

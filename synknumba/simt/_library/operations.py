@@ -1,14 +1,12 @@
 """Tables of the operations of `numba.cuda`: their implementations on the CPU, and hints for unsupported ones.
 
-Paths are relative to `numba.cuda`, such as "atomic.add". The module itself is imported only when a kernel is translated.
+Paths are relative to `numba.cuda`, such as "atomic.add".
 """
 
 from collections import ChainMap
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, Final
 
-from synknumba._errors import DeviceError
 from synknumba.simt._library import bits
 from synknumba.simt._library.atomics import ATOMICS
 from synknumba.simt._library.libdevice import LIBDEVICE
@@ -84,17 +82,3 @@ def way_out(path: str) -> str:
     while path not in _REFUSALS:
         path = path.rpartition(".")[0]
     return _REFUSALS[path]
-
-
-def cuda_module() -> ModuleType:
-    """Imports and returns the module `numba.cuda`; raises DeviceError if it cannot be imported."""
-    try:
-        from numba import cuda  # the import takes 0.3 s, and fails if the CUDA installation is broken
-    except Exception as error:
-        # A bare numba-cuda raises DynamicLibNotFoundError, which is a RuntimeError, not an ImportError.
-        raise DeviceError(
-            f"numba.cuda cannot be imported ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); "
-            "if numba-cuda is installed without the CUDA runtime, pip install nvidia-cuda-runtime, or pip uninstall numba-cuda"
-        ) from error
-    module: ModuleType = cuda
-    return module

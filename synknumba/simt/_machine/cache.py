@@ -56,6 +56,19 @@ class KernelCache:
         if self.enabled and directory() is not None:
             self._translated = self._digest()[0]
 
+    def accept(self, translate: Callable[[], object]) -> None:
+        """Calls `translate`, unless a translation of the kernel has succeeded before, in whichever process."""
+        path = directory()
+        digest, problem = self._digest() if self.enabled and path is not None else ("", "the cache is switched off")
+        if path is None or problem is not None:
+            translate()
+            return
+        store, key = KernelStore(path), Fingerprint(digest, "accepted").hexdigest()
+        if store.read(key) is None:
+            translate()
+            if self._digest() == (digest, None):  # no value that it reads has changed in the meantime
+                store.write(key, b"")
+
     def get(self, kinds: tuple[types.Type, ...], build: Callable[[str], Compiled]) -> Compiled:
         """Returns the kernel compiled for these argument types: loaded if cached, else built and stored.
 

@@ -39,9 +39,8 @@ import numpy as np
 from numba.core import config, types
 from numba.core.registry import cpu_target
 
-from synknumba.simt._frontend.scope import is_device_function, is_njit_function
+from synknumba.simt._frontend.scope import cuda_module, is_device_function, is_njit_function
 from synknumba.simt._frontend.signatures import declared_signatures
-from synknumba.simt._library.operations import cuda_module
 
 # Objects of these packages are hashed by name. Not all of synknumba: its kernels and device functions are hashed by source.
 NAMED_PACKAGES: tuple[str, ...] = ("builtins", "math", "cmath", "operator", "numpy", "numba", "numba_cuda", "llvmlite")

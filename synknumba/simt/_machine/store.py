@@ -1,6 +1,7 @@
 """On-disk store of compiled kernels.
 
-    <directory>/<key>       one kernel for one set of argument types: a header line, a checksum, a pickle
+    <directory>/<key>       one kernel for one set of argument types: a header line, a checksum, a pickle; or nothing after the
+                            checksum: a kernel that the front end has accepted
     <directory>/.lock-00    ... .lock-ff: by the key's first two digits; the lock's holder compiles, others wait for the file
 
 Files are written under a temporary name and then renamed, so a reader sees a complete file or none. A damaged file (truncated,
@@ -34,6 +35,7 @@ _POLL_SECONDS = 0.005
 _USE_SECONDS = 3600.0
 
 _MAGIC = b"synknumba kernel 1\n"
+_HEADER = len(_MAGIC) + 32  # bytes before the payload
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -86,7 +88,7 @@ class KernelStore:
                 os.utime(self.path / key)
         except OSError:
             return None
-        head, payload = content[: len(_MAGIC) + 32], content[len(_MAGIC) + 32 :]
+        head, payload = content[:_HEADER], content[_HEADER:]
         return payload if head == _MAGIC + hashlib.sha256(payload).digest() else None
 
     def write(self, key: str, payload: bytes) -> bool:
@@ -132,7 +134,7 @@ class KernelStore:
 
     def usage(self) -> Usage:
         """Returns the number of kernels and their total size."""
-        sizes = [status.st_size for name, status in self._files() if not name.startswith(".")]
+        sizes = [status.st_size for name, status in self._files() if not name.startswith(".") and status.st_size > _HEADER]
         return Usage(len(sizes), sum(sizes))
 
     def prune(self, largest_total: int) -> None:

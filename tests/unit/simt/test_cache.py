@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 
 from synknumba import simt
+from synknumba._errors import KernelError
+from synknumba.simt import _kernel as kernel_module
 from synknumba.simt._machine import cache as cache_module
 from synknumba.simt._machine import store as store_module
 from synknumba.simt._machine.fingerprint import Fingerprint, NotComparableError
@@ -247,7 +249,7 @@ class TestNotKept:
         module.C = 2
         launched(module.kernel)
         assert "changed since it was translated" in module.kernel.cache_info.not_kept
-        assert not cache_directory.exists()
+        assert KernelStore(cache_directory).usage().kernels == 0
 
     def test_device_function_compiled_before_a_change(self, tmp_path: Path) -> None:
         """It is compiled once in a process, and has the old value in it."""
@@ -283,6 +285,61 @@ class TestNotKept:
         kernel = load(tmp_path, KERNEL.format("1")).kernel
         assert launched(kernel) == 1
         assert "cannot be written to" in kernel.cache_info.not_kept
+
+
+class TestAccepted:
+    """A kernel whose translation has succeeded once is not translated again to be checked."""
+
+    @pytest.fixture
+    def translated(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The kernels that are translated, in order."""
+        made: list[str] = []
+        translate = kernel_module.KernelProgram
+
+        def noted(function: Any, options: Any) -> Any:
+            made.append(function.__name__)
+            return translate(function, options)
+
+        monkeypatch.setattr(kernel_module, "KernelProgram", noted)
+        return made
+
+    def test_once(self, tmp_path: Path, cache_directory: Path, translated: list[str]) -> None:
+        for _ in range(3):
+            load(tmp_path, KERNEL.format("1")).kernel.check()
+        assert translated == ["kernel"]
+        assert KernelStore(cache_directory).usage().kernels == 0  # nothing is compiled
+        assert launched(load(tmp_path, KERNEL.format("1")).kernel) == 1
+
+    @pytest.mark.parametrize("other", ["body", "global", "device function", "enum"])
+    def test_again_after_a_change(self, other: str, tmp_path: Path, cache_directory: Path, translated: list[str]) -> None:
+        for source, _ in CHANGES[other]:
+            load(tmp_path, source).kernel.check()
+        assert len(translated) == 2
+
+    def test_what_was_refused_is_refused_again(self, tmp_path: Path, cache_directory: Path) -> None:
+        for _ in range(2):
+            with pytest.raises(KernelError, match="global"):
+                load(tmp_path, KERNEL.format("1") + "    global C\n    C = 2\n").kernel.check()
+        assert not cache_directory.exists()
+
+    def test_changed_while_it_is_translated(self, tmp_path: Path, cache_directory: Path, monkeypatch: Any) -> None:
+        module = load(tmp_path, "C = 1" + KERNEL.format("C"))
+        translate = kernel_module.KernelProgram
+
+        def changed(function: Any, options: Any) -> Any:
+            module.C = 2
+            return translate(function, options)
+
+        monkeypatch.setattr(kernel_module, "KernelProgram", changed)
+        module.kernel.check()
+        assert not cache_directory.exists()
+
+    def test_without_a_store(self, tmp_path: Path, cache_directory: Path, translated: list[str], monkeypatch: Any) -> None:
+        monkeypatch.setenv("SYNKNUMBA_CACHE", "0")
+        for _ in range(2):
+            load(tmp_path, KERNEL.format("1")).kernel.check()
+        assert len(translated) == 2
+        assert not cache_directory.exists()
 
 
 class TestStore:
