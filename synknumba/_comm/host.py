@@ -35,7 +35,7 @@ from synknumba._comm.base import Communicator, Exchange, Step
 from synknumba._host.signals import held_signals
 from synknumba._ops.reduction import UFUNCS
 from synknumba._types import Array, CollectiveOp
-from synknumba._wire.doorbell import compiled
+from synknumba._wire.compiled import compiled
 
 CACHE_LINE = 64  # bytes; a line written by two cores moves back and forth between them
 SCRATCH_BYTES = 8192  # with as many bytes of each of two sources it fits a first-level cache of 32 KiB

@@ -19,14 +19,14 @@ The file starts with the intrinsics (atomic accesses, calls of C functions, paus
 
 import platform
 import time
-from collections.abc import Callable
 from typing import Any
 
-import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from synknumba._wire.compiled import compiled
 
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
 _CLOCK_MONOTONIC_COARSE = 6  # time.h
@@ -186,19 +186,6 @@ NO_COMMAND = -(2**62)
 MUST_POST = -(2**62) + 1
 UNDER_WAY = -(2**62) + 2
 FORGOTTEN = -(2**62) + 3  # program number of no round
-
-
-def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
-    """Compiles at definition, or loads from Numba's cache beside this file: the waits must be ready before the first fork."""
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        options = {"nogil": True, "error_model": "numpy"}
-        try:
-            return numba.njit(list(signatures), cache=True, **options)(function)
-        except RuntimeError:  # Numba finds no writable cache directory, as in many containers
-            return numba.njit(list(signatures), **options)(function)
-
-    return decorate
 
 
 @compiled("int64(int64, int64, int64)")

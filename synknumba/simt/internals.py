@@ -9,6 +9,7 @@ from synknumba.simt._frontend.source import read_definition as read_definition
 from synknumba.simt._machine.cache import CacheInfo as CacheInfo
 from synknumba.simt._machine.fingerprint import Fingerprint as Fingerprint
 from synknumba.simt._machine.fingerprint import NotComparableError as NotComparableError
+from synknumba.simt._machine.fingerprint import environment as environment
 from synknumba.simt._machine.fingerprint import type_text as type_text
 from synknumba.simt._machine.fingerprint import versions as versions
 from synknumba.simt._machine.store import KernelStore as KernelStore

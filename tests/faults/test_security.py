@@ -4,6 +4,8 @@ import ast
 import os
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ READERS = {
     "_rank/loop.py": "what it has pickled itself, to see whether it can be",
     "_device/compilers/numba_cuda_cache.py": "the cache of kernels, after the checks of simt/_machine/store.py",
     "simt/_machine/cache.py": "the same",
+    "_wire/compiled.py": "the same",
     "simt/_frontend/pickling.py": "a part of the pickle that is being read",
 }
 
@@ -166,6 +169,57 @@ def test_pickles_are_read_where_it_is_known_who_wrote_them():
                 case ast.keyword("allow_pickle"):
                     pytest.fail(f"{path}:{node.value.lineno} lets NumPy read pickles")
     assert found.keys() == READERS.keys()
+
+
+# Prints the files that it opens below the folders that are given, and a collective's result.
+IMPORTS = """
+import os, sys
+opened = set()
+def note(event, arguments):
+    if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(tuple(sys.argv[1:])):
+        opened.add(arguments[0])
+sys.addaudithook(note)
+import numpy as np
+import synknumba as synk
+with synk.fork(2, device="cpu"):
+    print(synk.all_reduce(synk.variable(np.arange(3.0)), "sum").get_value(0).tolist())
+print(*opened, sep="\\n")
+"""
+
+
+def imported(*folders, **variables):
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)} | variables
+    command = [sys.executable, "-c", IMPORTS, *map(str, folders)]
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    result, *opened = done.stdout.splitlines()
+    assert result == "[0.0, 2.0, 4.0]"
+    return [path for path in opened if path]
+
+
+def test_an_import_reads_no_cache_of_numbas(tmp_path):
+    """Numba unpickles what lies in its directory, whoever has written it."""
+    for folder in (tmp_path, PACKAGE):
+        for left in folder.rglob("*.nbi"):
+            left.unlink()  # of an earlier release
+    opened = imported(tmp_path, PACKAGE, NUMBA_CACHE_DIR=str(tmp_path), SYNKNUMBA_CACHE_DIR=str(tmp_path / "kernels"))
+    assert not [path for path in opened if path.endswith((".nbi", ".nbc"))]
+    assert not [*tmp_path.rglob("*.nbi"), *PACKAGE.rglob("*.nbi")]
+    assert len([path for path in opened if "/kernels/" in path]) > 10
+
+
+@pytest.mark.whole
+def test_damaged_files_of_compiled_functions_are_replaced(tmp_path):
+    folder = tmp_path / "kernels"
+    imported(SYNKNUMBA_CACHE_DIR=str(folder))
+    whole = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+    damages = (lambda old: b"", lambda old: old[: len(old) // 2], lambda old: os.urandom(len(old)), lambda old: old[:-1] + b"x")
+    for number, (name, old) in enumerate(whole.items()):
+        (folder / name).write_bytes(damages[number % len(damages)](old))
+    imported(SYNKNUMBA_CACHE_DIR=str(folder))
+    store = KernelStore(folder)
+    assert len(whole) > 10
+    assert all(store.read(name) for name in whole)
 
 
 def test_nccl_is_told_to_stay_on_this_machine(monkeypatch):

@@ -78,7 +78,7 @@ class KernelStore:
         try:
             if not _is_ours(self.path.stat()):
                 return None
-            descriptor = os.open(self.path / key, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(self.path / key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(descriptor, "rb") as file:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode) or not _is_ours(status):

@@ -352,7 +352,9 @@ class TestStore:
         assert stat.S_IMODE(cache_directory.stat().st_mode) == 0o700
         assert stat.S_IMODE((cache_directory / "k").stat().st_mode) == 0o600
 
-    @pytest.mark.parametrize("damage", ["short", "empty", "flipped", "foreign", "others write", "link", "directory of others"])
+    @pytest.mark.parametrize(
+        "damage", ["short", "empty", "flipped", "foreign", "others write", "link", "pipe", "directory of others"]
+    )
     def test_what_is_not_ours_or_not_whole(self, damage: str, cache_directory: Path) -> None:
         store = KernelStore(cache_directory)
         store.write("k", b"abc" * 100)
@@ -365,6 +367,9 @@ class TestStore:
         elif damage == "link":
             path.rename(cache_directory / "elsewhere")
             path.symlink_to(cache_directory / "elsewhere")
+        elif damage == "pipe":  # a read waits for a writer
+            path.unlink()
+            os.mkfifo(path)
         else:
             flipped = content[:-1] + bytes([content[-1] ^ 1])
             path.write_bytes({"short": content[:-1], "empty": b"", "flipped": flipped, "foreign": b"something else"}[damage])

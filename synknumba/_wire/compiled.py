@@ -1,0 +1,84 @@
+"""Compilation of the package's own functions for the host: at definition, or loaded from the store of kernels.
+
+    compiled(signature)(function) ──key──> in the store? ──no──> compile, store
+
+They must be ready before the first fork. The key is a digest of the source files, the values that a closure holds, and all that
+compiled code depends on. Numba's `cache=True` is not used: it unpickles whatever lies in its directory, also what another user
+has written or a full disk has truncated, and unpickling runs code. The store reads whole files of this user only.
+"""
+
+import pickle
+from collections.abc import Callable
+from functools import cache
+from inspect import getclosurevars
+from pathlib import Path
+from typing import Any, final
+
+import numba
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+
+from synknumba.simt.internals import Fingerprint, KernelStore, directory, environment
+
+_OPTIONS = {"nogil": True, "error_model": "numpy"}
+
+
+def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
+    """Returns a decorator that compiles a function of this package for the given signatures."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        dispatcher = numba.njit(**_OPTIONS)(function)
+        dispatcher._cache = _Stored(function)  # noqa: SLF001  # where `enable_caching` puts Numba's own
+        for signature in signatures:
+            dispatcher.compile(signature)
+        dispatcher.disable_compile()
+        return dispatcher
+
+    return decorate
+
+
+@final
+class _Stored(NullCache):  # type: ignore[misc]  # Numba has no types
+    """One function's compiled code in the store, in the form in which Numba's dispatchers ask for it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        held = [_text(value) for value in getclosurevars(function).nonlocals.values()]
+        self._parts = (*_common(), _content(function.__code__.co_filename), function.__qualname__, held)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Returns the code for a signature; None if it is not in the store."""
+        path = directory()
+        payload = None if path is None else KernelStore(path).read(self._key(sig))
+        if payload is None:
+            return None
+        target_context.refresh()  # as Numba's cache does: the loaded code refers to functions of the context
+        try:
+            return CompileResult._rebuild(target_context, *pickle.loads(payload))  # noqa: S301, SLF001  # checked by the store
+        except Exception:  # noqa: BLE001  # an entry of other versions: compile
+            return None
+
+    def save_overload(self, sig: Any, cres: Any) -> None:
+        """Stores code, if possible."""
+        path = directory()
+        if path is not None:
+            KernelStore(path).write(self._key(sig), dumps(cres._replace(type_annotation="")._reduce()))  # noqa: SLF001
+
+    def _key(self, signature: Any) -> str:
+        return Fingerprint(*self._parts, str(signature)).hexdigest()
+
+
+@cache
+def _common() -> tuple[Any, ...]:
+    """Returns what all compiled functions depend on; they call those of `doorbell.py`."""
+    return ("host", repr(_OPTIONS), *environment(), _content(str(Path(__file__).with_name("doorbell.py"))))
+
+
+@cache
+def _content(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def _text(value: Any) -> str:
+    """Returns the text of a value that a closure holds: a number, a class, or a function of the same file."""
+    return str(getattr(getattr(value, "py_func", value), "__qualname__", repr(value)))
