@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from synknumba import simt
 from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.call import Call
@@ -37,6 +36,7 @@ from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Program, Sharded, next_number
 from synknumba._world.failure import CallInfo
 from synknumba._world.world import World, current_world, open_world
+from synknumba.simt.internals import check_kernel, keep_text
 
 ROW_VALUES = 3  # at most so many of a call's values select rows
 OWN_VALUES = 3  # at most so many for each rank select rows of sliceable variables
@@ -75,6 +75,9 @@ class Function(Distributed):
         parameters = signature_names(function, "the function" if options.style == "function" else "the kernel")
         check_names(self.name, parameters, options)
         if inner is None:  # not a generated kernel
+            keep_text(function)
+            for op in options.user_ops():
+                keep_text(op.function)
             check_rebinding(self.name, function, options)
             if options.launch is not None:
                 check_axes(self.name, function, options.launch)
@@ -282,7 +285,7 @@ class Function(Distributed):
         spec = None
         if self.number not in world.shipped:
             if world.traits.compiled_by_simt and self._options.style == "kernel":
-                simt.jit(self.py_func).check()  # raises here, with name and line, instead of on every rank
+                check_kernel(self.py_func)  # raises here, with name and line, instead of on every rank
             for op in self._options.user_ops():
                 fold_kernel.check(op)
                 if self._options.style == "function":  # of results whose dtype is not known yet
@@ -291,10 +294,10 @@ class Function(Distributed):
             if self._inner is not None:
                 self._inner.send(world)
                 sent[self._inner.number] = self._inner.device_function
-            spec = make_spec(self.number, self.name, self.py_func, self._options, sent)
+            spec = make_spec(world, self, self.py_func, self._options, sent)
         world.command(Install(spec, program), info=info)
         if spec is not None:
-            self._note_sent(world)
+            self._note_sent(world, spec)
 
     def send(self, world: World) -> None:
         """Sends the function, unless the ranks have it."""

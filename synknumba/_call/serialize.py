@@ -29,34 +29,36 @@ _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
 def make_spec(
-    function_id: int,
-    name: str,
+    world: World,
+    one: "Distributed",
     function: Callable[..., Any],
     options: FunctionOptions | None = None,
     sent: Mapping[int, Any] = _NOTHING,
 ) -> FunctionSpec:
     """Returns a function in the form in which it is sent to the ranks; raises `ArgumentError` if it cannot be pickled.
 
-    `options` are those of the decorator; a device function that kernels call has none. `sent` are objects that the ranks
-    already have, by number: they are pickled as references.
+    `function` is what the ranks get as `one`. `options` are those of the decorator; a device function that kernels call has
+    none. `sent` are objects that the ranks already have, by number: they are pickled as references.
     """
     told = (None, {}) if options is None else (options.launch, dict(options.compile_options))
     try:
         pickled = pickling.dump((function, *told), sent)
     except Exception as error:
         raise ArgumentError(
-            f"{name} cannot be sent to the ranks: {error}. Pass what it needs as arguments, or make it picklable."
+            f"{one.name} cannot be sent to the ranks: {error}. Pass what it needs as arguments, or make it picklable."
         ) from error
     style = "function" if options is None else options.style
-    return FunctionSpec(function_id, name, style, pickled, _pseudo_files())
+    return FunctionSpec(one.number, one.name, style, pickled, _texts_for(world))
 
 
-def _pseudo_files() -> dict[str, Any]:
-    """Returns sources that exist in `linecache` only, so ranks cannot read them: notebook cells, interactive input."""
+def _texts_for(world: World) -> dict[str, Any]:
+    """Returns the texts of files that the ranks lack and cannot read from disk: kept ones, cells, generated code."""
     return {
         name: entry
-        for name, entry in linecache.cache.items()
-        if len(entry) == 4 and (name.startswith("<") or not os.path.exists(name))
+        for name, entry in list(linecache.cache.items())  # another thread may add some
+        if world.texts.get(name) is not entry
+        and len(entry) == 4
+        and (entry[1] is None or name.startswith("<") or not os.path.exists(name))
     }
 
 
@@ -92,6 +94,8 @@ _made: "weakref.WeakSet[Distributed]" = weakref.WeakSet()
 class Distributed(ABC):
     """A function that ranks know by its number."""
 
+    name: str
+
     def __init__(self) -> None:
         self.number = next(_ids)  # unique; increases with creation order
         _made.add(self)
@@ -100,9 +104,10 @@ class Distributed(ABC):
     def send(self, world: World) -> None:
         """Sends the function, unless the ranks have it; called between the world's `begin` and `end`."""
 
-    def _note_sent(self, world: World) -> None:
+    def _note_sent(self, world: World, spec: FunctionSpec) -> None:
         """Records that the ranks have the function; they drop it when it is garbage-collected here."""
         world.shipped.add(self.number)
+        world.texts.update(spec.sources)
         weakref.finalize(self, _forget, weakref.ref(world), self.number).atexit = False
 
 
@@ -124,8 +129,9 @@ class InnerFunction(Distributed):
 
     def send(self, world: World) -> None:
         if self.number not in world.shipped:
-            world.command(Install(make_spec(self.number, self.name, self.device_function), None), info=CallInfo(self.name))
-            self._note_sent(world)
+            spec = make_spec(world, self, self.device_function)
+            world.command(Install(spec, None), info=CallInfo(self.name))
+            self._note_sent(world, spec)
 
 
 def distribute() -> None:

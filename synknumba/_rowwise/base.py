@@ -10,6 +10,7 @@ from synknumba._errors import ArgumentError
 from synknumba._rowwise.generate import OWN_PREFIX
 from synknumba._types import DeviceKind
 from synknumba._world.world import open_world
+from synknumba.simt.internals import keep_text
 
 MAX_KERNELS = 64  # per function: one for each combination of argument types and shapes of a row
 MAX_KNOWN = 512  # quick keys per function; beyond, most are of variables that no longer exist
@@ -28,6 +29,7 @@ class RowFunction:
     def __init__(
         self, function: Callable[..., Any], options: FunctionOptions, name: str | None, own_names: Collection[str]
     ) -> None:
+        keep_text(function)
         self.py_func = function
         self.name: str = name or function.__name__
         self.__name__ = self.name

@@ -39,7 +39,7 @@ class FunctionSpec:
     name: str  # for messages
     style: FunctionStyle  # "kernel" for a Numba CUDA kernel, "function" for a Python function of device arrays
     payload: bytes
-    sources: Mapping[str, Any] = field(default_factory=dict)  # `linecache` entries of files not on disk, as notebook cells
+    sources: Mapping[str, Any] = field(default_factory=dict)  # `linecache` entries that the ranks lack
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ A process has at most one open world, which `OpenWorld` tracks.
 """
 
 import atexit
+import linecache
 import os
 import sys
 import threading
@@ -113,6 +114,7 @@ class World:
         joined: whether the transport is set up, if it needs that.
         traffic: the world's `Traffic`, which transfers values and runs collectives; None before the first. Set by `_variables`.
         shipped: ids of the functions that the ranks have.
+        texts: `linecache` entries that the ranks have: texts of files, of which some are not on disk, or not as they were.
         asked: text of the arguments of `fork()`.
     """
 
@@ -148,6 +150,7 @@ class World:
         self._died: str | None = None
         self._at_end: tuple[int, Memory] | None = None  # `worked` and memory, which cannot be read after the end
         self.shipped: set[int] = set()
+        self.texts = dict(linecache.cache)
         self._belongings = RankHoldings()
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._drops = 0  # drops in progress, or about to begin

@@ -21,6 +21,7 @@ from synknumba.simt._frontend.cuda_only import cuda_only, refuse_arguments
 from synknumba.simt._frontend.pickling import reduce_object
 from synknumba.simt._frontend.scope import is_device_function, splits_block
 from synknumba.simt._frontend.signatures import Declared, Overload, Signature, best_signature, fit, parse_signatures
+from synknumba.simt._frontend.source_text import keep_text
 from synknumba.simt._frontend.syntax import walk
 from synknumba.simt._machine.cache import CacheInfo, KernelCache
 from synknumba.simt._machine.codegen import Compiled, compile_launch
@@ -434,9 +435,15 @@ def jit(function: Any = None, /, **options: Any) -> Any:
 
     def decorate(decorated: Any) -> Kernel:
         plain = decorated.py_func if is_device_function(decorated) else decorated
+        keep_text(plain)
         return Kernel(plain, _options(options), signatures, extensions, cache, device)
 
     return decorate(function) if isinstance(function, FunctionType) else decorate
+
+
+def check_kernel(function: Any) -> None:
+    """Raises `KernelError` if the CPU cannot run the kernel, whose text `keep_text` has kept."""
+    Kernel(function, Options()).check()
 
 
 def _options(given: Mapping[str, Any]) -> Options:

@@ -32,6 +32,7 @@ from types import FunctionType
 from typing import Any, Final, cast
 
 from synknumba._errors import KernelError
+from synknumba.simt._frontend.source_text import check_text
 from synknumba.simt._frontend.syntax import assigned_names, count_stores, load, place, rename, walk
 
 NAME: Final = "lambda_"  # of a lambda in generated code
@@ -176,6 +177,7 @@ def read_source(function: FunctionType) -> Source:
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef:
+    check_text(function)
     name = f"{function.__qualname__} ({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
     try:
         tree = _lambda_definition(function) if function.__code__.co_name == "<lambda>" else _statement(function)

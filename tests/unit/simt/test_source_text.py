@@ -1,0 +1,104 @@
+"""Kernels whose files change while the process runs."""
+
+import importlib.util
+import linecache
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from synknumba import KernelError, simt
+
+PLAIN = """
+from numba import cuda
+
+def write(out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = {}
+"""
+DECORATED = PLAIN.replace("def write", "from synknumba import simt\n\n@simt.jit\ndef write")
+
+
+def load(path: Path, text: str) -> ModuleType:
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = before
+    return module
+
+
+def written(kernel: Any) -> float:
+    out = np.zeros(2)
+    kernel[1, 2](out)
+    return float(out[1])
+
+
+def test_a_kernel_keeps_its_text(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    kernel = load(path, DECORATED.format("1.0")).write
+    path.write_text("# above\n" + DECORATED.format("2.0"))
+    assert written(kernel) == 1.0
+    assert linecache.getline(str(path), 10).strip() == "out[i] = 1.0"  # also in tracebacks
+    path.unlink()
+    assert written(simt.jit(kernel.py_func, debug=True)) == 1.0
+
+
+def test_a_module_that_is_loaded_again(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    first = load(path, DECORATED.format("1.0")).write
+    second = load(path, DECORATED.format("2.0 + 0.0")).write
+    assert written(second) == 2.0
+    with pytest.raises(KernelError, match=r"write .*module\.py:6\): the file has been edited since this process read it"):
+        written(first)
+    assert written(load(path, DECORATED.format("3.0")).write) == 3.0
+
+
+def test_a_function_without_a_decorator(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    function = load(path, PLAIN.format("1.0")).write
+    path.write_text(PLAIN.format("2.0"))
+    with pytest.raises(KernelError, match="edited since this process read it.*start the script again"):
+        written(simt.jit(function))
+    path.write_text("def (")
+    with pytest.raises(KernelError, match="edited"):
+        written(simt.jit(function, debug=True))
+
+
+def test_a_file_that_is_touched_only(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    function = load(path, PLAIN.format("1.0")).write
+    path.write_text(PLAIN.format("1.0") + "\nlater = 1\n")
+    os.utime(path, (0, 0))
+    assert written(simt.jit(function)) == 1.0
+
+
+def test_lambdas_methods_and_functions_in_functions(tmp_path: Path) -> None:
+    text = """
+from numba import cuda
+class Owner:
+    @staticmethod
+    def write(out):
+        __one = 1.0
+        out[cuda.grid(1)] = __one
+def make(value):
+    def write(out):
+        out[cuda.grid(1)] = value
+    return write
+shorter = lambda out: helper(out)
+"""
+    module = load(tmp_path / "module.py", text)
+    assert written(simt.jit(module.Owner.write)) == 1.0
+    assert written(simt.jit(module.make(3.0))) == 3.0
+    (tmp_path / "module.py").write_text(text.replace("= value", "= 2 * value"))
+    assert written(simt.jit(module.make(5.0))) == 5.0
