@@ -10,6 +10,8 @@ from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import reduction
 from synknumba._types import NamedOp, Op, Shape, UserOp
 
+MAX_INDICES = 2**62
+
 
 @dataclass(frozen=True, slots=True)
 class IndexRange:
@@ -28,13 +30,15 @@ def arange(n: int) -> IndexRange:
     A kernel or Python function receives a `Span`: the rank's part is `span.start` … `span.stop` − 1.
 
     Args:
-        n: number of indices, at least 0.
+        n: number of indices, 0 to 2^62; ranks count in int64.
 
     Raises:
-        ArgumentError: `n` is not a non-negative integer.
+        ArgumentError: `n` is not such an integer.
     """
     if isinstance(n, bool) or not hasattr(n, "__index__") or n < 0:
         raise ArgumentError(f"arange needs a non-negative integer, got {n!r}")
+    if int(n) > MAX_INDICES:
+        raise ArgumentError(f"arange takes at most 2**62 indices, since ranks count in int64; got {n}")
     return IndexRange(int(n))
 
 

@@ -355,6 +355,14 @@ class Binder:
             owners[segment] = name
             if writable:
                 written[segment] = name
+        for name, array, _ in call.write_back:
+            for other in self._options.inout & call.whole.keys():
+                data = call.whole[other]
+                if isinstance(data, Data) and _share_memory(array, data.data):
+                    raise ArgumentError(
+                        f"{name} and {other} are both in inout=, and {name} is an array over the memory of the Data passed as "
+                        f"{other}: one would overwrite the other. Pass a copy."
+                    )
 
 
 def _share_memory(a: Array, b: Array) -> bool:

@@ -201,6 +201,21 @@ def test_data_that_is_written_and_read_in_one_call(world):
     np.testing.assert_array_equal(d.data, X)
 
 
+def test_data_and_a_view_of_it_that_are_both_written(world):
+    @synk.function(inout=("x", "y"))
+    def add(x, y):
+        x += 1
+        y += 10
+
+    d = synk.data(X)
+    for first, second in ((d, d.data), (d.data[2:], d[2:]), (d.data, d)):
+        with refused(synk.ArgumentError, "both in inout=", "Pass a copy"):
+            add(first, second)
+    np.testing.assert_array_equal(d.data, X)
+    add(d, d.data.copy())
+    np.testing.assert_array_equal(d.data, X + 1)
+
+
 def test_writing_a_row_twice(world):
     y = np.zeros(4)
     with refused(synk.BatchError, "lists a row twice", "y is in inout=", "list each row once"):
@@ -220,6 +235,8 @@ def test_a_bad_arange(world):
     for bad in (-1, 2.0, "3", True, None):
         with refused(synk.ArgumentError, "arange needs a non-negative integer", repr(bad)):
             synk.arange(bad)
+    with refused(synk.ArgumentError, "at most 2**62", str(2**63)):
+        synk.arange(2**63)
 
 
 def test_more_numbers_than_a_call_takes(world):
