@@ -12,14 +12,16 @@ import stat
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
 _OURS = "/memfd:synk-"  # how /proc shows the descriptors of memory files, such as those of `_host/stacks.py`
 _LINE_BUFFERED, _BUFFER_BYTES = 1, 8192  # stdio.h, _IOLBF and BUFSIZ
+
+COMPILE_SECONDS = 30.0  # a longer compilation in another thread is not waited for
 
 _libc = ctypes.CDLL(None)
 _libc.malloc.restype = ctypes.c_void_p
@@ -48,10 +50,27 @@ def before_fork() -> None:
 
 
 def fork() -> int:
-    """Calls `os.fork` without Python 3.12's warning about threads; `tell_of_threads` warns instead, with their names."""
-    with warnings.catch_warnings():
+    """Calls `os.fork` while no other thread compiles: the child would wait for the compiler's locks for ever.
+
+    Without Python 3.12's warning about threads; `tell_of_threads` warns instead, with their names.
+    """
+    with _compilers_at_rest(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
+
+
+@contextmanager
+def _compilers_at_rest() -> Iterator[None]:
+    """Holds the locks of Numba, numba-cuda and llvmlite, in the order in which a compilation takes them."""
+    places = ("numba.core.compiler_lock", "numba.cuda.core.compiler_lock")
+    found: list[Any] = [getattr(sys.modules.get(place), "global_compiler_lock", None) for place in places]
+    found.append(getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None))
+    locks = {id(one._lock): one._lock for one in found if hasattr(one, "_lock")}  # noqa: SLF001  # numba-cuda may use Numba's
+    with ExitStack() as held:
+        for lock in locks.values():
+            if lock.acquire(timeout=COMPILE_SECONDS):
+                held.callback(lock.release)
+        yield
 
 
 def close_inherited(keep: Collection[int]) -> None:

@@ -154,3 +154,36 @@ def test_a_handler_forks_in_the_middle_of_a_call(start, then):
     script.expect("ended")
     script.expect("the script is right")
     script.finish()
+
+
+@pytest.mark.whole
+def test_a_thread_that_compiles_during_the_fork(start):
+    """Ranks do not inherit the compiler's locks from a thread that they do not have."""
+    script = start("""
+        import itertools, numba, threading, warnings
+        warnings.simplefilter("ignore")
+        os.environ["SYNKNUMBA_CACHE"] = "0"
+        going = threading.Event()
+
+        def compile_all_the_time():
+            for n in itertools.count():
+                if going.is_set():
+                    break
+                scope = {}
+                exec(f"def f(x):\\n    return x + {n}", scope)
+                numba.njit("int64(int64)")(scope["f"])
+
+        thread = threading.Thread(target=compile_all_the_time)
+        thread.start()
+
+        @synk.function(outputs="sum")
+        def compiled(x):
+            return numba.njit(lambda v: v + 1)(0) * x.sum()
+
+        for _ in range(4):
+            with synk.fork(2, device="cpu", timeout=15):
+                assert compiled(ROWS) == ROWS.sum()
+        going.set()
+        thread.join()
+    """)
+    script.finish()
