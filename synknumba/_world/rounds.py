@@ -27,6 +27,7 @@ from synknumba._world.failure import CallInfo, Death, cause_of, rank_died, rank_
 from synknumba._world.processes import Processes
 
 END_SECONDS = 20.0  # wait for another thread that is ending the ranks and freeing their resources
+LOOK_SECONDS = 0.5  # counted at most between two looks, 50 ms apart; more, and the machine or the script was suspended
 START_SECONDS = 120.0  # a CUDA context takes 2 s, many on one busy machine longer
 
 RankNews: TypeAlias = tuple[int, News, list[int]]  # rank, its news, descriptors
@@ -209,11 +210,14 @@ class Rounds:
 
     def _watch(self, info: CallInfo) -> Callable[[], None]:
         """Returns a check to call repeatedly while ranks work: it raises if a rank has died or the time limit is exceeded."""
-        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+        spent, last = 0.0, time.monotonic()
 
         def watch() -> None:
+            nonlocal spent, last
             self._check_alive(info)
-            if deadline is not None and time.monotonic() > deadline:
+            now = time.monotonic()
+            spent, last = spent + min(now - last, LOOK_SECONDS), now
+            if self.timeout is not None and spent > self.timeout:
                 self._give_up(info)
 
         return watch

@@ -1,5 +1,9 @@
 """A call that takes longer than `timeout=`: `CallTimeout` within a second of it, and fork() works again."""
 
+import os
+import signal
+import time
+
 import pytest
 
 from tests.quick import whole
@@ -48,6 +52,30 @@ def test_calls_within_the_timeout(start):
                 assert total(ROWS) == ROWS.sum()
             assert not world.closed
     """)
+    script.finish()
+
+
+def test_time_in_which_the_machine_slept_does_not_count(start):
+    script = start("""
+        @synk.function(outputs="sum")
+        def slow(x):
+            say("slow", os.getpid())
+            time.sleep(0.4)
+            return x.sum()
+
+        with synk.fork(2, device="cpu", timeout=1.0):
+            assert slow(ROWS) == ROWS.sum()
+            say("right")
+    """)
+    ranks = [int(script.expect(r"slow (\d+)")[1]) for _ in range(2)]
+    stopped = [script.pid, *ranks]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(2.0)
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.1)  # the script looks before the ranks go on
+    script.expect("right")
     script.finish()
 
 
