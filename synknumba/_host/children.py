@@ -16,9 +16,26 @@ _late: set[int] = set()  # killed, but not yet seen to have ended
 def end_child(pid: int, seconds: float = GIVE_UP_SECONDS) -> None:
     """Kills a child that is still running, and waits for it as `reap` does."""
     if not has_ended(pid):
-        with suppress(ProcessLookupError):  # the child has just ended, and the script ignores SIGCHLD
-            os.kill(pid, signal.SIGKILL)
+        kill(pid)
         reap([pid], seconds)
+
+
+def kill(pid: int) -> bool:
+    """Sends SIGKILL to a child and the processes of its group. Returns false if the script has changed its user and may not."""
+    try:
+        _end_group(pid)
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:  # the child has just ended, and the script ignores SIGCHLD
+        return True
+    except PermissionError:
+        return False
+    return True
+
+
+def _end_group(pid: int) -> None:
+    """Kills the processes that a rank has started. Their group has its number, which stays its own until it is reaped."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS, traced_seconds: float = TRACED_SECONDS) -> None:
@@ -45,11 +62,24 @@ def reap(pids: Iterable[int], seconds: float = GIVE_UP_SECONDS, traced_seconds: 
 
 
 def has_ended(pid: int) -> bool:
-    """Returns whether a child has ended, and reaps it if so."""
+    """Returns whether a child has ended. If so, ends the processes of its group, and reaps it."""
+    return exit_status(pid) is not None
+
+
+def exit_status(pid: int) -> tuple[int | None] | None:
+    """Returns None for a child that still runs. Else ends the processes of its group, reaps it, and returns its exit code.
+
+    The code, as of `os.waitstatus_to_exitcode`, is None if the child was reaped elsewhere: the script ignores SIGCHLD, or waits
+    for any child.
+    """
     try:
-        return os.waitpid(pid, os.WNOHANG)[0] != 0
-    except ChildProcessError:  # already reaped: the script ignores SIGCHLD, or waits for any child
-        return True
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return None
+        with suppress(PermissionError):
+            _end_group(pid)
+        return (os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]),)
+    except ChildProcessError:
+        return (None,)
 
 
 def _is_traced(pid: int) -> bool:

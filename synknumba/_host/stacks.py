@@ -71,7 +71,7 @@ def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[in
         stacks.clear()
         try:
             os.kill(pid, ASK)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):  # ended; or the script has changed its user
             del waiting[pid]
     deadline = time.monotonic() + seconds
     while waiting and time.monotonic() < deadline:

@@ -41,8 +41,12 @@ class RankConfig:
 
 def settle(config: RankConfig) -> None:
     """Separates the child from the script: signals, death with the coordinator, descriptors, threads, random state."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the coordinator decides
+    # A group of its own, which includes the processes that functions start: they end with the rank. A terminal sends Ctrl-C to
+    # the script's group only; a script may still send it to a rank, and the coordinator decides.
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else a terminal with `stty tostop` stops a rank that prints
     _die_with_the_coordinator(config)
     config.stacks.enter()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # all signals were blocked during the fork
@@ -63,9 +67,9 @@ def _die_with_the_coordinator(config: RankConfig) -> None:
     if config.from_main_thread:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     # Only the coordinator has the lifeline's other end. It closes when the coordinator ends or calls exec. The kernel then
-    # sends SIGIO, whose default action is to end the process.
+    # sends SIGIO to the rank's group; its default action is to end the process.
     signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(config.lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(config.lifeline, fcntl.F_SETOWN, -os.getpid())
     fcntl.fcntl(config.lifeline, fcntl.F_SETFL, os.O_ASYNC)
 
 

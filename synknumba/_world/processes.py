@@ -3,14 +3,13 @@
 import contextlib
 import os
 import random
-import signal
 import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
 from typing import final
 
-from synknumba._host.children import reap
+from synknumba._host.children import exit_status, has_ended, kill, reap
 from synknumba._host.inherited import before_fork, fork
 from synknumba._host.signals import held_signals
 from synknumba._host.stacks import Stacks, ask, shorten
@@ -108,14 +107,10 @@ class Processes:
             for rank, pid in enumerate(self.pids):
                 if not pid:
                     continue  # already reaped; waitpid(0) would wait for any child in the script's process group
-                try:
-                    ended, status = os.waitpid(pid, os.WNOHANG)
-                    exitcode = os.waitstatus_to_exitcode(status) if ended else None
-                except ChildProcessError:
-                    ended, exitcode = pid, None
-                if ended:
+                status = exit_status(pid)
+                if status is not None:
                     self.pids[rank] = 0
-                    return Death(rank, pid, exitcode)
+                    return Death(rank, pid, *status)
             if time.monotonic() >= deadline:
                 return None
             time.sleep(0.01)
@@ -127,19 +122,19 @@ class Processes:
         pause = 0.0005
         while any(self.pids) and time.monotonic() < deadline:
             for rank, pid in enumerate(self.pids):
-                if pid and os.waitpid(pid, os.WNOHANG)[0]:
+                if pid and has_ended(pid):
                     self.pids[rank] = 0
             time.sleep(pause)
             pause = min(pause * 2, 0.02)
 
     def kill(self) -> None:
-        """Kills all running ranks and waits for them."""
+        """Kills all running ranks, with the processes that they have started, and waits for them."""
         if os.getpid() != self._owner:  # in a child that the script forked during a call
             return
         killed = [pid for pid in self.pids if pid]
-        for pid in killed:
-            with contextlib.suppress(ProcessLookupError):  # already reaped, where the script ignores SIGCHLD
-                os.kill(pid, signal.SIGKILL)
+        allowed = [kill(pid) for pid in killed]
+        if not all(allowed):
+            self._cut_lifelines()  # the kernel ends them
         self.pids[:] = [0] * len(self.pids)  # before they end, or a call in another thread would report a death
         reap(killed)
 
@@ -174,5 +169,8 @@ class Processes:
                 stacks.close()
         for sock in self.sockets:
             sock.close()
+        self._cut_lifelines()
+
+    def _cut_lifelines(self) -> None:
         while self._lifelines:
             os.close(self._lifelines.pop())

@@ -1,7 +1,13 @@
 """Processes that the script makes for itself, beside the ranks: neither gets in the way of the other."""
 
+import os
+import textwrap
+from pathlib import Path
+
 import pytest
 
+from synknumba._host.children import status
+from tests.faults.scripts import poll
 from tests.quick import whole
 
 
@@ -186,4 +192,76 @@ def test_a_thread_that_compiles_during_the_fork(start):
         going.set()
         thread.join()
     """)
+    script.finish()
+
+
+# Starts, on each rank, a program, a process of multiprocessing and one that ignores the signals by which one asks for an end.
+STARTING = """
+    import multiprocessing, subprocess
+
+    @synk.function(outputs=None)
+    def starting(x):
+        program = subprocess.Popen(["sleep", "1000"])
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
+        child.start()
+        stubborn = subprocess.Popen(["sh", "-c", "trap '' TERM INT HUP; sleep 1000"])
+        return program.pid, child.pid, stubborn.pid
+
+    def start():
+        pids = [pid for pids in starting(ROWS) for pid in pids]
+        assert len(pids) == 6
+        return pids
+"""
+
+ENDS = {
+    "closed": "world.close()",
+    "a rank killed": """
+        os.kill(world.pids[1], signal.SIGKILL)
+        try:
+            total(ROWS)
+        except synk.RankDied:
+            pass
+    """,
+    "timeout": """
+        world.timeout = 0.5
+        try:
+            forever(ROWS)
+        except synk.CallTimeout:
+            pass
+    """,
+    "script killed": "os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+@pytest.mark.parametrize("end", [*whole("closed", "timeout", "a rank killed"), "script killed"])
+def test_processes_that_functions_start_end_with_their_rank(start, end):
+    script = start(
+        STARTING
+        + f"""
+    world = synk.fork(2, device="cpu")
+    say("pids", *start())
+{textwrap.indent(textwrap.dedent(ENDS[end]), "    ")}
+    say("ended")
+    hear()
+    """
+    )
+    pids = [int(pid) for pid in script.expect("pids (.*)")[1].split()]
+    if end != "script killed":
+        script.expect("ended")
+    poll(lambda: not any(Path(f"/proc/{pid}").exists() and status(pid)["State"][0] != "Z" for pid in pids), "all ended")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_script_that_becomes_another_user_still_ends_its_ranks(start):
+    script = start("""
+        world = synk.fork(2, device="cpu", timeout=1.0)
+        total(ROWS)
+        os.setuid(65534)
+        try:
+            forever(ROWS)
+        except synk.CallTimeout as error:
+            say("told")
+        assert world.closed
+    """)
+    script.expect("told")
     script.finish()
