@@ -253,7 +253,8 @@ def function(
 
     Raises:
         ArgumentError: a name is not a parameter of the function, or has two roles; or the function assigns to the bare name
-            of a parameter that it is to write, as in `new = x.sum(0)` instead of `new += x.sum(0)`.
+            of a parameter that it is to write, as in `new = x.sum(0)` instead of `new += x.sum(0)`; or to that of a variable in
+            givens=, and never reads it again.
     """
 
     def decorate(target: Callable[..., Any]) -> Function[..., Any]:
