@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
-from synknumba._call.access import mentioned, parse_definition
+from synknumba._call.definition import Definition, read_code
 from synknumba._errors import LaunchError
 from synknumba._ops.launch import LaunchConfig
 
@@ -32,8 +32,8 @@ def check_axes(name: str, function: Callable[..., Any], launch: LaunchConfig) ->
         return
     if {"grid", "y", "z"}.isdisjoint(function.__code__.co_names):
         return  # most kernels; to find the source takes milliseconds
-    definition = parse_definition(function.__code__)
-    if definition is None or definition.name != function.__code__.co_name:
+    definition = read_code(function.__code__)
+    if definition is None:
         return
     found = _Source(definition, function, launch.axes).flat_index()
     if found is None:
@@ -52,14 +52,10 @@ def check_axes(name: str, function: Callable[..., Any], launch: LaunchConfig) ->
 class _Source:
     """A kernel's source, and what in it is 0 in every thread where a launch has sizes along the first `axes` axes only."""
 
-    def __init__(self, definition: ast.FunctionDef, function: FunctionType, axes: int) -> None:
+    def __init__(self, definition: Definition, function: FunctionType, axes: int) -> None:
         self._axes = axes
-        self._nodes = [node for statement in definition.body for node in ast.walk(statement)]
-        self._parents = {id(child): node for node in self._nodes for child in ast.iter_child_nodes(node)}
-        stores = [node.id for node in self._nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
-        others = [node for node in self._nodes if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword)]
-        stores += [name for node in others for name in mentioned(node)]  # bound by parameters of inner functions, …
-        parameters = {one.arg for one in (*definition.args.posonlyargs, *definition.args.args)}
+        self._nodes, self._parents, stores = definition.nodes, definition.parents, definition.stored
+        parameters = {*definition.parameters}
         self._parameters = parameters - {*stores}
         self._local = parameters | {*stores}
         code = function.__code__

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from synknumba._call.access import SIZES, mentioned, own_nodes, parse_definition
+from synknumba._call.access import SIZES
+from synknumba._call.definition import Definition, read_code
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
 from synknumba._variables.variable import Variable
@@ -100,12 +101,8 @@ def _read(function: FunctionType, arrays: Collection[str]) -> "_Source | None":
 
     `arrays` are parameters that are certainly arrays.
     """
-    definition = parse_definition(function.__code__)
-    if definition is None:
-        return None
-    names = [one.arg for one in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)]
-    code = function.__code__
-    if definition.name != code.co_name or names != [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]:
+    definition, code = read_code(function.__code__), function.__code__
+    if definition is None or definition.parameters != [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]:
         return None
     return _Source(definition, function, arrays)
 
@@ -113,17 +110,11 @@ def _read(function: FunctionType, arrays: Collection[str]) -> "_Source | None":
 class _Source:
     """A function's source, and what becomes of the arrays that its parameters name."""
 
-    def __init__(self, definition: ast.FunctionDef, function: FunctionType, arrays: Collection[str]) -> None:
-        self._body, self._arrays = definition.body, arrays
-        nodes = [node for statement in definition.body for node in ast.walk(statement)]
-        self._parents = {id(child): node for node in nodes for child in ast.iter_child_nodes(node)}
-        self._names = [node for node in nodes if isinstance(node, ast.Name)]
-        self._own = {id(node) for node in own_nodes(definition)}
-        # Names bound by `global`, `import`, `case`, `except … as` and parameters of inner functions.
-        others = [node for node in nodes if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword)]
-        self._mentioned = {name for node in others for name in mentioned(node)}
-        self._local = {node.id for node in self._names if not isinstance(node.ctx, ast.Load)} | self._mentioned
-        self._local |= {*function.__code__.co_varnames, *function.__code__.co_freevars}
+    def __init__(self, definition: Definition, function: FunctionType, arrays: Collection[str]) -> None:
+        self._body, self._arrays, self._nodes = definition.tree.body, arrays, definition.nodes
+        self._parents, self._names, self._mentioned = definition.parents, definition.names, definition.mentioned
+        self._own = {id(node) for node in definition.own}
+        self._local = {*definition.stored, *function.__code__.co_varnames, *function.__code__.co_freevars}
         self._globals = function.__globals__
         self._is_unclear = any(node.id in _BY_NAME for node in self._names)
 
@@ -169,7 +160,7 @@ class _Source:
         return parent is not None
 
     def _assignments(self) -> list[ast.Assign | ast.AnnAssign]:
-        nodes = [node for statement in self._body for node in ast.walk(statement) if id(node) in self._own]
+        nodes = [node for node in self._nodes if id(node) in self._own]
         return [node for node in nodes if isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value)]
 
     def _only_reads(self, name: ast.Name, *, strictly: bool) -> bool:
