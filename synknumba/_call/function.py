@@ -15,6 +15,7 @@ from synknumba import simt
 from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.call import Call
+from synknumba._call.distribute import Distributed, InnerFunction, RankSideFunction, make_spec
 from synknumba._call.launch_axes import check_axes
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
@@ -23,7 +24,6 @@ from synknumba._call.plan_cache import KeptPlans
 from synknumba._call.rebinding import check_rebinding
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.select_rows import RowSelector
-from synknumba._call.serialize import Distributed, InnerFunction, RankSideFunction, make_spec
 from synknumba._call.whole import warn_of_whole
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, ReductionError, WorldError
