@@ -8,9 +8,9 @@ from synknumba._api import vectorize as vectorize
 from synknumba._call.arguments import arange as arange
 from synknumba._call.arguments import output as output
 from synknumba._call.arguments import per_rank as per_rank
+from synknumba._call.distribute import distribute as distribute
 from synknumba._call.function import Function as Function
 from synknumba._call.report import PlanReport as PlanReport
-from synknumba._call.serialize import distribute as distribute
 from synknumba._errors import ArgumentError as ArgumentError
 from synknumba._errors import BatchError as BatchError
 from synknumba._errors import CallTimeout as CallTimeout

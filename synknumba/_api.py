@@ -1,7 +1,12 @@
-"""The decorators: `parallel` (kernels), `function` (array functions), `vectorize` (scalar functions), `expectation` (means)."""
+"""The decorators: `parallel` (kernels), `function` (array functions), `vectorize` (scalar functions), `expectation` (means).
+
+Type checkers see the wrapped function's parameters where callers pass all of them. They do not where the decorator takes some
+away (`outputs=` of a kernel, `givens=`, `updates=`), nor for functions of one row or number: their annotations are those of a
+row, and callers pass arrays. Numba's own decorators have no types, so what they return has no parameters either.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypedDict, Unpack, overload
 
 from synknumba._call.arguments import Output
 from synknumba._call.function import Function
@@ -16,6 +21,40 @@ from synknumba._types import Block, Grid
 
 _MISSING: Any = object()
 
+P = ParamSpec("P")
+
+
+class _Roles(TypedDict, total=False):
+    """Options of `function` that leave the parameters as they are."""
+
+    broadcast: Iterable[str]
+    inout: Iterable[str]
+    sliceable: Iterable[str]
+    name: str | None
+
+
+class _Sizes(_Roles, total=False):
+    """Options of `parallel` that leave the parameters as they are."""
+
+    block: Block
+    grid: Grid
+    smem_bytes: int
+
+
+class _Wrap(Protocol):
+    """A decorator of a function that returns nothing, and whose callers pass all parameters."""
+
+    def __call__(self, function: Callable[P, Any], /) -> Function[P, None]: ...
+
+
+class _WrapWithResult(Protocol):
+    """A decorator of a function whose callers pass all parameters."""
+
+    def __call__(self, function: Callable[P, Any], /) -> Function[P, Any]: ...
+
+
+_WrapBound = Callable[[Callable[..., Any]], Function[..., Any]]  # some parameters are bound; checkers cannot remove them
+
 
 def _names(value: Iterable[str] | str, what: str) -> frozenset[str]:
     if isinstance(value, str):
@@ -23,6 +62,45 @@ def _names(value: Iterable[str] | str, what: str) -> frozenset[str]:
     return frozenset(value)
 
 
+@overload
+def parallel(kernel: Callable[P, Any], /, **options: Unpack[_Sizes]) -> Function[P, None]: ...
+@overload
+def parallel(**options: Unpack[_Sizes]) -> _Wrap: ...
+@overload
+def parallel(
+    kernel: Callable[..., Any],
+    /,
+    *,
+    outputs: Mapping[str, Output] | None,
+    givens: Mapping[str, Any] | None = None,
+    updates: Mapping[str, Any] | None = None,
+    **options: Unpack[_Sizes],
+) -> Function[..., Any]: ...
+@overload
+def parallel(
+    kernel: Callable[..., Any],
+    /,
+    *,
+    givens: Mapping[str, Any] | None,
+    updates: Mapping[str, Any] | None = None,
+    **options: Unpack[_Sizes],
+) -> Function[..., Any]: ...
+@overload
+def parallel(
+    kernel: Callable[..., Any],
+    /,
+    *,
+    updates: Mapping[str, Any] | None,
+    **options: Unpack[_Sizes],
+) -> Function[..., Any]: ...
+@overload
+def parallel(
+    *,
+    outputs: Mapping[str, Output] | None = None,
+    givens: Mapping[str, Any] | None = None,
+    updates: Mapping[str, Any] | None = None,
+    **options: Unpack[_Sizes],
+) -> _WrapBound: ...
 def parallel(
     kernel: Any = None,
     /,
@@ -73,7 +151,7 @@ def parallel(
             along y or z, but neither block nor grid has a size there.
     """
 
-    def decorate(target: Any) -> Function:
+    def decorate(target: Any) -> Function[..., Any]:
         plain = plain_kernel(target)
         if plain is None:
             raise ArgumentError(f"parallel needs a Numba CUDA kernel, or a plain function written as one, got {target!r}")
@@ -100,6 +178,41 @@ def parallel(
     return decorate if kernel is None else decorate(kernel)
 
 
+@overload
+def function(func: Callable[P, Any], /, **options: Unpack[_Roles]) -> Function[P, None]: ...
+@overload
+def function(func: Callable[P, Any], /, *, outputs: Any, **options: Unpack[_Roles]) -> Function[P, Any]: ...
+@overload
+def function(**options: Unpack[_Roles]) -> _Wrap: ...
+@overload
+def function(*, outputs: Any, **options: Unpack[_Roles]) -> _WrapWithResult: ...
+@overload
+def function(
+    func: Callable[..., Any],
+    /,
+    *,
+    outputs: Any = ...,
+    givens: Mapping[str, Any] | None,
+    updates: Mapping[str, Any] | None = None,
+    **options: Unpack[_Roles],
+) -> Function[..., Any]: ...
+@overload
+def function(
+    func: Callable[..., Any],
+    /,
+    *,
+    outputs: Any = ...,
+    updates: Mapping[str, Any] | None,
+    **options: Unpack[_Roles],
+) -> Function[..., Any]: ...
+@overload
+def function(
+    *,
+    outputs: Any = ...,
+    givens: Mapping[str, Any] | None = None,
+    updates: Mapping[str, Any] | None = None,
+    **options: Unpack[_Roles],
+) -> _WrapBound: ...
 def function(
     func: Callable[..., Any] | None = None,
     /,
@@ -140,10 +253,11 @@ def function(
 
     Raises:
         ArgumentError: a name is not a parameter of the function, or has two roles; or the function assigns to the bare name
-            of a parameter that it is to write, as in `new = x.sum(0)` instead of `new += x.sum(0)`.
+            of a parameter that it is to write, as in `new = x.sum(0)` instead of `new += x.sum(0)`; or to that of a variable in
+            givens=, and never reads it again.
     """
 
-    def decorate(target: Callable[..., Any]) -> Function:
+    def decorate(target: Callable[..., Any]) -> Function[..., Any]:
         has_ops = outputs is not _MISSING
         ops = _plain_ops(outputs) if has_ops else None
         options = FunctionOptions(
@@ -161,6 +275,23 @@ def function(
     return decorate if func is None else decorate(func)
 
 
+class _Estimating(TypedDict, total=False):
+    """Options of `expectation`."""
+
+    broadcast: Iterable[str]
+    givens: Mapping[str, Any] | None
+    sliceable: Iterable[str]
+    weights: str | bool | None
+    covariance: bool
+    size: int | None
+    dtype: Any
+    name: str | None
+
+
+@overload
+def expectation(func: Callable[..., Any], /, **options: Unpack[_Estimating]) -> Expectation: ...
+@overload
+def expectation(**options: Unpack[_Estimating]) -> Callable[[Callable[..., Any]], Expectation]: ...
 def expectation(
     func: Callable[..., Any] | None = None,
     /,
@@ -205,6 +336,22 @@ def expectation(
     return decorate if func is None else decorate(func)
 
 
+class _Mapping(TypedDict, total=False):
+    """Options of `vectorize`."""
+
+    signatures: Any
+    broadcast: Iterable[str]
+    givens: Mapping[str, Any] | None
+    sliceable: Iterable[str]
+    name: str | None
+
+
+@overload
+def vectorize(func: Callable[..., Any], /, **options: Unpack[_Mapping]) -> Vectorized: ...
+@overload
+def vectorize(
+    func: str | list[Any] | tuple[Any, ...] | None = None, /, **options: Unpack[_Mapping]
+) -> Callable[[Callable[..., Any]], Vectorized]: ...
 def vectorize(
     func: Any = None,
     /,

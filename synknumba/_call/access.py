@@ -18,13 +18,14 @@ sent: `x[...] = …`, `x[...] += …`, `x += …` and `cuda.atomic.…(x, …)` 
 
 import ast
 import inspect
-import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+
+from synknumba._call.definition import Definition, read_code, read_function
 
 SIZES = {"shape", "size", "ndim", "itemsize", "nbytes", "strides", "dtype"}
 _OF_NUMBERS = {"int", "len", "abs", "min", "max"}  # these return numbers for every argument that Numba allows
@@ -39,8 +40,8 @@ def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int])
 
     `dimensions` has the number of dimensions of each array parameter, at least 1; 0 for each number; no other parameters.
     """
-    definition = _definition(function)
-    if definition is None or any(isinstance(node, _SCOPES) for one in definition.body for node in ast.walk(one)):
+    definition = read_code(function.__code__) if isinstance(function, FunctionType) and _is_current(function.__code__) else None
+    if definition is None or any(isinstance(node, _SCOPES) for node in definition.nodes):
         return frozenset()  # a name may have several meanings
     try:
         outside = inspect.getclosurevars(function)
@@ -53,13 +54,11 @@ def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int])
 class _Source:
     """A kernel's source, which contains no nested functions, with its names classified."""
 
-    def __init__(self, definition: ast.FunctionDef, dimensions: Mapping[str, int], outside: inspect.ClosureVars) -> None:
-        body = [node for one in definition.body for node in ast.walk(one)]
-        own = {one.arg for one in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)}
-        self._names = [node for node in body if isinstance(node, ast.Name)]
-        self._parents = {id(child): node for node in body for child in ast.iter_child_nodes(node)}
+    def __init__(self, definition: Definition, dimensions: Mapping[str, int], outside: inspect.ClosureVars) -> None:
+        own = {*definition.parameters}
+        self._parents, self.uses = definition.parents, definition.uses
         bindings: dict[str, list[ast.expr | None]] = {}
-        for name, value in _bindings(body):
+        for name, value in _bindings(definition):
             bindings.setdefault(name, []).append(value)
         known = own | bindings.keys()
         self._builtins = {name for name, value in outside.builtins.items() if callable(value)} - known
@@ -76,10 +75,6 @@ class _Source:
         while len(self._numbers) != before:
             before = len(self._numbers)
             self._numbers = {name for name in self._numbers if all(map(self._is_number, bindings.get(name, ())))}
-
-    def uses(self, name: str) -> list[ast.Name]:
-        """Returns the occurrences of a name."""
-        return [node for node in self._names if node.id == name]
 
     def only_reads(self, name: ast.Name) -> bool:
         """Returns whether one occurrence of an array's name reads an element, or queries a size."""
@@ -184,28 +179,19 @@ def _is_type_of_numbers(value: object) -> bool:
     return isinstance(value, Number)
 
 
-def _bindings(body: list[ast.AST]) -> Iterator[tuple[str, ast.expr | None]]:
+def _bindings(definition: Definition) -> Iterator[tuple[str, ast.expr | None]]:
     """Yields each name that a kernel binds, and an expression: if that is a number, the name holds one. None: it may not."""
     seen: set[int] = set()
-    for node in body:
+    for node in definition.nodes:
         for target, value in _assigned(node):
             if isinstance(target, ast.Name):
                 seen.add(id(target))
                 yield target.id, value
-    for node in body:
-        if isinstance(node, ast.Name):
-            if not isinstance(node.ctx, ast.Load) and id(node) not in seen:
-                yield node.id, None
-        elif not isinstance(node, ast.Attribute | ast.Constant | ast.keyword):
-            for name in mentioned(node):  # bound by `import`, `global`, `case`, …
-                yield name, None
-
-
-def mentioned(node: ast.AST) -> Iterator[str]:
-    for _, value in ast.iter_fields(node):
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, str):
-                yield one
+    for name in definition.names:
+        if not isinstance(name.ctx, ast.Load) and id(name) not in seen:
+            yield name.id, None
+    for other in definition.mentioned:
+        yield other, None
 
 
 def _assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:
@@ -232,23 +218,16 @@ def _paired(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr 
     return [(target, value)]
 
 
-def _definition(function: Callable[..., Any]) -> ast.FunctionDef | None:
-    """Returns the syntax tree of a function; None if the source is unavailable, or has changed since it was compiled."""
-    if not isinstance(function, FunctionType):
-        return None
-    code = function.__code__
+def _is_current(code: CodeType) -> bool:
+    """Returns whether the source of code is available, and has not changed since it was compiled."""
     try:
         text = "".join(inspect.findsource(code)[0])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(text)
             module = compile(text, code.co_filename, "exec", dont_inherit=True)
     except (OSError, TypeError, ValueError, SyntaxError):
-        return None
-    if not any(one == code for one in _codes(module)):
-        return None
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _first_line(node) == code.co_firstlineno]
-    return found[0] if len(found) == 1 and found[0].name == code.co_name else None
+        return False
+    return sum(one == code for one in _codes(module)) == 1
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -258,18 +237,14 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(value)
 
 
-def _first_line(node: ast.FunctionDef) -> int:
-    return min([node.lineno, *(one.lineno for one in node.decorator_list)])
-
-
 def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
     """Returns the parameters that a function stores to, with the line of the first store; empty if there is no source."""
-    definition = parse_definition(function)
+    definition = read_function(function)
     if definition is None:
         return {}
-    names = {argument.arg for argument in definition.args.args}
+    names = {argument.arg for argument in definition.tree.args.args}
     found: dict[str, int] = {}
-    nodes = list(own_nodes(definition))
+    nodes = definition.own
     for node in nodes:
         for name in _stored(node) & names:
             found.setdefault(name, node.lineno)  # type: ignore[attr-defined]  # statements and calls have lines
@@ -277,31 +252,6 @@ def written_parameters(function: Callable[..., Any]) -> dict[str, int]:
     stores = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     rebound = {node.id for node in stores if id(node) not in added_to}
     return {name: line for name, line in found.items() if name not in rebound}
-
-
-def parse_definition(function: Callable[..., Any] | CodeType) -> ast.FunctionDef | None:
-    """Returns the syntax tree of a function's lines, numbered as in its file; None without source.
-
-    Of a function with `__wrapped__`, that of the wrapped one; pass `__code__` for its own.
-    """
-    try:
-        lines, first = inspect.getsourcelines(function)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
-        return None
-    definition = tree.body[0]
-    if not isinstance(definition, ast.FunctionDef):
-        return None
-    ast.increment_lineno(tree, first - 1)
-    return definition
-
-
-def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yields the nodes of a function, except those of nested functions, whose parameters may have the same names."""
-    for child in ast.iter_child_nodes(node):
-        yield child
-        if not isinstance(child, ast.FunctionDef | ast.Lambda | ast.ClassDef | ast.AsyncFunctionDef):
-            yield from own_nodes(child)
 
 
 def _stored(node: ast.AST) -> set[str]:

@@ -7,13 +7,14 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
 from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.call import Call
+from synknumba._call.distribute import Distributed, InnerFunction, RankSideFunction, make_spec
 from synknumba._call.launch_axes import check_axes
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
@@ -22,7 +23,6 @@ from synknumba._call.plan_cache import KeptPlans
 from synknumba._call.rebinding import check_rebinding
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.select_rows import RowSelector
-from synknumba._call.serialize import Distributed, InnerFunction, RankSideFunction, make_spec
 from synknumba._call.whole import warn_of_whole
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, ReductionError, WorldError
@@ -42,7 +42,11 @@ ROW_VALUES = 3  # at most so many of a call's values select rows
 OWN_VALUES = 3  # at most so many for each rank select rows of sliceable variables
 
 
-class Function(Distributed):
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Function(Distributed, Generic[P, R]):
     """A function that runs on all ranks when it is called. Created by the decorators.
 
     Arguments are passed by position or name, in the order of the wrapped function's parameters, without its outputs:
@@ -93,7 +97,22 @@ class Function(Distributed):
 
     # ---- calls
 
-    def __call__(
+    # For type checkers: a call without options, checked against the function's parameters; then, for each option, a call with
+    # it, whose other arguments are not checked, since keywords cannot be added to a ParamSpec.
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: Any, batch: Batch, **kwargs: Any) -> R: ...
+    @overload
+    def __call__(self, *args: Any, local_batch: Any, **kwargs: Any) -> R: ...
+    @overload
+    def __call__(self, *args: Any, num_slices: int, **kwargs: Any) -> R: ...
+    @overload
+    def __call__(self, *args: Any, output_subset: Sequence[str | int] | str | int | None, **kwargs: Any) -> R: ...
+    @overload
+    def __call__(self, *args: Any, shards: int | None, **kwargs: Any) -> R: ...
+
+    def __call__(  # type: ignore[misc]  # a parameter named like an option is refused when the function is decorated
         self,
         *args: Any,
         batch: Batch = None,

@@ -9,12 +9,13 @@ gives a size. Allowed are kernels that ask for the number of threads there, such
 import ast
 import sys
 from collections.abc import Callable, Iterator
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
-from synknumba._call.access import mentioned, parse_definition
-from synknumba._errors import LaunchError
+from synknumba._call.definition import Definition, read_code
+from synknumba._errors import KernelError, LaunchError
 from synknumba._ops.launch import LaunchConfig
+from synknumba.simt.internals import CudaPath, Scope, read_definition
 
 _POSITIONS, _SIZES = ("threadIdx", "blockIdx"), ("blockDim", "gridDim")
 _MEMBERS = (*_POSITIONS, *_SIZES, "grid", "gridsize")
@@ -32,10 +33,14 @@ def check_axes(name: str, function: Callable[..., Any], launch: LaunchConfig) ->
         return
     if {"grid", "y", "z"}.isdisjoint(function.__code__.co_names):
         return  # most kernels; to find the source takes milliseconds
-    definition = parse_definition(function.__code__)
-    if definition is None or definition.name != function.__code__.co_name:
+    definition = read_code(function.__code__)
+    if definition is None:
         return
-    found = _Source(definition, function, launch.axes).flat_index()
+    try:
+        scope = Scope(read_definition(function))
+    except KernelError:  # raised again by the first call, where it matters
+        return
+    found = _Source(definition, scope, launch.axes).flat_index()
     if found is None:
         return
     node, index, axis = found
@@ -52,20 +57,11 @@ def check_axes(name: str, function: Callable[..., Any], launch: LaunchConfig) ->
 class _Source:
     """A kernel's source, and what in it is 0 in every thread where a launch has sizes along the first `axes` axes only."""
 
-    def __init__(self, definition: ast.FunctionDef, function: FunctionType, axes: int) -> None:
-        self._axes = axes
-        self._nodes = [node for statement in definition.body for node in ast.walk(statement)]
-        self._parents = {id(child): node for node in self._nodes for child in ast.iter_child_nodes(node)}
-        stores = [node.id for node in self._nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)]
-        others = [node for node in self._nodes if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword)]
-        stores += [name for node in others for name in mentioned(node)]  # bound by parameters of inner functions, …
-        parameters = {one.arg for one in (*definition.args.posonlyargs, *definition.args.args)}
+    def __init__(self, definition: Definition, scope: Scope, axes: int) -> None:
+        self._axes, self._scope = axes, scope
+        self._nodes, self._parents, stores = definition.nodes, definition.parents, definition.stored
+        parameters = {*definition.parameters}
         self._parameters = parameters - {*stores}
-        self._local = parameters | {*stores}
-        code = function.__code__
-        self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-        self._globals = function.__globals__
-        self._cuda = sys.modules["numba.cuda"]
         self._values = {  # of the variables that are bound once
             name: value for name, value in self._assigned() if stores.count(name) == 1 and name not in parameters
         }
@@ -156,28 +152,8 @@ class _Source:
 
     def _member(self, node: ast.expr) -> str | None:
         """Returns the name in `numba.cuda` of what an expression names: one of `_MEMBERS`, else None."""
-        match node:
-            case ast.Name():
-                value = self._value(node)
-                return next((name for name in _MEMBERS if value is not None and getattr(self._cuda, name, None) is value), None)
-            case ast.Attribute(value=module, attr=name) if name in _MEMBERS and self._value(module) is self._cuda:
-                return name
-        return None
-
-    def _value(self, node: ast.expr) -> Any:
-        """Returns the object that a global or closure name, or a member of a module so named, stands for; None if unknown."""
-        match node:
-            case ast.Name(id=name) if name in self._cells:
-                try:
-                    return self._cells[name].cell_contents
-                except ValueError:  # no value yet
-                    return None
-            case ast.Name(id=name) if name not in self._local:
-                return self._globals.get(name)
-            case ast.Attribute(value=ast.Name() as outer, attr=name):
-                module = self._value(outer)
-                return getattr(module, name, None) if isinstance(module, ModuleType) else None
-        return None
+        found = self._scope.resolve(node)
+        return found.path if isinstance(found, CudaPath) and found.path in _MEMBERS else None
 
 
 def _item(value: ast.expr, axis: int) -> ast.expr:

@@ -29,8 +29,8 @@ from synknumba._call.collect import (
     row_weights,
     total_rows,
 )
+from synknumba._call.distribute import result_class
 from synknumba._call.outputs import Built
-from synknumba._call.serialize import result_class
 from synknumba._device import fold_kernel
 from synknumba._errors import ReductionError
 from synknumba._host.copying import private_copy

@@ -6,6 +6,9 @@ some of these mistakes with certainty, and they are refused when it is decorated
 - A statement of the function's outermost level rebinds the parameter, and up to there the array is only read.
 - The array is only read wherever its name occurs, and the name is rebound somewhere.
 
+A variable that `givens=` binds may be written or not, so a local of its name is right if it is read: `w = w - w.mean()`. An
+assignment is refused if nothing reads its value, as in `w = w - g` at the end: it was meant for the variable.
+
 Everything else is allowed: `y[:] = 2 * x; y = y.ravel()`, `y = y.reshape(-1); y += 1`, `y += 1`, `fill(y); y = None`. What may
 give the array another name, or pass it on, counts as a write.
 """
@@ -18,9 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from synknumba._call.access import SIZES, mentioned, own_nodes, parse_definition
+from synknumba._call.access import SIZES
+from synknumba._call.definition import Definition, read_code
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
+from synknumba._variables.variable import Variable
 
 # Methods of arrays that return new numbers, whatever the array; lists and dicts have none of them.
 _REDUCTIONS = {"all", "any", "argmax", "argmin", "dot", "max", "mean", "min", "prod", "std", "sum", "var"}
@@ -34,16 +39,35 @@ def check_rebinding(name: str, function: Callable[..., Any], options: FunctionOp
     is_kernel = options.style == "kernel"
     roles = {"outputs": options.outputs if is_kernel else (), "updates": options.updates, "inout": options.inout}
     written = {parameter: role for role, parameters in roles.items() for parameter in parameters}
-    if not isinstance(function, FunctionType) or written.keys().isdisjoint(_stored(function)):
+    given = {one: value for one, value in options.givens.items() if isinstance(value, Variable)}
+    if not isinstance(function, FunctionType) or {*written, *given}.isdisjoint(_stored(function)):
         return  # most functions; to find the source takes milliseconds
     # Other parameters may be trees, of which `y + [a]` contains the arrays themselves.
     arrays = written if is_kernel else {one for one, (variable, _) in options.updates.items() if not variable.is_tree}
-    for parameter, statement in _rebound(function, written, frozenset(arrays)).items():
+    source = _read(function, frozenset(arrays))
+    if source is None:
+        return
+    for parameter, role in written.items():
+        statement = source.lost(parameter)
+        if statement is None:
+            continue
         where = f"{function.__code__.co_filename}:{statement.lineno}"
-        what = f"{parameter}, which {written[parameter]}= names"
-        way_out = _way_out(parameter, statement, written[parameter], is_kernel=is_kernel, is_array=parameter in arrays)
+        what = f"{parameter}, which {role}= names"
+        way_out = _way_out(parameter, statement, role, is_kernel=is_kernel, is_array=parameter in arrays)
         raise ArgumentError(
             f"{name} ({where}) assigns to {what}: this rebinds the name, and writes nothing to the array. {way_out}"
+        )
+    for parameter, variable in given.items():
+        statement = source.unread(parameter)
+        if statement is None:
+            continue
+        way_out = _way_out(parameter, statement, "givens", is_kernel=is_kernel, is_array=not variable.is_tree)
+        if any(updated is variable for updated, _ in options.updates.values()):
+            way_out = "Accumulate into the parameter that updates= names"
+        where = f"{function.__code__.co_filename}:{statement.lineno}"
+        raise ArgumentError(
+            f"{name} ({where}) assigns to {parameter}, which givens= names, and never reads it again: this rebinds the "
+            f"name, and {variable.label} keeps its values. {way_out}"
         )
 
 
@@ -52,11 +76,11 @@ def _way_out(parameter: str, statement: ast.Assign | ast.AnnAssign, role: str, *
     is_single = isinstance(statement, ast.AnnAssign) or isinstance(statement.targets[0], ast.Name)
     if value is not None and is_single and len(text := ast.unparse(value)) <= MAX_SHOWN:
         shown = text
-    if is_kernel and role == "inout":
+    if is_kernel and role in {"inout", "givens"}:
         return f"Write to its elements: {parameter}[i] = {shown}"
     if is_kernel:
         return f"Write to its elements: {parameter}[i] = {shown}, or cuda.atomic.add({parameter}, i, {shown})"
-    if role == "updates" and not is_array:
+    if role in {"updates", "givens"} and not is_array:
         return f"Write to its arrays in place, as in {parameter}[key] += ..."
     match value:
         case ast.BinOp(left=ast.Name(id=left), op=op, right=right) if left == parameter and shown != "...":
@@ -72,39 +96,25 @@ def _stored(function: FunctionType) -> set[str]:
     return {name for value in stored for name in (value if isinstance(value, tuple) else [value])}  # 3.13 merges instructions
 
 
-def _rebound(
-    function: FunctionType, parameters: Collection[str], arrays: Collection[str]
-) -> dict[str, ast.Assign | ast.AnnAssign]:
-    """Returns the parameters that a function certainly rebinds and does not write, with the first such assignment.
+def _read(function: FunctionType, arrays: Collection[str]) -> "_Source | None":
+    """Returns a function's source; None if it is unavailable, or has changed since it was compiled.
 
-    `arrays` are those of the parameters that are certainly arrays.
+    `arrays` are parameters that are certainly arrays.
     """
-    definition = parse_definition(function.__code__)
-    if definition is None:
-        return {}
-    names = [one.arg for one in (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs)]
-    code = function.__code__
-    if definition.name != code.co_name or names != [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]:
-        return {}  # the file has changed since it was compiled
-    source = _Source(definition, function, arrays)
-    found = {parameter: source.lost(parameter) for parameter in parameters}
-    return {parameter: statement for parameter, statement in found.items() if statement is not None}
+    definition, code = read_code(function.__code__), function.__code__
+    if definition is None or definition.parameters != [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]:
+        return None
+    return _Source(definition, function, arrays)
 
 
 class _Source:
     """A function's source, and what becomes of the arrays that its parameters name."""
 
-    def __init__(self, definition: ast.FunctionDef, function: FunctionType, arrays: Collection[str]) -> None:
-        self._body, self._arrays = definition.body, arrays
-        nodes = [node for statement in definition.body for node in ast.walk(statement)]
-        self._parents = {id(child): node for node in nodes for child in ast.iter_child_nodes(node)}
-        self._names = [node for node in nodes if isinstance(node, ast.Name)]
-        self._own = {id(node) for node in own_nodes(definition)}
-        # Names bound by `global`, `import`, `case`, `except … as` and parameters of inner functions.
-        others = [node for node in nodes if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword)]
-        self._mentioned = {name for node in others for name in mentioned(node)}
-        self._local = {node.id for node in self._names if not isinstance(node.ctx, ast.Load)} | self._mentioned
-        self._local |= {*function.__code__.co_varnames, *function.__code__.co_freevars}
+    def __init__(self, definition: Definition, function: FunctionType, arrays: Collection[str]) -> None:
+        self._body, self._arrays, self._nodes = definition.tree.body, arrays, definition.nodes
+        self._parents, self._names, self._mentioned = definition.parents, definition.names, definition.mentioned
+        self._own = {id(node) for node in definition.own}
+        self._local = {*definition.stored, *function.__code__.co_varnames, *function.__code__.co_freevars}
         self._globals = function.__globals__
         self._is_unclear = any(node.id in _BY_NAME for node in self._names)
 
@@ -125,8 +135,32 @@ class _Source:
         only_read = all(self._only_reads(node, strictly=False) for node in used)
         return min(rebinding.values(), key=lambda node: node.lineno) if only_read else None
 
+    def unread(self, name: str) -> ast.Assign | ast.AnnAssign | None:
+        """Returns an assignment to a parameter whose value nothing reads; None if none certainly is one."""
+        if self._is_unclear or name in self._mentioned:
+            return None
+        used = [node for node in self._names if node.id == name and not isinstance(node.ctx, ast.Store)]
+        if not all(id(node) in self._own for node in used):
+            return None  # an inner function may run later
+        only_read = all(self._only_reads(node, strictly=False) for node in used)
+        parents = [self._parents.get(id(node)) for node in self._names if node.id == name]
+        in_place = any(isinstance(parent, ast.AugAssign) for parent in parents)
+        for statement in self._assignments():
+            if {target.id for target in _targets(statement)} != {name} or isinstance(statement.value, ast.Constant):
+                continue
+            is_last = all(_position(node) < _end(statement) for node in used) and not self._is_repeated(statement)
+            if is_last and (isinstance(statement.value, ast.BinOp) or (only_read and not in_place)):
+                return statement
+        return None
+
+    def _is_repeated(self, node: ast.AST) -> bool:
+        """Returns whether a statement is in a loop, where the next iteration may read what it assigns."""
+        while (parent := self._parents.get(id(node))) is not None and not isinstance(parent, ast.For | ast.While):
+            node = parent
+        return parent is not None
+
     def _assignments(self) -> list[ast.Assign | ast.AnnAssign]:
-        nodes = [node for statement in self._body for node in ast.walk(statement) if id(node) in self._own]
+        nodes = [node for node in self._nodes if id(node) in self._own]
         return [node for node in nodes if isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value)]
 
     def _only_reads(self, name: ast.Name, *, strictly: bool) -> bool:
@@ -180,6 +214,14 @@ class _Source:
                 has_starred = any(isinstance(one, ast.Starred) for one in args)
                 return isinstance(function, np.ufunc) and not has_starred and len(args) <= function.nin
         return False
+
+
+def _position(node: ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _end(statement: ast.stmt) -> tuple[int, int]:
+    return statement.end_lineno or statement.lineno, statement.end_col_offset or 0
 
 
 def _targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.Name]:

@@ -197,7 +197,8 @@ class Data(ArrayOperations):
         >>> import synknumba as synk
         >>> d = synk.data([[1, 2, 3], [4, 5, 6]], dtype="float32", name="x")
         >>> d
-        Data(shape=(2, 3), dtype=float32, alloc_size=6, name='x')
+        Data([[1., 2., 3.],
+              [4., 5., 6.]], dtype=float32, name='x')
         >>> d[1, 2] = 9
         >>> d.set_length(3)
         >>> d[:, 2]
@@ -420,10 +421,34 @@ class Data(ArrayOperations):
     def __len__(self) -> int:
         return len(self._view)
 
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """NumPy's array interface. Its buffer is an object instead of an address, so that consumers keep the memory mapped."""
+        interface = self.data.__array_interface__
+        if np.dtype(interface["typestr"]) != self._dtype:  # of records and extension types NumPy would change the dtype
+            raise AttributeError(f"dtype {self._dtype} has no exact form in the array interface")
+        return {**interface, "data": self._view.reshape(-1).view(np.uint8)}
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Exports the memory without a copy, as `numpy.ndarray.__dlpack__`; the capsule keeps it mapped."""
+        return self.data.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Returns the device of the memory: the CPU."""
+        kind, number = self.data.__dlpack_device__()
+        return int(kind), int(number)
+
     def __repr__(self) -> str:
-        """Shows shape, dtype and allocation, never the contents."""
-        more = ("" if self.name is None else f", name={self.name!r}") + (", minibatch=True" if self._minibatch else "")
-        return f"Data(shape={self.shape}, dtype={self._dtype}, alloc_size={self._alloc_size}{more})"
+        """Shows the contents as NumPy does, with dtype and name; the shape if the contents do not show it."""
+        more = f"dtype={self._dtype}"
+        if self.size == 0 or self.size > np.get_printoptions()["threshold"]:
+            more = f"shape={self.shape}, {more}"
+        if self._alloc_size == 0 or self._alloc_size != self.size:  # 0: never allocated, or freed
+            more += f", alloc_size={self._alloc_size}"
+        more += ("" if self.name is None else f", name={self.name!r}") + (", minibatch=True" if self._minibatch else "")
+        if self._segment.closed:
+            return f"<Data of the coordinator, without memory on a rank; {more}>"
+        return f"Data({np.array2string(self._view, separator=', ', prefix='Data(')}, {more})"
 
     def __reduce__(self) -> NoReturn:
         """Refuses pickling: a copy in another process would not be shared."""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from synknumba._call.bind import Binder, signature_names
+from synknumba._call.distribute import InnerFunction
 from synknumba._call.options import FunctionOptions, check_names
-from synknumba._call.serialize import InnerFunction
 from synknumba._errors import ArgumentError
 from synknumba._rowwise.generate import OWN_PREFIX
 from synknumba._types import DeviceKind

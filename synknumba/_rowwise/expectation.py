@@ -135,7 +135,7 @@ class Expectation(RowFunction):
 
     def _prepared(
         self, device: DeviceKind, num_slices: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, scaled: bool = False
-    ) -> tuple[Function, LineReader, tuple[Any, ...]]:
+    ) -> tuple[Function[..., Any], LineReader, tuple[Any, ...]]:
         """The function for arguments of these types, the reader of its lines, and the arguments by position."""
         if kwargs or len(args) != len(self._binder.passed):
             values = self._binder.match(args, kwargs)
@@ -178,7 +178,9 @@ class Expectation(RowFunction):
             return "whole"
         return "numbers" if ndim == 1 else "rows"
 
-    def _make(self, device: DeviceKind, num_slices: int, kinds: tuple[Kind, ...], scaled: bool) -> tuple[Function, LineReader]:
+    def _make(
+        self, device: DeviceKind, num_slices: int, kinds: tuple[Kind, ...], scaled: bool
+    ) -> tuple[Function[..., Any], LineReader]:
         blocks, numbers, together = _BLOCKS[device], kinds.count("numbers"), 1
         if blocks > 1 and numbers and is_light(self.py_func):
             together = max(1, min(_TOGETHER, _NUMBERS // numbers))

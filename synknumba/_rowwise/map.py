@@ -57,7 +57,7 @@ class _Layout:
 class _Call:
     """What calls with such arguments have in common."""
 
-    function: Function  # runs the kernel
+    function: Function[..., Any]  # runs the kernel
     row: Shape  # shape of a row of the result
     passed: tuple[int, ...]  # positions of its arguments; the one after the last is `out`, where that is none of them
     limits: tuple[tuple[int, float, float], ...]  # (position, least, most) of each Python integer: the range of its type
@@ -115,7 +115,7 @@ class Vectorized(Reducible):
 
     def _prepared(
         self, device: DeviceKind, out: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Function, tuple[Any, ...], Shape]:
+    ) -> tuple[Function[..., Any], tuple[Any, ...], Shape]:
         """The function for such arguments, what to call it with, by position, and the shape of a row of the result."""
         if out is not None:
             self._check_writeable(out)
@@ -204,7 +204,7 @@ class Vectorized(Reducible):
                 raise ArgumentError(f"{name} and out of {self.name} are the same {type(out).__name__}; {way_out}")
         return row, tuple(names) or (OUT,)
 
-    def _make(self, device: DeviceKind, layout: _Layout) -> Function:
+    def _make(self, device: DeviceKind, layout: _Layout) -> Function[..., Any]:
         loop = layout.loop
         operands = {
             name: operand(one, layout.row, None if one.element == kind else cast_name(kind))

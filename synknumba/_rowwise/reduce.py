@@ -46,7 +46,7 @@ _BLOCKS = 264
 class _Reduction:
     """A reduction of rows of one type and shape."""
 
-    function: Function  # runs the kernel on the ranks
+    function: Function[..., Any]  # runs the kernel on the ranks
     fold: Any  # the kernel for their results, with its grid, compiled for the coordinator's core
     dtype: "np.dtype[Any]"  # of the computation
     row: Shape
@@ -188,7 +188,7 @@ class Reducible(RowFunction):
             return define_kernel(reduction_source(recipe), name, "vectorize", self._inner.device_function, {cast: kind})
 
         divided = kernel(is_indices=given.kind == "indices", is_divided=chunks > 1)
-        function = Function(divided, options, f"{self.name}.reduce", self._inner)
+        function: Function[..., Any] = Function(divided, options, f"{self.name}.reduce", self._inner)
         fold = simt.jit(kernel(is_indices=False, is_divided=False))
         return _Reduction(function, fold[_launch(row, 1, tile).resolve(1)], dtype, given.shape, row)
 

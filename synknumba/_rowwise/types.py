@@ -19,7 +19,7 @@ from numba.np.numpy_support import as_dtype
 
 from synknumba import simt
 from synknumba._call.arguments import IndexRange, PerRankValues
-from synknumba._call.serialize import InnerFunction
+from synknumba._call.distribute import InnerFunction
 from synknumba._device import TRAITS
 from synknumba._errors import ArgumentError, KernelError
 from synknumba._host.data import Data

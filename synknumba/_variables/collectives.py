@@ -87,7 +87,7 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
         return None
     if type(root) is not int or not (op is None or type(op) is str):
         return None  # arguments not checked yet may be unhashable, or be True, which equals 1
-    work = Work(kind, cast("CollectiveOp | None", "avg" if op == "mean" else op), root)
+    work = Work(kind, cast("CollectiveOp | None", _SAME_OPS.get(op, op)), root)
     world = open_world()
     if world is None:
         return None  # the general path raises the reason
@@ -139,6 +139,7 @@ def run_into(
 
 
 _OPS = ("sum", "prod", "min", "max", "mean", "avg")
+_SAME_OPS: dict[Any, Any] = {"mean": "avg"}  # NCCL's name
 _ORDER = "complex numbers have no order: reduce the real part or the absolute value"
 _REFUSED = {  # op: {dtype kind: way out}
     "sum": {"b": "make it an integer variable to count, or use 'max' for any"},
@@ -227,7 +228,7 @@ def checked_op(several: Sequence[Variable], op: object, what: str) -> Collective
         )
     if not isinstance(op, str) or op not in _OPS:
         raise ReductionError(f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}")
-    known = cast("CollectiveOp", "avg" if op == "mean" else op)
+    known = cast("CollectiveOp", _SAME_OPS.get(op, op))
     for one in several:
         for dtype in one.dtypes():
             way_out = _REFUSED[known].get(dtype.kind)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import synknumba as synk
-from synknumba._call import serialize
+from synknumba._call import distribute
 from tests.conformance.private_memory import fork_private
 from tests.conformance.replayed_device import fork_replayed
 
@@ -103,7 +103,7 @@ def fork_row(row: dict[str, Any]) -> Iterator[Callable[[], synk.World]]:
 @pytest.fixture
 def no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """What other tests have made is not there for `distribute`, which would send thousands of functions for half a minute."""
-    monkeypatch.setattr(serialize, "_made", weakref.WeakSet())
+    monkeypatch.setattr(distribute, "_made", weakref.WeakSet())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -209,11 +209,87 @@ def test_made_from(kwargs: dict[str, Any], expected: np.ndarray) -> None:
 
 
 def test_repr_names_what_matters() -> None:
-    assert repr(data([1, 2], dtype="i4")) == "Data(shape=(2,), dtype=int32, alloc_size=2)"
+    assert repr(data([1, 2], dtype="i4")) == "Data([1, 2], dtype=int32)"
+    assert repr(data(2.5)) == "Data(2.5, dtype=float64)"
+    assert repr(data([[1.0, 2], [3, 4]])) == "Data([[1., 2.],\n      [3., 4.]], dtype=float64)"
+    assert repr(data(["a", "bc"])) == "Data(['a', 'bc'], dtype=<U2)"
     d = data([1.0], name="x", minibatch=True, oversize=2)
-    assert repr(d) == "Data(shape=(1,), dtype=float64, alloc_size=2, name='x', minibatch=True)"
+    assert repr(d) == "Data([1.], dtype=float64, alloc_size=2, name='x', minibatch=True)"
     with pytest.raises(DataError, match="Data 'x' has 1 dimensions"):
         d.set_value(3.0)
+
+
+def test_repr_of_a_large_one_is_short_and_of_a_freed_one_says_so() -> None:
+    d = data(np.arange(1_000_000))
+    assert repr(d) == "Data([     0,      1,      2, ..., 999997, 999998, 999999], shape=(1000000,), dtype=int64)"
+    d.free_memory()
+    assert repr(d) == "Data([], shape=(0,), dtype=int64, alloc_size=0)"
+
+
+# ---- other libraries
+
+
+def test_other_libraries_share_the_memory() -> None:
+    d = data(np.arange(6.0).reshape(2, 3))
+    by_dlpack, by_interface = np.from_dlpack(d), np.asarray(_OnlyInterface(d))
+    assert d.__dlpack_device__() == (1, 0)
+    for view in by_dlpack, by_interface, np.asarray(d):
+        assert np.shares_memory(view, d.data)
+        same(view, np.arange(6.0).reshape(2, 3))
+    d[1, 2] = 9
+    assert by_dlpack[1, 2] == by_interface[1, 2] == 9
+    by_interface[0, 0] = 7
+    assert d[0, 0] == by_dlpack[0, 0] == 7
+
+
+class _OnlyInterface:
+    """An object that has `__array_interface__` and nothing else."""
+
+    def __init__(self, d: Data) -> None:
+        self.__array_interface__ = d.__array_interface__
+
+
+@pytest.mark.parametrize("export", [np.from_dlpack, lambda d: np.asarray(_OnlyInterface(d)), np.asarray])
+@pytest.mark.parametrize("end", ["free", "grow", "collect"])
+def test_an_exported_view_outlives_the_memory_of_the_data(export: Any, end: str) -> None:
+    d = data(np.arange(10_000.0))
+    view = export(d)
+    match end:
+        case "free":
+            d.free_memory()
+        case "grow":
+            d.set_shape(10_000_000)
+            d[:] = -1
+        case "collect":
+            del d
+    gc.collect()
+    others = [data(np.full(10_000, 5.0)) for _ in range(8)]  # would take the place of what was unmapped
+    if end != "grow":  # then it shows the same memory
+        assert view.sum() == 10_000 * 9_999 / 2
+    else:
+        assert view.sum() == -10_000
+    assert len(others) == 8
+
+
+def test_a_frozen_one_is_exported_for_reading_only() -> None:
+    d = data(np.arange(3.0))
+    d.freeze()
+    for view in np.from_dlpack(d), np.asarray(_OnlyInterface(d)), np.asarray(d):
+        assert not view.flags.writeable
+        assert view.sum() == 3
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["M8[ns]", "U3", "S2", "?", "c16", "f2", np.dtype([("a", "i1"), ("b", "f8")], align=True)],
+    ids=str,
+)
+def test_conversions_keep_the_dtype(dtype: Any) -> None:
+    d = data(dtype=dtype, shape=(2, 3))
+    view = np.asarray(d)
+    assert view.dtype == d.dtype
+    assert view.shape == (2, 3)
+    assert np.shares_memory(view, d.data)
 
 
 # ---- values: what is weakly typed, what is cast, what is refused

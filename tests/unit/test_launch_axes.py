@@ -229,3 +229,15 @@ def test_the_advice_and_what_is_allowed_are_right():
         assert np.array_equal(advised(x), 2 * x)
         assert np.array_equal(define(strides, {})(x), x)
         assert np.array_equal(define(a_while_loop, {})(x), x)
+
+
+def test_members_under_names_of_their_own_are_known():
+    @cuda.jit
+    def strided(x, out):
+        block, size = cuda.blockIdx, cuda.blockDim
+        i = block.x * size.x + cuda.threadIdx.x
+        j = block.y * size.y + cuda.threadIdx.y
+        out[i, j] = x[i, j]
+
+    with pytest.raises(synk.LaunchError, match="uses j as an index"):
+        synk.parallel(outputs=OUT)(strided)

@@ -31,6 +31,16 @@ def decorated(function, role):
             return synk.function(inout=("y",), outputs="sum")(function)
         case "kernel":
             return synk.parallel(inout=("y",))(function)
+        case "given":
+            return synk.function(givens={"w": V}, outputs="sum")(function)
+        case "given tree":
+            return synk.function(givens={"w": TREE}, outputs="sum")(function)
+        case "given array":
+            return synk.function(givens={"w": np.zeros(3)}, outputs="sum")(function)
+        case "old":
+            return synk.function(givens={"w": V}, updates={"new": (V, "sum")}, outputs="sum")(function)
+        case "given to a kernel":
+            return synk.parallel(givens={"w": V})(function)
         case "output":
             return synk.parallel(outputs={"total": SUM})(cuda.jit(function))
         case "accumulator":
@@ -315,6 +325,98 @@ def of_a_comprehension(x, y):
     y[:] = sum(y for y in x)
 
 
+# ---- variables in givens=: a local of that name is right if it is read
+
+
+@lost("given", 2, "w -= g, or w[:] = w - g")
+def an_update(x, w):
+    g = x.sum(0)
+    w = w - g
+
+
+@lost("given", 3, "w -= 0.1 * g, or w[:] = w - 0.1 * g")
+def after_a_call(x, w):
+    g = np.outer(x, w).sum(0)
+    loss = (g * w).sum()
+    w = w - 0.1 * g
+    return loss
+
+
+@lost("given", 2, "w[:] = np.maximum(w, 0)")
+def in_one_branch(x, w):
+    if len(x):
+        w = np.maximum(w, 0)
+    return x.sum()
+
+
+@lost("given tree", 1, "w[key] += ...")
+def a_given_tree(x, w):
+    w = {"w": w["w"] - x.sum(0)}
+
+
+@lost("old", 2, "Accumulate into the parameter that updates= names")
+def the_old_value(x, w, new):
+    new += x.sum(0)
+    w = w + 1
+
+
+@lost("given to a kernel", 2, "w[i] = w[i] - x[i]")
+def an_element_of_a_variable(x, w):
+    i = cuda.grid(1)
+    w = w[i] - x[i]
+
+
+@right("given")
+def read_later(x, w):
+    w = w - x.mean(0)
+    return (w**2).sum()
+
+
+@right("given")
+def read_in_a_loop(x, w):
+    for row in x:
+        w = w - row
+    return 0
+
+
+@right("given")
+def read_in_an_inner_function(x, w):
+    def norm():
+        return (w**2).sum()
+
+    w = w - x.sum(0)
+    return norm()
+
+
+@right("given")
+def written_too(x, w):
+    w -= x.sum(0)
+    w = w.ravel()
+
+
+@right("given")
+def dropped(x, w):
+    w -= x.sum(0)
+    w = None
+
+
+@right("given")
+def one_of_two_is_read(x, w):
+    w, n = w / 2, len(x)
+    return n
+
+
+@right("given")
+def by_name_later(x, w):
+    w = w - x.sum(0)
+    return locals()["w"].sum()
+
+
+@right("given array")
+def no_variable(x, w):
+    w = w - x.sum(0)
+
+
 # ---- kernels
 
 
@@ -375,8 +477,9 @@ def test_refused(function, role, line, advice):
     first += next(number for number, text in enumerate(lines) if text.startswith("def "))
     with pytest.raises(synk.ArgumentError) as caught:
         decorated(function, role)
-    parameter = {"output": "total", "inout": "y", "kernel": "y"}.get(role, "new")
-    option = {"output": "outputs", "inout": "inout", "kernel": "inout"}.get(role, "updates")
+    given = dict.fromkeys(["given", "given tree", "given to a kernel", "old"], "w")
+    parameter = {"output": "total", "inout": "y", "kernel": "y", **given}.get(role, "new")
+    option = {"output": "outputs", "inout": "inout", "kernel": "inout", **dict.fromkeys(given, "givens")}.get(role, "updates")
     start = f"{code.co_name} ({code.co_filename}:{first + line}) assigns to {parameter}, which {option}= names"
     assert re.match(re.escape(start), str(caught.value))
     assert str(caught.value).endswith(advice)

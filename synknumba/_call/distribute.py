@@ -1,4 +1,4 @@
-"""Serialisation of functions for the ranks: pickles with their sources, stand-ins on ranks, and named tuples of results.
+"""Functions as they go to the ranks: pickles with their sources, stand-ins on ranks, and named tuples of results.
 
 A function is sent to the ranks once per world, before they run it; generated kernels are sent without the function inside.
 

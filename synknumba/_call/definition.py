@@ -1,0 +1,87 @@
+"""A function's source as a syntax tree with its parents and names, read once for every analysis of it."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import cached_property, lru_cache
+from types import CodeType
+from typing import Any, final
+
+MAX_READ = 64  # definitions kept; the analyses of one function follow each other
+
+
+@final
+class Definition:
+    """The definition of a function. Its tree is shared and must not be changed.
+
+    Attributes:
+        tree: the definition, numbered as in its file.
+        nodes: nodes of its body, with those of nested functions.
+        parents: parent of each node but the outermost statements, by the node's id.
+        names: occurrences of names among the nodes.
+        parameters: names of the parameters, without those of `*args` and `**kwargs`.
+        mentioned: names bound by other nodes than names: by `global`, `import`, `case`, `except … as`, nested functions.
+    """
+
+    def __init__(self, tree: ast.FunctionDef) -> None:
+        self.tree = tree
+        self.nodes = [node for statement in tree.body for node in ast.walk(statement)]
+        self.parents = {id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)}
+        self.names = [node for node in self.nodes if isinstance(node, ast.Name)]
+        self.parameters = [one.arg for one in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)]
+        others = [node for node in self.nodes if not isinstance(node, ast.Name | ast.Attribute | ast.Constant | ast.keyword)]
+        self.mentioned = [name for node in others for name in _strings(node)]
+
+    @cached_property
+    def own(self) -> list[ast.AST]:
+        """The nodes outside nested functions, whose parameters may have the same names; with those of the signature."""
+        return list(_own_nodes(self.tree))
+
+    @cached_property
+    def stored(self) -> list[str]:
+        """Names that are bound or deleted, once for each time."""
+        return [node.id for node in self.names if not isinstance(node.ctx, ast.Load)] + self.mentioned
+
+    def uses(self, name: str) -> list[ast.Name]:
+        """Returns the occurrences of a name."""
+        return [node for node in self.names if node.id == name]
+
+
+def read_function(function: Callable[..., Any]) -> Definition | None:
+    """Returns the definition of a function, of one with `__wrapped__` that of the wrapped one; None without source."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return read_code(code) if isinstance(code, CodeType) else None
+
+
+def read_code(code: CodeType) -> Definition | None:
+    """Returns the definition from which code was compiled; None without source, or if the name shows that it has changed."""
+    return _read(code, code.co_filename)
+
+
+@lru_cache(MAX_READ)
+def _read(code: CodeType, _filename: str) -> Definition | None:  # code that differs in its file only is equal
+    try:
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    definition = tree.body[0]
+    if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
+        return None
+    ast.increment_lineno(tree, first - 1)
+    return Definition(definition)
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.Lambda | ast.ClassDef | ast.AsyncFunctionDef):
+            yield from _own_nodes(child)
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    for _, value in ast.iter_fields(node):
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, str):
+                yield one

@@ -1,0 +1,124 @@
+"""Types of what the decorators return, as type checkers see them; nothing here runs. mypy checks this file with the package.
+
+An error that must be found is ignored by its code: mypy fails if it does not find it.
+"""
+
+from typing import Any, assert_type
+
+import numpy as np
+
+import synknumba as synk
+
+
+def numbers(x: Any, beta: float) -> float:
+    return float(x.sum() * beta)
+
+
+untyped: Any = numbers  # what decorators of Numba return
+
+with synk.fork(2) as world:
+    assert_type(world, synk.World)
+
+# ---- functions of arrays: parameters are those of the function
+
+
+@synk.function(outputs="sum", broadcast=("c",))
+def summed(x: Any, c: float = 1.0) -> Any:
+    return (c * x).sum()
+
+
+@synk.function
+def logged(x: np.ndarray[Any, Any] | synk.Data) -> None:
+    print(x.sum())
+
+
+data = synk.data(np.arange(8.0))
+assert_type(summed(data), Any)
+assert_type(summed(data, c=2.0), Any)
+summed(data, 2.0)
+summed(data, 2.0, num_slices=2)
+summed(data, c=2.0, batch=slice(4), shards=3)
+summed(data, local_batch=[1, 2], output_subset=0)
+summed.as_serial(data)
+assert_type(summed.plan(data, world_size=2), synk.PlanReport)
+logged(data)
+logged(np.arange(3.0))
+
+variable = synk.variable(np.zeros(3), name="v")
+
+
+@synk.function(givens={"w": variable}, updates={"new": (variable, "sum")}, outputs="mean")
+def step(x: Any, w: Any, new: Any) -> Any:  # callers pass x alone
+    new += w * x.sum(0)
+    return x.mean()
+
+
+assert_type(step(data), Any)
+assert_type(synk.function(numbers, givens={"beta": 0.5}, outputs="sum")(data), Any)
+assert_type(synk.function(untyped), synk.Function[..., None])
+assert_type(step, synk.Function[..., Any])
+
+# ---- kernels: parameters are those of a plain function, unless some are outputs, and those of a dispatcher are unknown
+
+
+@synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})
+def energy(x: Any, beta: float, total: Any) -> None:
+    total[0] = beta * x[0]
+
+
+@synk.parallel(inout=("y",), block=128)
+def doubled(x: Any, y: Any) -> None:
+    y[0] = x[0]
+
+
+energy(data, 0.5)
+assert_type(energy, synk.Function[..., Any])
+doubled(data, data, num_slices=2)
+assert_type(synk.parallel(block=64)(untyped), synk.Function[..., None])
+assert_type(synk.parallel(untyped), synk.Function[..., None])
+assert_type(synk.parallel(untyped, givens={"beta": 0.5}), synk.Function[..., Any])
+assert_type(synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})(untyped), synk.Function[..., Any])
+
+# ---- functions of one row or number: annotations are those of a row, and callers pass arrays
+
+
+@synk.expectation
+def density(x: float, seed: int) -> float:
+    return x * seed
+
+
+@synk.expectation(weights="w", covariance=True)
+def weighted(x: float, w: float) -> tuple[float, float]:
+    return x, w
+
+
+@synk.vectorize
+def squared(x: float) -> float:
+    return x * x
+
+
+@synk.vectorize(["float32(float32)"], broadcast=())
+def halved(x: float) -> float:
+    return x / 2
+
+
+assert_type(density(data, 7), synk.Estimate)
+assert_type(density(synk.arange(100), seed=7, num_slices=2), synk.Estimate)
+assert_type(density.plan(data, 7, world_size=2), synk.PlanReport)
+assert_type(weighted, synk.Expectation)
+assert_type(squared, synk.Vectorized)
+assert_type(halved, synk.Vectorized)
+squared(data, out=data, shards=2)
+
+# ---- errors that must be found
+
+summed()  # type: ignore[call-overload]  # x is missing
+summed(data, 2.0, 3.0)  # type: ignore[call-overload]
+summed(data, d=2.0)  # type: ignore[call-overload]
+summed(data, shards="all")  # type: ignore[call-overload]
+doubled(data)  # type: ignore[call-overload]  # y is missing
+logged(8)  # type: ignore[call-overload]
+summed.plam(data)  # type: ignore[attr-defined]
+density.plam(data)  # type: ignore[attr-defined]
+synk.function(otputs="sum")  # type: ignore[call-overload]
+synk.parallel(grid="x")  # type: ignore[call-overload]
