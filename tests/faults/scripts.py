@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 
+from synknumba._host.segment import SWITCH
 from tests.environment import environment
 from tests.faults.nursery import FLAGS, Nursery
 
@@ -98,7 +99,8 @@ class Script:
     """One running script."""
 
     def __init__(self, text: str, path: Path, nursery: Nursery | None = None) -> None:
-        path.write_text(HEADER + textwrap.dedent(text))
+        made = f"os.environ[{SWITCH!r}] = {os.environ[SWITCH]!r}\n" if SWITCH in os.environ else ""
+        path.write_text(HEADER + made + textwrap.dedent(text))
         self._names_before = names_in_shm()
         self._buffer = b""
         self.printed: list[str] = []
