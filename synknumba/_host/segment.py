@@ -321,9 +321,9 @@ def sweep_names() -> None:
 
 def has_room(nbytes: int) -> bool:
     """Returns whether `nbytes` of shared memory may be used for optional purposes: half of what is there must stay free."""
-    if os.environ.get(SWITCH) == "posix":
+    if _opener(nbytes) is _open_posix:
         return _leaves_half(nbytes)
-    return (posix_ipc is not None and _leaves_half(nbytes)) or nbytes <= memory.available().nbytes // 2
+    return nbytes <= memory.available().nbytes // 2
 
 
 def describe() -> str:

@@ -6,6 +6,8 @@ import pytest
 
 from tests.faults.scripts import cpu_ticks, poll
 
+pytestmark = pytest.mark.usefixtures("maker")
+
 # Segments that a process maps. They show as deleted, since they have no name.
 SEGMENTS = """
 def segments(pid="self"):
