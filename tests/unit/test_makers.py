@@ -318,8 +318,14 @@ def test_optional_memory_leaves_half_of_what_is_there(machine: Callable[..., Non
     monkeypatch.delenv(SWITCH)
     assert segment.has_room(50 * MIB)
     assert not segment.has_room(51 * MIB)
+
+
+@needs_posix_ipc
+def test_optional_memory_leaves_half_of_dev_shm(small_shm: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert segment.has_room(48 * MIB)  # elsewhere
     monkeypatch.setenv(SWITCH, "posix")
-    assert not segment.has_room(1)
+    assert segment.has_room(32 * MIB)
+    assert not segment.has_room(48 * MIB)
 
 
 # ---- what info tells -----------------------------------------------------------------------------------------------------
