@@ -16,7 +16,7 @@ from synknumba._device import probe, usable_cores
 from synknumba._host.segment import describe as describe_segments
 from synknumba.simt.internals import KernelStore, describe, directory
 
-_REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")
+_REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")  # posix_ipc: before Python 3.14
 _OPTIONAL = ("numba-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "mpi4py", "threadpoolctl")  # CuPy: one name per CUDA
 _SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size is read
 

@@ -348,7 +348,7 @@ class Data(ArrayOperations):
 
         Raises:
             DataError: wrong ndim, a dtype that needs `force_cast`, or an invalid `oversize`. Nothing has changed.
-            SharedMemoryError: `/dev/shm` is full. Nothing has changed.
+            SharedMemoryError: memory is full. Nothing has changed.
         """
         self._check_thawed()
         check_oversize(oversize)
@@ -366,7 +366,7 @@ class Data(ArrayOperations):
 
         Raises:
             DataError: wrong ndim, a negative size, or an invalid `oversize`. Nothing has changed.
-            SharedMemoryError: `/dev/shm` is full. Nothing has changed.
+            SharedMemoryError: memory is full. Nothing has changed.
         """
         self._check_thawed()
         check_oversize(oversize)
@@ -510,7 +510,7 @@ def data(
 
     Raises:
         DataError: missing or contradictory arguments, a value that does not fit, or a dtype without a fixed size.
-        SharedMemoryError: `/dev/shm` is full.
+        SharedMemoryError: memory is full.
 
     Example:
         >>> import synknumba as synk
