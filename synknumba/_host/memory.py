@@ -28,16 +28,20 @@ class Available(NamedTuple):
     remedy: str
 
 
-def available() -> Available:
-    """Returns the least of what the machine and the control groups of this process have left."""
-    return min([_of_machine(), *_of_groups()])
+_NO_LIMIT = Available(_UNKNOWN, "the machine", "run where more memory is free")
+
+
+def available(*, machine: bool = True) -> Available:
+    """Returns the least of what the control groups of this process, and the machine unless it is left out, have left."""
+    return min([_of_machine(), *_of_groups()] if machine else _of_groups(), default=_NO_LIMIT)
 
 
 def _of_machine() -> Available:
     found = _fields(_PROC / "meminfo")
     kib = found.get("MemAvailable:")
-    nbytes = _UNKNOWN if kib is None else (kib + found.get("SwapFree:", 0)) << 10  # shared memory can be swapped out
-    return Available(nbytes, "the machine", "run where more memory is free")
+    if kib is None:
+        return _NO_LIMIT
+    return _NO_LIMIT._replace(nbytes=(kib + found.get("SwapFree:", 0)) << 10)  # shared memory can be swapped out
 
 
 def _of_groups() -> Iterator[Available]:

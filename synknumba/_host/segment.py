@@ -10,9 +10,9 @@
 A segment is a file in memory, opened in one of two ways, and the same after that:
 
     posix    shm_open and unlink, by posix_ipc: in `/dev/shm`, whose size is a limit of its own
-    memfd    memfd_create, without a file system; where posix_ipc does not import, or half of `/dev/shm` would not stay free
+    memfd    memfd_create, without a file system: where posix_ipc cannot be imported or `/dev/shm` is too small
 
-Half of a small `/dev/shm`, 64 MB in most containers, is so left to NCCL and others, who have no other place.
+1 GiB of `/dev/shm`, or half of a smaller one, is left to others, such as NCCL, who have no other place; containers have 64 MB.
 `SYNKNUMBA_SEGMENTS=posix` or `=memfd` allows one way only.
 
 A POSIX segment has a name for a few microseconds only, a memory file has none: whichever process is killed, nothing stays in
@@ -63,6 +63,7 @@ _DELETED = re.compile(r"/synk-[0-9a-f]{24} \(deleted\)$")  # how /proc shows the
 
 SWITCH = "SYNKNUMBA_SEGMENTS"
 _SHM = "/dev/shm"  # where Linux keeps POSIX shared memory
+_LEFT = 1 << 30  # bytes of it that are left to others, or half of a smaller one
 _PREFIX = "/synk-"  # of memory files too, so that /proc shows all segments alike
 _STALE_SECONDS = 10.0  # names exist for microseconds
 
@@ -160,7 +161,8 @@ class Segment:
         size = _round_to_pages(nbytes)
         if size <= self.size:
             return
-        if not _has_space(self.fd, size - self.size) and _opener(size) is _open_memfd:
+        free = _free_bytes(self.fd)
+        if free is not None and size - self.size > free and _opener(size) is _open_memfd:
             self._move(size, nbytes)
             return
         try:
@@ -322,12 +324,16 @@ def sweep_names() -> None:
 def has_room(nbytes: int) -> bool:
     """Returns whether `nbytes` of shared memory may be used for optional purposes: half of what is there must stay free."""
     if _opener(nbytes) is _open_posix:
-        return _leaves_half(nbytes)
+        return _fits_shm(nbytes, leaving=sys.maxsize)
     return nbytes <= memory.available().nbytes // 2
 
 
 def describe() -> str:
     """Returns in words where segments come from, and how much memory is left for them."""
+    try:
+        _opener(0)
+    except SharedMemoryError as error:
+        return f"none: {error}"
     files = f"memory files (memfd), {memory.available().nbytes / 2**30:.2f} GiB available"
     match os.environ.get(SWITCH, ""):
         case "posix" | "memfd" as asked:
@@ -335,7 +341,7 @@ def describe() -> str:
         case _ if posix_ipc is None:
             return f"{files}; posix_ipc cannot be imported ({_missing})"
         case _:
-            return f"POSIX shared memory while half of {_SHM} stays free, then {files}"
+            return f"POSIX shared memory; where {_SHM} is too small, {files}"
 
 
 def allow_descriptors() -> bool:
@@ -385,19 +391,19 @@ def _opener(size: int) -> Callable[[int], int]:
         raise SharedMemoryError(f'{SWITCH} must be "posix" or "memfd", or not be set; got {asked!r}.')
     if asked == "posix" and posix_ipc is None:
         raise SharedMemoryError(f"{SWITCH}=posix needs posix_ipc, which cannot be imported ({_missing}); unset it.")
-    if asked == "posix" or (not asked and posix_ipc is not None and _leaves_half(size)):
+    if asked == "posix" or (not asked and posix_ipc is not None and _fits_shm(size, leaving=_LEFT)):
         return _open_posix
     return _open_memfd
 
 
-def _leaves_half(nbytes: int) -> bool:
-    """Returns whether at least half of /dev/shm stays free if `nbytes` are used; false where it cannot be written to."""
+def _fits_shm(nbytes: int, *, leaving: int) -> bool:
+    """Returns whether /dev/shm can be written to, and has `nbytes` more than `leaving` or half of its size."""
     try:
         status = os.statvfs(_SHM)
     except OSError:
         return False
     free, whole = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
-    return (whole == 0 or free - nbytes >= whole // 2) and os.access(_SHM, os.W_OK)
+    return (whole == 0 or free - nbytes >= min(whole // 2, leaving)) and os.access(_SHM, os.W_OK)
 
 
 def _open_posix(nbytes: int) -> int:
@@ -423,9 +429,11 @@ def _open_memfd(nbytes: int) -> int:
 
 
 def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
-    if not _has_space(fd, stop - start):  # else it would fill /dev/shm before it fails
-        raise _no_space(nbytes, _free_bytes(fd))
-    if stop - start >= _LARGE and stop - start > (left := memory.available()).nbytes:  # else processes would be killed
+    free = _free_bytes(fd)
+    if free is not None and stop - start > free:  # else it would fill /dev/shm before it fails
+        raise _no_space(nbytes, free)
+    # Else the kernel would kill processes. What the machine has available is a low estimate, for want of a limit.
+    if stop - start >= _LARGE and stop - start > (left := memory.available(machine=free is None)).nbytes:
         raise SharedMemoryError(
             f"{nbytes:,} bytes of shared memory were requested, but {left.limit} has {left.nbytes:,} bytes left. "
             f"Free Data that is no longer needed (free_memory()), or {left.remedy}."
@@ -440,11 +448,6 @@ def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
             os.ftruncate(fd, start)  # frees the pages before free bytes are counted for the message
             raise _no_space(nbytes, _free_bytes(fd)) from error
         raise _cannot_have(nbytes, error) from error
-
-
-def _has_space(fd: int, nbytes: int) -> bool:
-    free = _free_bytes(fd)
-    return free is None or nbytes <= free
 
 
 def _free_bytes(fd: int) -> int | None:

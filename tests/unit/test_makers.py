@@ -33,9 +33,9 @@ def _not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def small_shm(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Sets what is left of a /dev/shm of 64 MiB."""
-    real, status = os.statvfs, SimpleNamespace(f_bavail=0, f_frsize=PAGE, f_blocks=64 * MIB // PAGE)
+def small_shm(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets how many bytes a /dev/shm has free, of 64 MiB or more."""
+    real, status = os.statvfs, SimpleNamespace(f_frsize=PAGE)
     monkeypatch.setattr(os, "statvfs", lambda path: status if path == "/dev/shm" else real(path))
     on_memfd = segment._free_bytes
 
@@ -44,8 +44,8 @@ def small_shm(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     monkeypatch.setattr(segment, "_free_bytes", free_bytes)
 
-    def leave(nbytes: int) -> None:
-        status.f_bavail = nbytes // PAGE
+    def leave(nbytes: int, of: int = 64 * MIB) -> None:
+        status.f_bavail, status.f_blocks = nbytes // PAGE, of // PAGE
 
     leave(64 * MIB)
     return leave
@@ -69,14 +69,21 @@ def test_a_way_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 @needs_posix_ipc
-def test_half_of_a_small_dev_shm_stays_free(small_shm: Callable[[int], None]) -> None:
+def test_a_large_dev_shm_is_used_up_to_a_gibibyte(small_shm: Callable[..., None]) -> None:
+    small_shm(10 << 30, of=64 << 30)
+    assert segment._opener(9 << 30) is segment._open_posix
+    assert segment._opener((9 << 30) + 1) is segment._open_memfd
+
+
+@needs_posix_ipc
+def test_half_of_a_small_dev_shm_stays_free(small_shm: Callable[..., None]) -> None:
     assert kind(Segment(32 * MIB)) == "posix"
     assert kind(Segment(32 * MIB + 1)) == "memfd"
     small_shm(32 * MIB)
     assert kind(Segment(1)) == "memfd"
 
 
-def test_more_than_dev_shm_has_is_there(small_shm: Callable[[int], None]) -> None:
+def test_more_than_dev_shm_has_is_there(small_shm: Callable[..., None]) -> None:
     small_shm(0)
     d = synk.data(np.arange(1000.0))
     assert kind(d._segment) == "memfd"
@@ -139,7 +146,7 @@ assert set(check(2)) == {"memfd"}
 
 
 @needs_posix_ipc
-def test_a_segment_that_outgrows_dev_shm_moves(small_shm: Callable[[int], None]) -> None:
+def test_a_segment_that_outgrows_dev_shm_moves(small_shm: Callable[..., None]) -> None:
     one = Segment(PAGE)
     views = [one.array("u4", (PAGE // 4,))]
     one.grow(2 * PAGE)
@@ -173,7 +180,7 @@ def test_a_segment_that_outgrows_dev_shm_moves(small_shm: Callable[[int], None])
 @needs_posix_ipc
 @pytest.mark.parametrize("failing", ["fallocate", "mmap", "memfd"])
 def test_a_move_that_fails_leaves_the_segment_as_it_was(
-    small_shm: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, failing: str
+    small_shm: Callable[..., None], monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     one = Segment(PAGE)
     view = one.array("u1", (PAGE,))
@@ -203,7 +210,7 @@ def test_a_move_that_fails_leaves_the_segment_as_it_was(
 
 
 @needs_posix_ipc
-def test_data_that_outgrows_dev_shm(small_shm: Callable[[int], None], no_world: None) -> None:
+def test_data_that_outgrows_dev_shm(small_shm: Callable[..., None], no_world: None) -> None:
     rows = np.arange(1001.0)
     d = synk.data(rows)
     with synk.fork(2, device="cpu"):
@@ -276,6 +283,16 @@ def test_what_is_left(machine: Callable[..., None], name: str) -> None:
     assert memory.available().nbytes == expected
 
 
+def test_what_the_machine_has_left_limits_memory_files_alone(machine: Callable[..., None], maker: str) -> None:
+    """It is a low estimate, and /dev/shm has a size of its own."""
+    machine(available=10 * 1024)
+    if maker == "posix":
+        assert Segment(11 * MIB).size == 11 * MIB
+    else:
+        with pytest.raises(SharedMemoryError, match="the machine has 10,485,760 bytes left.*run where more memory is free"):
+            Segment(11 * MIB)
+
+
 def test_swap_counts_for_the_machine(machine: Callable[..., None]) -> None:
     machine(available=100, swap=50)
     assert memory.available() == (150 * 1024, "the machine", "run where more memory is free")
@@ -298,6 +315,7 @@ def test_more_than_a_container_may_have_is_refused(machine: Callable[..., None],
     Segment(59 * MIB).close()
     with pytest.raises(SharedMemoryError, match=r"docker run --memory") as caught:
         Segment(61 * MIB)
+    assert memory.available(machine=False).nbytes == 60 * MIB
     assert str(caught.value) == (
         "63,963,136 bytes of shared memory were requested, but the memory limit of this container (control group) has "
         "62,914,560 bytes left. Free Data that is no longer needed (free_memory()), or raise it, as by docker run "
@@ -314,14 +332,14 @@ def test_optional_memory_leaves_half_of_what_is_there(machine: Callable[..., Non
     monkeypatch.setenv(SWITCH, "memfd")
     assert segment.has_room(50 * MIB)
     assert not segment.has_room(51 * MIB)
-    monkeypatch.setattr(segment, "_leaves_half", lambda _: False)
+    monkeypatch.setattr(segment, "_fits_shm", lambda *_, **__: False)
     monkeypatch.delenv(SWITCH)
     assert segment.has_room(50 * MIB)
     assert not segment.has_room(51 * MIB)
 
 
 @needs_posix_ipc
-def test_optional_memory_leaves_half_of_dev_shm(small_shm: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optional_memory_leaves_half_of_dev_shm(small_shm: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     assert segment.has_room(48 * MIB)  # elsewhere
     monkeypatch.setenv(SWITCH, "posix")
     assert segment.has_room(32 * MIB)
@@ -345,7 +363,7 @@ def test_info_tells_where_segments_come_from(
     assert main(["info"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     starts, ends = {
-        "": ("POSIX shared memory while half of /dev/shm stays free, then memory files (memfd), ", "GiB available"),
+        "": ("POSIX shared memory; where /dev/shm is too small, memory files (memfd), ", "GiB available"),
         "posix": ("POSIX shared memory in /dev/shm", "by SYNKNUMBA_SEGMENTS=posix"),
         "memfd": ("memory files (memfd), ", "by SYNKNUMBA_SEGMENTS=memfd"),
         "no posix_ipc": ("memory files (memfd), ", "posix_ipc cannot be imported (No module named 'posix_ipc')"),
