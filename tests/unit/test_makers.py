@@ -4,6 +4,7 @@ import mmap
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 import synknumba as synk
 from synknumba._cli import main
 from synknumba._errors import SharedMemoryError
 from synknumba._host import memory, segment
 from synknumba._host.segment import SWITCH, Segment
-from tests.environment import environment, run_program
+from tests.environment import ROOT, environment, run_program
 from tests.unit.segment_calls import add_one, check, kind, total
 
 PAGE, MIB = mmap.PAGESIZE, 1 << 20
@@ -140,6 +142,14 @@ assert set(check(2)) == {"memfd"}
     command = [*UNSHARE, *command, sys.executable, "-W", "error", str(script)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+@pytest.mark.parametrize(("python", "needed"), [("3.11", True), ("3.13", True), ("3.14", False), ("3.15", False)])
+def test_posix_ipc_is_required_where_it_has_wheels(python: str, needed: bool) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (requirement,) = [one for one in map(Requirement, project["dependencies"]) if one.name == "posix_ipc"]
+    assert requirement.marker is not None
+    assert requirement.marker.evaluate({"python_version": python}) is needed
 
 
 # ---- growth beyond /dev/shm ----------------------------------------------------------------------------------------------
