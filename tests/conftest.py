@@ -45,11 +45,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[CACHE].cleanup()
 
 
-@pytest.fixture(params=["posix", "memfd"])
+@pytest.fixture(params=["memfd"] if segment.posix_ipc is None else ["posix", "memfd"])
 def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The way in which segments are made."""
-    if request.param == "posix" and find_spec("posix_ipc") is None:
-        pytest.skip("posix_ipc is not installed")
     monkeypatch.setenv(segment.SWITCH, request.param)
     return request.param
 

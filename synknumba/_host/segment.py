@@ -134,6 +134,7 @@ class Segment:
     def _adopt(self, segment_id: int, size: int, mapping: mmap.mmap, fd: int) -> None:
         self.id, self.size, self.generation, self.fd = segment_id, size, 0, fd
         self._mapping: mmap.mmap | None = mapping
+        self._mappings = weakref.WeakSet([mapping])  # with those from before it grew that views keep
         self._ranges = [_address_range(mapping)]
         _maps[mapping] = segment_id
         self._finalizer = weakref.finalize(self, _release, segment_id, fd)
@@ -145,14 +146,14 @@ class Segment:
         """Whether `close()` was called, or this is a forked child that released its parent's segments."""
         return self._mapping is None
 
-    def grow(self, nbytes: int) -> None:
+    def grow(self, nbytes: int, *, may_move: bool = True) -> None:
         """Grows the segment in place to at least `nbytes` bytes. Contents are kept and new bytes are zero.
 
         Earlier views stay valid: they show the same memory through the old, shorter mapping. Raises SharedMemoryError, and
         leaves the segment unchanged, if there is no space, or it is closed or attached.
 
         Where `/dev/shm` has no room for the growth, the segment and its earlier views move to a memory file, under the same id
-        and descriptor. Other processes keep the old memory until they attach the segment again, as they do after any growth.
+        and descriptor, unless `may_move` is false. Views in other processes keep the old memory, which is not shared any more.
         """
         if self.fd < 0:
             raise SharedMemoryError(
@@ -162,7 +163,7 @@ class Segment:
         if size <= self.size:
             return
         free = _free_bytes(self.fd)
-        if free is not None and size - self.size > free and _opener(size) is _open_memfd:
+        if may_move and free is not None and size - self.size > free and _opener(size) is _open_memfd:
             self._move(size, nbytes)
             return
         try:
@@ -180,9 +181,8 @@ class Segment:
         try:
             np.frombuffer(mapping, np.uint8)[: self.size] = self.array(np.uint8, (self.size,))
             with held_signals():
-                for old, segment_id in tuple(_maps.items()):
-                    if segment_id == self.id:
-                        _map_over(old, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd)
+                for old in tuple(self._mappings):
+                    _map_over(old, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd)
                 os.dup2(fd, self.fd, inheritable=False)
                 self._grown(mapping, size)
         finally:
@@ -192,6 +192,7 @@ class Segment:
 
     def _grown(self, mapping: mmap.mmap, size: int) -> None:
         self._mapping = mapping
+        self._mappings.add(mapping)
         self._ranges.append(_address_range(mapping))
         _maps[mapping] = self.id
         self.size = size

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from synknumba._host.segment import SWITCH, posix_ipc
+from synknumba._host.segment import SWITCH
 from tests.faults.nursery import Nursery
-from tests.faults.scripts import Script
-from tests.quick import whole
+from tests.faults.scripts import MAKERS, Script
 
 # For processes of their own: what is made there cannot all be sent, and here `distribute()` would send it.
 collect_ignore = ["matrix"]
@@ -25,11 +24,9 @@ def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery | None]:
         yield nursery
 
 
-@pytest.fixture(params=["posix", *whole("memfd")])
+@pytest.fixture(params=MAKERS)
 def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The way in which scripts, and these tests, make segments."""
-    if request.param == "posix" and posix_ipc is None:
-        pytest.skip("posix_ipc is not installed")
     monkeypatch.setenv(SWITCH, request.param)
     return request.param
 

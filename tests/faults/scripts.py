@@ -23,11 +23,14 @@ from pathlib import Path
 
 import pytest
 
-from synknumba._host.segment import SWITCH
+from synknumba._host.segment import SWITCH, posix_ipc
 from tests.environment import environment
 from tests.faults.nursery import FLAGS, Nursery
+from tests.quick import whole
 
 PATIENCE = 40.0  # seconds until a test gives up on a step; on an idle machine none takes a tenth of that
+
+MAKERS = ["memfd"] if posix_ipc is None else ["posix", *whole("memfd")]  # of segments
 
 # A rank's death in the middle of what the script does.
 KILLER = """

@@ -13,8 +13,7 @@ import synknumba as synk
 from synknumba._comm import base
 from synknumba._host import segment
 from synknumba.simt._machine.store import KernelStore
-from tests.faults.scripts import names_in_shm, poll
-from tests.quick import whole
+from tests.faults.scripts import MAKERS, names_in_shm, poll
 
 ROWS = np.arange(100_000.0)
 PACKAGE = Path(synk.__file__).parent
@@ -35,11 +34,9 @@ def double(x):
     return 2 * x
 
 
-@pytest.fixture(scope="module", params=["posix", *whole("memfd")])
+@pytest.fixture(scope="module", params=MAKERS)
 def processes(request):
     """The processes of a world that has done something, with their descriptors' targets."""
-    if request.param == "posix" and segment.posix_ipc is None:
-        pytest.skip("posix_ipc is not installed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(segment.SWITCH, request.param)
         yield from _processes()

@@ -43,10 +43,10 @@ def check(world_size):
         kept = [scaled(d, 3.0) for _ in range(4)]  # in places, which are lent
         for one in kept:
             np.testing.assert_array_equal(one, 3 * rows)
-        np.testing.assert_array_equal(double(rows), 2 * rows)
-        np.testing.assert_array_equal(double(np.concatenate([rows, rows])), np.tile(2 * rows, 2))  # the ranks' own grow
-        picked = np.random.default_rng(1).permutation(len(rows))[:50_000]
-        np.testing.assert_allclose(total(d, batch=picked), rows[picked].sum())
+        np.testing.assert_array_equal(double(rows), 2 * rows)  # in segments of the ranks
+        for n in (1_000, 50_000):  # lists of rows, which grow
+            picked = np.random.default_rng(n).permutation(len(rows))[:n]
+            np.testing.assert_allclose(total(d, batch=picked), rows[picked].sum())
         d.set_length(300_000)  # mapped again
         add_one(d)
         np.testing.assert_array_equal(d, np.concatenate([rows, np.zeros(100_000)]) + 1)
@@ -55,3 +55,8 @@ def check(world_size):
         yield kind(d._segment)
     np.testing.assert_array_equal(kept[0], 3 * rows)
     yield kind(synk.data(rows)._segment)
+
+
+@synk.function(outputs="gather")
+def numbered(x, n):
+    return np.arange(n) + x[0]

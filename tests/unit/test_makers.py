@@ -24,7 +24,7 @@ from tests.unit.segment_calls import add_one, check, kind, total
 
 PAGE, MIB = mmap.PAGESIZE, 1 << 20
 UNSHARE = ["unshare", "--user", "--map-root-user", "--mount"]
-MOUNT = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
+MOUNT = 'mount -t tmpfs -o size={} tmpfs /dev/shm && exec "$@"'
 
 needs_posix_ipc = pytest.mark.skipif(segment.posix_ipc is None, reason="posix_ipc is not installed")
 
@@ -123,25 +123,58 @@ except synk.SharedMemoryError as error:
     assert done.stdout.startswith(f"{SWITCH}=posix needs posix_ipc, which cannot be imported (")
 
 
+def run_in_small_shm(size: str, text: str, script: Path) -> None:
+    command = [*UNSHARE, "sh", "-c", MOUNT.format(size), "sh"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a small /dev/shm of their own")
+    script.write_text(text)
+    command += [sys.executable, "-W", "error", str(script)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
 @needs_posix_ipc
 @pytest.mark.whole
 def test_in_a_small_dev_shm(tmp_path: Path) -> None:
-    """One of 1 MiB: large segments are in memory files, and nothing is refused."""
-    command = ["sh", "-c", MOUNT, "sh"]
-    if subprocess.run([*UNSHARE, *command, "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("this user may not mount a small /dev/shm of their own")
-    script = tmp_path / "script.py"
-    script.write_text("""
+    """Large segments are in memory files, and nothing is refused."""
+    text = """
 import numpy as np
 import synknumba as synk
 from tests.unit.segment_calls import check, kind
 small = synk.data(np.ones(10))
 assert kind(small._segment) == "posix"
 assert set(check(2)) == {"memfd"}
-""")
-    command = [*UNSHARE, *command, sys.executable, "-W", "error", str(script)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+"""
+    run_in_small_shm("1m", text, tmp_path / "script.py")
+
+
+@needs_posix_ipc
+def test_results_of_ranks_that_outgrow_dev_shm(tmp_path: Path) -> None:
+    """One of an earlier shape is read where the rank goes on writing it."""
+    text = """
+import os
+import numpy as np
+import synknumba as synk
+from tests.unit.segment_calls import numbered
+
+def kinds():
+    folders = [f"/proc/{pid}/fd" for pid in world.pids]
+    links = [os.readlink(f"{folder}/{fd}") for folder in folders for fd in os.listdir(folder)]
+    found = [link.partition("/synk-")[0] for link in links if "/synk-" in link]
+    return found.count("/dev/shm"), found.count("/memfd:")
+
+x, seen = np.zeros(2), []
+with synk.fork(2, device="cpu") as world:
+    for n in (100, 15_000, 600_000, 10_000, 15_000, 12_000, 700_000, 12_000):
+        x += 1
+        found = numbered(x, n)
+        np.testing.assert_array_equal(found, np.tile(np.arange(n) + x[0], 2))
+        seen.append(kinds())
+    (begun, none), (more, still_none), (_, some) = seen[:3]
+    assert begun < more and none == still_none == 0 < some, seen
+    assert world.statistics().plans == 1
+"""
+    run_in_small_shm("4m", text, tmp_path / "script.py")
 
 
 @pytest.mark.parametrize(("python", "needed"), [("3.11", True), ("3.13", True), ("3.14", False), ("3.15", False)])
@@ -185,6 +218,31 @@ def test_a_segment_that_outgrows_dev_shm_moves(small_shm: Callable[..., None]) -
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
     assert views[0][5] == 8
+
+
+@needs_posix_ipc
+def test_a_move_concerns_no_segment_of_another_process(small_shm: Callable[..., None]) -> None:
+    """Ids are of the process that made them: a rank's segment may have the same."""
+    one, other = Segment(PAGE), Segment(PAGE)
+    attached = Segment.attach(one.id, os.dup(other.fd), PAGE)
+    view = attached.array("u1", (PAGE,))
+    view[:] = 5
+    small_shm(0)
+    one.grow(3 * PAGE)
+    one.array("u1", (3 * PAGE,))[:] = 6
+    np.testing.assert_array_equal(view, 5)
+    np.testing.assert_array_equal(other.array("u1", (PAGE,)), 5)
+
+
+@needs_posix_ipc
+def test_a_segment_that_may_not_move_stays_as_it_is(small_shm: Callable[..., None]) -> None:
+    one = Segment(PAGE)
+    small_shm(PAGE)
+    with pytest.raises(SharedMemoryError, match=f"/dev/shm has {PAGE:,} bytes free"):
+        one.grow(3 * PAGE, may_move=False)
+    assert (one.size, one.generation, kind(one)) == (PAGE, 0, "posix")
+    one.grow(2 * PAGE, may_move=False)
+    assert kind(one) == "posix"
 
 
 @needs_posix_ipc
@@ -359,7 +417,7 @@ def test_optional_memory_leaves_half_of_dev_shm(small_shm: Callable[..., None], 
 # ---- what info tells -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("asked", ["", "posix", "memfd", "no posix_ipc"])
+@pytest.mark.parametrize("asked", ["", "posix", "memfd", "sysv", "no posix_ipc"])
 def test_info_tells_where_segments_come_from(
     asked: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -376,6 +434,7 @@ def test_info_tells_where_segments_come_from(
         "": ("POSIX shared memory; where /dev/shm is too small, memory files (memfd), ", "GiB available"),
         "posix": ("POSIX shared memory in /dev/shm", "by SYNKNUMBA_SEGMENTS=posix"),
         "memfd": ("memory files (memfd), ", "by SYNKNUMBA_SEGMENTS=memfd"),
+        "sysv": ("none: ", "or not be set; got 'sysv'."),
         "no posix_ipc": ("memory files (memfd), ", "posix_ipc cannot be imported (No module named 'posix_ipc')"),
     }[asked]
     assert lines["segments"].startswith(starts)
