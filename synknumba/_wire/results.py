@@ -85,7 +85,7 @@ class ResultReader:
         self._specs[news.spec] = RankReturn(news.structure, tuple(view_leaves(memory, news.leaves)))
 
     def _mapped(self, segment_id: int, size: int, descriptor: int) -> Segment:
-        if self._segment is not None and (self._segment.id, self._segment.size) == (segment_id, size):
+        if self._segment is not None and self._segment.size == size:
             os.close(descriptor)
         else:
             self._segment = Segment.attach(segment_id, descriptor, size)
