@@ -13,9 +13,10 @@ from pathlib import Path
 from numba.core import config
 
 from synknumba._device import probe, usable_cores
+from synknumba._host.segment import describe as describe_segments
 from synknumba.simt.internals import KernelStore, describe, directory
 
-_REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")
+_REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")  # posix_ipc: before Python 3.14
 _OPTIONAL = ("numba-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "mpi4py", "threadpoolctl")  # CuPy: one name per CUDA
 _SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size is read
 
@@ -46,6 +47,7 @@ def _info() -> Iterator[tuple[str, str]]:
             yield name, version
     yield "cores", f"{usable_cores()} usable of {os.cpu_count()}"
     yield "/dev/shm", _shared_memory()
+    yield "segments", describe_segments()
     yield "math", _vector_math()
     yield "cache", _cache()
     yield "numba.cuda", _numba_cuda()

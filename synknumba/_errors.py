@@ -47,7 +47,7 @@ class DeviceError(SynkError, RuntimeError):
 
 
 class SharedMemoryError(SynkError, MemoryError):
-    """POSIX shared memory of the requested size cannot be allocated."""
+    """Shared memory of the requested size cannot be allocated."""
 
 
 class WorldError(SynkError, RuntimeError):

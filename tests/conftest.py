@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from synknumba._device import DeviceReport, probe
+from synknumba._host import segment
 from synknumba._wire.control import Patience
 from synknumba._world import world
 from tests import quick
@@ -42,6 +43,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if CACHE in config.stash:
         config.stash[CACHE].cleanup()
+
+
+@pytest.fixture(params=["memfd"] if segment.posix_ipc is None else ["posix", "memfd"])
+def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The way in which segments are made."""
+    monkeypatch.setenv(segment.SWITCH, request.param)
+    return request.param
 
 
 def missing(config: pytest.Config) -> dict[str, str]:

@@ -349,7 +349,7 @@ class Data(ArrayOperations):
 
         Raises:
             DataError: wrong ndim, a dtype that needs `force_cast`, or an invalid `oversize`. Nothing has changed.
-            SharedMemoryError: `/dev/shm` is full. Nothing has changed.
+            SharedMemoryError: memory is full. Nothing has changed.
         """
         self._check_thawed()
         check_oversize(oversize)
@@ -367,7 +367,7 @@ class Data(ArrayOperations):
 
         Raises:
             DataError: wrong ndim, a negative size, or an invalid `oversize`. Nothing has changed.
-            SharedMemoryError: `/dev/shm` is full. Nothing has changed.
+            SharedMemoryError: memory is full. Nothing has changed.
         """
         self._check_thawed()
         check_oversize(oversize)
@@ -535,7 +535,7 @@ def data(
 
     Raises:
         DataError: missing or contradictory arguments, a value that does not fit, or a dtype without a fixed size.
-        SharedMemoryError: `/dev/shm` is full.
+        SharedMemoryError: memory is full.
 
     Example:
         >>> import synknumba as synk

@@ -1,16 +1,24 @@
-"""POSIX shared memory segments: create, grow, map and release.
+"""Shared memory segments: create, grow, map and release.
 
     coordinator                                        rank
-    Segment(nbytes)    shm_open, unlink, reserve, map
+    Segment(nbytes)    open, reserve, map
       fd, id, size  ────────── socketpair ───────────→ Segment.attach(id, fd, size)
     grow(nbytes)       reserve more, map all of it again
       fd, id, size  ────────── socketpair ───────────→ Segment.attach(id, fd, larger size)
     last reference     close fd, call listeners ─────→ close()
 
-A segment has a name for a few microseconds only: whichever process is killed, nothing stays in `/dev/shm`, and no other process
-can open the segment. Pages are reserved at creation, so a full `/dev/shm` raises an error here and never causes a SIGBUS later.
-The memory is freed when no process has a descriptor or a mapping any more. A NumPy view keeps alive the mapping it was made on,
-and nothing else.
+A segment is a file in memory, opened in one of two ways, and the same after that:
+
+    posix    shm_open and unlink, by posix_ipc: in `/dev/shm`, whose size is a limit of its own
+    memfd    memfd_create, without a file system: where posix_ipc cannot be imported or `/dev/shm` is too small
+
+1 GiB of `/dev/shm`, or half of a smaller one, is left to others, such as NCCL, who have no other place; containers have 64 MB.
+`SYNKNUMBA_SEGMENTS=posix` or `=memfd` allows one way only.
+
+A POSIX segment has a name for a few microseconds only, a memory file has none: whichever process is killed, nothing stays in
+`/dev/shm`, and no other process can open the segment. Pages are reserved at creation, so a lack of memory raises an error here
+and never causes a SIGBUS later. The memory is freed when no process has a descriptor or a mapping any more. A NumPy view keeps
+alive the mapping it was made on, and nothing else.
 """
 
 import ctypes
@@ -31,21 +39,32 @@ from functools import partial
 from typing import Self, TypeVar, final
 
 import numpy as np
-import posix_ipc
 from numpy.typing import DTypeLike
 
 from synknumba._errors import SharedMemoryError
+from synknumba._host import memory
 from synknumba._host.inherited import replace_descriptors
 from synknumba._host.signals import held_signals
 from synknumba._types import Array, Shape
+
+try:  # there are no wheels for Python 3.14
+    import posix_ipc
+except ImportError as error:
+    posix_ipc, _missing = None, str(error)
 
 # tmpfs undoes an interrupted reservation: a large one in a single step would restart at every tick of a profiling timer.
 # 16 MiB take 2 to 4 ms.
 _RESERVE_STEP = 16 << 20
 
+# Free memory is looked up, in 0.1 ms, for segments of at least this size, which take 1 ms to clear.
+_LARGE = 4 << 20
+
 _DELETED = re.compile(r"/synk-[0-9a-f]{24} \(deleted\)$")  # how /proc shows the descriptors of segments
 
-_PREFIX = "/synk-"
+SWITCH = "SYNKNUMBA_SEGMENTS"
+_SHM = "/dev/shm"  # where Linux keeps POSIX shared memory
+_LEFT = 1 << 30  # bytes of it that are left to others, or half of a smaller one
+_PREFIX = "/synk-"  # of memory files too, so that /proc shows all segments alike
 _STALE_SECONDS = 10.0  # names exist for microseconds
 
 _T = TypeVar("_T")
@@ -74,7 +93,7 @@ def on_release(callback: Callable[[int], None]) -> Callable[[], None]:
 
 @final
 class Segment:
-    """Unnamed POSIX shared memory, reserved and mapped into this process.
+    """Unnamed shared memory, reserved and mapped into this process.
 
     Attributes:
         id: number, unique within the creating process and never reused.
@@ -91,7 +110,7 @@ class Segment:
     """
 
     def __init__(self, nbytes: int) -> None:
-        """Reserves `nbytes` bytes of zeros; SharedMemoryError if `/dev/shm` or memory is full, or no descriptor is left."""
+        """Reserves `nbytes` bytes of zeros; SharedMemoryError if memory is full, or no descriptor is left."""
         size = _round_to_pages(nbytes)
         segment_id = next(_ids)
         fd, mapping = _with_descriptors(partial(_make, segment_id, size, nbytes))
@@ -115,6 +134,7 @@ class Segment:
     def _adopt(self, segment_id: int, size: int, mapping: mmap.mmap, fd: int) -> None:
         self.id, self.size, self.generation, self.fd = segment_id, size, 0, fd
         self._mapping: mmap.mmap | None = mapping
+        self._mappings = weakref.WeakSet([mapping])  # with those from before it grew that views keep
         self._ranges = [_address_range(mapping)]
         _maps[mapping] = segment_id
         self._finalizer = weakref.finalize(self, _release, segment_id, fd)
@@ -126,11 +146,14 @@ class Segment:
         """Whether `close()` was called, or this is a forked child that released its parent's segments."""
         return self._mapping is None
 
-    def grow(self, nbytes: int) -> None:
+    def grow(self, nbytes: int, *, may_move: bool = True) -> None:
         """Grows the segment in place to at least `nbytes` bytes. Contents are kept and new bytes are zero.
 
         Earlier views stay valid: they show the same memory through the old, shorter mapping. Raises SharedMemoryError, and
         leaves the segment unchanged, if there is no space, or it is closed or attached.
+
+        Where `/dev/shm` has no room for the growth, the segment and its earlier views move to a memory file, under the same id
+        and descriptor, unless `may_move` is false. Views in other processes keep the old memory, which is not shared any more.
         """
         if self.fd < 0:
             raise SharedMemoryError(
@@ -139,13 +162,37 @@ class Segment:
         size = _round_to_pages(nbytes)
         if size <= self.size:
             return
+        free = _free_bytes(self.fd)
+        if may_move and free is not None and size - self.size > free and _opener(size) is _open_memfd:
+            self._move(size, nbytes)
+            return
         try:
             _reserve(self.fd, self.size, size, nbytes)
             mapping = _with_descriptors(partial(_map, self.fd, size, populate=True))
         except BaseException:
             os.ftruncate(self.fd, self.size)  # frees the partial reservation
             raise
+        self._grown(mapping, size)
+
+    def _move(self, size: int, nbytes: int) -> None:
+        """Grows by continuing in another file of `size` bytes."""
+        other = next(_ids)  # of that file, until it is this segment's
+        fd, mapping = _with_descriptors(partial(_make, other, size, nbytes))
+        try:
+            np.frombuffer(mapping, np.uint8)[: self.size] = self.array(np.uint8, (self.size,))
+            with held_signals():
+                for old in tuple(self._mappings):
+                    _map_over(old, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd)
+                os.dup2(fd, self.fd, inheritable=False)
+                self._grown(mapping, size)
+        finally:
+            with held_signals():
+                del _descriptors[other]
+                os.close(fd)
+
+    def _grown(self, mapping: mmap.mmap, size: int) -> None:
         self._mapping = mapping
+        self._mappings.add(mapping)
         self._ranges.append(_address_range(mapping))
         _maps[mapping] = self.id
         self.size = size
@@ -220,7 +267,7 @@ def release_inherited(keep: Collection[Segment] = ()) -> None:
     variable of the script faults instead of showing other memory.
     """
     ids = {segment.id for segment in keep}
-    inodes = {os.fstat(segment.fd).st_ino for segment in keep if segment.fd >= 0}
+    files = {_file(segment.fd) for segment in keep if segment.fd >= 0}
     for segment in tuple(_alive):
         if segment.id not in ids:
             segment.abandon()
@@ -228,7 +275,12 @@ def release_inherited(keep: Collection[Segment] = ()) -> None:
         if segment_id not in ids:
             _map_over(mapping, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)  # access 0: PROT_NONE
     # Before Python 3.13, a mapping owns a duplicate descriptor and closes that number when it dies, so it must stay in use.
-    replace_descriptors(lambda fd, path: bool(_DELETED.search(path)) and os.fstat(fd).st_ino not in inodes)
+    replace_descriptors(lambda fd, path: bool(_DELETED.search(path)) and _file(fd) not in files)
+
+
+def _file(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
 
 
 def _release(segment_id: int, fd: int) -> None:
@@ -264,17 +316,33 @@ def sweep_names() -> None:
 
     Harmless to other processes: an open segment no longer needs its name.
     """
-    for path in glob.glob(f"/dev/shm{_PREFIX}*"):  # where Linux keeps POSIX shared memory
+    for path in glob.glob(f"{_SHM}{_PREFIX}*"):
         with suppress(OSError):
             if time.time() - os.stat(path).st_mtime > _STALE_SECONDS:
                 os.unlink(path)
 
 
 def has_room(nbytes: int) -> bool:
-    """Returns whether `nbytes` of shared memory may be used for optional purposes: half of /dev/shm must stay free."""
-    status = os.statvfs("/dev/shm")  # where Linux keeps POSIX shared memory
-    free, whole = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
-    return whole == 0 or free - nbytes >= whole // 2
+    """Returns whether `nbytes` of shared memory may be used for optional purposes: half of what is there must stay free."""
+    if _opener(nbytes) is _open_posix:
+        return _fits_shm(nbytes, leaving=sys.maxsize)
+    return nbytes <= memory.available().nbytes // 2
+
+
+def describe() -> str:
+    """Returns in words where segments come from, and how much memory is left for them."""
+    try:
+        _opener(0)
+    except SharedMemoryError as error:
+        return f"none: {error}"
+    files = f"memory files (memfd), {memory.available().nbytes / 2**30:.2f} GiB available"
+    match os.environ.get(SWITCH, ""):
+        case "posix" | "memfd" as asked:
+            return f"{files if asked == 'memfd' else f'POSIX shared memory in {_SHM}'}; by {SWITCH}={asked}"
+        case _ if posix_ipc is None:
+            return f"{files}; posix_ipc cannot be imported ({_missing})"
+        case _:
+            return f"POSIX shared memory; where {_SHM} is too small, {files}"
 
 
 def allow_descriptors() -> bool:
@@ -305,7 +373,7 @@ def _with_descriptors(make: Callable[[], _T]) -> _T:
 
 def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
     with held_signals():  # registered at once, so that `close_orphans` finds it if an exception follows
-        fd = _open_nameless(nbytes)
+        fd = _opener(size)(nbytes)
         _descriptors[segment_id] = fd, os.getpid()
     try:
         _reserve(fd, 0, size, nbytes)
@@ -317,22 +385,60 @@ def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
         raise
 
 
-def _open_nameless(nbytes: int) -> int:
+def _opener(size: int) -> Callable[[int], int]:
+    """Returns the function that opens the file of a segment of `size` bytes."""
+    asked = os.environ.get(SWITCH, "")
+    if asked not in {"", "posix", "memfd"}:
+        raise SharedMemoryError(f'{SWITCH} must be "posix" or "memfd", or not be set; got {asked!r}.')
+    if asked == "posix" and posix_ipc is None:
+        raise SharedMemoryError(f"{SWITCH}=posix needs posix_ipc, which cannot be imported ({_missing}); unset it.")
+    if asked == "posix" or (not asked and posix_ipc is not None and _fits_shm(size, leaving=_LEFT)):
+        return _open_posix
+    return _open_memfd
+
+
+def _fits_shm(nbytes: int, *, leaving: int) -> bool:
+    """Returns whether /dev/shm can be written to, and has `nbytes` more than `leaving` or half of its size."""
+    try:
+        status = os.statvfs(_SHM)
+    except OSError:
+        return False
+    free, whole = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    return (whole == 0 or free - nbytes >= min(whole // 2, leaving)) and os.access(_SHM, os.W_OK)
+
+
+def _open_posix(nbytes: int) -> int:
     # 96 random bits make the name unique, so it may be unlinked even if Ctrl-C leaves open whether it was created.
     name = f"{_PREFIX}{secrets.token_hex(12)}"
     try:
-        memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
+        opened = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600, size=0)
     except (OSError, posix_ipc.Error) as error:
         raise _cannot_have(nbytes, error) from error
     finally:
         with suppress(posix_ipc.ExistentialError):  # the segment was not created
             posix_ipc.unlink_shared_memory(name)
-    return int(memory.fd)
+    return int(opened.fd)
+
+
+def _open_memfd(nbytes: int) -> int:
+    try:
+        fd = os.memfd_create(f"{_PREFIX}{secrets.token_hex(12)}", os.MFD_CLOEXEC)
+    except OSError as error:
+        raise _cannot_have(nbytes, error) from error
+    os.fchmod(fd, 0o600)  # it has 0o777
+    return fd
 
 
 def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
-    if (free := _free_bytes(fd)) is not None and stop - start > free:  # else it would fill /dev/shm before it fails
+    free = _free_bytes(fd)
+    if free is not None and stop - start > free:  # else it would fill /dev/shm before it fails
         raise _no_space(nbytes, free)
+    # Else the kernel would kill processes. What the machine has available is a low estimate, for want of a limit.
+    if stop - start >= _LARGE and stop - start > (left := memory.available(machine=free is None)).nbytes:
+        raise SharedMemoryError(
+            f"{nbytes:,} bytes of shared memory were requested, but {left.limit} has {left.nbytes:,} bytes left. "
+            f"Free Data that is no longer needed (free_memory()), or {left.remedy}."
+        )
     try:
         for offset in range(start, stop, _RESERVE_STEP):
             length = min(_RESERVE_STEP, stop - offset)
@@ -378,10 +484,16 @@ def _map_over(mapping: mmap.mmap, access: int, flags: int, fd: int) -> None:
 
 
 def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:
-    left = "the machine is out of memory" if free is None else f"/dev/shm has {free:,} bytes free"
+    if free is None:
+        left, remedy = "the machine is out of memory", memory.available().remedy
+    else:
+        left = f"/dev/shm has {free:,} bytes free"
+        remedy = (
+            "enlarge /dev/shm: mount -o remount,size=<bytes> /dev/shm as root, or docker run --shm-size=<bytes> for a container"
+        )
     return SharedMemoryError(
         f"{nbytes:,} bytes of shared memory were requested, but {left}. Free Data that is no longer needed (free_memory()), or "
-        "enlarge /dev/shm: mount -o remount,size=<bytes> /dev/shm as root, or docker run --shm-size=<bytes> for a container."
+        f"{remedy}."
     )
 
 

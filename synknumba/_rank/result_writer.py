@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from synknumba._device import Device
-from synknumba._errors import ReductionError
+from synknumba._errors import ReductionError, SharedMemoryError
 from synknumba._host.segment import Segment
 from synknumba._ops.tree import Structure, flatten
 from synknumba._types import Array
@@ -84,7 +84,11 @@ class ResultWriter:
             self._device.detach(self._segment)
             # By at least half: each mapping in the coordinator keeps a descriptor, and results that grow a little at each call
             # would exhaust them.
-            self._segment.grow(max(nbytes, self._segment.size * 3 // 2))
+            wanted = max(nbytes, self._segment.size * 3 // 2)
+            try:
+                self._segment.grow(wanted, may_move=False)  # the coordinator reads results of earlier specs where they were
+            except SharedMemoryError:  # /dev/shm is full; those specs keep the old segment
+                self._segment = Segment(wanted)
             self._device.attach(self._segment, whole=True)
         return self._segment.array(np.uint8, (nbytes,)), (self._segment.id, self._segment.size)
 

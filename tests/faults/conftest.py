@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from synknumba._host.segment import SWITCH
 from tests.faults.nursery import Nursery
-from tests.faults.scripts import Script
+from tests.faults.scripts import MAKERS, Script
 
 # For processes of their own: what is made there cannot all be sent, and here `distribute()` would send it.
 collect_ignore = ["matrix"]
@@ -21,6 +22,13 @@ def nursery(request: pytest.FixtureRequest) -> Iterator[Nursery | None]:
         return
     with closing(Nursery()) as nursery:
         yield nursery
+
+
+@pytest.fixture(params=MAKERS)
+def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The way in which scripts, and these tests, make segments."""
+    monkeypatch.setenv(SWITCH, request.param)
+    return request.param
 
 
 @pytest.fixture

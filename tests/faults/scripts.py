@@ -23,10 +23,14 @@ from pathlib import Path
 
 import pytest
 
+from synknumba._host.segment import SWITCH, posix_ipc
 from tests.environment import environment
 from tests.faults.nursery import FLAGS, Nursery
+from tests.quick import whole
 
 PATIENCE = 40.0  # seconds until a test gives up on a step; on an idle machine none takes a tenth of that
+
+MAKERS = ["memfd"] if posix_ipc is None else ["posix", *whole("memfd")]  # of segments
 
 # A rank's death in the middle of what the script does.
 KILLER = """
@@ -98,7 +102,8 @@ class Script:
     """One running script."""
 
     def __init__(self, text: str, path: Path, nursery: Nursery | None = None) -> None:
-        path.write_text(HEADER + textwrap.dedent(text))
+        made = f"os.environ[{SWITCH!r}] = {os.environ[SWITCH]!r}\n" if SWITCH in os.environ else ""
+        path.write_text(HEADER + made + textwrap.dedent(text))
         self._names_before = names_in_shm()
         self._buffer = b""
         self.printed: list[str] = []

@@ -50,7 +50,7 @@ def held(pids):
     found = {}
     for pid in ("self", *pids):
         for line in open(f"/proc/{pid}/maps"):
-            if "/dev/shm/synk-" in line:
+            if "/synk-" in line:
                 span, _, _, _, inode = line.split()[:5]
                 start, stop = (int(end, 16) for end in span.split("-"))
                 found[inode] = max(found.get(inode, 0), stop - start)
@@ -67,7 +67,7 @@ def counts(pids):
     told = []
     for pid in pids:
         with open(f"/proc/{pid}/maps") as maps:
-            told.append((len(os.listdir(f"/proc/{pid}/fd")), sum("/dev/shm/synk-" in line for line in maps)))
+            told.append((len(os.listdir(f"/proc/{pid}/fd")), sum("/synk-" in line for line in maps)))
     return told
 """
 

@@ -6,11 +6,13 @@ import pytest
 
 from tests.faults.scripts import cpu_ticks, poll
 
-# Segments that a process maps. One that another process made shows as deleted, since segments have no name.
+pytestmark = pytest.mark.usefixtures("maker")
+
+# Segments that a process maps. They show as deleted, since they have no name.
 SEGMENTS = """
 def segments(pid="self"):
     with open(f"/proc/{pid}/maps") as maps:
-        return sum("/dev/shm/synk-" in line for line in maps)
+        return sum("/synk-" in line for line in maps)
 
 def descriptors():
     found = {}

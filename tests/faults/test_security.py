@@ -15,7 +15,7 @@ import synknumba as synk
 from synknumba._comm import base
 from synknumba._host import segment
 from synknumba.simt._machine.store import KernelStore
-from tests.faults.scripts import names_in_shm, poll
+from tests.faults.scripts import MAKERS, names_in_shm, poll
 
 ROWS = np.arange(100_000.0)
 PACKAGE = Path(synk.__file__).parent
@@ -37,9 +37,15 @@ def double(x):
     return 2 * x
 
 
-@pytest.fixture(scope="module")
-def processes():
+@pytest.fixture(scope="module", params=MAKERS)
+def processes(request):
     """The processes of a world that has done something, with their descriptors' targets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(segment.SWITCH, request.param)
+        yield from _processes()
+
+
+def _processes():
     with synk.fork(2, device="cpu") as world:
         data = synk.data(ROWS)
         assert np.array_equal(double(data), 2 * ROWS)
@@ -93,12 +99,13 @@ def test_memory_has_no_name_and_is_this_users_alone(processes):
                 status = Path(f"/proc/{pid}/fd/{fd}").stat()
                 assert status.st_uid == os.geteuid()
                 assert status.st_nlink == 0
-                if "/dev/shm" in link:
+                if "/synk-" in link:
                     assert stat.S_IMODE(status.st_mode) == 0o600
     assert shared >= 3
     poll(lambda: not names_in_shm(), "no segment has a name")  # one that another process makes has for microseconds
 
 
+@pytest.mark.skipif(segment.posix_ipc is None, reason="posix_ipc is not installed")
 def test_a_segment_is_private_from_its_first_moment(monkeypatch):
     """Under the name that it has for some microseconds nobody else may open it, whatever the script's umask."""
     seen = []
@@ -108,6 +115,7 @@ def test_a_segment_is_private_from_its_first_moment(monkeypatch):
         seen.append(stat.S_IMODE(Path(f"/dev/shm{name}").stat().st_mode))
         unlink(name)
 
+    monkeypatch.setenv(segment.SWITCH, "posix")
     monkeypatch.setattr(segment.posix_ipc, "unlink_shared_memory", look)
     before = os.umask(0)
     try:

@@ -29,7 +29,7 @@ def copied(x, w, out):
 
 def segments():
     """Shared memory that this process has: mappings and descriptors."""
-    mapped = sum("/dev/shm/synk-" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    mapped = sum("/synk-" in line for line in Path("/proc/self/maps").read_text().splitlines())
     held = 0
     for name in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the one that listdir had open

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from synknumba._cli import main
+from synknumba._host.segment import describe
 
 GPU_LIBRARIES = ("cupy", "numba.cuda", "numba_cuda", "cuda", "mpi4py", "synknumba._comm.nccl", "synknumba._device.cuda")
 
@@ -25,8 +26,9 @@ def test_info_tells_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) 
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines["numpy"] == __import__("numpy").__version__
     assert lines["python"].startswith(".".join(map(str, sys.version_info[:3])))
-    assert {"synknumba", "numba", "posix_ipc", "cores", "/dev/shm", "math", "cache", "GPUs"} <= lines.keys()
+    assert {"synknumba", "numba", "posix_ipc", "cores", "/dev/shm", "segments", "math", "cache", "GPUs"} <= lines.keys()
     assert lines["cores"].split()[0].isdigit()
+    assert lines["segments"].split(",")[0] == describe().split(",")[0]  # what is available differs from moment to moment
 
 
 def test_no_subcommand_is_an_error_with_usage(capsys: pytest.CaptureFixture[str]) -> None:

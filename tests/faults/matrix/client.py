@@ -5,6 +5,7 @@ sends to its ranks, and some of these cannot be sent.
 """
 
 import json
+import os
 import select
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 
+from synknumba._host.segment import SWITCH, posix_ipc
 from tests.environment import ROOT
 from tests.faults.matrix.table import CASES, Outcome
 from tests.faults.scripts import PATIENCE
@@ -35,13 +37,16 @@ class Server:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            env={**os.environ, SWITCH: "posix"} if small_shm else None,  # else what has no room there is made elsewhere
             start_new_session=True,
         )
 
     @staticmethod
     def can_have_small_shm() -> bool:
-        """Whether this user may mount a file system of their own."""
+        """Whether this user may mount a file system of their own, and segments can be made in it."""
         with suppress(OSError):
+            if posix_ipc is None:
+                return False
             return subprocess.run([*UNSHARE, "sh", "-c", MOUNT, "sh", "true"], capture_output=True, check=False).returncode == 0
         return False
 
