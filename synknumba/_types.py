@@ -79,6 +79,7 @@ class RankConstant(Enum):
     WORLD_SIZE = "world_size"
     OFFSET = "offset"
     SLICE = "slice"
+    POSITION = "position"  # of the slice's first row among the rows of the call
 
     def __repr__(self) -> str:
         """Returns the user's spelling."""

@@ -12,7 +12,7 @@ All errors in arguments are found here, in the coordinator, before anything is s
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any
 
@@ -33,7 +33,7 @@ RESERVED = ("batch", "local_batch", "num_slices", "output_subset", "shards")
 _MISSING = inspect.Parameter.empty
 
 
-def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
+def signature_names(function: Callable[..., Any], what: str, reserved: Collection[str] = RESERVED) -> dict[str, Any]:
     """Returns the names and defaults of a function's parameters; refuses names that calls cannot pass."""
     names: dict[str, Any] = {}
     try:
@@ -48,7 +48,7 @@ def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
                 f"{what} {function.__name__} has the parameter {parameter}; calls pass arguments by name, "
                 "so use named parameters only"
             )
-        if name in RESERVED:
+        if name in reserved:
             raise ArgumentError(
                 f"{what} {function.__name__} has a parameter named {name!r}, which is an option of every call; rename it"
             )
