@@ -9,6 +9,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from synknumba._errors import ArgumentError
+
 DeviceKind: TypeAlias = Literal["cuda", "cpu"]
 NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather", "argmin", "argmax"]
 CollectiveKind: TypeAlias = Literal["broadcast", "all_gather", "reduce", "all_reduce", "reduce_scatter"]
@@ -63,6 +65,13 @@ def _known_op(function: Callable[[Any, Any], Any], identity: Any, number: int) -
 
 
 Op: TypeAlias = NamedOp | UserOp | None
+
+
+def as_flag(value: object, what: str) -> bool:
+    """Returns True or False; raises `ArgumentError` for anything else, such as a list, which would count as True."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise ArgumentError(f"{what} must be True or False, got {value!r}")
 
 
 class Extremum(NamedTuple):

@@ -30,7 +30,7 @@ from synknumba._rowwise.moment_kernels import Kind
 from synknumba._rowwise.partials import LineReader
 from synknumba._rowwise.stopping import MIN_ROWS, RowSource
 from synknumba._rowwise.types import check_types, type_key
-from synknumba._types import DeviceKind, RankConstant
+from synknumba._types import DeviceKind, RankConstant, as_flag
 from synknumba._variables.variable import Variable
 from synknumba._world.world import current_world
 
@@ -76,8 +76,10 @@ class Expectation(RowFunction):
             raise ArgumentError(f"expectation wraps a function of one row, got {function!r}")
         super().__init__(plain, options, name, moment_kernels.OWN_NAMES, (*RESERVED, "block", "until", "min_rows", "max_rows"))
         # The parameter that is the row's weight; "" where the last of the values returned is; None without weights.
+        if not (weights is None or isinstance(weights, str | bool)):
+            raise ArgumentError(f"weights= of {self.name} must be the name of a parameter, True or None; got {weights!r}")
         self._weight = weights if isinstance(weights, str) else "" if weights else None
-        self._covariance = covariance
+        self._covariance = as_flag(covariance, f"covariance of {self.name}")
         self._size = _size(self.name, plain, size)
         self._real = _real(dtype)
         if isinstance(weights, str) and weights not in self._parameters:

@@ -5,6 +5,7 @@ from types import FunctionType
 from typing import Any, overload
 
 from synknumba._errors import ArgumentError
+from synknumba._types import as_flag
 from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._frontend.scope import is_device_function
 from synknumba.simt._frontend.signatures import parse_signatures
@@ -40,7 +41,8 @@ def jit(function: Any = None, /, **options: Any) -> Any:
     if is_device_function(function):
         return jit(function.py_func, **{**getattr(function, "targetoptions", {}), **options})
     signatures = () if isinstance(function, FunctionType) else parse_signatures(function)
-    extensions, cache, device = options.get("extensions") or (), options.get("cache", True), options.get("device", False)
+    extensions, device = options.get("extensions") or (), options.get("device", False)
+    cache = as_flag(options.get("cache", True), "cache of simt.jit")
 
     def decorate(decorated: Any) -> Kernel:
         plain = decorated.py_func if is_device_function(decorated) else decorated
@@ -54,4 +56,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     order = given.get("thread_order", "forward")
     if order not in {"forward", "reverse"}:
         raise ArgumentError(f"thread_order must be 'forward' or 'reverse', got {order!r}")
-    return Options(True if fastmath is True else frozenset(fastmath), order == "reverse", bool(given.get("debug")))
+    debug = given.get("debug")
+    if debug is None or (isinstance(debug, int) and debug in {0, 1}):  # None and 0 are defaults of Numba's
+        debug = bool(debug)
+    return Options(True if fastmath is True else frozenset(fastmath), order == "reverse", as_flag(debug, "debug of simt.jit"))
