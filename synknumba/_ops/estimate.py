@@ -28,7 +28,7 @@ import numpy as np
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import moments as moments_module
 from synknumba._ops.moments import Moments, Powers
-from synknumba._types import Array
+from synknumba._types import Array, as_flag
 
 # Threshold of the effective number of rows: if one row has all the weight, rounding may give slightly more than 1.
 _ONE_ROW = 1 + 1e-12
@@ -88,6 +88,9 @@ class Estimate:
         Raises:
             ReductionError: invalid shapes or dtypes, no rows, a negative weight, or an invalid block.
         """
+        for name, one in (("values", values), ("weights", weights)):
+            if np.ma.is_masked(one):
+                raise ReductionError(f"{name} has masked items; pass {name}.compressed(), or {name}.filled(…)")
         array, w = np.asarray(values), None if weights is None else np.asarray(weights)
         for name, one in (("values", array), ("weights", w)):
             if one is not None and one.dtype.kind not in "biuf":
@@ -126,6 +129,7 @@ class Estimate:
         Raises:
             ReductionError: invalid shapes or dtypes, or no rows.
         """
+        check_covariance(covariance=covariance, weighted=False)
         plain = cls.from_values(values)
         n, block = plain.count, 1
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -517,7 +521,7 @@ def _formatted(value: Estimate | Measurement, spec: str) -> str:
 
 def check_covariance(*, covariance: bool, weighted: bool) -> None:
     """Refuses covariance together with weights, which is not implemented."""
-    if covariance and weighted:
+    if as_flag(covariance, "covariance") and weighted:
         raise ReductionError(
             "covariance=True cannot be combined with weights; estimate the products of the values as further values"
         )
