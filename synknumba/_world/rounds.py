@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NoReturn, Protocol, TypeAlias, final
 
@@ -97,14 +97,18 @@ class Rounds:
 
     def await_ranks(self, device: DeviceKind) -> None:
         """Waits until every rank has opened its device; raises the error of the first that could not."""
-        deadline = time.monotonic() + START_SECONDS
+        began = time.monotonic()
         info = CallInfo("starting", is_call=False)
         unheard = set(range(self._world_size))
         check_alive = partial(self._check_alive, info, last_word=partial(self._hear_last_word, device, unheard))
 
         def watch() -> None:
             check_alive()
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if self.timeout is not None and waited > self.timeout:
+                self._check_running(unheard)
+            if waited > START_SECONDS:
+                self._check_running(unheard)
                 raise WorldError(
                     f"the ranks did not start within {START_SECONDS:.0f} s; see what `nvidia-smi` and the system log say"
                 )
@@ -116,6 +120,16 @@ class Rounds:
                 check_alive(grace=1.0)
                 raise
         self._show_warnings()
+
+    def _check_running(self, unheard: Collection[int]) -> None:
+        """Raises `CallTimeout` if a rank that has not answered is stopped, and so never will."""
+        stopped = [rank for rank in sorted(unheard) if self._processes.is_stopped(rank)]
+        if stopped:
+            told = ", ".join(f"rank {rank} (pid {self._processes.pids[rank]})" for rank in stopped)
+            raise CallTimeout(
+                f"the ranks did not start, because {told} is stopped, as by SIGSTOP or a debugger. All ranks have been "
+                "terminated; call fork() again when nothing stops them."
+            )
 
     def _listen(self, device: DeviceKind, unheard: set[int], rank: int, watch: Callable[[], None]) -> None:
         """Receives a rank's answer to its start; raises `DeviceError` if it could not open its device."""
@@ -252,7 +266,7 @@ class Rounds:
         except (EOFError, OSError):
             self._check_alive(info, grace=1.0)
             raise
-        except Exception as error:  # noqa: BLE001  # a user's class may raise anything when it is unpickled
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's class may raise anything when it is unpickled
             if self._ending:  # perhaps raised because the socket has been closed meanwhile
                 self._check_alive(info)
             message = f"its result cannot be unpickled in the script: {error}"
@@ -268,7 +282,7 @@ class Rounds:
         info = info or CallInfo(type(command).__name__.lower())
         try:
             payload = pickling.dump(command)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ArgumentError(f"{info}: the arguments cannot be sent to the ranks: {error}") from error
         began = time.monotonic_ns()
         self.under_way = True

@@ -23,7 +23,7 @@ from synknumba.simt._frontend.scope import splits_block
 from synknumba.simt._frontend.signatures import Declared, Overload, Signature, best_signature, fit
 from synknumba.simt._frontend.syntax import walk
 from synknumba.simt._machine.cache import CacheInfo, KernelCache
-from synknumba.simt._machine.codegen import Compiled, compile_launch
+from synknumba.simt._machine.codegen import Compiled, compile_launch, jit_problem
 
 Dim3 = tuple[int, int, int]
 
@@ -178,6 +178,9 @@ class Kernel:
 
     @functools.cached_property
     def _program(self) -> KernelProgram:
+        problem = jit_problem()
+        if problem:
+            raise KernelError(f"{self.py_func.__qualname__} cannot be compiled: {problem}")
         self._cache.translating()
         return KernelProgram(self.py_func, self._options)
 

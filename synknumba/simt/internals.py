@@ -7,6 +7,7 @@ from synknumba.simt._frontend.pickling import is_foreign as is_foreign
 from synknumba.simt._frontend.pickling import reduce_foreign as reduce_foreign
 from synknumba.simt._frontend.source import read_definition as read_definition
 from synknumba.simt._machine.cache import CacheInfo as CacheInfo
+from synknumba.simt._machine.codegen import jit_problem as jit_problem
 from synknumba.simt._machine.fingerprint import Fingerprint as Fingerprint
 from synknumba.simt._machine.fingerprint import NotComparableError as NotComparableError
 from synknumba.simt._machine.fingerprint import type_text as type_text
