@@ -105,13 +105,11 @@ class Rounds:
         def watch() -> None:
             check_alive()
             waited = time.monotonic() - began
-            if self.timeout is not None and waited > self.timeout:
-                self._check_running(unheard)
+            if self.timeout is not None and waited > self.timeout and (stopped := self._stopped(unheard)):
+                raise CallTimeout(f"the ranks did not start within timeout={self.timeout} s: {stopped}")
             if waited > START_SECONDS:
-                self._check_running(unheard)
-                raise WorldError(
-                    f"the ranks did not start within {START_SECONDS:.0f} s; see what `nvidia-smi` and the system log say"
-                )
+                why = self._stopped(unheard) or "see what `nvidia-smi` and the system log say"
+                raise WorldError(f"the ranks did not start within {START_SECONDS:.0f} s: {why}")
 
         for rank in range(len(self._processes.sockets)):
             try:
@@ -121,15 +119,12 @@ class Rounds:
                 raise
         self._show_warnings()
 
-    def _check_running(self, unheard: Collection[int]) -> None:
-        """Raises `CallTimeout` if a rank that has not answered is stopped, and so never will."""
-        stopped = [rank for rank in sorted(unheard) if self._processes.is_stopped(rank)]
-        if stopped:
-            told = ", ".join(f"rank {rank} (pid {self._processes.pids[rank]})" for rank in stopped)
-            raise CallTimeout(
-                f"the ranks did not start, because {told} is stopped, as by SIGSTOP or a debugger. All ranks have been "
-                "terminated; call fork() again when nothing stops them."
-            )
+    def _stopped(self, unheard: Collection[int]) -> str:
+        """Names ranks that have not answered and never will, since a signal or a debugger has stopped them; "" if none is."""
+        told = [
+            f"rank {rank} (pid {self._processes.pids[rank]})" for rank in sorted(unheard) if self._processes.is_stopped(rank)
+        ]
+        return f"{', '.join(told)} stopped by SIGSTOP, its like, or a debugger" if told else ""
 
     def _listen(self, device: DeviceKind, unheard: set[int], rank: int, watch: Callable[[], None]) -> None:
         """Receives a rank's answer to its start; raises `DeviceError` if it could not open its device."""

@@ -105,7 +105,7 @@ def test_a_rank_that_is_stopped_while_it_starts(no_world, monkeypatch):
 
     monkeypatch.setattr(loop, "open_device", stopped)
     began = time.monotonic()
-    with pytest.raises(synk.CallTimeout, match=r"did not start, because rank 1 \(pid \d+\) is stopped, as by SIGSTOP"):
+    with pytest.raises(synk.CallTimeout, match=r"did not start within timeout=1.0 s: rank 1 \(pid \d+\) stopped by SIGSTOP"):
         synk.fork(2, device="cpu", timeout=1.0)
     assert 1.0 <= time.monotonic() - began < 5.0
     monkeypatch.undo()
