@@ -27,7 +27,7 @@ LONE_ROW = {"world_size": 1, "device": "cpu"}  # nothing to divide, nothing to s
 # Each test compiles kernels of its own, for seconds, and what it sees does not depend on the number of ranks.
 _NOT_ALONE = (
     *("blocks", "correlated_rows", "expectation", "expectation_blocks", "extensions", "kernels", "kernels_physics"),
-    *("large_reductions", "locate", "random_streams", "replayed", "until", "user_ops", "vectorize"),
+    *("large_reductions", "locate", "masks_and_texts", "random_streams", "replayed", "until", "user_ops", "vectorize"),
 )
 NOT_ALONE = {f"test_{name}.py" for name in _NOT_ALONE}
 

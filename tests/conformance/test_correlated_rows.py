@@ -50,6 +50,9 @@ def grids(request, monkeypatch):
             monkeypatch.setattr(one, "_known", {})
 
 
+INFINITE = [pytest.param(value, value, marks=pytest.mark.whole) for value in (math.inf, -math.inf)]
+
+
 def means(values, block):
     """Means of whole blocks, shape (blocks, …)."""
     count = len(values) // block
@@ -70,7 +73,7 @@ def check(estimate, values, block, offset=0.0):
 
 
 @pytest.mark.parametrize("row", [*ROWS, FOUR])
-@pytest.mark.parametrize("offset", [0.0, 1e9])
+@pytest.mark.parametrize("offset", [1e9, *whole(0.0)])
 def test_blocks_are_those_of_numpy(world, grids, offset):
     for n, block in itertools.product((1, 5, 64, 257, 1000, 4099), (1, 2, 3, 7, 64, 500, 2000)):
         if block <= n:
@@ -154,7 +157,7 @@ def test_huge_values(world):
     assert_allclose(light.stderr, plain(np.arange(99.0), block=9).stderr, rtol=1e-11)
 
 
-@pytest.mark.parametrize(("value", "mean"), [(math.inf, math.inf), (-math.inf, -math.inf), (math.nan, math.nan)])
+@pytest.mark.parametrize(("value", "mean"), [(math.nan, math.nan), *INFINITE])
 def test_what_is_not_finite_is_told(world, value, mean):
     for place in (0, 149, 299):  # of 300 rows; the last one is in no block
         values = np.zeros(300)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import synknumba as synk
+from tests.quick import whole
 
 pytestmark = pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 2")
 
@@ -39,7 +40,7 @@ def product(x, by):
     return x * by
 
 
-@pytest.mark.parametrize("masked", [np.ma.masked, np.ma.masked_array(5.0, mask=True), np.ma.masked_array(5, mask=True)])
+@pytest.mark.parametrize("masked", [np.ma.masked, *whole(np.ma.masked_array(5.0, mask=True), np.ma.masked_array(5, mask=True))])
 def test_masked_numbers_are_refused(world, masked):
     for call, name in ((scaled, "scaled"), (mean, "mean"), (product, "product")):
         call(np.ones(4), 2.0)

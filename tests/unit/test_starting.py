@@ -14,6 +14,7 @@ from synknumba._host import this_process
 from synknumba._rank import loop
 from synknumba._world import limits
 from tests.environment import environment
+from tests.quick import whole
 
 IMPORTS = """
 import importlib, sys, threading
@@ -54,7 +55,7 @@ def run(text, *arguments, **settings):
     return done.stdout
 
 
-@pytest.mark.parametrize("module", ["synknumba.simt", "synknumba"])
+@pytest.mark.parametrize("module", ["synknumba.simt", *whole("synknumba")])
 def test_eight_threads_import_a_module_at_once(module):
     assert run(IMPORTS, module).strip() == "[]"
 
