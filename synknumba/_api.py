@@ -310,6 +310,9 @@ def expectation(
     The function takes one row and returns a number or a tuple of numbers. It is compiled into a kernel, so it must be written
     like a Numba device function; functions that it calls must be decorated with `numba.njit` or `numba.cuda.jit(device=True)`.
 
+    Calls take the options `block=`, for the error bar of correlated rows, and `until=` with `min_rows=` and `max_rows=`, to
+    take rows until the estimate is good enough; see `Expectation.__call__`.
+
     Args:
         func: the function to decorate.
         broadcast: names of array parameters that are passed whole instead of row by row.

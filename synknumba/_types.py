@@ -9,6 +9,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from synknumba._errors import ArgumentError
+
 DeviceKind: TypeAlias = Literal["cuda", "cpu"]
 NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather", "argmin", "argmax"]
 CollectiveKind: TypeAlias = Literal["broadcast", "all_gather", "reduce", "all_reduce", "reduce_scatter"]
@@ -65,6 +67,13 @@ def _known_op(function: Callable[[Any, Any], Any], identity: Any, number: int) -
 Op: TypeAlias = NamedOp | UserOp | None
 
 
+def as_flag(value: object, what: str) -> bool:
+    """Returns True or False; raises `ArgumentError` for anything else, such as a list, which would count as True."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise ArgumentError(f"{what} must be True or False, got {value!r}")
+
+
 class Extremum(NamedTuple):
     """The best value and the index of its row in the data; two arrays of equal shape if a row has several values."""
 
@@ -79,6 +88,7 @@ class RankConstant(Enum):
     WORLD_SIZE = "world_size"
     OFFSET = "offset"
     SLICE = "slice"
+    POSITION = "position"  # of the slice's first row among the rows of the call
 
     def __repr__(self) -> str:
         """Returns the user's spelling."""

@@ -26,8 +26,8 @@ MAIN_ROW = {"world_size": 3, "device": "cpu"}  # rows that do not divide evenly
 LONE_ROW = {"world_size": 1, "device": "cpu"}  # nothing to divide, nothing to send
 # Each test compiles kernels of its own, for seconds, and what it sees does not depend on the number of ranks.
 _NOT_ALONE = (
-    *("blocks", "expectation", "expectation_blocks", "extensions", "kernels", "kernels_physics"),
-    *("large_reductions", "locate", "random_streams", "replayed", "user_ops", "vectorize"),
+    *("blocks", "correlated_rows", "expectation", "expectation_blocks", "extensions", "kernels", "kernels_physics"),
+    *("large_reductions", "locate", "masks_and_texts", "random_streams", "replayed", "until", "user_ops", "vectorize"),
 )
 NOT_ALONE = {f"test_{name}.py" for name in _NOT_ALONE}
 

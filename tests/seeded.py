@@ -342,6 +342,13 @@ FAULTS = (
         ("tests/conformance/test_expectation.py",),
     ),
     Fault(
+        "rowwise-blocks-cut-by-ranks-lost",
+        "synknumba/_rowwise/partials.py",
+        "return parts[parts[:, 0] > 0]",
+        "return parts[parts[:, 0] < 0]",
+        ("tests/conformance/test_correlated_rows.py",),
+    ),
+    Fault(
         "rowwise-groups-in-reverse",
         "synknumba/_rowwise/map_kernels.py",
         "_both(recipe, 'synk_value', value)}\" for value in values[1:]",

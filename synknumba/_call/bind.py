@@ -12,7 +12,7 @@ All errors in arguments are found here, in the coordinator, before anything is s
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any
 
@@ -33,7 +33,7 @@ RESERVED = ("batch", "local_batch", "num_slices", "output_subset", "shards")
 _MISSING = inspect.Parameter.empty
 
 
-def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
+def signature_names(function: Callable[..., Any], what: str, reserved: Collection[str] = RESERVED) -> dict[str, Any]:
     """Returns the names and defaults of a function's parameters; refuses names that calls cannot pass."""
     names: dict[str, Any] = {}
     try:
@@ -48,7 +48,7 @@ def signature_names(function: Callable[..., Any], what: str) -> dict[str, Any]:
                 f"{what} {function.__name__} has the parameter {parameter}; calls pass arguments by name, "
                 "so use named parameters only"
             )
-        if name in RESERVED:
+        if name in reserved:
             raise ArgumentError(
                 f"{what} {function.__name__} has a parameter named {name!r}, which is an option of every call; rename it"
             )
@@ -125,7 +125,8 @@ class Binder:
         """Returns a NumPy array as `Data`, which is kept for the slot and refilled at each call."""
         staged = self._staging.get(slot)
         try:
-            if staged is not None and staged.dtype == array.dtype.newbyteorder("=") and staged.ndim == array.ndim:
+            fits = staged is not None and staged.ndim == array.ndim and not array.dtype.hasobject  # objects are refused below
+            if staged is not None and fits and staged.dtype == array.dtype.newbyteorder("="):
                 staged.set_value(array)
             else:
                 staged = self._staging[slot] = Data(array)
@@ -226,6 +227,10 @@ class Binder:
 
     def _numpy(self, call: Call, name: str, slot: Any, array: Array) -> program.Param:
         if array.ndim == 0 and array.dtype.kind in "biufc":
+            if np.ma.is_masked(array):
+                raise DataError(
+                    f"{name} of {self._name} is masked, and ranks have no masks; pass a number, or {name}.filled(…) of an array"
+                )
             return self._scalar(call, name, array[()])
         if name in self._options.inout:
             self._check_write_back(call, name, array)
@@ -330,7 +335,7 @@ class Binder:
             )
         try:
             call.key.append(value if value is None or type(value) is str else _exact(value))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # what a class of the script raises in its __reduce__
             raise ArgumentError(
                 f"{name} of {self._name} is a {type(value).__name__}, which cannot be sent to the ranks "
                 f"({error}); pass an array, Data, a number, or a picklable object"

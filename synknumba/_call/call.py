@@ -12,10 +12,12 @@ from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._ops.local_rows import OwnRows
 from synknumba._ops.rows import Partition, Rows
-from synknumba._types import Array, RankConstant
+from synknumba._types import Array
 from synknumba._variables.variable import Variable
 from synknumba._wire.program import Broadcast, Dynamic, HeldRows, OwnSource, Param, RowSource, Sharded, Tree
 from synknumba._world.world import World
+
+OWN_PREFIX = "synk_"  # of parameters of generated kernels that callers do not pass
 
 
 @dataclass(slots=True)
@@ -86,12 +88,12 @@ class Call:
         return per_row, whole
 
     def texts(self, *, lasting: bool = False) -> tuple[str, ...]:
-        """Returns a short description of each argument, as passed; without the slice number, internal to generated kernels.
+        """Returns a short description of each argument, as passed; without what generated kernels get for themselves.
 
         A `lasting` one holds for all calls of a plan: of arguments that change between calls, it gives only the type.
         """
         changing = {name for name, param in self.parameters.items() if lasting and isinstance(param, Dynamic | Tree)}
-        passed = ((name, value) for name, value in self.whole.items() if value is not RankConstant.SLICE)
+        passed = ((name, value) for name, value in self.whole.items() if not name.startswith(OWN_PREFIX))
         return tuple(f"{name}: {type(one).__name__ if name in changing else _describe(one)}" for name, one in passed)
 
     def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:

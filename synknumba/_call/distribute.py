@@ -43,7 +43,7 @@ def make_spec(
     told = (None, {}) if options is None else (options.launch, dict(options.compile_options))
     try:
         pickled = pickling.dump((function, *told), sent)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # what a class of the script raises in its __reduce__
         raise ArgumentError(
             f"{one.name} cannot be sent to the ranks: {error}. Pass what it needs as arguments, or make it picklable."
         ) from error

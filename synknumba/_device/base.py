@@ -23,6 +23,7 @@ import numpy as np
 from synknumba._device.argmin_kernel import THREADS as LOCATING_THREADS
 from synknumba._device.argmin_kernel import locating_kernels, search_grid
 from synknumba._device.fold_kernel import THREADS, blocks_for, fold_kernel
+from synknumba._errors import ReductionError
 from synknumba._host.segment import Segment
 from synknumba._ops.rows import Rows
 from synknumba._types import Array, DeviceKind, Op, Shape, UserOp
@@ -30,6 +31,16 @@ from synknumba._wire.relaunch import Scalars
 
 Step: TypeAlias = Callable[[], object]
 Three: TypeAlias = tuple[int, int, int]
+
+
+def unmasked(value: Any) -> Array:
+    """Returns a function's result as a NumPy array; refuses masked items, whose mask would be lost."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ReductionError(
+            f"a function returned a masked array of shape {value.shape}, but results have no mask; return value.filled(…), or "
+            "the values and the mask as two arrays"
+        )
+    return np.asarray(value)
 
 
 @dataclass(frozen=True, slots=True)

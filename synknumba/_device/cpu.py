@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._device.base import Buffer, Device, DeviceKernel, Step, Three, Workspace
+from synknumba._device.base import Buffer, Device, DeviceKernel, Step, Three, Workspace, unmasked
 from synknumba._ops.reduction import accumulate, locate
 from synknumba._ops.rows import Range, Rows
 from synknumba._types import Array, Op, Shape, UserOp
@@ -118,7 +118,7 @@ class CpuDevice(Device):
         return partial(np.divide, target, divisor, out=target)
 
     def to_host(self, value: Any) -> Array:
-        return np.asarray(value)
+        return unmasked(value)
 
     def scope(self) -> AbstractContextManager[object]:
         return nullcontext()

@@ -18,7 +18,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from synknumba._device.base import Device, DeviceKernel, Replay, Step, Workspace
+from synknumba._device.base import Device, DeviceKernel, Replay, Step, Workspace, unmasked
 from synknumba._device.compilers import find_compiler
 from synknumba._device.compilers.base import RecordArray
 from synknumba._device.cuda_code import ADD_WEIGHTED, DIVIDE, Mailbox
@@ -107,7 +107,7 @@ class CudaDevice(Device):
             return value.get()
         if hasattr(value, "__cuda_array_interface__"):
             return self._compiler.to_host(value)
-        return np.asarray(value)
+        return unmasked(value)
 
     def leaf(self, value: Any) -> Any:
         return value if isinstance(value, cupy.ndarray) else self.to_host(value)

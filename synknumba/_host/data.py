@@ -24,7 +24,7 @@ from synknumba._errors import DataError
 from synknumba._host.casting import accept, fill
 from synknumba._host.copying import private_copy
 from synknumba._host.segment import Segment
-from synknumba._types import Array, Shape
+from synknumba._types import Array, Shape, as_flag
 
 _DType: TypeAlias = np.dtype[Any]
 
@@ -234,7 +234,8 @@ class Data(ArrayOperations):
         name: str | None = None,
     ) -> None:
         self.name = name
-        self._minibatch = bool(minibatch)
+        self._minibatch = as_flag(minibatch, "minibatch")
+        force_cast = as_flag(force_cast, "force_cast")
         self._version = 0  # version of frozen contents; 0 if they may change
         check_oversize(oversize)
         if value is None:
@@ -304,7 +305,7 @@ class Data(ArrayOperations):
 
     @minibatch.setter
     def minibatch(self, value: bool) -> None:
-        self._minibatch = bool(value)
+        self._minibatch = as_flag(value, "minibatch")
         self._set_layout()
 
     @property
@@ -353,6 +354,7 @@ class Data(ArrayOperations):
         """
         self._check_thawed()
         check_oversize(oversize)
+        force_cast = as_flag(force_cast, "force_cast")
         source = self._detached(self._accept(value, self.ndim, force_cast=force_cast))
         self._reshape(source.shape, oversize)
         self._used = max(self._used, source.size)
@@ -405,6 +407,7 @@ class Data(ArrayOperations):
 
         Returns `value` itself if it is such an array already. Errors as in `set_value`.
         """
+        force_cast = as_flag(force_cast, "force_cast")
         source = self._accept(value, self.ndim, force_cast=force_cast)
         if source.dtype == self._dtype and source.dtype.isnative and source.flags.c_contiguous:
             return source

@@ -28,7 +28,7 @@ import numpy as np
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import moments as moments_module
 from synknumba._ops.moments import Moments, Powers
-from synknumba._types import Array
+from synknumba._types import Array, as_flag
 
 # Threshold of the effective number of rows: if one row has all the weight, rounding may give slightly more than 1.
 _ONE_ROW = 1 + 1e-12
@@ -77,7 +77,7 @@ class Estimate:
 
         With `block`, the estimate is that of the means of n // block blocks of consecutive rows: `count`, `variance` and
         `covariance` are those of the blocks, and `stderr` is right for correlated rows if blocks are much longer than the
-        correlation. The mean remains the mean of all rows: if `block` does not divide n, some blocks are longer by a few rows.
+        correlation. The n mod `block` rows after the last whole block are in the mean, but not in the error bar.
 
         Args:
             values: real numbers, shape (n,), or (n, k) for k values per row.
@@ -88,6 +88,9 @@ class Estimate:
         Raises:
             ReductionError: invalid shapes or dtypes, no rows, a negative weight, or an invalid block.
         """
+        for name, one in (("values", values), ("weights", weights)):
+            if np.ma.is_masked(one):
+                raise ReductionError(f"{name} has masked items; pass {name}.compressed(), or {name}.filled(…)")
         array, w = np.asarray(values), None if weights is None else np.asarray(weights)
         for name, one in (("values", array), ("weights", w)):
             if one is not None and one.dtype.kind not in "biuf":
@@ -99,8 +102,7 @@ class Estimate:
                 f"weights must be one non-negative number for each of the {len(array)} rows, got shape {w.shape}"
             )
         check_covariance(covariance=covariance, weighted=w is not None)
-        if not hasattr(block, "__index__") or not 1 <= block <= len(array):
-            raise ReductionError(f"block must be an integer from 1 to the number of rows, {len(array)}, got {block!r}")
+        check_block(block, len(array))
         rows, w = array.reshape(len(array), -1).astype(np.float64), None if w is None else w.astype(np.float64)
         return cls(moments_module.of_values(rows, w, covariance=covariance, block=int(block)), array.ndim == 1)
 
@@ -127,6 +129,7 @@ class Estimate:
         Raises:
             ReductionError: invalid shapes or dtypes, or no rows.
         """
+        check_covariance(covariance=covariance, weighted=False)
         plain = cls.from_values(values)
         n, block = plain.count, 1
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -518,20 +521,35 @@ def _formatted(value: Estimate | Measurement, spec: str) -> str:
 
 def check_covariance(*, covariance: bool, weighted: bool) -> None:
     """Refuses covariance together with weights, which is not implemented."""
-    if covariance and weighted:
+    if as_flag(covariance, "covariance") and weighted:
         raise ReductionError(
             "covariance=True cannot be combined with weights; estimate the products of the values as further values"
         )
 
 
-def merged(parts: Moments, *, scalar: bool, powers: Powers | None = None) -> Estimate:
+def check_block(block: Any, rows: int | None = None) -> None:
+    """Raises `ReductionError` if `block` is no number of rows, or more than there are."""
+    known = hasattr(block, "__index__") and not isinstance(block, bool)
+    if not known or block < 1 or (rows is not None and block > rows):
+        most = "" if rows is None else f", {rows}"
+        raise ReductionError(f"block must be an integer from 1 to the number of rows{most}, got {block!r}")
+
+
+def merged(
+    parts: Moments, *, scalar: bool, powers: Powers | None = None, rest: Moments | None = None, block: int = 1
+) -> Estimate:
     """Merges parts, in order, into one estimate; raises ReductionError if there are no rows.
 
     `scalar` if the function returned a single number instead of a tuple. Values are in units of the `powers` of two, if given.
+    With `block`, the parts are of means of blocks of rows, and `rest` is the part of the rows after the last whole block.
     """
     total = moments_module.merge(parts)
-    if not total.count[0, 0]:
+    rows = int(total.count[0, 0]) * block + (0 if rest is None else int(rest.count[0, 0]))
+    if not rows:
         raise ReductionError("expectation of no rows; pass at least one row")
+    check_block(block, rows)
+    if rest is not None:
+        total = moments_module.with_rest(total, rest, block)
     return Estimate(total if powers is None else moments_module.in_units(total, -powers), scalar)
 
 

@@ -162,11 +162,37 @@ def _weighed(parts: Moments, power: int) -> Moments:
         return replace(parts, weight=weight, products=products, squares=np.ldexp(parts.squares, 2 * more), power=power)
 
 
+def with_rest(blocks: Moments, rest: Moments, block: int) -> Moments:
+    """Returns the moments of means of blocks, with the mean of their rows and of the rows of `rest`, which make no block.
+
+    Without weights, those of `blocks` are numbers of blocks of `block` rows, and that of `rest` is its number of rows.
+    """
+    rows = blocks if blocks.squares is not None else replace(blocks, weight=blocks.weight * block)
+    both = merge(joined(rows, rest))
+    undefined = np.where(np.isfinite(both.mean), 0.0, np.nan)
+    products = blocks.products + (undefined if blocks.products.ndim == 2 else undefined[:, :, None] + undefined[:, None, :])
+    squares = blocks.squares
+    if squares is not None:
+        squares = squares + np.stack([np.zeros_like(undefined), undefined, undefined], axis=1)
+    return replace(blocks, mean=both.mean, rest=both.rest, products=products, squares=squares)
+
+
+def as_rows(parts: Moments, *, weighted: bool) -> Moments:
+    """Returns the moments of single rows whose values are the means of the parts; without weights, each counts once."""
+    undefined = np.where(np.isfinite(parts.mean), 0.0, np.nan)
+    products = undefined if parts.products.ndim == 2 else undefined[:, :, None] + undefined[:, None, :]
+    ones = np.ones_like(parts.weight)
+    if not weighted:
+        return Moments(ones, ones, parts.mean, parts.rest, products)
+    squares = np.stack([np.broadcast_to(parts.weight**2, undefined.shape), undefined, undefined], axis=1)
+    return replace(parts, count=ones, products=products, squares=squares)
+
+
 def of_values(values: Array, weights: Array | None, *, covariance: bool, block: int = 1) -> Moments:
     """Computes the moments of rows in memory, as one part; with `covariance`, the products of all pairs of values.
 
     Values are float64, shape (n, k), n ≥ 1; weights float64, shape (n,). With `block` > 1, at most n, the moments are those of
-    the means of blocks of consecutive rows.
+    the means of blocks of consecutive rows; rows after the last whole block are in the mean only.
     """
     powers = np.where(_exponents(values) > _LARGE, FAR, 0)
     power = 0 if weights is None else int(_exponents(weights))
@@ -176,22 +202,23 @@ def of_values(values: Array, weights: Array | None, *, covariance: bool, block: 
     else:
         centre = _of_values(values, weights, covariance=False).mean[0]
         centre = np.where(np.isfinite(centre), centre, 0.0)
-        moments = shifted(_of_values(*_blocks(values - centre, weights, block), covariance=covariance), centre)
+        away, whole = values - centre, len(values) // block * block
+        moments = _of_values(*_blocks(away[:whole], None if weights is None else weights[:whole], block), covariance=covariance)
+        if whole < len(values):
+            left = _of_values(away[whole:], None if weights is None else weights[whole:], covariance=covariance)
+            moments = with_rest(moments, left, block)
+        moments = shifted(moments, centre)
     return replace(in_units(moments, -powers) if powers.any() else moments, power=power)
 
 
 def _blocks(away: Array, weights: Array | None, block: int) -> tuple[Array, Array | None]:
-    """Returns the means of n // block blocks of rows, and their weights. `away` is from the mean of all rows.
-
-    If `block` does not divide n, some blocks have more rows. A sum of `away` is then divided by the mean size of a block: the
-    mean over blocks is the mean over rows, of which each block contributes what its rows do.
-    """
-    n = len(away)
-    starts = np.arange(n // block) * n // (n // block)
+    """Returns the means of blocks of rows, whose number `block` divides, and their weights."""
+    by_block = away.reshape(-1, block, away.shape[1])
     with np.errstate(invalid="ignore", over="ignore"):
         if weights is None:
-            return np.add.reduceat(away, starts) / (n / len(starts)), None
-        sums, own = np.add.reduceat(weights[:, None] * away, starts), np.add.reduceat(weights, starts)
+            return by_block.mean(axis=1), None
+        by = weights.reshape(-1, block, 1)
+        sums, own = (by * by_block).sum(axis=1), by.sum(axis=1)[:, 0]
         return np.divide(sums, own[:, None], out=sums, where=own[:, None] != 0), own
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
+from pickle import PicklingError
 from typing import Any, final
 
 import numpy as np
@@ -77,7 +78,7 @@ class FunctionRoutine(Routine):
         if self._alone is not None:
             try:
                 result = self._alone()
-            except ValueError as error:
+            except (ValueError, PicklingError) as error:
                 self._explain(error)
                 raise
             end_child()
@@ -87,7 +88,7 @@ class FunctionRoutine(Routine):
             try:
                 for step in self._steps:
                     step()
-            except ValueError as error:
+            except (ValueError, PicklingError) as error:
                 self._explain(error)
                 raise
             news = self._answer(self._results)  # before the updates: a result may be a view of a variable
@@ -97,8 +98,13 @@ class FunctionRoutine(Routine):
             self.place.device.synchronize()
             return news
 
-    def _explain(self, error: ValueError) -> None:
-        """Adds a note to NumPy's error for a write to an input, which does not name the array."""
+    def _explain(self, error: ValueError | PicklingError) -> None:
+        """Adds a note to NumPy's error for a write to an input, which does not name the array, and to a process pool's."""
+        if isinstance(error, PicklingError) and "not the same object" in str(error):
+            error.add_note(
+                "Functions and classes of the script are copies on a rank, which multiprocessing cannot find by their names. "
+                "Define them in a module of their own and import it, or use multiprocessing.pool.ThreadPool."
+            )
         if "read-only" not in str(error):
             return
         inputs = [name for name, param in self.program.parameters if _has_input_rows(param)]

@@ -138,7 +138,7 @@ class Rank:
         rank, warned = self.config.rank, self._collector.hand_over()
         try:
             return channel.pack(messages.Answer(rank, news, warned)), descriptors
-        except Exception as error:  # noqa: BLE001  # a user's class may raise anything when it is pickled
+        except BaseException as error:  # noqa: BLE001  # a user's class may raise anything when it is pickled, also SystemExit
             return channel.pack(messages.Answer(rank, describe_failure(error), warned)), []
 
     def watch(self) -> None:
@@ -291,12 +291,13 @@ def describe_failure(error: BaseException, more: str = "") -> messages.Failed:
         start = start.tb_next
     text = "".join(traceback.format_exception(type(error), error, start or error.__traceback__))
     cause = None
-    with suppress(Exception):
-        cause = channel.pack(error)
-        pickle.loads(cause)  # noqa: S301  # some exceptions pickle but do not unpickle
+    with suppress(BaseException):  # also SystemExit, which would end the rank
+        packed = channel.pack(error)
+        pickle.loads(packed)  # noqa: S301  # some exceptions pickle but do not unpickle
+        cause = packed
     try:
         message = str(error)
-    except Exception as unprintable:  # noqa: BLE001  # the class is the user's
+    except BaseException as unprintable:  # noqa: BLE001  # the class is the user's
         message = f"(its __str__ raised {type(unprintable).__name__})"
     return messages.Failed(type(error).__qualname__, f"{message} {more}".rstrip(), text, cause)
 

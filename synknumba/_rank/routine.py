@@ -304,6 +304,8 @@ class Routine(Repeated):
                 return _index_bounds(rows)[0]
             case RankConstant.SLICE:
                 return 0 if rows is None else rows.number
+            case RankConstant.POSITION:
+                return 0 if rows is None else rows.start
 
 
 def _name_of(slot: object) -> object:

@@ -125,7 +125,7 @@ def numba_type(dtype: DType) -> Any:
     """Numba's type of a dtype, in native byte order; None where it has none."""
     try:
         return from_dtype(dtype.newbyteorder("="))
-    except (NumbaError, NotImplementedError):
+    except (NumbaError, NotImplementedError, TypeError):  # TypeError: a dtype without byte order, as NumPy's StringDType
         return None
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection
 from typing import Any
 
-from synknumba._call.bind import Binder, signature_names
+from synknumba._call.bind import RESERVED, Binder, signature_names
+from synknumba._call.call import OWN_PREFIX
 from synknumba._call.distribute import InnerFunction
 from synknumba._call.options import FunctionOptions, check_names
 from synknumba._errors import ArgumentError
-from synknumba._rowwise.generate import OWN_PREFIX
 from synknumba._types import DeviceKind
 from synknumba._world.world import open_world
 from synknumba.simt.internals import keep_text
@@ -24,10 +24,16 @@ class RowFunction:
         options: given to the decorator.
         name: for messages; None for the function's.
         own_names: global names that the kernels use, which no parameter may have.
+        reserved: options of calls, which no parameter may have the name of.
     """
 
     def __init__(
-        self, function: Callable[..., Any], options: FunctionOptions, name: str | None, own_names: Collection[str]
+        self,
+        function: Callable[..., Any],
+        options: FunctionOptions,
+        name: str | None,
+        own_names: Collection[str],
+        reserved: Collection[str] = RESERVED,
     ) -> None:
         keep_text(function)
         self.py_func = function
@@ -36,7 +42,7 @@ class RowFunction:
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         self._options = options
-        self._parameters = signature_names(function, "the function")
+        self._parameters = signature_names(function, "the function", reserved)
         own = [parameter for parameter in self._parameters if parameter.startswith(OWN_PREFIX) or parameter in own_names]
         if own:
             raise ArgumentError(f"{self.name} has a parameter named {own[0]!r}, which the generated kernel uses; rename it")

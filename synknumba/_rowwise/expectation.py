@@ -14,6 +14,7 @@ import numpy as np
 from numba.core import types
 
 from synknumba._call.arguments import IndexRange, Output
+from synknumba._call.bind import RESERVED
 from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions
 from synknumba._call.report import PlanReport
@@ -27,8 +28,9 @@ from synknumba._rowwise.base import RowFunction, plan_device, split_selection
 from synknumba._rowwise.generate import INDEX_TYPES, define_kernel, is_light, kernel_name
 from synknumba._rowwise.moment_kernels import Kind
 from synknumba._rowwise.partials import LineReader
+from synknumba._rowwise.stopping import MIN_ROWS, RowSource
 from synknumba._rowwise.types import check_types, type_key
-from synknumba._types import DeviceKind, RankConstant
+from synknumba._types import DeviceKind, RankConstant, as_flag
 from synknumba._variables.variable import Variable
 from synknumba._world.world import current_world
 
@@ -50,7 +52,8 @@ _SCOPE = {"float32": types.float32, "float64": types.float64, "int32": types.int
 class Expectation(RowFunction):
     """The expectation value of a function of one row. Made by `expectation`; called like a `Function`, it gives an `Estimate`.
 
-    Call it as `f(*args, batch=None, local_batch=None, num_slices=1, shards=None, **kwargs)`. For each row, the function gets
+    Call it as `f(*args, batch=None, local_batch=None, num_slices=1, shards=None, block=1, until=None, min_rows=10_000,
+    max_rows=None, **kwargs)`. For each row, the function gets
 
     - of `Data`, NumPy arrays and variables in `sliceable=`: the row, a number or an array of one dimension less;
     - of `synknumba.arange(n)`: the global index of the row;
@@ -71,10 +74,12 @@ class Expectation(RowFunction):
         plain = getattr(function, "py_func", function)
         if not inspect.isfunction(plain):
             raise ArgumentError(f"expectation wraps a function of one row, got {function!r}")
-        super().__init__(plain, options, name, moment_kernels.OWN_NAMES)
+        super().__init__(plain, options, name, moment_kernels.OWN_NAMES, (*RESERVED, "block", "until", "min_rows", "max_rows"))
         # The parameter that is the row's weight; "" where the last of the values returned is; None without weights.
+        if not (weights is None or isinstance(weights, str | bool)):
+            raise ArgumentError(f"weights= of {self.name} must be the name of a parameter, True or None; got {weights!r}")
         self._weight = weights if isinstance(weights, str) else "" if weights else None
-        self._covariance = covariance
+        self._covariance = as_flag(covariance, f"covariance of {self.name}")
         self._size = _size(self.name, plain, size)
         self._real = _real(dtype)
         if isinstance(weights, str) and weights not in self._parameters:
@@ -96,58 +101,149 @@ class Expectation(RowFunction):
         local_batch: Any = None,
         num_slices: int = 1,
         shards: int | None = None,
+        block: int = 1,
+        until: Callable[[Estimate], Any] | None = None,
+        min_rows: int = MIN_ROWS,
+        max_rows: int | None = None,
         **kwargs: Any,
     ) -> Estimate:
         """Takes the mean over the rows of all ranks.
 
+        Args:
+            *args: arguments by position. With `until`, an argument may be a function that makes rows: it gets a number n, and
+                returns the next n rows.
+            batch: rows to select, as for a `Function`.
+            local_batch: rows to select of sliceable variables, as for a `Function`.
+            num_slices: number of slices of each rank's rows, as for a `Function`.
+            shards: number of parts into which the rows are cut, as for a `Function`.
+            block: rows of a block, for correlated rows, such as those of a Markov chain: the error bar is that of the means of
+                blocks of consecutive rows, in their order over all slices and ranks. Rows after the last whole block are in the
+                mean, but not in the error bar.
+            until: a condition, as in `until=lambda e: e.stderr < 1e-3`. Rows are taken in order, `min_rows` at first, then a
+                quarter more at a time, until the condition holds for the estimate of all rows so far, or there are no more.
+            min_rows: number of rows before the condition is asked for the first time, rounded up to whole blocks.
+            max_rows: most rows to take with `until`, rounded down to whole blocks; None for all. Required if rows are made by
+                functions.
+            **kwargs: arguments by name.
+
         Raises:
-            As a `Function`; ReductionError where there are no rows.
+            As a `Function`; ReductionError where there are no rows, or fewer than those of a block.
         """
         selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
-        return self._estimate(Function.__call__, selecting, args, kwargs)
+        estimate.check_block(block)
+        if until is None:
+            if max_rows is not None or min_rows != MIN_ROWS:
+                raise ArgumentError(f"{self.name} got min_rows= or max_rows= without until=; to take fewer rows, pass batch=")
+            return self._estimate(Function.__call__, selecting, args, kwargs, int(block))
+        return self._stopped(until, (min_rows, max_rows), selecting, self._binder.match(args, kwargs), int(block))
 
-    def as_serial(self, *args: Any, num_slices: int = 1, **kwargs: Any) -> Estimate:
+    def as_serial(self, *args: Any, num_slices: int = 1, block: int = 1, **kwargs: Any) -> Estimate:
         """Takes the mean on the root alone, of all the rows."""
-        return self._estimate(Function.as_serial, {"num_slices": num_slices, **split_selection(kwargs)}, args, kwargs)
+        estimate.check_block(block)
+        selecting = {"num_slices": num_slices, **split_selection(kwargs)}
+        return self._estimate(Function.as_serial, selecting, args, kwargs, int(block))
 
-    def plan(self, *args: Any, num_slices: int = 1, world_size: int | None = None, **kwargs: Any) -> PlanReport:
+    def plan(self, *args: Any, num_slices: int = 1, block: int = 1, world_size: int | None = None, **kwargs: Any) -> PlanReport:
         """Plans a call without making it, as `Function.plan` does."""
+        estimate.check_block(block)
         selection = split_selection(kwargs)
-        function, _, passed = self._prepared(plan_device(), num_slices, args, kwargs)
+        function, _, passed = self._prepared(plan_device(), num_slices, args, kwargs, blocked=block > 1)
+        passed += (int(block),) if block > 1 else ()
         report = function.plan(*passed, num_slices=num_slices, **selection, world_size=world_size)
         return replace(report, outputs=(("estimate", "mean"),))
 
     # ---- kernels
 
     def _estimate(
-        self, run: Callable[..., Any], selecting: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        run: Callable[..., Any],
+        selecting: Mapping[str, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        block: int,
     ) -> Estimate:
         """Runs the kernel, and again with weights, or values, in other units where its sums overflow."""
-        device, num_slices = current_world().device, selecting["num_slices"]
-        function, reader, passed = self._prepared(device, num_slices, args, kwargs)
-        lines, units = reader.read(run(function, *passed, **selecting)), None
+        device, num_slices, blocked = current_world().device, selecting["num_slices"], block > 1
+        last = (block,) if blocked else ()
+        function, reader, passed = self._prepared(device, num_slices, args, kwargs, blocked=blocked)
+        lines, units = reader.read(run(function, *passed, *last, **selecting)), None
         while (others := reader.units(lines, units)) is not None:  # at most twice
-            function, reader, passed = self._prepared(device, num_slices, args, kwargs, scaled=True)
+            function, reader, passed = self._prepared(device, num_slices, args, kwargs, scaled=True, blocked=blocked)
             units, powers = others, [*others.values.tolist(), *([] if self._weight is None else [others.weight])]
             scales = [2.0**-power for power in powers]
-            lines = reader.read(run(function, *passed, *scales, **selecting))
-        return reader.estimate(lines, units)
+            lines = reader.read(run(function, *passed, *scales, *last, **selecting))
+        return reader.estimate(lines, units, block)
+
+    def _stopped(
+        self,
+        until: Callable[[Estimate], Any],
+        limits: tuple[Any, Any],
+        selecting: Mapping[str, Any],
+        values: dict[str, Any],
+        block: int,
+    ) -> Estimate:
+        """Takes more and more rows, until the condition holds for their estimate."""
+        if not callable(until):
+            raise ArgumentError(f"until of {self.name} takes a condition, as in until=lambda e: e.stderr < 1e-3; got {until!r}")
+        source = RowSource(self.name, self._rows_of(selecting, values))
+        total: Estimate | None = None
+        for start, stop in source.parts(*limits, block):
+            passed, selection = source.take(values, start, stop)
+            args = tuple(passed[name] for name in self._binder.passed)
+            part = self._estimate(Function.__call__, {**selecting, **selection}, args, {}, block)
+            total = part if total is None else total + part
+            if source.holds(until(total)):
+                break
+        assert total is not None  # there is always a first part
+        return total
+
+    def _rows_of(self, selecting: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the arguments that have rows, by name; refuses those of which no consecutive parts can be taken."""
+        for option in ("batch", "local_batch"):
+            if selecting[option] is not None:
+                raise ArgumentError(
+                    f"{self.name} got {option}= and until=, which takes all rows in order; pass only one of them"
+                )
+        rows = {}
+        for name, value in values.items():
+            if callable(value) and name not in self._options.broadcast and not hasattr(value, "__array__"):
+                rows[name] = value
+            elif self._kind(name, value) in moment_kernels.DIVIDED:
+                rows[name] = value
+                what = "bound by givens=" if name in self._options.givens else ""
+                if isinstance(value, Variable):
+                    what = value.label
+                elif isinstance(value, Data) and value.minibatch:
+                    what = "a minibatch input"
+                if what:
+                    raise ArgumentError(
+                        f"until= of {self.name} takes parts of its rows, but {name} is {what}; pass Data, an array, "
+                        "synknumba.arange(n), or a function that makes rows"
+                    )
+        return rows
 
     def _prepared(
-        self, device: DeviceKind, num_slices: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, scaled: bool = False
+        self,
+        device: DeviceKind,
+        num_slices: int,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        scaled: bool = False,
+        blocked: bool = False,
     ) -> tuple[Function[..., Any], LineReader, tuple[Any, ...]]:
         """The function for arguments of these types, the reader of its lines, and the arguments by position."""
         if kwargs or len(args) != len(self._binder.passed):
             values = self._binder.match(args, kwargs)
             args = tuple(values[name] for name in self._binder.passed)
         slices = max(1, int(num_slices)) if hasattr(num_slices, "__index__") else 1  # the call raises for a wrong number
-        key = (device, slices, scaled, *map(type_key, args))
+        key = (device, slices, scaled, blocked, *map(type_key, args))
         found = self._known.get(key)
         if found is None:
             values = self._binder.match(args, {})
             kinds = tuple(self._kind(name, value) for name, value in values.items())
             self._check_types(device, dict(zip(values, kinds, strict=True)), values)
-            found = self._kernel((device, slices, kinds, scaled), self._make)
+            found = self._kernel((device, slices, kinds, scaled, blocked), self._make)
             self._note(key, found)
         return *found, args
 
@@ -179,15 +275,15 @@ class Expectation(RowFunction):
         return "numbers" if ndim == 1 else "rows"
 
     def _make(
-        self, device: DeviceKind, num_slices: int, kinds: tuple[Kind, ...], scaled: bool
+        self, device: DeviceKind, num_slices: int, kinds: tuple[Kind, ...], scaled: bool, blocked: bool
     ) -> tuple[Function[..., Any], LineReader]:
         blocks, numbers, together = _BLOCKS[device], kinds.count("numbers"), 1
-        if blocks > 1 and numbers and is_light(self.py_func):
+        if blocks > 1 and numbers and not blocked and is_light(self.py_func):
             together = max(1, min(_TOGETHER, _NUMBERS // numbers))
             blocks = blocks if together == 1 else min(blocks, _LIGHT_BLOCKS)
         name, parameters = kernel_name("mean_of", self.py_func.__name__), dict(zip(self._parameters, kinds, strict=True))
         recipe = moment_kernels.Recipe(
-            name, parameters, self._size, self._weight, self._covariance, self._real, blocks == 1, scaled, together
+            name, parameters, self._size, self._weight, self._covariance, self._real, blocks == 1, scaled, together, blocked
         )
         if recipe.rooms > moment_kernels.MAX_ROOMS:
             raise ArgumentError(
@@ -195,13 +291,14 @@ class Expectation(RowFunction):
                 "return fewer values at a time" + (", or omit covariance=True" if self._covariance else "")
             )
         float64 = np.dtype(np.float64)
-        outputs = {"synk_partials": Output(None, (num_slices, recipe.columns), float64)}
+        outputs = {"synk_partials": Output(None, (num_slices, recipe.columns + 2 * recipe.part_columns), float64)}
         if not recipe.one_block:
             outputs["synk_lines"] = Output(None, (blocks + 1, recipe.columns), float64, scratch=True)
+        position = {"synk_position": RankConstant.POSITION} if blocked else {}
         options = replace(
             self._options,
             outputs=outputs,
-            givens={**self._options.givens, "synk_slice": RankConstant.SLICE},
+            givens={**self._options.givens, "synk_slice": RankConstant.SLICE, **position},
             launch=LaunchConfig(moment_kernels.THREADS, RowGrid(moment_kernels.THREADS * together, blocks)),
         )
         source = moment_kernels.kernel_source(recipe)

@@ -14,7 +14,6 @@ from numba.core import types
 
 SIGNED, UNSIGNED = "synk_int64", "synk_uint64"  # the types of indices in a generated kernel
 INDEX_TYPES: Mapping[str, Any] = {SIGNED: types.int64, UNSIGNED: types.uint64}
-OWN_PREFIX = "synk_"  # of names in a generated kernel that are not parameters of the function
 
 # Limits of a light function: Python instructions, and calls.
 _LIGHT_INSTRUCTIONS = 64

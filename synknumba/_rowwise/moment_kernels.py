@@ -10,6 +10,14 @@ thread to block they are moved to the mean of the block, where they add up; so a
 the formula of `synknumba._ops.moments`. The kernel is in Numba's CUDA dialect, with the parameters of the function and some of
 its own.
 
+Correlated rows are summed in blocks of k, counted from the first row of the call: a thread adds up the rows of a block, and
+the mean of the block is its value. What a launch has of a block that began before it, or ends after it, is stored as a part,
+beside its line.
+
+    rows of the call   0      k      2k     3k     4k            two launches, of blocks of k rows: three of their means, and
+    launches           ├───────────────┼──────────────┤          two parts, which are put together from the lines
+                         mean   mean  part part  mean
+
 Where rows are numbers and the function is light, a thread of a GPU reads those of several rows before it uses one: waiting for
 each row would take longer than the function.
 
@@ -32,6 +40,7 @@ OWN_NAMES = frozenset({"cuda", "float32", "float64", "int32", "nan", "range"})
 # The lines that a block stores to, up to the column.
 _RESULT = "synk_partials[synk_slice"
 _LINE = "synk_lines[cuda.blockIdx.x + 1"
+_PART = f"{_RESULT}, synk_at"
 
 Kind: TypeAlias = Literal["numbers", "rows", "indices", "number", "whole"]
 """What the function gets of an argument: its row, which is a number or an array; the row's global index; the number of a 0-d
@@ -55,6 +64,7 @@ class Recipe:
     one_block: bool  # whether there is only one block, whose line is the partial result
     scaled: bool = False  # whether each value, and the weight, is multiplied by a number passed with the call
     together: int = 1  # rows whose numbers a thread reads before it uses any
+    blocked: bool = False  # whether the moments are those of means of blocks of rows
 
     @property
     def values(self) -> int:
@@ -79,6 +89,11 @@ class Recipe:
         return 2 + 2 * self.values + self.late_rooms
 
     @property
+    def part_columns(self) -> int:
+        """Numbers of each of the two parts of blocks after a line: rows, weight, number of the block, mean, rounding error."""
+        return 3 + 2 * self.values if self.blocked else 0
+
+    @property
     def rooms(self) -> int:
         """Numbers of each thread in smem at once."""
         return max(2 + self.values, self.late_rooms)
@@ -92,17 +107,19 @@ class Recipe:
 def kernel_source(recipe: Recipe) -> str:
     """The kernel: a function of partial results, the slice's number, the function's parameters, and the scales.
 
+    Where it sums blocks, the position of the slice's first row comes before the parameters, and the rows of a block at the end.
     With several blocks, their lines are the second parameter: zeros, shape (blocks + 1, columns). The first line counts the
     blocks that have written theirs.
     """
-    body = [*_head(recipe), *_loop(recipe)]
-    own = ["synk_partials", "synk_slice"]
+    body = [*_head(recipe), *(_loop_over_blocks(recipe) if recipe.blocked else _loop(recipe))]
+    own = ["synk_partials", "synk_slice", *(["synk_position"] if recipe.blocked else [])]
     if recipe.one_block:
         body += [*_means(recipe, _RESULT), *_squares(recipe, _RESULT)]
     else:
         own.insert(1, "synk_lines")
         body += [*_means(recipe, _LINE), *_squares(recipe, _LINE), *_last_block(recipe)]
-    return kernel_text(recipe.name, [*own, *recipe.parameters, *recipe.scales], body)
+    last = ["synk_block"] if recipe.blocked else []
+    return kernel_text(recipe.name, [*own, *recipe.parameters, *recipe.scales, *last], body)
 
 
 def _head(recipe: Recipe) -> list[str]:
@@ -150,6 +167,64 @@ def _loop(recipe: Recipe) -> list[str]:
     ]
 
 
+def _loop_over_blocks(recipe: Recipe) -> list[str]:
+    """Loop over a thread's blocks of rows. Those of which the launch has all rows are added like rows.
+
+    f: Σ w (v − p) of the block; g: Σ w of the block; e: the mean of the block, less p.
+    """
+    values, real, weighted = range(recipe.values), recipe.real, recipe.weight is not None
+    sums = [f"synk_f{i}" for i in values] + (["synk_g"] if weighted else [])
+    by = "synk_x * " if weighted else ""
+    row = [*_read(recipe, 0), *_value_of_row(recipe, 0), *(f"synk_f{i} += {by}synk_d{i}" for i in values)]
+    if weighted:
+        row += ["synk_g += synk_x"]
+        mean = [f"synk_e{i} = synk_f{i} / synk_g if synk_g != 0.0 else synk_f{i}" for i in values]
+        added = ["synk_w += synk_g", "synk_z += synk_g * synk_g"]
+        added += [f"synk_s{i} += synk_f{i}" for i in values]
+        added += [f"synk_q{i}_{j} += synk_f{i} * synk_e{j}" for i, j in recipe.pairs]
+        for i in values:
+            added += [f"synk_a{i} += synk_g * synk_f{i}", f"synk_b{i} += synk_f{i} * synk_f{i}"]
+    else:
+        mean = [f"synk_e{i} = synk_f{i} / {real}(synk_stop - synk_from)" for i in values]
+        added = [f"synk_s{i} += synk_e{i}" for i in values]
+        added += [f"synk_q{i}_{j} += synk_e{i} * synk_e{j}" for i, j in recipe.pairs]
+    return [
+        "synk_low = synk_position // synk_block",
+        "synk_high = (synk_position + synk_n + synk_block - 1) // synk_block",
+        "synk_first = (synk_low + synk_start) * synk_block - synk_position",
+        "if synk_first < 0:",
+        "    synk_first = 0",
+        "synk_c = 0.0",
+        "for synk_number in range(synk_low + synk_start, synk_high, synk_stride):",
+        "    synk_from = synk_number * synk_block - synk_position",
+        "    synk_stop = synk_from + synk_block",
+        "    if synk_from < 0:",
+        "        synk_from = 0",
+        "    if synk_stop > synk_n:",
+        "        synk_stop = synk_n",
+        *(f"    {name} = {real}(0.0)" for name in sums),
+        "    for synk_j in range(synk_from, synk_stop):",
+        *indented(indented(row)),
+        *indented(mean),
+        "    if synk_stop - synk_from == synk_block:",
+        "        synk_c += 1.0",
+        *indented(indented(added)),
+        "    else:",
+        *indented(indented(_stored_part(recipe))),
+    ]
+
+
+def _stored_part(recipe: Recipe) -> list[str]:
+    """Stores what the launch has of a block that it does not have as a whole; its first block, or its last."""
+    rows = "float64(synk_stop - synk_from)"
+    weight = rows if recipe.weight is None else "float64(synk_g)"
+    return [
+        f"synk_at = {recipe.columns} if synk_number == synk_low else {recipe.columns + recipe.part_columns}",
+        *_stored(_PART, 0, (rows, weight, "float64(synk_number)")),
+        *_stored_means(recipe, _PART, "float64(synk_p{i})", 3),
+    ]
+
+
 def _index(k: int) -> str:
     """Index of the k-th of the rows that are read together."""
     return f"synk_j + synk_step{k}" if k else "synk_j"
@@ -173,27 +248,9 @@ def _argument(name: str, kind: Kind, k: int) -> str:
 
 def _added_row(recipe: Recipe, k: int) -> list[str]:
     """Adds a row to the thread's sums; k is its place among the rows read together. The thread's first row has k = 0."""
-    arguments = ", ".join(_argument(name, kind, k) for name, kind in recipe.parameters.items())
-    lines = [f"synk_r = synk_function({arguments})"]
+    lines = _value_of_row(recipe, k)
     if recipe.weight is not None:
-        name = recipe.weight
-        weight = _argument(name, recipe.parameters[name], k) if name else f"synk_r[{recipe.values}]"
-        lines += [
-            f"synk_x = {recipe.real}({_scaled(recipe, weight, 'synk_by_w')})",
-            "if synk_x < 0.0:",
-            f"    synk_x = {recipe.real}(nan)",
-            "synk_w += synk_x",
-            "synk_z += synk_x * synk_x",
-        ]
-    for i in range(recipe.values):
-        value = "synk_r" if recipe.size is None else f"synk_r[{i}]"
-        lines += [f"synk_v{i} = {recipe.real}({_scaled(recipe, value, f'synk_by{i}')})"]
-        if k == 0:
-            lines += [
-                f"if synk_j == synk_first and synk_v{i} - synk_v{i} == 0.0:",  # sums about ∞ would be NaN
-                f"    synk_p{i} = synk_v{i}",
-            ]
-        lines += [f"synk_d{i} = synk_v{i} - synk_p{i}"]
+        lines += ["synk_w += synk_x", "synk_z += synk_x * synk_x"]
     by = "" if recipe.weight is None else "synk_x * "
     lines += [f"synk_s{i} += {by}synk_d{i}" for i in range(recipe.values)]
     lines += [f"synk_q{i}_{j} += {by}synk_d{i} * synk_d{j}" for i, j in recipe.pairs]
@@ -207,6 +264,30 @@ def _added_row(recipe: Recipe, k: int) -> list[str]:
     return lines
 
 
+def _value_of_row(recipe: Recipe, k: int) -> list[str]:
+    """Computes the weight x of a row, and the distances d of its values from the thread's first ones."""
+    arguments = ", ".join(_argument(name, kind, k) for name, kind in recipe.parameters.items())
+    lines = [f"synk_r = synk_function({arguments})"]
+    if recipe.weight is not None:
+        name = recipe.weight
+        weight = _argument(name, recipe.parameters[name], k) if name else f"synk_r[{recipe.values}]"
+        lines += [
+            f"synk_x = {recipe.real}({_scaled(recipe, weight, 'synk_by_w')})",
+            "if synk_x < 0.0:",
+            f"    synk_x = {recipe.real}(nan)",
+        ]
+    for i in range(recipe.values):
+        value = "synk_r" if recipe.size is None else f"synk_r[{i}]"
+        lines += [f"synk_v{i} = {recipe.real}({_scaled(recipe, value, f'synk_by{i}')})"]
+        if k == 0:
+            lines += [
+                f"if synk_j == synk_first and synk_v{i} - synk_v{i} == 0.0:",  # sums about ∞ would be NaN
+                f"    synk_p{i} = synk_v{i}",
+            ]
+        lines += [f"synk_d{i} = synk_v{i} - synk_p{i}"]
+    return lines
+
+
 def _scaled(recipe: Recipe, value: str, scale: str) -> str:
     return f"float64({value}) * {scale}" if recipe.scaled else value
 
@@ -214,10 +295,13 @@ def _scaled(recipe: Recipe, value: str, scale: str) -> str:
 def _means(recipe: Recipe, target: str) -> list[str]:
     """The block's rows, weight and means. The centre of its sums is the first value of its first thread."""
     values, weighted = range(recipe.values), recipe.weight is not None
-    return [
+    counted = [
         "synk_c = 0.0",
         "if synk_start < synk_n:",
         "    synk_c = float64((synk_n - synk_start - 1) // synk_stride + 1)",
+    ]
+    return [
+        *([] if recipe.blocked else counted),
         f"synk_u = {'float64(synk_w)' if weighted else 'synk_c'}",
         "if synk_t == 0:",
         *(f"    synk_centre[{i}] = float64(synk_p{i})" for i in values),
@@ -248,18 +332,19 @@ def _divided(recipe: Recipe, target: str) -> list[str]:
     ]
 
 
-def _stored_means(recipe: Recipe, target: str) -> list[str]:
+def _stored_means(recipe: Recipe, target: str, centre: str = "synk_centre[{i}]", first: int = 2) -> list[str]:
     """Stores each mean and its rounding error: D. Knuth, TAOCP volume 2, section 4.2.2, theorem B."""
     lines: list[str] = []
     for i in range(recipe.values):
         lines += [
-            f"synk_m = synk_centre[{i}] + synk_e{i}",
-            f"synk_k = synk_m - synk_centre[{i}]",
-            f"synk_l = (synk_centre[{i}] - (synk_m - synk_k)) + (synk_e{i} - synk_k)",
+            f"synk_o = {centre.format(i=i)}",
+            f"synk_m = synk_o + synk_e{i}",
+            "synk_k = synk_m - synk_o",
+            f"synk_l = (synk_o - (synk_m - synk_k)) + (synk_e{i} - synk_k)",
             "if synk_l - synk_l != 0.0:",  # the mean is infinite
             "    synk_l = 0.0",
-            *_stored(target, 2 + i, ("synk_m",)),
-            *_stored(target, 2 + recipe.values + i, ("synk_l",)),
+            *_stored(target, first + i, ("synk_m",)),
+            *_stored(target, first + recipe.values + i, ("synk_l",)),
         ]
     return lines
 
@@ -384,4 +469,5 @@ def _added(rooms: int) -> list[str]:
 
 
 def _stored(target: str, first: int, values: Sequence[str]) -> list[str]:
-    return [f"{target}, {first + k}] = {value}" for k, value in enumerate(values)]
+    column = " + " if target == _PART else ", "
+    return [f"{target}{column}{first + k}] = {value}" for k, value in enumerate(values)]

@@ -1,7 +1,7 @@
 """Reads the partial results of an expectation's kernels, called lines, into an `Estimate`; finds sums that overflowed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import final
@@ -10,7 +10,7 @@ import numpy as np
 
 from synknumba._ops import estimate as estimate_module
 from synknumba._ops.estimate import Estimate
-from synknumba._ops.moments import FAR, Moments, Powers
+from synknumba._ops.moments import FAR, Moments, Powers, as_rows, joined, merge
 from synknumba._rowwise.moment_kernels import Recipe
 from synknumba._types import Array
 
@@ -46,12 +46,13 @@ class Units:
 class LineReader:
     """Reads lines: rows, weight, means, their rounding errors, products; with weights also the sums with w²."""
 
-    __slots__ = ("_columns", "_cuts", "_pairs", "_range", "_scalar", "_values")
+    __slots__ = ("_columns", "_cuts", "_pairs", "_part_columns", "_range", "_scalar", "_values")
 
     def __init__(self, recipe: Recipe) -> None:
         k = recipe.values
         widths = [1, 1, k, k, len(recipe.pairs), *([] if recipe.weight is None else [1, k, k])]
         self._columns = recipe.columns
+        self._part_columns = recipe.part_columns
         self._cuts = [slice(end - width, end) for end, width in zip(accumulate(widths), widths, strict=True)]
         self._pairs = recipe.pairs
         self._scalar = recipe.size is None or (recipe.weight == "" and recipe.size == 2)
@@ -60,13 +61,13 @@ class LineReader:
 
     def read(self, parts: Sequence[Array]) -> Array:
         """The lines of all ranks and slices, in order."""
-        return np.concatenate([part.reshape(-1, self._columns) for part in parts])
+        return np.concatenate([part.reshape(-1, self._columns + 2 * self._part_columns) for part in parts])
 
-    def estimate(self, lines: Array, units: Units | None = None) -> Estimate:
+    def estimate(self, lines: Array, units: Units | None = None, block: int = 1) -> Estimate:
         """Merges lines, from `read`, into one estimate. The kernels' sums are in `units`; None for 1.
 
         Raises:
-            ReductionError: there are no rows.
+            ReductionError: there are no rows, or fewer than a block's.
         """
         count, weight, mean, rest, products, *squares = [lines[:, cut] for cut in self._cuts]
         if len(self._pairs) > self._values:
@@ -77,7 +78,30 @@ class LineReader:
         stacked = np.stack([np.broadcast_to(one, mean.shape) for one in squares], axis=1) if squares else None
         power, powers = (0, None) if units is None else (units.weight, units.values)
         moments = Moments(count, weight, mean, rest, products, stacked, power)
-        return estimate_module.merged(moments, scalar=self._scalar, powers=powers)
+        if not self._part_columns:
+            return estimate_module.merged(moments, scalar=self._scalar, powers=powers)
+        left = None
+        for one in self._put_together(lines, moments):
+            if one.count[0, 0] == block:
+                moments = joined(moments, as_rows(one, weighted=stacked is not None))
+            else:
+                left = one  # after the last whole block
+        return estimate_module.merged(moments, scalar=self._scalar, powers=powers, rest=left, block=block)
+
+    def _parts(self, lines: Array) -> Array:
+        """The parts of blocks that are beside the lines, in the order of their rows."""
+        parts = lines[:, self._columns :].reshape(-1, self._part_columns)
+        return parts[parts[:, 0] > 0]
+
+    def _put_together(self, lines: Array, like: Moments) -> Iterator[Moments]:
+        """Merges the parts of each block that no launch has as a whole; their sums of squares are of no use."""
+        parts, k = self._parts(lines), self._values
+        for number in np.unique(parts[:, 2]):
+            own = parts[parts[:, 2] == number]
+            squares = None if like.squares is None else np.zeros((len(own), 3, k))
+            products = np.zeros((len(own), *like.products.shape[1:]))
+            mean, rest = own[:, 3 : 3 + k], own[:, 3 + k :]
+            yield merge(Moments(own[:, :1], own[:, 1:2], mean, rest, products, squares, like.power))
 
     def units(self, lines: Array, used: Units | None) -> Units | None:
         """The units in which to repeat the sums: if some overflowed, or those with squares of weights vanished; None if not.
@@ -101,5 +125,7 @@ class LineReader:
             return None
         _, _, means, _, products, *squares = [np.all(is_finite[:, cut], axis=0) for cut in self._cuts]
         parts = [means, products[[i == j for i, j in self._pairs]], *squares[1:]]
+        if self._part_columns:
+            parts.append(np.all(np.isfinite(self._parts(lines)[:, 3 : 3 + self._values]), axis=0))
         powers = np.where(np.logical_and.reduce(parts), 0, self._range.far)  # 0 for values with finite sums in all lines
         return Units(powers, 0 if used is None else used.weight) if powers.any() else None

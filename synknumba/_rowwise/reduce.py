@@ -30,7 +30,7 @@ from synknumba._rowwise.map_kernels import (
     reduction_source,
 )  # fmt: skip
 from synknumba._rowwise.types import Signatures, cast_name, parse
-from synknumba._types import Array, DeviceKind, RankConstant, Shape
+from synknumba._types import Array, DeviceKind, RankConstant, Shape, as_flag
 from synknumba._variables.variable import Variable
 from synknumba._world.world import current_world
 
@@ -102,6 +102,7 @@ class Reducible(RowFunction):
             )
         if isinstance(axis, bool) or axis != 0:
             raise ArgumentError(f"{self.name}.reduce works along axis 0, the rows, only; got axis={axis!r}")
+        keepdims = as_flag(keepdims, f"keepdims of {self.name}.reduce")
         room = int(num_slices) if hasattr(num_slices, "__index__") else 1  # the call raises for what is wrong with it
         device = current_world().device
         key = None if dtype is not None else quick_key(array)

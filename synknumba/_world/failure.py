@@ -93,7 +93,7 @@ def cause_of(failed: Failed) -> BaseException | None:
         return None
     try:
         error = channel.unpack_known(failed.cause)
-    except Exception:  # noqa: BLE001  # its class does not unpickle in this process
+    except (Exception, SystemExit):  # noqa: BLE001  # its class does not unpickle in this process
         return None
     return error if isinstance(error, BaseException) else None
 

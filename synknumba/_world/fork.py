@@ -13,8 +13,10 @@ from synknumba._device import cuda_is_initialised, probed, usable_cores
 from synknumba._errors import DeviceError, PartitionError, WorldError
 from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
-from synknumba._types import DeviceKind, Transport
+from synknumba._types import DeviceKind, Transport, as_flag
+from synknumba._world.limits import check_room
 from synknumba._world.world import World, open_world
+from synknumba.simt.internals import jit_problem
 
 _log = logging.getLogger("synknumba")
 
@@ -56,12 +58,17 @@ def fork(
 
     Raises:
         WorldError: a world is open already, this process is a rank, or MPI has been initialised in it.
-        PartitionError: `world_size`, `device`, `devices`, `transport` or `timeout` is invalid, or there are fewer GPUs than
-            ranks.
-        DeviceError: no GPU can be used, or CUDA has been initialised in this process already.
+        PartitionError: `world_size`, `device`, `devices`, `transport` or `timeout` is invalid, there are fewer GPUs than
+            ranks, or the machine has no room for so many ranks.
+        ArgumentError: `profile` or `prefix_output` is not True or False.
+        DeviceError: no GPU can be used, CUDA has been initialised in this process already, or Numba's compiler is off.
+        CallTimeout: a rank was stopped, as by SIGSTOP, while it started, and `timeout` is over.
     """
     if this_process.current_rank() is not None:
         raise WorldError(f"fork() called on rank {this_process.current_rank()}; only the coordinator forks")
+    problem = jit_problem()
+    if problem:
+        raise DeviceError(f"fork() needs Numba's compiler, also on GPUs: {problem}")
     world = open_world()
     asked = (world_size, device, devices, transport, profile, timeout, prefix_output)
     if world is not None:
@@ -70,11 +77,13 @@ def fork(
         raise WorldError(f"fork() called while {world!r} is open; call close() first, or use `with synknumba.fork(): ...`")
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0):
         raise PartitionError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+    profile, prefix_output = as_flag(profile, "profile"), as_flag(prefix_output, "prefix_output")
     if transport not in ("auto", *get_args(Transport)):
         raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')
     try:
         with ExitStack() as awake:  # keeps the probed GPUs initialised until the ranks have opened theirs
             size, kind, indices = _resolve(world_size, "cuda" if device == "gpu" else device, devices, awake)
+            check_room(size)
             _check_mpi()
             tell_of_threads()
             carrier = _choose_transport(transport, kind, indices)
@@ -82,11 +91,11 @@ def fork(
                 size,
                 kind,
                 indices,
-                profile=bool(profile),
+                profile=profile,
                 timeout=timeout,
                 transport=carrier,
                 transport_is_free=transport == "auto",
-                prefix_output=bool(prefix_output),
+                prefix_output=prefix_output,
             )
             world.asked = repr(asked)
             return world

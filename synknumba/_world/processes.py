@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import final
 
 from synknumba._host.children import exit_status, has_ended, kill, reap
@@ -98,6 +99,14 @@ class Processes:
         if pid == 0:
             rank_main(config)  # closes the coordinator's ends, or a rank would not see them close
         self.pids.append(pid)
+
+    def is_stopped(self, rank: int) -> bool:
+        """Returns whether a signal or a debugger has stopped a rank."""
+        try:
+            state = Path(f"/proc/{self.pids[rank]}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):  # it has ended
+            return False
+        return state in {"T", "t"}
 
     def find_dead(self, grace: float) -> Death | None:
         """Polls for a rank that has ended, for at most `grace` seconds; returns None if there is none."""

@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import NoReturn, Protocol, TypeAlias, final
 
@@ -98,17 +98,19 @@ class Rounds:
 
     def await_ranks(self, device: DeviceKind) -> None:
         """Waits until every rank has opened its device; raises the error of the first that could not."""
-        deadline = time.monotonic() + START_SECONDS
+        began = time.monotonic()
         info = CallInfo("starting", is_call=False)
         unheard = set(range(self._world_size))
         check_alive = partial(self._check_alive, info, last_word=partial(self._hear_last_word, device, unheard))
 
         def watch() -> None:
             check_alive()
-            if time.monotonic() > deadline:
-                raise WorldError(
-                    f"the ranks did not start within {START_SECONDS:.0f} s; see what `nvidia-smi` and the system log say"
-                )
+            waited = time.monotonic() - began
+            if self.timeout is not None and waited > self.timeout and (stopped := self._stopped(unheard)):
+                raise CallTimeout(f"the ranks did not start within timeout={self.timeout} s: {stopped}")
+            if waited > START_SECONDS:
+                why = self._stopped(unheard) or "see what `nvidia-smi` and the system log say"
+                raise WorldError(f"the ranks did not start within {START_SECONDS:.0f} s: {why}")
 
         for rank in range(len(self._processes.sockets)):
             try:
@@ -117,6 +119,13 @@ class Rounds:
                 check_alive(grace=1.0)
                 raise
         self._show_warnings()
+
+    def _stopped(self, unheard: Collection[int]) -> str:
+        """Names ranks that have not answered and never will, since a signal or a debugger has stopped them; "" if none is."""
+        told = [
+            f"rank {rank} (pid {self._processes.pids[rank]})" for rank in sorted(unheard) if self._processes.is_stopped(rank)
+        ]
+        return f"{', '.join(told)} stopped by SIGSTOP, its like, or a debugger" if told else ""
 
     def _listen(self, device: DeviceKind, unheard: set[int], rank: int, watch: Callable[[], None]) -> None:
         """Receives a rank's answer to its start; raises `DeviceError` if it could not open its device."""
@@ -256,7 +265,7 @@ class Rounds:
         except (EOFError, OSError):
             self._check_alive(info, grace=1.0)
             raise
-        except Exception as error:  # noqa: BLE001  # a user's class may raise anything when it is unpickled
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's class may raise anything when it is unpickled
             if self._ending:  # perhaps raised because the socket has been closed meanwhile
                 self._check_alive(info)
             message = f"its result cannot be unpickled in the script: {error}"
@@ -272,7 +281,7 @@ class Rounds:
         info = info or CallInfo(type(command).__name__.lower())
         try:
             payload = pickling.dump(command)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ArgumentError(f"{info}: the arguments cannot be sent to the ranks: {error}") from error
         began = time.monotonic_ns()
         self.under_way = True

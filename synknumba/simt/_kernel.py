@@ -13,6 +13,7 @@ from numba import typeof
 from numba.core import errors, sigutils, types
 
 from synknumba._errors import ArgumentError, KernelError, LaunchError
+from synknumba._types import as_flag
 from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._emit.error_location import WHERE_TYPE, located
@@ -24,7 +25,7 @@ from synknumba.simt._frontend.signatures import Declared, Overload, Signature, b
 from synknumba.simt._frontend.source_text import keep_text
 from synknumba.simt._frontend.syntax import walk
 from synknumba.simt._machine.cache import CacheInfo, KernelCache
-from synknumba.simt._machine.codegen import Compiled, compile_launch
+from synknumba.simt._machine.codegen import Compiled, compile_launch, jit_problem
 
 Dim3 = tuple[int, int, int]
 
@@ -179,6 +180,9 @@ class Kernel:
 
     @functools.cached_property
     def _program(self) -> KernelProgram:
+        problem = jit_problem()
+        if problem:
+            raise KernelError(f"{self.py_func.__qualname__} cannot be compiled: {problem}")
         self._cache.translating()
         return KernelProgram(self.py_func, self._options)
 
@@ -431,7 +435,8 @@ def jit(function: Any = None, /, **options: Any) -> Any:
     if is_device_function(function):
         return jit(function.py_func, **{**getattr(function, "targetoptions", {}), **options})
     signatures = () if isinstance(function, FunctionType) else parse_signatures(function)
-    extensions, cache, device = options.get("extensions") or (), options.get("cache", True), options.get("device", False)
+    extensions, device = options.get("extensions") or (), options.get("device", False)
+    cache = as_flag(options.get("cache", True), "cache of simt.jit")
 
     def decorate(decorated: Any) -> Kernel:
         plain = decorated.py_func if is_device_function(decorated) else decorated
@@ -451,4 +456,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     order = given.get("thread_order", "forward")
     if order not in {"forward", "reverse"}:
         raise ArgumentError(f"thread_order must be 'forward' or 'reverse', got {order!r}")
-    return Options(True if fastmath is True else frozenset(fastmath), order == "reverse", bool(given.get("debug")))
+    debug = given.get("debug")
+    if debug is None or (isinstance(debug, int) and debug in {0, 1}):  # None and 0 are defaults of Numba's
+        debug = bool(debug)
+    return Options(True if fastmath is True else frozenset(fastmath), order == "reverse", as_flag(debug, "debug of simt.jit"))

@@ -11,6 +11,7 @@ from synknumba.simt._frontend.source import read_definition as read_definition
 from synknumba.simt._frontend.source_text import keep_text as keep_text
 from synknumba.simt._kernel import check_kernel as check_kernel
 from synknumba.simt._machine.cache import CacheInfo as CacheInfo
+from synknumba.simt._machine.codegen import jit_problem as jit_problem
 from synknumba.simt._machine.fingerprint import Fingerprint as Fingerprint
 from synknumba.simt._machine.fingerprint import NotComparableError as NotComparableError
 from synknumba.simt._machine.fingerprint import environment as environment

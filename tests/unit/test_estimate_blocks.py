@@ -51,12 +51,18 @@ def test_no_row_is_left_out(n, block):
     assert found.count == n // block
 
 
-def test_longer_blocks_contribute_the_sums_of_their_rows():
+def test_rows_after_the_last_block_are_in_the_mean_only():
     values = np.random.default_rng(4).normal(7.0, 1.0, size=11)
-    away = values - values.mean()
-    sums = np.array([away[:3].sum(), away[3:7].sum(), away[7:].sum()])  # 3 blocks of 3 rows or more
     found = Estimate.from_values(values, block=3)
-    assert_allclose(found.stderr, math.sqrt(3 / 2 * (sums**2).sum()) / 11, rtol=1e-11)
+    assert_allclose(found.mean, values.mean(), **CLOSE)
+    assert_allclose(found.variance, values[:9].reshape(3, 3).mean(axis=1).var(ddof=1), rtol=1e-11)
+    both, one = np.stack([values, values**2], axis=1), np.arange(11.0)
+    pair = Estimate.from_values(both, block=3, covariance=True)
+    assert_allclose(pair.mean, both.mean(axis=0), **CLOSE)
+    assert_allclose(pair.covariance, np.cov(both[:9].reshape(3, 3, 2).mean(axis=1), rowvar=False), rtol=1e-10)
+    weighted = Estimate.from_values(values, one, block=3)
+    assert_allclose(weighted.mean, np.average(values, weights=one), **CLOSE)
+    assert_allclose(weighted.stderr, Estimate.from_values(values[:9], one[:9], block=3).stderr, rtol=1e-11)
 
 
 def test_weights_are_summed_over_blocks():
@@ -89,7 +95,7 @@ def test_blocked_estimates_add_up():
     assert_allclose(both.stderr, Estimate.from_values(values, block=20).stderr, **CLOSE)
 
 
-@pytest.mark.parametrize("block", [0, -1, 5, 1.0, "2", None])
+@pytest.mark.parametrize("block", [0, -1, 5, 1.0, "2", None, True])
 def test_invalid_blocks_are_refused(block):
     with pytest.raises(synk.ReductionError, match="from 1 to the number of rows, 4"):
         Estimate.from_values([1.0, 2.0, 3.0, 4.0], block=block)

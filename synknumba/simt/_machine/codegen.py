@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from llvmlite import binding as llvm
-from numba.core import types
+from numba.core import config, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, CompileResult
 
@@ -31,6 +31,15 @@ _PHILOX = ("3528531795", "3449720151")
 _LABEL = re.compile(r'([\w.$-]+|"[^"]+"):')
 _TARGET = re.compile(r'label %([\w.$-]+|"[^"]+")')
 _METADATA = re.compile(r"^!(\d+) = ", re.MULTILINE)
+
+
+def jit_problem() -> str | None:
+    """Returns why Numba compiles nothing, if the script has switched it off."""
+    if not config.DISABLE_JIT:
+        return None
+    return (
+        "NUMBA_DISABLE_JIT is set, with which Numba compiles nothing; unset it (simt.debug runs kernels in Python without it)"
+    )
 
 
 def with_interleaving(module: llvm.ModuleRef, features: str) -> llvm.ModuleRef:

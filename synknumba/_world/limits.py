@@ -1,0 +1,101 @@
+"""How many ranks this machine has room for: by open files, processes and memory."""
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from synknumba._errors import PartitionError
+
+ALWAYS = 64  # so few ranks are started without a look at the limits; what fails then says so itself
+
+# What a rank needs at least: descriptors of the coordinator's while it starts (a socket, a lifeline, a file for stacks, pipes
+# for stdout and stderr), and bytes of its own on a CPU core before its first call (7.4 MB, by smaps_rollup).
+_DESCRIPTORS = 6
+_MEMORY = 6 << 20
+
+
+def check_room(world_size: int) -> None:
+    """Raises `PartitionError` if so many ranks certainly cannot be started."""
+    if world_size <= ALWAYS:
+        return
+    room = dict(_room())
+    most = min(room.values(), default=world_size)
+    if world_size > most:
+        told = "; ".join(f"{count} by {what}" for what, count in sorted(room.items(), key=lambda item: item[1]))
+        raise PartitionError(
+            f"world_size={world_size} is more than this machine has room for: {told}. Pass at most {max(most, 1)}; a rank per "
+            "core, the default, is the fastest on CPU cores"
+        )
+
+
+def _room() -> Iterator[tuple[str, int]]:
+    """Yields the number of ranks that each limit has room for, with what the limit is called."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        free = hard - len(os.listdir("/proc/self/fd"))
+        yield f"open files ({hard}, `ulimit -Hn`; a rank needs {_DESCRIPTORS})", max(0, free) // _DESCRIPTORS
+    processes = [(f"{name} ({count})", count - used) for name, count, used in _process_limits()]
+    if processes:
+        what, free = min(processes, key=lambda item: item[1])
+        yield f"processes, {what}", max(0, free)
+    memory = min(_memory_limits(), default=None)
+    if memory is not None:
+        yield f"free memory ({memory >> 20} MiB; a rank needs {_MEMORY >> 20})", max(0, memory) // _MEMORY
+
+
+def _process_limits() -> Iterator[tuple[str, int, int]]:
+    """Yields name, limit and present use of each limit on processes."""
+    running = sum(name.isdigit() for name in os.listdir("/proc"))
+    for name in ("pid_max", "threads-max"):
+        count = _number(f"/proc/sys/kernel/{name}")
+        if count is not None:
+            yield f"/proc/sys/kernel/{name}", count, running
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    if hard != resource.RLIM_INFINITY and os.geteuid() != 0:  # root has no such limit
+        yield "`ulimit -Hu`", hard, 0
+    for folder in _cgroup("pids"):
+        count, used = _number(f"{folder}/pids.max"), _number(f"{folder}/pids.current")
+        if count is not None:
+            yield f"{folder}/pids.max", count, used or 0
+
+
+def _memory_limits() -> Iterator[int]:
+    """Yields free bytes: of the machine, and of this process's cgroup."""
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                yield int(line.split()[1]) << 10
+    for folder in _cgroup("memory"):
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            most, now = _number(f"{folder}/{limit}"), _number(f"{folder}/{used}")
+            if most is not None and now is not None:
+                cached = _field(f"{folder}/memory.stat", "inactive_file")  # freed when it is needed
+                yield most - now + cached
+
+
+def _cgroup(controller: str) -> Iterator[str]:
+    """Yields the folders that may have this process's limits: a container's, and where version 2 or 1 puts the process."""
+    yield "/sys/fs/cgroup"
+    yield f"/sys/fs/cgroup/{controller}"
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if path != "/" and (not controllers or controller in controllers.split(",")):
+                yield f"/sys/fs/cgroup/{controllers}{path}" if controllers else f"/sys/fs/cgroup{path}"
+
+
+def _number(path: str) -> int | None:
+    """Returns the number in a file; None without one, as for "max"."""
+    with suppress(OSError, ValueError):
+        return int(Path(path).read_text())
+    return None
+
+
+def _field(path: str, name: str) -> int:
+    with suppress(OSError, ValueError):
+        for line in Path(path).read_text().splitlines():
+            if line.startswith(f"{name} "):
+                return int(line.split()[1])
+    return 0

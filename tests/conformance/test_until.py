@@ -1,0 +1,161 @@
+"""Calls that end when their estimate is good enough: which rows they take, and that their estimate is that of these rows."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import synknumba as synk
+from tests.quick import whole
+
+CLOSE = {"rtol": 1e-11, "atol": 1e-13}
+
+
+@synk.expectation
+def plain(x):
+    return x
+
+
+@synk.expectation
+def circle(i, seed):
+    x, y = synk.random.uniform2(seed, i, 0)
+    return 4.0 if x * x + y * y < 1.0 else 0.0
+
+
+@synk.expectation(broadcast=("table",))
+def two(x, y, table):
+    return x * table[0], y + table[1]
+
+
+class Asked:
+    """A condition that notes the rows at which it was asked."""
+
+    def __init__(self, condition):
+        self.condition = condition
+        self.counts = []
+
+    def __call__(self, e):
+        self.counts.append(e.count)
+        return self.condition(e)
+
+
+def check(estimate, values):
+    assert estimate.count == len(values)
+    assert_allclose(estimate.mean, values.mean(), **CLOSE)
+    assert_allclose(estimate.variance, values.var(ddof=1), **CLOSE)
+
+
+@pytest.mark.parametrize("given", [synk.data, *whole(np.asarray)])
+def test_rows_are_taken_in_order_until_the_condition_holds(world, given):
+    values = np.random.default_rng(1).normal(size=100_000)
+    until = Asked(lambda e: e.stderr < 0.006)  # 27,778 rows
+    found = plain(given(values), until=until)
+    assert 26_000 < found.count < 36_000
+    assert found.stderr < 0.006
+    check(found, values[: found.count])
+    assert until.counts[0] == 10_000
+    assert all(after <= 1.25 * before + 1 for before, after in zip(until.counts, until.counts[1:], strict=False))
+    assert until.counts[-1] == found.count
+
+
+def test_all_rows_are_taken_if_the_condition_never_holds(world):
+    values = np.random.default_rng(2).normal(size=20_011)
+    check(plain(values, until=lambda e: False, shards=5, num_slices=2), values)
+    check(plain(values, until=lambda e: False, min_rows=1, max_rows=1_234), values[:1_234])
+    check(plain(values[:7], until=lambda e: np.bool_(False)), values[:7])
+
+
+def test_samples_of_an_index(world):
+    until = Asked(lambda e: e.stderr < 0.01)
+    found = circle(synk.arange(10**12), 7, until=until, max_rows=10**8)
+    assert found.count == until.counts[-1] < 40_000
+    index = np.arange(found.count)
+    inside = synk.random.uniform2(7, index, 0)
+    check(found, 4.0 * (inside[0] ** 2 + inside[1] ** 2 < 1))
+    assert abs(found.mean - math.pi) < 5 * found.stderr
+
+
+def test_rows_made_by_functions(world):
+    rng, made = np.random.default_rng(3), []
+
+    def noise(count):
+        made.append(rng.normal(size=count))
+        return made[-1]
+
+    found = plain(noise, until=lambda e: e.stderr < 0.008, max_rows=10**7)
+    check(found, np.concatenate(made))
+    assert found.stderr < 0.008
+    x, y = np.random.default_rng(4).normal(size=(2, 3_000))
+    rows = {"x": iter(np.split(x, 30)), "y": iter(np.split(y, 30))}
+    told = two(
+        lambda n: next(rows["x"]), lambda n: next(rows["y"]), (2.0, 3.0), until=lambda e: False, min_rows=100, max_rows=100
+    )
+    assert_allclose(told.mean, [2.0 * x[:100].mean(), 3.0 + y[:100].mean()], **CLOSE)
+
+
+def test_blocks_of_a_chain_go_on_from_part_to_part(world):
+    rng = np.random.default_rng(5)
+    values = np.cumsum(rng.normal(size=30_011)) / 50
+    for given in (values, synk.data(values)):
+        found = plain(given, until=lambda e: False, min_rows=1_000, block=64)
+        of_blocks = values[: 30_011 // 64 * 64].reshape(-1, 64).mean(axis=1)
+        assert found.count == len(of_blocks)
+        assert_allclose([found.mean, found.variance], [of_blocks.mean(), of_blocks.var(ddof=1)], rtol=1e-11)
+    until = Asked(lambda e: e.count > 40)
+    assert plain(values, until=until, min_rows=1, block=64).count == until.counts[-1] > 40
+    with pytest.raises(synk.ReductionError, match="number of rows, 30011, got 40000"):
+        plain(values, until=lambda e: False, block=40_000)
+
+
+def test_the_same_rows_on_any_number_of_ranks(world):
+    values = np.random.default_rng(6).normal(size=50_000)
+    found = plain(values, until=lambda e: e.stderr < 0.006, shards=8)
+    assert (found.count, found.mean) == WANTED.setdefault("bits", (found.count, found.mean))
+
+
+WANTED = {}  # by the first world
+
+
+REFUSED = {
+    "no condition": (lambda: plain(np.zeros(4), until=0.001), "until of plain takes a condition"),
+    "no limit": (lambda: plain(np.zeros, until=never), "x of plain is a function that makes rows, without end; pass max_rows="),
+    "limit alone": (lambda: plain(np.zeros(4), max_rows=3), "got min_rows= or max_rows= without until="),
+    "first alone": (lambda: plain(np.zeros(4), min_rows=3), "got min_rows= or max_rows= without until="),
+    "batch": (lambda: plain(np.zeros(4), until=never, batch=2), "got batch= and until="),
+    "max_rows": (lambda: plain(np.zeros(4), until=never, max_rows=0), "max_rows of plain must be a positive integer, got 0"),
+    "min_rows": (
+        lambda: plain(np.zeros(4), until=never, min_rows=1.5),
+        "min_rows of plain must be a positive integer, got 1.5",
+    ),
+    "both": (
+        lambda: two(np.zeros, np.zeros(9), (1.0, 1.0), until=never),
+        "rows of x of two are made by a function, but y is an array",
+    ),
+    "too few": (lambda: plain(lambda n: np.zeros(n - 1), until=never, max_rows=9), "asked for 9, and returned shape .8,."),
+    "one": (lambda: plain(lambda n: 1.0, until=never, max_rows=9), "asked for 9, and returned float"),
+    "minibatch": (lambda: plain(synk.data(np.zeros(9), minibatch=True), until=never), "x is a minibatch input"),
+    "several": (lambda: two(np.zeros(9), np.ones(9), np.ones(2), until=lambda e: e.stderr < 1), r"e.stderr < 1e-3\).all"),
+    "answer": (lambda: plain(np.zeros(9), until=lambda e: None), "until of plain must return True or False, got None"),
+    "strings": (lambda: plain(np.array(["a", None], object), until=never), "x of plain"),
+    "none": (lambda: plain(1.0, until=never), "none of its arguments has any"),
+    "none, limited": (lambda: plain(1.0, until=never, max_rows=3), "none of its arguments has any"),
+    "no rows": (lambda: plain(np.zeros(0), until=never), "no rows"),
+}
+
+
+def never(e):
+    return False
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(world, case):
+    call, words = REFUSED[case]
+    with pytest.raises(synk.SynkError, match=words):
+        call()
+
+
+def test_variables_are_refused(world):
+    own = synk.expectation(lambda x: x, sliceable=("x",))
+    with pytest.raises(synk.ArgumentError, match="takes parts of its rows, but x is"):
+        own(synk.variable(np.zeros(9)), until=never)

@@ -1,0 +1,114 @@
+"""A world that cannot start says so at once, and names the limit, the setting or the rank."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import synknumba as synk
+from synknumba._host import this_process
+from synknumba._rank import loop
+from synknumba._world import limits
+from tests.environment import environment
+from tests.quick import whole
+
+IMPORTS = """
+import importlib, sys, threading
+barrier, errors = threading.Barrier(8), []
+def load():
+    barrier.wait()
+    try:
+        importlib.import_module(sys.argv[1])
+    except BaseException as error:
+        errors.append(repr(error))
+threads = [threading.Thread(target=load) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(errors)
+"""
+
+UNCOMPILED = """
+import numpy as np
+from numba import cuda
+import synknumba as synk
+from synknumba import simt
+
+def double(x):
+    x[cuda.grid(1)] *= 2
+
+for call in (lambda: synk.fork(1, device="cpu"), lambda: simt.jit(double)[1, 4](np.ones(4)), lambda: simt.jit(double).check()):
+    try:
+        call()
+    except synk.SynkError as error:
+        print(type(error).__name__, error)
+print(synk.Estimate.from_values([1.0, 3.0]).mean, simt.debug(double)[1, 4](np.ones(4)))
+"""
+
+
+def run(text, *arguments, **settings):
+    command = [sys.executable, "-c", text, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(**settings), timeout=60)
+    return done.stdout
+
+
+@pytest.mark.parametrize("module", ["synknumba.simt", *whole("synknumba")])
+def test_eight_threads_import_a_module_at_once(module):
+    assert run(IMPORTS, module).strip() == "[]"
+
+
+def test_without_numbas_compiler(tmp_path):
+    script = tmp_path / "script.py"  # kernels need a file
+    script.write_text(UNCOMPILED)
+    told = run("import runpy, sys; runpy.run_path(sys.argv[1])", str(script), NUMBA_DISABLE_JIT="1").splitlines()
+    assert [line.partition(" ")[0] for line in told] == ["DeviceError", "KernelError", "KernelError", "2.0"]
+    assert all("NUMBA_DISABLE_JIT is set" in line and "unset it" in line for line in told[:3])
+
+
+def test_more_ranks_than_the_machine_has_room_for(no_world):
+    began = time.monotonic()
+    with pytest.raises(
+        synk.PartitionError, match=r"world_size=10000000 is more than .*by open files .*by processes.*at most \d+"
+    ):
+        synk.fork(10_000_000, device="cpu")
+    assert time.monotonic() - began < 2.0
+
+
+def test_the_tightest_limit_comes_first(no_world, monkeypatch):
+    files = [(resource.RLIM_INFINITY, 1000)]
+    monkeypatch.setattr(limits.resource, "getrlimit", lambda what: files[0] if what == resource.RLIMIT_NOFILE else (-1, -1))
+    with pytest.raises(synk.PartitionError, match=r"room for: 1\d\d by open files \(1000, `ulimit -Hn`.*Pass at most 1\d\d"):
+        synk.fork(200, device="cpu")
+    monkeypatch.setattr(limits, "_memory_limits", lambda: iter([100 << 20]))
+    with pytest.raises(synk.PartitionError, match=r"room for: 16 by free memory \(100 MiB; a rank needs 6\).*Pass at most 16"):
+        synk.fork(100, device="cpu")
+    monkeypatch.setattr(limits, "_process_limits", lambda: iter([("pids.max", 30, 28), ("pid_max", 99, 0)]))
+    with pytest.raises(synk.PartitionError, match=r"room for: 2 by processes, pids.max \(30\); 16 by free memory"):
+        synk.fork(100, device="cpu")
+
+
+def test_the_limits_of_this_machine_are_read():
+    told = dict(limits._room())
+    assert {name.split()[0].rstrip(",") for name in told} >= {"open", "processes", "free"}
+    assert all(count > 0 for count in told.values())
+
+
+def test_a_rank_that_is_stopped_while_it_starts(no_world, monkeypatch):
+    opened = loop.open_device
+
+    def stopped(kind, index):
+        if this_process.current_rank() == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return opened(kind, index)
+
+    monkeypatch.setattr(loop, "open_device", stopped)
+    began = time.monotonic()
+    with pytest.raises(synk.CallTimeout, match=r"did not start within timeout=1.0 s: rank 1 \(pid \d+\) stopped by SIGSTOP"):
+        synk.fork(2, device="cpu", timeout=1.0)
+    assert 1.0 <= time.monotonic() - began < 5.0
+    monkeypatch.undo()
+    with synk.fork(2, device="cpu", timeout=30.0):
+        pass
