@@ -26,7 +26,7 @@ from synknumba._call.select_rows import RowSelector
 from synknumba._call.serialize import Distributed, InnerFunction, RankSideFunction, make_spec
 from synknumba._call.whole import warn_of_whole
 from synknumba._device import fold_kernel
-from synknumba._errors import ArgumentError, ReductionError, WorldError
+from synknumba._errors import ArgumentError, LaunchError, ReductionError, WorldError
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._ops.rows import Partition
@@ -225,7 +225,10 @@ class Function(Distributed):
         info, options, launch = CallInfo(self.name, call.texts(lasting=True)), call.options, self._options.launch
         built, wanted = Built(), []
         if launch is not None:
-            launch.resolve(call.total)  # raises if the grid cannot be derived, before anything is sent
+            try:
+                launch.resolve(call.total)  # raises if the grid cannot be derived, before anything is sent
+            except LaunchError as error:
+                raise LaunchError(f"{self.name}: {error}") from error.__cause__
             wanted = self._builder.wanted(options.subset)
             built = self._builder.build(call, world, wanted)
             self._builder.check_count(call.total, wanted)

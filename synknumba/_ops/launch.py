@@ -66,7 +66,13 @@ class LaunchConfig:
                 "no argument is sharded, so there are no rows to derive the grid from; pass grid= as a number of blocks"
             )
         if callable(self.grid):
-            return _dim3(f"grid({rows})", self.grid(rows), MAX_GRID), block
+            try:
+                size = self.grid(rows)
+            except Exception as error:  # the function is the user's
+                raise LaunchError(
+                    f"grid({rows}) raised {type(error).__name__}: {error}; grid= takes the rows of a launch"
+                ) from error
+            return _dim3(f"grid({rows})", size, MAX_GRID), block
         blocks = max(1, -(-rows // block[0]))
         if blocks > MAX_GRID[0]:
             raise LaunchError(
