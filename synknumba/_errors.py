@@ -18,6 +18,10 @@ class ArgumentError(SynkError, TypeError):
     """The arguments of a call do not match the function: missing, given twice, unknown, or of an unsupported type."""
 
 
+class DecoratedError(ArgumentError, AttributeError):
+    """Another decorator asks for the code of a function that synknumba has decorated."""
+
+
 class PartitionError(SynkError, ValueError):
     """The rows cannot be partitioned: lengths disagree, or the number of slices or ranks is invalid."""
 

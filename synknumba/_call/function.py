@@ -6,6 +6,7 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,13 +23,15 @@ from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
 from synknumba._call.rebinding import check_rebinding
 from synknumba._call.report import PlanReport, make_report
+from synknumba._call.roles import Roles
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.serialize import Distributed, InnerFunction, RankSideFunction, make_spec
 from synknumba._call.whole import warn_of_whole
 from synknumba._device import fold_kernel
-from synknumba._errors import ArgumentError, LaunchError, ReductionError, WorldError
+from synknumba._errors import ArgumentError, DecoratedError, LaunchError, ReductionError, WorldError
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
+from synknumba._ops.launch import named_launch
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._types import Batch
@@ -39,6 +42,7 @@ from synknumba._world.failure import CallInfo
 from synknumba._world.world import World, current_world, holds_world, open_world
 
 ROW_VALUES = 3  # at most so many of a call's values select rows
+LAUNCHES_KEPT = 16  # launch configurations of one kernel, each with its plans
 OWN_VALUES = 3  # at most so many for each rank select rows of sliceable variables
 
 
@@ -85,6 +89,8 @@ class Function(Distributed):
         self._world: World | None = None
         self._plans = KeptPlans(self._binder)
         self._is_new = True  # before the first call on several ranks
+        self._roles: Roles | None = None  # of a kernel that is no generated one; None before the analysis
+        self._launched: dict[Any, Function] = {}  # with other launch configurations, by these
         self._written: dict[str, int] | None = None  # parameters that the source stores to; None before the analysis
 
     # ---- calls
@@ -142,6 +148,40 @@ class Function(Distributed):
         finally:
             world.end()
 
+    def __getitem__(self, config: Any) -> "Function":
+        """Returns the kernel with another launch configuration, as in `kernel[grid, block](x)` or `[grid, block, 0, smem]`.
+
+        Each rank launches so many blocks on its rows; without a configuration, those of the decorator.
+
+        Raises:
+            LaunchError: CUDA does not allow the sizes; or a stream is given, since ranks have their own.
+            ArgumentError: this is a function of arrays, which is not launched.
+        """
+        if self._options.style != "kernel":
+            raise ArgumentError(f"{self.name} is a function of arrays, which has no grid; call it without [{config!r}]")
+        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
+            raise LaunchError(f"{self.name}: write {self.name}[grid, block](...), got [{config!r}]")
+        grid, block, stream, smem_bytes = (*config, 0, 0)[:4] if len(config) == 2 else (*config, 0)[:4]
+        if stream is not None and not (isinstance(stream, int) and stream == 0):
+            raise LaunchError(f"{self.name}: each rank launches on a stream of its own; pass 0 as the stream, got {stream!r}")
+        key = (_hashable(grid), _hashable(block), smem_bytes)
+        found = self._launched.get(key)
+        if found is None:
+            options = replace(self._options, launch=named_launch(self.name, key[1], key[0], smem_bytes))
+            if len(self._launched) >= LAUNCHES_KEPT:
+                self._launched.pop(next(iter(self._launched)))
+            found = self._launched[key] = Function(self.py_func, options, self.name, self._inner)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises for what other decorators look for in a plain function, such as `cuda.jit` above `synk.parallel`."""
+        if name in {"__code__", "__defaults__"}:
+            raise DecoratedError(
+                f"{self.__dict__.get('name', 'it')} is decorated by synknumba already, so another decorator cannot compile it; "
+                "write @synk.parallel above @cuda.jit, not below"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Binds a decorated method to its instance, which is sent to the ranks by pickle."""
         return self if instance is None else partial(self, instance)
@@ -181,6 +221,7 @@ class Function(Distributed):
             self._world = world
             world.at_close(weakref.WeakMethod(self._leave))
         options.check(self.name)
+        self._check_roles(args, kwargs)
         call = self._binder.bind(Call(options, world.partition, world), args, kwargs)
         self._selector.select(call)
         self._selector.encode(call)
@@ -254,6 +295,13 @@ class Function(Distributed):
         if launch is not None:
             return KernelPlan(world, program, info, call, wanted, built, self.name)
         return FunctionPlan(world, program, info, call, has_ops=self._options.has_ops)
+
+    def _check_roles(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raises `ArgumentError` if a kernel writes to a parameter that its decorator does not declare as written."""
+        if self._options.style == "kernel" and self._inner is None:
+            if self._roles is None:
+                self._roles = Roles(self.name, self.py_func, self._options)
+            self._roles.check(self._binder.passed, args, kwargs)
 
     def _check_writes(self, call: Call) -> None:
         """Raises `ArgumentError` if the function's source writes to an input, where the write would be lost."""
@@ -380,6 +428,7 @@ class Function(Distributed):
         """
         options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
         options.check(self.name)
+        self._check_roles(args, kwargs)
         world = open_world()
         if world_size is not None:
             partition = Partition.even(world_size)
@@ -410,3 +459,8 @@ class Function(Distributed):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as a `RankSideFunction`, since only the coordinator makes calls."""
         return RankSideFunction, (self.name, self.py_func)
+
+
+def _hashable(size: Any) -> Any:
+    """Returns a grid or block size as a tuple if it is a list."""
+    return tuple(size) if isinstance(size, list) else size

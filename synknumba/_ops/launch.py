@@ -82,6 +82,14 @@ class LaunchConfig:
         return (blocks, 1, 1), block
 
 
+def named_launch(name: str, block: Block, grid: Grid, smem_bytes: int) -> LaunchConfig:
+    """Returns the launch configuration of a kernel, whose name an error begins with."""
+    try:
+        return LaunchConfig(block, grid, smem_bytes)
+    except LaunchError as error:
+        raise LaunchError(f"{name}: {error}") from None
+
+
 def _dimensions(value: object) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else (value,)
 
