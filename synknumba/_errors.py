@@ -43,7 +43,7 @@ class LaunchError(SynkError, ValueError):
 
 
 class KernelError(SynkError, NotImplementedError):
-    """A kernel uses a feature that this device does not support; the message gives kernel, file, line and workaround."""
+    """A kernel does not compile, or uses what this device does not support; the message has place, reason and way out."""
 
 
 class DeviceError(SynkError, RuntimeError):

@@ -101,7 +101,7 @@ class OutputBuilder:
         """Returns all outputs, and allocates memory for those in `wanted`; called between the world's `begin` and `end`."""
         built = Built()
         for name, output in self._outputs.items():
-            dtype, shape = self._resolve(name, output, call)
+            dtype, shape = self.resolve(name, output, call)
             result = Result(name, output.op, dtype, shape, None, filled=output.filled)
             if isinstance(output.op, UserOp):
                 fold_kernel.check_identity(output.op, dtype, f"{name} of {self._name}")
@@ -149,7 +149,7 @@ class OutputBuilder:
         built.lent += 1
         return replace(result, parts=HostArray(-1, dtype, shape), lent=built.lent - 1)
 
-    def _resolve(self, name: str, output: Output, call: Call) -> tuple["np.dtype[Any]", Shape]:
+    def resolve(self, name: str, output: Output, call: Call) -> tuple["np.dtype[Any]", Shape]:
         """Returns dtype and shape on one rank; for ops by rows, the shape of one row."""
         like = self._like(name, output, call)
         declared = output.dtype if output.dtype is not None else np.float64 if like is None else like[0]
