@@ -56,6 +56,8 @@ class Roles:
         known = {*options.outputs, *options.inout, *options.updates, *options.givens, *options.sliceable}
         lines = {one: line for one, line in written_parameters(function).items() if one not in known}
         self._writes = _analyse(function, lines) if lines else {}
+        defaults = len(function.__defaults__ or ())
+        self._optional = {*function.__code__.co_varnames[: function.__code__.co_argcount][-defaults:]} if defaults else set()
 
     def check(self, passed: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raises `ArgumentError` if one of them is missing, or an array that is not divided into rows as the others are.
@@ -74,8 +76,8 @@ class Roles:
             if name not in self._writes and (_is_rows(one) or isinstance(one, IndexRange))
         }
         rows -= {len(given[one]) for one in self._options.broadcast if _is_rows(given.get(one))}
-        wrong = [name for name, writes in self._writes.items() if not _fits(given.get(name), writes, rows)]
-        wrong = [name for name in wrong if name in given or name in passed]
+        wrong = [name for name, writes in self._writes.items() if name in given and not _fits(given[name], writes, rows)]
+        wrong += [name for name in self._writes if name not in given and name in passed and name not in self._optional]
         if not wrong or any(name not in passed for name in given) or len(args) > len(passed):
             return
         name = wrong[0]
@@ -163,8 +165,6 @@ def _is_rows(value: Any) -> bool:
 
 def _fits(value: Any, writes: Writes, rows: set[int]) -> bool:
     """Returns whether a value needs no role, or is one that the call itself refuses in fitting words."""
-    if value is None:
-        return False
     if isinstance(value, Variable) or not _is_rows(value):
         return True
     return writes.ops == {None} and not writes.constant and (len(value) in rows or not rows)

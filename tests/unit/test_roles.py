@@ -127,6 +127,19 @@ def test_variables_are_written_without_a_declaration():
     assert math.isclose(sum(total.get_value(rank=rank)[0] for rank in (0, 1)), ENERGY)
 
 
+def test_an_array_that_may_be_left_out():
+    def optional(x, total, y=None):
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            cuda.atomic.add(total, 0, x[i])
+            if y is not None:
+                y[i] = x[i]
+
+    summed = synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})(optional)
+    for given in ((X,), (X, None)):
+        assert math.isclose(summed(*given), X.sum())
+
+
 def test_a_plan_needs_the_declaration_too():
     with pytest.raises(synk.ArgumentError, match="not declared as an output"):
         synk.parallel(energy).plan(X, 0.5, np.zeros(1))
