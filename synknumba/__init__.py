@@ -54,5 +54,7 @@ from synknumba._wire.statistics import Statistics as Statistics
 from synknumba._world.fork import fork as fork
 from synknumba._world.world import World as World
 from synknumba._world.world import close as close
+from synknumba._world.world import rank as rank
+from synknumba._world.world import world_size as world_size
 
 __version__ = "0.1.0.dev0"

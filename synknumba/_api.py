@@ -8,13 +8,13 @@ row, and callers pass arrays. Numba's own decorators have no types, so what they
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, Protocol, TypedDict, Unpack, overload
 
-from synknumba._call.arguments import Output
+from synknumba._call.arguments import Output, known_options
 from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions, check_updates
 from synknumba._device.compilers import plain_kernel
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import reduction
-from synknumba._ops.launch import LaunchConfig
+from synknumba._ops.launch import named_launch
 from synknumba._rowwise.expectation import Expectation
 from synknumba._rowwise.map import Vectorized, python_function, ufunc_signatures
 from synknumba._types import Block, Grid
@@ -59,7 +59,17 @@ _WrapBound = Callable[[Callable[..., Any]], Function[..., Any]]  # some paramete
 def _names(value: Iterable[str] | str, what: str) -> frozenset[str]:
     if isinstance(value, str):
         raise ArgumentError(f'{what} takes a tuple of names, got the string {value!r}; write {what}=("{value}",)')
-    return frozenset(value)
+    try:
+        return frozenset(value)
+    except TypeError:
+        raise ArgumentError(f'{what} takes a tuple of names of parameters, as in {what}=("x",); got {value!r}') from None
+
+
+def _by_name(value: Any, what: str, example: str) -> dict[str, Any]:
+    """Returns an option that is a dict by parameter; None is an empty one."""
+    if value is not None and not isinstance(value, Mapping):
+        raise ArgumentError(f"{what} takes a dict by parameter, as in {what}={example}; got {value!r}")
+    return dict(value or {})
 
 
 @overload
@@ -101,6 +111,7 @@ def parallel(
     updates: Mapping[str, Any] | None = None,
     **options: Unpack[_Sizes],
 ) -> _WrapBound: ...
+@known_options
 def parallel(
     kernel: Any = None,
     /,
@@ -156,7 +167,7 @@ def parallel(
         if plain is None:
             raise ArgumentError(f"parallel needs a Numba CUDA kernel, or a plain function written as one, got {target!r}")
         function, compile_options = plain
-        declared = dict(outputs or {})
+        declared = _by_name(outputs, "outputs", '{"total": synk.output("sum", shape=())}')
         for key, value in declared.items():
             if not isinstance(value, Output):
                 raise ReductionError(
@@ -167,10 +178,10 @@ def parallel(
             outputs=declared,
             broadcast=_names(broadcast, "broadcast"),
             inout=_names(inout, "inout"),
-            givens=dict(givens or {}),
+            givens=_by_name(givens, "givens", '{"x": data}'),
             sliceable=_names(sliceable, "sliceable"),
-            updates=check_updates(name or str(function.__name__), updates or {}),
-            launch=LaunchConfig(block, grid, smem_bytes),
+            updates=check_updates(name or str(function.__name__), _by_name(updates, "updates", '{"total": (variable, "sum")}')),
+            launch=named_launch(name or str(function.__name__), block, grid, smem_bytes),
             compile_options=compile_options,
         )
         return Function(function, options, name)
@@ -213,6 +224,7 @@ def function(
     updates: Mapping[str, Any] | None = None,
     **options: Unpack[_Roles],
 ) -> _WrapBound: ...
+@known_options
 def function(
     func: Callable[..., Any] | None = None,
     /,
@@ -266,9 +278,12 @@ def function(
             has_ops=has_ops,
             broadcast=_names(broadcast, "broadcast"),
             inout=_names(inout, "inout"),
-            givens=dict(givens or {}),
+            givens=_by_name(givens, "givens", '{"x": data}'),
             sliceable=_names(sliceable, "sliceable"),
-            updates=check_updates(name or str(getattr(target, "__name__", "the function")), updates or {}),
+            updates=check_updates(
+                name or str(getattr(target, "__name__", "the function")),
+                _by_name(updates, "updates", '{"total": (variable, "sum")}'),
+            ),
         )
         return Function(getattr(target, "py_func", target) if isinstance(target, Function) else target, options, name)
 
@@ -292,6 +307,7 @@ class _Estimating(TypedDict, total=False):
 def expectation(func: Callable[..., Any], /, **options: Unpack[_Estimating]) -> Expectation: ...
 @overload
 def expectation(**options: Unpack[_Estimating]) -> Callable[[Callable[..., Any]], Expectation]: ...
+@known_options
 def expectation(
     func: Callable[..., Any] | None = None,
     /,
@@ -355,6 +371,7 @@ def vectorize(func: Callable[..., Any], /, **options: Unpack[_Mapping]) -> Vecto
 def vectorize(
     func: str | list[Any] | tuple[Any, ...] | None = None, /, **options: Unpack[_Mapping]
 ) -> Callable[[Callable[..., Any]], Vectorized]: ...
+@known_options
 def vectorize(
     func: Any = None,
     /,
@@ -400,7 +417,10 @@ def vectorize(
 def _kernel_options(broadcast: Iterable[str], givens: Mapping[str, Any] | None, sliceable: Iterable[str]) -> FunctionOptions:
     """Returns the options of a generated kernel, as far as the decorator determines them."""
     return FunctionOptions(
-        "kernel", broadcast=_names(broadcast, "broadcast"), givens=dict(givens or {}), sliceable=_names(sliceable, "sliceable")
+        "kernel",
+        broadcast=_names(broadcast, "broadcast"),
+        givens=_by_name(givens, "givens", '{"x": data}'),
+        sliceable=_names(sliceable, "sliceable"),
     )
 
 

@@ -18,6 +18,10 @@ class ArgumentError(SynkError, TypeError):
     """The arguments of a call do not match the function: missing, given twice, unknown, or of an unsupported type."""
 
 
+class DecoratedError(ArgumentError, AttributeError):
+    """Another decorator asks for the code of a function that synknumba has decorated."""
+
+
 class PartitionError(SynkError, ValueError):
     """The rows cannot be partitioned: lengths disagree, or the number of slices or ranks is invalid."""
 
@@ -39,7 +43,7 @@ class LaunchError(SynkError, ValueError):
 
 
 class KernelError(SynkError, NotImplementedError):
-    """A kernel uses a feature that this device does not support; the message gives kernel, file, line and workaround."""
+    """A kernel does not compile, or uses what this device does not support; the message has place, reason and way out."""
 
 
 class DeviceError(SynkError, RuntimeError):

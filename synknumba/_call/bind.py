@@ -24,7 +24,7 @@ from synknumba._call.call import Call, leaves_of
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
-from synknumba._ops.tree import flatten, is_nested
+from synknumba._ops.tree import flatten, is_nested, paths
 from synknumba._types import Array, Op, RankConstant, Shape
 from synknumba._variables.variable import Variable
 from synknumba._wire import program
@@ -156,7 +156,9 @@ class Binder:
         if nested:
             leaves, structure = flatten(value)
             call.key.append(structure)
-            params = tuple(self._param(call, name, (slot, i), leaf) for i, leaf in enumerate(leaves))
+            params = tuple(
+                self._param(call, name, (slot, path), leaf) for path, leaf in zip(paths(structure), leaves, strict=True)
+            )
             return program.Tree(structure, params)
         if hasattr(value, "__array__") and not isinstance(value, tuple):
             return self._numpy(call, name, slot, np.asarray(value))
@@ -379,7 +381,7 @@ def _share_memory(a: Array, b: Array) -> bool:
 
 def _path(name: str, slot: Any) -> str:
     """Returns the name of a parameter, or of a leaf of a nested one, for messages."""
-    return name if isinstance(slot, str) else f"{name}[{slot[1]}]"
+    return name if isinstance(slot, str) else f"{name}{slot[1]}"
 
 
 def _exact(value: Any) -> tuple[str, bytes]:

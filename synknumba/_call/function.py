@@ -6,14 +6,16 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
 from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.call import Call
+from synknumba._call.checked import check_call
 from synknumba._call.distribute import Distributed, InnerFunction, RankSideFunction, make_spec
 from synknumba._call.launch_axes import check_axes
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
@@ -22,12 +24,14 @@ from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
 from synknumba._call.rebinding import check_rebinding
 from synknumba._call.report import PlanReport, make_report
+from synknumba._call.roles import find_roles
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.whole import warn_of_whole
 from synknumba._device import fold_kernel
-from synknumba._errors import ArgumentError, ReductionError, WorldError
+from synknumba._errors import ArgumentError, DecoratedError, LaunchError, ReductionError, WorldError
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
+from synknumba._ops.launch import named_launch
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._types import Batch
@@ -39,6 +43,7 @@ from synknumba._world.world import World, current_world, open_world
 from synknumba.simt.internals import check_kernel, keep_text
 
 ROW_VALUES = 3  # at most so many of a call's values select rows
+LAUNCHES_KEPT = 16  # launch configurations of one kernel, each with its plans
 OWN_VALUES = 3  # at most so many for each rank select rows of sliceable variables
 
 
@@ -94,6 +99,8 @@ class Function(Distributed, Generic[P, R]):
         self._is_new = True  # before the first call on several ranks
         # Parameters that the source stores to. The analysis of a generated kernel, which has no line of the user's, is put off.
         self._written = None if inner is not None else written_parameters(function)
+        self._roles = find_roles(self.name, function, options) if inner is None and options.style == "kernel" else None
+        self._launched: dict[Any, Function[P, R]] = {}  # with other launch configurations, by these
 
     # ---- calls
 
@@ -164,6 +171,42 @@ class Function(Distributed, Generic[P, R]):
         finally:
             world.end()
 
+    def __getitem__(self, config: Any) -> "Function[P, R]":
+        """Returns the kernel with another launch configuration, as in `kernel[grid, block](x)` or `[grid, block, 0, smem]`.
+
+        Each rank launches so many blocks on its rows; without a configuration, those of the decorator.
+
+        Raises:
+            LaunchError: CUDA does not allow the sizes; or a stream is given, since ranks have their own.
+            ArgumentError: this is a function of arrays, which is not launched.
+        """
+        if self._options.style != "kernel":
+            raise ArgumentError(f"{self.name} is a function of arrays, which has no grid; call it without [{config!r}]")
+        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
+            raise LaunchError(f"{self.name}: write {self.name}[grid, block](...), got [{config!r}]")
+        grid, block, stream, smem_bytes = (*config, 0, 0)[:4] if len(config) == 2 else (*config, 0)[:4]
+        if stream is not None and not (isinstance(stream, int) and stream == 0):
+            raise LaunchError(f"{self.name}: each rank launches on a stream of its own; pass 0 as the stream, got {stream!r}")
+        key = (_hashable(grid), _hashable(block), smem_bytes)
+        found = self._launched.get(key)
+        if found is None:
+            options = replace(self._options, launch=named_launch(self.name, key[1], key[0], smem_bytes))
+            if len(self._launched) >= LAUNCHES_KEPT:
+                self._launched.pop(next(iter(self._launched)))
+            found = self._launched[key] = Function(self.py_func, options, self.name, self._inner)
+        return found
+
+    if not TYPE_CHECKING:  # else a checker would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Raises for what other decorators look for in a plain function, such as `cuda.jit` above `synk.parallel`."""
+            if name in {"__code__", "__defaults__"}:
+                raise DecoratedError(
+                    f"{self.__dict__.get('name', 'it')} is decorated by synknumba already, so another decorator cannot compile "
+                    "it; write @synk.parallel above @cuda.jit, not below"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Binds a decorated method to its instance, which is sent to the ranks by pickle."""
         return self if instance is None else partial(self, instance)
@@ -202,6 +245,7 @@ class Function(Distributed, Generic[P, R]):
             self._world = world
             world.at_close(weakref.WeakMethod(self._leave))
         options.check(self.name)
+        self._check_roles(args, kwargs)
         call = self._binder.bind(Call(options, world.partition, world), args, kwargs)
         self._selector.select(call)
         self._selector.encode(call)
@@ -246,7 +290,10 @@ class Function(Distributed, Generic[P, R]):
         info, options, launch = CallInfo(self.name, call.texts(lasting=True)), call.options, self._options.launch
         built, wanted = Built(), []
         if launch is not None:
-            launch.resolve(call.total)  # raises if the grid cannot be derived, before anything is sent
+            try:
+                launch.resolve(call.total)  # raises if the grid cannot be derived, before anything is sent
+            except LaunchError as error:
+                raise LaunchError(f"{self.name}: {error}") from error.__cause__
             wanted = self._builder.wanted(options.subset)
             built = self._builder.build(call, world, wanted)
             self._builder.check_count(call.total, wanted)
@@ -272,6 +319,11 @@ class Function(Distributed, Generic[P, R]):
         if launch is not None:
             return KernelPlan(world, program, info, call, wanted, built, self.name)
         return FunctionPlan(world, program, info, call, has_ops=self._options.has_ops)
+
+    def _check_roles(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raises `ArgumentError` if a kernel writes to a parameter that its decorator does not declare as written."""
+        if self._roles is not None:
+            self._roles.check(self._binder.passed, args, kwargs)
 
     def _check_writes(self, call: Call) -> None:
         """Raises `ArgumentError` if the function's source writes to an input, where the write would be lost."""
@@ -397,17 +449,54 @@ class Function(Distributed, Generic[P, R]):
             ArgumentError, PartitionError, BatchError: as for a call.
         """
         options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
+        call = self._planned("plan", options, world_size, args, kwargs)
+        return make_report(self.name, self._options.outputs, self._options.ops, self.update_modes, call)
+
+    def check(
+        self, *args: Any, batch: Batch = None, local_batch: Any = None, world_size: int | None = None, **kwargs: Any
+    ) -> None:
+        """Runs a call of a kernel under `simt.check`: the rows of each rank in turn, in Python, in this process.
+
+        Finds races, divergent barriers, reads of unwritten memory and indices out of bounds, also those past the rows of a rank
+        that reach the rows of the next. Arguments are those of a call and are not changed; nothing is returned. As the checker
+        makes some 100,000 accesses a second, select few rows, as in `energy.check(x, 0.5, batch=1000)`.
+
+        Args:
+            *args: arguments by position.
+            batch: rows to select, as for a call.
+            local_batch: rows of sliceable variables to select, as for a call.
+            world_size: number of ranks among which the rows are divided; default: that of the open world.
+            **kwargs: arguments by name.
+
+        Raises:
+            KernelCheckError: the findings, each with the ranks that have it. The class is that of the first finding:
+                BoundsError, RaceError, DivergenceError or UninitializedError.
+            WorldError: no world is open, and `world_size` is not given.
+            ArgumentError: this is no kernel; or as for a call.
+        """
+        launch = self._options.launch
+        if launch is None or self._inner is not None:
+            raise ArgumentError(f"check() is for kernels, and {self.name} is none; call it, or test it as a plain function")
+        call = self._planned("check", CallOptions(batch, local_batch=local_batch), world_size, args, kwargs)
+        self._check_writes(call)
+        check_call(self.name, self.py_func, self._parameters, self._options.outputs, self._builder, launch, call)
+
+    def _planned(
+        self, what: str, options: CallOptions, world_size: int | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Call:
+        """Returns a call with its arguments bound and its rows selected, of which nothing is sent."""
         options.check(self.name)
+        self._check_roles(args, kwargs)
         world = open_world()
         if world_size is not None:
             partition = Partition.even(world_size)
         elif world is not None:
             partition = world.partition
         else:
-            raise WorldError("plan() needs world_size=… when no world is open")
+            raise WorldError(f"{what}() needs world_size=… when no world is open")
         call = self._binder.bind(Call(options, partition), args, kwargs)
         self._selector.select(call)
-        return make_report(self.name, self._options.outputs, self._options.ops, self.update_modes, call)
+        return call
 
     @property
     def output_modes(self) -> Any:
@@ -428,3 +517,8 @@ class Function(Distributed, Generic[P, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as a `RankSideFunction`, since only the coordinator makes calls."""
         return RankSideFunction, (self.name, self.py_func)
+
+
+def _hashable(size: Any) -> Any:
+    """Returns a grid or block size as a tuple if it is a list."""
+    return tuple(size) if isinstance(size, list) else size

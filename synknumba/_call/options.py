@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from synknumba._call.arguments import Output
-from synknumba._errors import ArgumentError, PartitionError, ReductionError
+from synknumba._errors import ArgumentError, BatchError, PartitionError, ReductionError
 from synknumba._ops import reduction
 from synknumba._ops.launch import LaunchConfig
 from synknumba._ops.tree import flatten
@@ -76,6 +76,12 @@ class CallOptions:
     def check(self, function: str) -> None:
         """Raises `PartitionError` or `ReductionError` for options that are invalid in every call."""
         slices, shards = self.num_slices, self.shards
+        for option, value in (("batch", self.batch), ("local_batch", self.local_batch)):
+            if isinstance(value, Variable):
+                raise BatchError(
+                    f"{option} of {function} is {value.label}, but rows are selected in the script, and a variable's values "
+                    f"are on the ranks; read them first, as in {option}=v.get_value()"
+                )
         if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
             raise PartitionError(f"num_slices must be an integer of at least 1, got {slices!r}")
         if shards is not None and (isinstance(shards, bool) or not hasattr(shards, "__index__") or shards < 1):

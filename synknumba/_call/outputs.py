@@ -1,6 +1,6 @@
 """Allocation of a kernel's outputs for one plan: dtypes, shapes, and the location of each rank's part."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,7 +48,7 @@ class OutputBuilder:
 
         Such a function may use the arguments' values, so a plan is valid for these shapes only.
         """
-        return tuple(self._checked_shape(name, rule(call.whole)) for name, rule in self.rules.items())
+        return tuple(self._shape_by(name, rule, call) for name, rule in self.rules.items())
 
     def capacity(self, call: Call) -> int:
         """Returns the number of rows to allocate for gathered outputs; 0 if there are none.
@@ -101,7 +101,7 @@ class OutputBuilder:
         """Returns all outputs, and allocates memory for those in `wanted`; called between the world's `begin` and `end`."""
         built = Built()
         for name, output in self._outputs.items():
-            dtype, shape = self._resolve(name, output, call)
+            dtype, shape = self.resolve(name, output, call)
             result = Result(name, output.op, dtype, shape, None, filled=output.filled)
             if isinstance(output.op, UserOp):
                 fold_kernel.check_identity(output.op, dtype, f"{name} of {self._name}")
@@ -149,7 +149,7 @@ class OutputBuilder:
         built.lent += 1
         return replace(result, parts=HostArray(-1, dtype, shape), lent=built.lent - 1)
 
-    def _resolve(self, name: str, output: Output, call: Call) -> tuple["np.dtype[Any]", Shape]:
+    def resolve(self, name: str, output: Output, call: Call) -> tuple["np.dtype[Any]", Shape]:
         """Returns dtype and shape on one rank; for ops by rows, the shape of one row."""
         like = self._like(name, output, call)
         declared = output.dtype if output.dtype is not None else np.float64 if like is None else like[0]
@@ -160,8 +160,8 @@ class OutputBuilder:
                 f"{name} of {self._name} has op {output.op!r}, which works on rows, but no argument is sharded; use None"
             )
         if output.shape is not None:
-            rule = output.shape(call.whole) if callable(output.shape) else output.shape
-            return dtype, self._checked_shape(name, rule)
+            shape = output.shape
+            return dtype, self._shape_by(name, shape, call) if callable(shape) else self._checked_shape(name, shape)
         return dtype, () if like is None else like[1]
 
     def _like(self, name: str, output: Output, call: Call) -> "tuple[np.dtype[Any], Shape] | None":
@@ -193,6 +193,17 @@ class OutputBuilder:
                 f'with {output.op!r}; give shape=…, or use "gather"'
             )
         return value.dtype, shape
+
+    def _shape_by(self, name: str, rule: Callable[..., Any], call: Call) -> Shape:
+        """Returns the shape that a function of the arguments gives."""
+        try:
+            shape = rule(call.whole)
+        except Exception as error:  # the function is the user's
+            raise ReductionError(
+                f"the shape of {name} of {self._name} is a function, which raised {type(error).__name__}: {error}; it gets a "
+                f"dict with {', '.join(call.whole)}"
+            ) from error
+        return self._checked_shape(name, shape)
 
     def _checked_shape(self, name: str, shape: Any) -> Shape:
         if hasattr(shape, "__index__"):

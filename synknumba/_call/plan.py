@@ -37,7 +37,7 @@ from synknumba._host.copying import private_copy
 from synknumba._host.lease import Lender
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._ops.tree import NONE, Structure, describe, flatten, spread, unflatten
+from synknumba._ops.tree import NONE, Structure, flatten, result_told, spread, unflatten
 from synknumba._types import Array, Op, UserOp
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
@@ -288,7 +288,7 @@ class FunctionPlan(Plan):
         for rank, one in zip(ran, returns, strict=True):
             if one.structure != first:
                 raise ReductionError(
-                    f"{self.info} returned {describe(first)} on {self._part} {ran[0]} but {describe(one.structure)} on "
+                    f"{self.info} returned {result_told(first)} on {self._part} {ran[0]} but {result_told(one.structure)} on "
                     f"{self._part} {rank}; results must have the same structure on every {self._part} to be combined"
                 )
         return first
@@ -298,7 +298,7 @@ class FunctionPlan(Plan):
             if structure == NONE:
                 return []
             raise ReductionError(
-                f"{self.info} returned {describe(structure)}, but outputs= does not say how to combine the ranks' "
+                f"{self.info} returned {result_told(structure)}, but outputs= does not say how to combine the ranks' "
                 'results. Pass one op for all, as in outputs="sum", or a tree of ops of that structure; '
                 "None returns a list of all ranks' results."
             )
@@ -307,7 +307,7 @@ class FunctionPlan(Plan):
         ops = spread(self.program.ops, structure)
         if ops is None:
             raise ReductionError(
-                f"{self.info} returned {describe(structure)}, and outputs={self.program.ops!r} does not fit that structure"
+                f"{self.info} returned {result_told(structure)}, and outputs={self.program.ops!r} does not fit that structure"
             )
         return ops
 

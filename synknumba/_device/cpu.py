@@ -83,7 +83,7 @@ class CpuDevice(Device):
         return CpuWorkspace()
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
-        return CpuKernel(jit(function, fastmath=options.get("fastmath")))
+        return CpuKernel(jit(function, fastmath=options.get("fastmath"), debug=options.get("debug")))
 
     def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
         return partial(array.fill, value)

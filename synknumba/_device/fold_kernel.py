@@ -18,6 +18,7 @@ from synknumba._errors import ArgumentError, KernelError, ReductionError
 from synknumba._ops.reduction import identity
 from synknumba._types import Array, UserOp
 from synknumba.simt import Kernel, jit
+from synknumba.simt.internals import cause, explain
 
 THREADS = 256  # per block
 MOST_BLOCKS = 4096  # beyond, a thread takes several elements
@@ -26,7 +27,7 @@ MOST_BLOCKS = 4096  # beyond, a thread takes several elements
 _DTYPES = ("f8", "i8", "c16", "?", "f4", "i4")
 
 # Raised as a kernel is compiled for an op.
-COMPILE_ERRORS = (NumbaError, KernelError, ArgumentError)
+COMPILE_ERRORS = (NumbaError, KernelError, ArgumentError, AttributeError)  # the last of a name that a module lacks
 
 _kernels: "WeakKeyDictionary[UserOp, Kernel]" = WeakKeyDictionary()
 
@@ -76,8 +77,8 @@ def compile_for(op: UserOp, dtype: Any, name: str) -> None:
         _kernel(op)[1, THREADS](np.empty(0, dtype), np.empty((1, 0), dtype))
     except COMPILE_ERRORS as error:
         raise ReductionError(
-            f"{name}: op {op!r} cannot be compiled for two numbers of dtype {np.dtype(dtype)}: {_reason(error)}"
-        ) from error
+            f"{name}: op {op!r} cannot be compiled for two numbers of dtype {np.dtype(dtype)}: {_reason(error, op)}"
+        ) from cause(error)
 
 
 def check_identity(op: UserOp, dtype: Any, name: str) -> None:
@@ -96,8 +97,11 @@ def check_identity(op: UserOp, dtype: Any, name: str) -> None:
         )
 
 
-def _reason(error: Exception) -> str:
-    """Returns the line of a compiler's message that tells what is wrong."""
+def _reason(error: Exception, op: UserOp) -> str:
+    """Returns what a compiler's message says is wrong, with the place in the op's source if it is there."""
+    short = explain(error, op.function)
+    if short is not None:
+        return str(short)
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.startswith("Failed in ")] or [type(error).__name__]
     calls = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]

@@ -9,18 +9,19 @@ from synknumba._host.inherited import flush
 
 @dataclass(slots=True)
 class RankState:
-    """Rank of this process; None in the coordinator."""
+    """Rank of this process, and the number of ranks; None in the coordinator."""
 
     rank: int | None = None
+    world_size: int | None = None
     forked: bool = False  # whether code on the rank has made this process by os.fork()
 
 
 _state = RankState()
 
 
-def enter(rank: int) -> None:
-    """Marks this process as a rank."""
-    _state.rank = rank
+def enter(rank: int, world_size: int) -> None:
+    """Marks this process as a rank of so many."""
+    _state.rank, _state.world_size = rank, world_size
     os.register_at_fork(after_in_child=_note_fork)
 
 
@@ -31,6 +32,11 @@ def _note_fork() -> None:
 def current_rank() -> int | None:
     """Returns the rank of this process; None in the coordinator."""
     return _state.rank
+
+
+def ranks_known() -> int | None:
+    """Returns the number of ranks of this process's world; None in the coordinator."""
+    return _state.world_size
 
 
 def end_child(error: BaseException | None = None) -> None:

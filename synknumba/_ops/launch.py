@@ -66,7 +66,13 @@ class LaunchConfig:
                 "no argument is sharded, so there are no rows to derive the grid from; pass grid= as a number of blocks"
             )
         if callable(self.grid):
-            return _dim3(f"grid({rows})", self.grid(rows), MAX_GRID), block
+            try:
+                size = self.grid(rows)
+            except Exception as error:  # the function is the user's
+                raise LaunchError(
+                    f"grid({rows}) raised {type(error).__name__}: {error}; grid= takes the rows of a launch"
+                ) from error
+            return _dim3(f"grid({rows})", size, MAX_GRID), block
         blocks = max(1, -(-rows // block[0]))
         if blocks > MAX_GRID[0]:
             raise LaunchError(
@@ -74,6 +80,14 @@ class LaunchConfig:
                 "Pass grid= and loop over the rows with a stride of cuda.gridsize(1)."
             )
         return (blocks, 1, 1), block
+
+
+def named_launch(name: str, block: Block, grid: Grid, smem_bytes: int) -> LaunchConfig:
+    """Returns the launch configuration of a kernel, whose name an error begins with."""
+    try:
+        return LaunchConfig(block, grid, smem_bytes)
+    except LaunchError as error:
+        raise LaunchError(f"{name}: {error}") from None
 
 
 def _dimensions(value: object) -> tuple[object, ...]:

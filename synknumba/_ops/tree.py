@@ -1,6 +1,7 @@
 """Trees of nested dicts, lists and tuples: flattened into leaves and a structure, and rebuilt."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 Structure: TypeAlias = tuple[Any, ...]
@@ -112,6 +113,27 @@ def _below(value: Any, structure: Structure, parts: Callable[[Any, Structure], l
     return None if None in found else [leaf for leaves in found for leaf in leaves or ()]
 
 
+@lru_cache(64)
+def paths(structure: Structure) -> tuple[str, ...]:
+    """Returns the path to each leaf, as a script writes it.
+
+    >>> paths(flatten({"w": [1, 2], "b": 3})[1])
+    ("['w'][0]", "['w'][1]", "['b']")
+    """
+    match structure:
+        case ("leaf",):
+            return ("",)
+        case ("none",):
+            return ()
+        case ("dict", keys, _, children):
+            steps = [f"[{key!r}]" for key in keys]
+        case ("named", cls, children):
+            steps = [f".{field}" for field in cls._fields]
+        case (*_, children):
+            steps = [f"[{position}]" for position in range(len(children))]
+    return tuple(step + path for step, child in zip(steps, children, strict=True) for path in paths(child))
+
+
 def count_leaves(structure: Structure) -> int:
     """Returns the number of leaves of a structure."""
     if structure == LEAF:
@@ -141,6 +163,15 @@ def describe(structure: Structure) -> str:
         case _:
             inner = ", ".join(map(describe, structure[1]))
             return f"({inner},)" if len(structure[1]) == 1 else f"({inner})"
+
+
+def result_told(structure: Structure) -> str:
+    """Returns a structure for messages about what a function returned.
+
+    >>> result_told(LEAF), result_told(flatten((1, 2))[1])
+    ('one number or array', '(*, *)')
+    """
+    return "one number or array" if structure == LEAF else describe(structure)
 
 
 def shape_told(value: Any) -> str:

@@ -39,6 +39,7 @@ from synknumba._wire.control import MESSAGE
 from synknumba._wire.program import Collective, Combination, FunctionSpec, Program, Transfer
 from synknumba._wire.rank_warnings import Collector
 from synknumba._wire.relaunch import Table
+from synknumba.simt.internals import explain
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -102,7 +103,9 @@ class Rank:
                 end_child(error)
                 # Wait for copies in progress: they must not write to memory that the script uses next.
                 lost = not self.device.recover()
-                news = replace(describe_failure(error, "" if lost else self.device.explain(error)), lost=lost)
+                news = replace(
+                    describe_failure(self._explained(number, error), "" if lost else self.device.explain(error)), lost=lost
+                )
             silent = news is None and not warned
             if silent and again is not None:
                 table.add(again)
@@ -245,6 +248,13 @@ class Rank:
         self._transports[name] = DRIVERS[name].open(place.rank, place.world_size, unique_id, self.device.stream)
 
     # ---- functions
+
+    def _explained(self, number: int, error: BaseException) -> BaseException:
+        """Returns the error of a program; a short one if Numba could not compile its function."""
+        routine = self.routines.get(number)
+        if not isinstance(routine, KernelRoutine | FunctionRoutine) or routine.function not in self.functions:
+            return error
+        return explain(error, self.functions[routine.function].function) or error
 
     def _load(self, spec: FunctionSpec) -> Loaded:
         linecache.cache.update(spec.sources)

@@ -23,9 +23,11 @@ class ResultWriter:
         memory: the rank's small results in the control block: uint8, 1-D.
         capacity: number of bytes of `memory` that may be used.
         device: device of the rank, whose arrays functions return.
+        name: of the function, for messages.
     """
 
-    def __init__(self, memory: Array, capacity: int, device: Device) -> None:
+    def __init__(self, memory: Array, capacity: int, device: Device, name: str = "a function") -> None:
+        self._name = name
         self._device = device
         self._number: Array = memory[:8].view(np.int64)
         self._memory: Array = memory[FIRST_LEAF:]
@@ -50,7 +52,7 @@ class ResultWriter:
                 self._number[0] = number
                 return None
         leaves, structure = flatten(result)
-        arrays = [_checked(self._device.leaf(leaf)) for leaf in leaves]
+        arrays = [_checked(self._device.leaf(leaf), self._name) for leaf in leaves]
         types = tuple((array.dtype, array.shape) for array in arrays)
         spec = self._specs.get((structure, types))
         news = None
@@ -104,11 +106,11 @@ class ResultWriter:
             self._segment.close()
 
 
-def _checked(array: Any) -> Any:
+def _checked(array: Any, name: str) -> Any:
     if array.dtype.hasobject:
         kind = f"object of type {type(array.item()).__name__}" if array.ndim == 0 else f"array of dtype {array.dtype}"
         raise ReductionError(
-            f"a function returned an {kind}; only numbers and arrays of a fixed-size dtype can be combined. "
+            f"{name} returned an {kind}; only numbers and arrays of a fixed-size dtype can be combined. "
             "Return arrays, numbers, or dicts, lists and tuples of them."
         )
     return array

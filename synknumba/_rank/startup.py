@@ -52,7 +52,7 @@ def settle(config: RankConfig) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # all signals were blocked during the fork
     if os.getppid() != config.coordinator:
         os._exit(1)
-    this_process.enter(config.rank)
+    this_process.enter(config.rank, config.control.world_size)
     release_inherited(keep=(config.control.segment,))  # else the ranks would keep the memory of dropped Data
     _take_over_streams(config)
     allow_descriptors()  # as many as the coordinator may need

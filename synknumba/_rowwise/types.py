@@ -28,6 +28,7 @@ from synknumba._rowwise.generate import define_kernel, kernel_name, kernel_text
 from synknumba._rowwise.moment_kernels import ARRAYS_OF_ROWS, Kind
 from synknumba._types import DeviceKind, RankConstant
 from synknumba._variables.variable import Variable
+from synknumba.simt.internals import cause, explain
 
 # The dtype kinds that a Python number casts to: its own and those above, whatever the width, as in NEP 50.
 _WEAK_KINDS: dict[type, str] = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
@@ -55,15 +56,18 @@ def infer_result(inner: InnerFunction, kinds: Sequence[Any]) -> Any:
     probe = simt.jit(define_kernel(text, name, "types", inner.device_function, {}), cache=False)
     try:
         return probe.type_of("synk_value", *kinds)
-    except NumbaError as error:
+    except (NumbaError, AttributeError) as error:
         plain = _PLAIN_FUNCTION.search(str(error))
+        short = explain(error, inner.py_func)
+        if short is not None:
+            raise (ArgumentError(str(short)) if plain else short) from None
         if plain is None:
             raise
         code = inner.py_func.__code__
         raise ArgumentError(
             f"{plain[1]}, called in {inner.name} ({code.co_filename}:{code.co_firstlineno}) or in a function that it calls, "
             "is a plain Python function; decorate it with @numba.njit or @cuda.jit(device=True)"
-        ) from error
+        ) from cause(error)
 
 
 # ---- vectorized functions
@@ -144,7 +148,7 @@ class Signatures:
         try:
             found = infer_result(self._inner, args)
         except (NumbaError, KernelError) as error:
-            raise ArgumentError(f"{call} cannot be compiled: {error}") from error
+            raise ArgumentError(f"{call} cannot be compiled: {error}") from cause(error)
         except NotImplementedError as error:  # types that Numba has no arithmetic for on cores, as float16
             raise ArgumentError(
                 f"{call} cannot be compiled, as Numba has no {error} there; convert the rows, for example to float32"

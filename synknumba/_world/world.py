@@ -446,6 +446,33 @@ def open_world() -> World | None:
     return _open.world
 
 
+def rank() -> int:
+    """Returns the rank of this process, in functions that run on ranks; kernels take `synknumba.RANK` as an argument.
+
+    Raises:
+        WorldError: in the script, which is no rank.
+    """
+    number = this_process.current_rank()
+    if number is None:
+        raise WorldError(
+            "rank() was called in the script, which is no rank; call it in a function that runs on the ranks, or pass "
+            "synk.RANK as an argument"
+        )
+    return number
+
+
+def world_size() -> int:
+    """Returns the number of ranks: on a rank those of its world, in the script those of the open world.
+
+    Raises:
+        WorldError: in the script, and no world is open.
+    """
+    ranks = this_process.ranks_known()
+    if ranks is None:
+        ranks = current_world().world_size
+    return ranks
+
+
 def close() -> None:
     """Closes the open world, if there is one; see `World.close`."""
     world = _open.world

@@ -330,7 +330,7 @@ class Kernel:
         if (kinds, block) not in self._entries:
             keyed = (*kinds, *map(types.literal, block or ()))
             compiled = self._cache.get(keyed, functools.partial(self._compile, kinds, block))
-            entry = located(compiled.entry) if self._options.debug else compiled.entry
+            entry = located(compiled.entry, self.py_func) if self._options.debug else compiled.entry
             self._entries[kinds, block] = entry
             self._texts.pop(kinds, None)
             self._texts[kinds] = compiled.text  # last in order, for `source`

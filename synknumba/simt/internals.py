@@ -1,5 +1,7 @@
 """Parts of the compiler used by other packages of synknumba. Private: names may change in any release."""
 
+from synknumba.simt._frontend.compile_errors import cause as cause
+from synknumba.simt._frontend.compile_errors import explain as explain
 from synknumba.simt._frontend.overloads import overloads_of as overloads_of
 from synknumba.simt._frontend.overloads import reduce_overloaded as reduce_overloaded
 from synknumba.simt._frontend.pickling import by_one_pickler as by_one_pickler

@@ -61,7 +61,7 @@ def world():
 
 @pytest.mark.parametrize("op", [attribute, text, not_decorated, nothing], ids=lambda op: op.__name__)
 def test_what_does_not_compile(op):
-    told = f"total of total_of: op {op.__name__} cannot be compiled for two numbers of dtype float64: [^\n]+$"
+    told = f"total of total_of: op {op.__name__} cannot be compiled for two numbers of dtype float64: [^\n]+"
     with pytest.raises(synk.ReductionError, match=told):
         total_by(op, identity=0)(X)
     assert total_by(helper, identity=0)(X) == 10
@@ -76,7 +76,7 @@ def importing(a, b):
 REASONS = {
     attribute: "Unknown attribute 'real_part' of type float64",
     text: r"it returns .*str.*, not a number",
-    not_decorated: "Untyped global name 'helper'",
+    not_decorated: r"helper \(.* is a plain Python function",
     nothing: "it returns none, not a number",
     importing: "import is not supported",
 }
@@ -101,9 +101,10 @@ def xor(a, b):
 @pytest.mark.parametrize("how", [{}, {"num_slices": 2}, {"shards": 3}, {"shards": 3, "num_slices": 2}], ids=str)
 def test_what_does_not_compile_for_the_dtype_of_the_results(world, how):
     parity = synk.function(lambda x: x.sum() if x.dtype == float else np.bitwise_xor.reduce(x), outputs=xor, name="parity")
-    told = "outputs of parity: op xor cannot be compiled for two numbers of dtype float64: Numba has no xor(float64, float64)"
+    told = "outputs of parity: op xor cannot be compiled for two numbers of dtype float64: xor ("
+    reason = "): Numba has no operator ^ for float64 and float64"
     for call in (parity, parity.as_serial):
-        with pytest.raises(synk.ReductionError, match=re.escape(told)):
+        with pytest.raises(synk.ReductionError, match=f"{re.escape(told)}.*{re.escape(reason)}"):
             call(X, **how)
         assert call(np.arange(5), **how) == 0 ^ 1 ^ 2 ^ 3 ^ 4
 

@@ -132,7 +132,7 @@ class Scope:
         """Returns whether a function, or an njit function that it calls, refers to `numba.cuda` or a device function."""
         return any(
             isinstance(self._known(value), CudaPath) or is_device_function(value) or is_foreign(value)
-            for called in _called(function)
+            for called in called_functions(function)
             for value in _values_named(called)
         )
 
@@ -182,11 +182,11 @@ def splits_block(function: FunctionType) -> bool:
     words = {id(getattr(cuda, word)) for word in _BLOCK_WORDS if hasattr(cuda, word)}
     return any(
         not _BLOCK_WORDS.isdisjoint(_names_in(called)) or any(id(value) in words for value in _values_named(called))
-        for called in _called(function)
+        for called in called_functions(function)
     )
 
 
-def _called(function: FunctionType) -> Iterator[FunctionType]:
+def called_functions(function: FunctionType) -> Iterator[FunctionType]:
     """Yields a function and the device and njit functions that it calls, directly or not, each once."""
     seen, waiting = set(), [function]
     while waiting:

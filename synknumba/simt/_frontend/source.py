@@ -182,6 +182,11 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
     try:
         tree = _lambda_definition(function) if function.__code__.co_name == "<lambda>" else _statement(function)
     except (OSError, TypeError) as error:
+        if function.__code__.co_filename == "<stdin>":
+            raise KernelError(
+                f"{name} was typed at Python's prompt, which before Python 3.13 keeps no source, and running a kernel on the "
+                "CPU needs it; define it in a file that you import, or use IPython or the prompt of Python 3.13"
+            ) from error
         raise KernelError(
             f"{name}: the Python source of the kernel cannot be found ({error}), and running it on the CPU needs it; "
             "define the kernel in a file or a notebook cell, not through exec() or eval()"

@@ -42,7 +42,7 @@ TROUBLES = {
     "a frozen array is written": Trouble("DataError", ("frozen",)),
     "a grid of no blocks": Trouble("LaunchError", (r"grid\(1001\)",)),
     # kernels
-    "a kernel that does not compile": Trouble("RankError", ("TypingError", "untypable"), within=20.0),
+    "a kernel that does not compile": Trouble("KernelError", ("Numba has no operator", "untypable"), within=20.0),
     "a kernel that is refused": Trouble("KernelError", ("with is not supported", "acts.py"), within=20.0),
     "an exception in a kernel": Trouble(
         "RankError", ("ValueError: in a kernel", "on rank {ranks}:"), places=PLACES, within=20.0

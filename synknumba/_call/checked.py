@@ -1,0 +1,145 @@
+"""A call under the checker: each rank's rows in turn, in the script's process, by `simt.check`.
+
+The arrays are copies that end where a rank's rows end, so an index that would reach the next rank's rows on cores, and other
+memory on a GPU, is out of bounds.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from synknumba import simt
+from synknumba._call.arguments import Output
+from synknumba._call.call import Call
+from synknumba._call.outputs import OutputBuilder
+from synknumba._errors import ArgumentError, Finding, KernelCheckError
+from synknumba._ops import reduction
+from synknumba._ops.launch import LaunchConfig
+from synknumba._ops.rows import Range, Rows
+from synknumba._types import Array, RankConstant, Span
+from synknumba._wire import program
+
+
+def check_call(
+    name: str,
+    function: Any,
+    parameters: Mapping[str, Any],
+    outputs: Mapping[str, Output],
+    builder: OutputBuilder,
+    launch: LaunchConfig,
+    call: Call,
+) -> None:
+    """Runs a kernel's launches of a planned call under `simt.check`; raises all findings, with the ranks that have them.
+
+    Args:
+        name: of the kernel.
+        function: the kernel as a plain function.
+        parameters: names of its parameters, in order.
+        outputs: declared outputs, by parameter.
+        builder: the kernel's, for the outputs' dtypes and shapes.
+        launch: grid, block and shared memory.
+        call: the call, with its arguments bound and its rows selected, but not sent.
+    """
+    kernel, found = simt.check(function), list[tuple[int, Finding]]()
+    for rank, low, high in _parts(call):
+        count = high - low
+        made = {one: _output(builder, one, output, call, count) for one, output in outputs.items()}
+        given = {one: _argument(one, param, call, rank, low, high) for one, param in call.parameters.items()}
+        grid, block = launch.resolve(None if call.count is None else count)
+        try:
+            kernel[grid, block, 0, launch.smem_bytes](*({**given, **made}[one] for one in parameters))
+        except KernelCheckError as error:
+            found += [(rank, finding) for finding in error.findings]
+        except Exception as error:
+            error.add_note(f"on rank {rank} of {name}.check(...)")
+            raise
+    if found:
+        findings = tuple(_merged(found))
+        raise findings[0].error(name, findings)
+
+
+def _parts(call: Call) -> Iterator[tuple[int, int, int]]:
+    """Yields each rank that runs, and the start and stop of its rows among those of the call."""
+    count, parts = call.count, call.partition.parts
+    if isinstance(count, tuple):  # rows of variables
+        stops = np.cumsum(count).tolist()
+        yield from ((rank, stop - own, stop) for rank, (own, stop) in enumerate(zip(count, stops, strict=True)) if own)
+    elif count is None:
+        yield from ((rank, 0, 0) for rank in range(parts))
+    else:
+        edges = call.partition.edges(count)
+        yield from ((rank, low, high) for rank, (low, high) in enumerate(pairwise(edges)) if high > low)
+
+
+def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, high: int) -> Any:
+    """Returns what the kernel gets for one parameter on one rank."""
+    value = call.whole.get(name)
+    match param:
+        case program.Sharded(by_position=by_position):
+            assert call.rows is not None  # it has rows
+            return _rows(np.asarray(value), Range(low, 1, high - low) if by_position else call.rows.between(low, high))
+        case program.Broadcast():
+            return np.array(value)
+        case program.Dynamic():
+            return np.asarray(value)[()] if hasattr(value, "__array__") else value
+        case program.IndexSpan(first):
+            start = first + _start(call, low)
+            return Span(start, start + high - low)
+        case program.Filled(constant):
+            known = {RankConstant.RANK: rank, RankConstant.WORLD_SIZE: call.partition.parts, RankConstant.SLICE: 0}
+            return known.get(constant, _start(call, low))
+        case program.PerRank(values):
+            if len(values) != call.partition.parts:
+                raise ArgumentError(
+                    f"{name}=per_rank(...) has {len(values)} values for {call.partition.parts} ranks; pass one per rank"
+                )
+            return values[rank]
+        case program.Held():
+            return _of_variable(value, rank)
+        case program.HeldRows():
+            own = _of_variable(value, rank)
+            return own if call.own is None else _rows(own, call.own.rows[rank])
+        case program.Update(op=op, dtype=dtype, shapes=shapes):
+            return np.full(shapes[rank] or (1,), reduction.identity(op, dtype), dtype)
+        case program.Constant(value):
+            return value
+    raise AssertionError(param)  # trees are for functions, results are made here
+
+
+def _start(call: Call, low: int) -> int:
+    """Returns the index in the whole of a rank's first row."""
+    return call.rows.between(low, low).start if isinstance(call.rows, Range) else low
+
+
+def _rows(array: Array, rows: Rows) -> Array:
+    """Returns a copy of some rows."""
+    return np.array(array[rows.as_slice() if isinstance(rows, Range) else rows.indices])
+
+
+def _of_variable(variable: Any, rank: int) -> Array:
+    """Returns a copy of one rank's array of a variable; of shape (1,) if it is 0-d."""
+    array = np.array(variable.get_value(rank=rank))
+    return array if array.shape else array.reshape(1)
+
+
+def _output(builder: OutputBuilder, name: str, output: Output, call: Call, count: int) -> Array:
+    """Returns the array of an output on one rank, set to the identity of its op."""
+    dtype, shape = builder.resolve(name, output, call)
+    if output.op in reduction.BY_ROWS:
+        shape = (count, *shape)
+    return np.full(shape or (1,), reduction.identity(output.op, dtype), dtype)
+
+
+def _merged(found: list[tuple[int, Finding]]) -> Iterator[Finding]:
+    """Yields findings with the ranks that have them; those of several ranks at the same lines and array are one."""
+    kinds: dict[Any, list[tuple[int, Finding]]] = {}
+    for rank, finding in found:
+        lines = tuple((access.what, access.filename, access.line) for access in finding.accesses)
+        kinds.setdefault((finding.error, finding.array, lines), []).append((rank, finding))
+    for same in kinds.values():
+        ranks = ", ".join(str(rank) for rank in dict.fromkeys(rank for rank, _ in same))
+        first = same[0][1]
+        yield replace(first, summary=f"on rank {ranks}: {first.summary}", times=sum(one.times for _, one in same))

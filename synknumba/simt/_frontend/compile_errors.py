@@ -1,0 +1,255 @@
+"""Errors of Numba in a user's function, in few lines: the place in the source, the reason, and what to write instead.
+
+    slope (model.py:21): Numba has no operator & for float64 and 3
+        y[i] = x[i] & 3
+               ^^^^^^^^
+    Convert the operands, …
+
+Numba's text lists all candidates it has tried, and its traceback is one of Numba itself. Both are kept with the environment
+variable SYNKNUMBA_FULL_TRACEBACK=1.
+"""
+
+import ast
+import difflib
+import linecache
+import os
+import re
+from collections.abc import Iterator, Sequence
+from types import FunctionType, ModuleType
+from typing import Any, Final
+
+from numba.core.errors import NumbaError
+
+from synknumba._errors import KernelError
+from synknumba.simt._frontend.scope import called_functions
+from synknumba.simt._frontend.source import Source, read_definition
+
+FULL_TRACEBACK: Final = "SYNKNUMBA_FULL_TRACEBACK"
+
+_PLACES: Final = re.compile(
+    r'^File "(?P<file>[^"\n]+)", line (?P<line>\d+)|\bat (?P<path>\S[^\n]*?) \((?P<number>\d+)\)$', re.M
+)
+_PLAIN_FUNCTION: Final = re.compile(
+    r"(?:Untyped global name '(?P<name>\w+)':\s*)?Cannot determine Numba type of <class 'function'>"
+)
+_NO_IMPLEMENTATION: Final = re.compile(
+    r"^No implementation of function Function\(<(?:built-in function|function|ufunc) '?(\w+)", re.M
+)
+_SIGNATURE: Final = re.compile(r"^\s*>>> \w+\((.*)\)\s*$", re.M)
+_NAMED: Final = re.compile(r"name '(\w+)'|attribute '(\w+)'|Variable '(\w+)'|[Uu]nify .* for '(\w+)")
+_LITERAL: Final = re.compile(r"Literal\[\w+\]\(([^()]*)\)")
+_MANGLED: Final = re.compile(r"(\w)__(?:arg|t)\d*\b(?:\.\d+)?|'(\w+)\.\d+'")
+
+_OPERATORS: Final = {
+    "add": (ast.Add, "+"),
+    "sub": (ast.Sub, "-"),
+    "mul": (ast.Mult, "*"),
+    "truediv": (ast.Div, "/"),
+    "floordiv": (ast.FloorDiv, "//"),
+    "mod": (ast.Mod, "%"),
+    "pow": (ast.Pow, "**"),
+    "and_": (ast.BitAnd, "&"),
+    "or_": (ast.BitOr, "|"),
+    "xor": (ast.BitXor, "^"),
+    "lshift": (ast.LShift, "<<"),
+    "rshift": (ast.RShift, ">>"),
+    "matmul": (ast.MatMult, "@"),
+    "lt": (ast.Lt, "<"),
+    "le": (ast.LtE, "<="),
+    "gt": (ast.Gt, ">"),
+    "ge": (ast.GtE, ">="),
+    "eq": (ast.Eq, "=="),
+    "ne": (ast.NotEq, "!="),
+}
+
+
+def full_traceback() -> bool:
+    """Returns whether Numba's own messages and tracebacks are asked for."""
+    return os.environ.get(FULL_TRACEBACK, "") not in {"", "0"}
+
+
+def cause(error: BaseException) -> BaseException | None:
+    """Returns what to raise a short error from: the error of Numba if its text is asked for, else None."""
+    return error if full_traceback() else None
+
+
+def explain(error: BaseException, function: Any) -> KernelError | None:
+    """Returns a short error for one that Numba raised as it compiled a function.
+
+    Args:
+        error: the exception.
+        function: the function that was compiled, or that calls compiled ones.
+
+    Returns:
+        The error; None if the exception is another one, its place is not found, or Numba's own text is asked for.
+    """
+    if full_traceback() or not isinstance(function, FunctionType) or not (isinstance(error, NumbaError) or _is_of_numba(error)):
+        return None
+    sources = list(_sources(function))
+    text = str(error)
+    if isinstance(error, AttributeError):
+        return _missing_member(sources)
+    if (found := _PLAIN_FUNCTION.search(text)) and (refusal := _plain_function(sources, found["name"])):
+        return refusal
+    if not isinstance(error, NumbaError):
+        return None
+    reason, way_out, matches = _reason(text)
+    place = _place(text, sources) or _first(sources, matches)
+    if place is None:
+        return None
+    return _error(*place, _node(*place, matches), reason, way_out)
+
+
+def _is_of_numba(error: BaseException) -> bool:
+    """Returns whether Numba's compiler is on the traceback."""
+    trace, inside = error.__traceback__, f"{os.sep}numba{os.sep}core{os.sep}"
+    while trace is not None:
+        if inside in trace.tb_frame.f_code.co_filename:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _sources(function: FunctionType) -> Iterator[Source]:
+    """Yields the sources of a function and of the compiled functions it calls, without those that synknumba generates."""
+    for called in called_functions(function):
+        try:
+            if not called.__code__.co_filename.startswith("<synknumba "):
+                yield read_definition(called)
+        except KernelError:  # no source
+            continue
+
+
+def _missing_member(sources: Sequence[Source]) -> KernelError | None:
+    """Returns the error for a name that a module does not have, as math.epx."""
+    for source in sources:
+        for node in ast.walk(source.tree):
+            match node:
+                case ast.Attribute(value=ast.Name(id=name), attr=attribute):
+                    module = source.scope.get(name)
+                    if isinstance(module, ModuleType) and not hasattr(module, attribute):
+                        near = difflib.get_close_matches(attribute, dir(module), 1, 0.6)
+                        way_out = f"Did you mean {name}.{near[0]}?" if near else f"Use a name that {module.__name__} has."
+                        reason = f"module {module.__name__!r} has no attribute {attribute!r}"
+                        return _error(source, node.lineno, node, reason, way_out)
+    return None
+
+
+def _plain_function(sources: Sequence[Source], wanted: str | None) -> KernelError | None:
+    """Returns the error for a call of a plain Python function."""
+    for source in sources:
+        bound = {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        for node in ast.walk(source.tree):
+            match node:
+                case ast.Call(func=ast.Name(id=name) as called):
+                    value = source.scope.get(name)
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=name) as called):
+                    value = getattr(source.scope.get(module), name, None)
+                case _:
+                    continue
+            is_plain = isinstance(value, FunctionType) and not value.__module__.startswith(("numba.", "synknumba."))
+            if is_plain and name not in {*bound, *source.params} and wanted in {None, name}:
+                code = value.__code__  # type: ignore[union-attr]  # a plain function
+                reason = f"{code.co_name} ({code.co_filename}:{code.co_firstlineno}) is a plain Python function"
+                return _error(source, node.lineno, called, reason, "Decorate it with @numba.njit or @cuda.jit(device=True).")
+    return None
+
+
+def _place(text: str, sources: Sequence[Source]) -> tuple[Source, int] | None:
+    """Returns the innermost place in a user's source that Numba's message names."""
+    for found in _PLACES.finditer(text):
+        file, line = os.path.basename(found["file"] or found["path"]), int(found["line"] or found["number"])
+        for source in sources:
+            first, last = source.function.__code__.co_firstlineno, source.tree.end_lineno or 0
+            if os.path.basename(source.filename) == file and first <= line <= last:
+                return source, line
+    return None
+
+
+def _first(sources: Sequence[Source], matches: Any) -> tuple[Source, int] | None:
+    """Returns the place of the first syntax that an error is about; None if there is none."""
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if matches(node):
+                return source, node.lineno  # type: ignore[attr-defined]  # names, attributes, calls and operations
+    return None
+
+
+def _reason(text: str) -> tuple[str, str, Any]:
+    """Returns the reason in a message of Numba, what to do, and a test for the syntax that it is about."""
+    lines = [line.strip() for line in text.splitlines()]
+    lines = [line for line in lines if line and not line.startswith("Failed in ")] or [text]
+    found, signature = _NO_IMPLEMENTATION.search(text), _SIGNATURE.search(text)
+    if found and signature and lines[0].startswith("No implementation"):
+        name, types = found[1], _LITERAL.sub(r"\1", signature[1])
+        if name in _OPERATORS or name.removeprefix("i") in _OPERATORS:
+            kind, symbol = _OPERATORS.get(name) or _OPERATORS[name.removeprefix("i")]
+            reason = f"Numba has no operator {symbol} for {' and '.join(_split(types))}"
+            way_out = "Convert an operand, for example with int(…) or float(…), or pass arrays of another dtype."
+            return reason, way_out, lambda node: _has_operator(node, kind)
+        way_out = "Pass arguments of other types, or use another function."
+        return f"Numba has no {name}({types})", way_out, lambda node: _is_call(node, name)
+    named = _NAMED.search(lines[0])
+    name = next(filter(None, named.groups()), "") if named else ""
+    reason = _MANGLED.sub(lambda match: match[1] or f"'{match[2]}'", _LITERAL.sub(r"\1", lines[0])).rstrip(":")
+    return (
+        reason,
+        "Numba compiles a subset of Python and NumPy: write it in another way.",
+        lambda node: name and name in _names(node),
+    )
+
+
+def _split(types: str) -> list[str]:
+    """Returns the parts of a list of types at the commas outside brackets."""
+    parts, depth = [""], 0
+    for letter in types:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def _has_operator(node: ast.AST, kind: type[ast.AST]) -> bool:
+    match node:
+        case ast.BinOp(op=op) | ast.AugAssign(op=op) | ast.Compare(ops=[op]):
+            return isinstance(op, kind)
+    return False
+
+
+def _is_call(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Call) and name in _names(node.func)
+
+
+def _names(node: ast.AST) -> set[str]:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return {name}
+    return set()
+
+
+def _node(source: Source, line: int, matches: Any) -> ast.AST | None:
+    """Returns the only syntax on a line that an error is about; else the innermost statement there."""
+    nodes = [
+        node for node in ast.walk(source.tree) if getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0)
+    ]
+    about = [node for node in nodes if matches(node) and node.lineno == line]  # type: ignore[attr-defined]
+    if len(about) == 1:
+        return about[0]
+    statements = [node for node in nodes if isinstance(node, ast.stmt) and node.lineno == line]
+    return statements[-1] if statements else None
+
+
+def _error(source: Source, line: int, node: ast.AST | None, reason: str, way_out: str) -> KernelError:
+    text = linecache.getline(source.filename, line).rstrip("\n")
+    shown = text.lstrip()
+    marks = ""
+    if node is not None and node.lineno == line:  # type: ignore[attr-defined]  # an expression or a statement
+        encoded = text.encode()  # columns count bytes
+        start = len(encoded[: node.col_offset].decode(errors="ignore")) - (len(text) - len(shown))  # type: ignore[attr-defined]
+        ends_here = node.end_lineno == line  # type: ignore[attr-defined]
+        stop = len(encoded[: node.end_col_offset].decode(errors="ignore")) if ends_here else len(text)  # type: ignore[attr-defined]
+        marks = f"\n    {' ' * start}{'^' * max(1, stop - (len(text) - len(shown)) - start)}"
+    where = f"{source.name} ({source.filename}:{line})"
+    return KernelError(f"{where}: {reason}\n    {shown}{marks}\n{way_out} {FULL_TRACEBACK}=1 shows Numba's own message.")
