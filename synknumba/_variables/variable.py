@@ -513,23 +513,23 @@ class Variable:
         return self._fetch(ranks)
 
     def _fetch(self, ranks: Sequence[int]) -> list[_Values]:
-        self._follow()
-        storage = self._storage
+        storage, world = self._storage, open_world()
         if storage is None:
-            world = open_world()
             for rank in ranks:
                 check_rank(rank, 1 if world is None else world.world_size)
             return [[value.copy() for value in self._pending or ()] for _ in ranks]
+        if not storage.lives_in(world):
+            self._follow()
+            storage = self.storage()
         for rank in ranks:
             check_rank(rank, storage.world.world_size)
         if storage.world.is_inherited:
             if storage.segment is None:
                 raise self._inherited()
             return [[storage.array(leaf, rank).copy() for leaf in self.leaves()] for rank in ranks]
-        if not storage.lives_in(open_world()):
+        if world is None:
             kept = self._recall()
             return [[value.copy() for value in kept.parts[rank]] for rank in ranks]
-        world = storage.world
         world.begin()
         try:
             return self.copies(world, ranks)
