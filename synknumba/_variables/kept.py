@@ -52,6 +52,18 @@ class Kept:
         parts = [[whole[start:stop] for whole, (start, stop) in zip(wholes, of, strict=True)] for of in bounds]
         return Kept(parts, sharded=True, differs=size > 1)
 
+    def whole(self, label: str) -> list[Array]:
+        """Returns copies of the arrays of a replica, or of the rows of all ranks, joined.
+
+        Raises:
+            PartitionError: the shapes on the ranks do not allow it.
+        """
+        by_leaf = list(zip(*self.parts, strict=True))
+        fits = all(len({array.shape[self.sharded :] for array in leaf}) == 1 for leaf in by_leaf)
+        if not fits or (self.sharded and not all(leaf[0].ndim for leaf in by_leaf)):
+            raise PartitionError(f"the arrays of {label} differ in shape between the ranks; use get_value(rank=…) for each")
+        return [np.concatenate(leaf) if self.sharded else leaf[0].copy() for leaf in by_leaf]
+
 
 def _same(some: Sequence[Array], others: Sequence[Array]) -> bool:
     """Returns whether two ranks hold the same bits."""

@@ -251,15 +251,18 @@ class Variable:
     def whole_value(self) -> Any:
         """Returns a copy of the value, for a divided variable the rows of all ranks; for a tree, the tree of arrays."""
         refuse_on_rank("variables are read")
-        self._follow()
-        if not self._sharded or self._storage is None:
-            (value,) = self._fetch([0])
-            self._check_whole("value", "use get_value(rank=…) for one rank's array")
-            return unflatten(self._structure, value)
-        parts = list(zip(*self._fetch(range(self._storage.world.world_size)), strict=True))
-        if any(len({array.shape[1:] for array in leaf}) > 1 or not leaf[0].ndim for leaf in parts):
-            raise PartitionError(f"the rows of {self.label} differ in shape between the ranks; use get_value(rank=…)")
-        return unflatten(self._structure, [np.concatenate(leaf) for leaf in parts])
+        self._check_process()
+        world = open_world()
+        if self._storage is None or world is None:
+            kept = self._recall()
+        else:
+            world.begin()
+            try:
+                self.place(world)
+                kept = self._fetch_kept(world)
+            finally:
+                world.end()
+        return unflatten(self._structure, kept.whole(self.label))
 
     def _check_whole(self, what: str, way_out: str) -> None:
         """Raises `PartitionError` if the variable is divided, so that the root's array does not stand for those of others."""
@@ -360,17 +363,6 @@ class Variable:
             self._snapshot = kept
         return storage
 
-    def _follow(self) -> None:
-        """Places a variable that was in an earlier world in the open one, if there is one."""
-        storage, world = self._storage, open_world()
-        if world is None or storage is None or storage.lives_in(world) or storage.world.is_inherited:
-            return
-        world.begin()
-        try:
-            self.place(world)
-        finally:
-            world.end()
-
     def _start_from(self, values: _Values) -> None:
         """Makes values the initial ones of the next world."""
         self._pending = [np.array(one, dtype) for one, dtype in zip(values, self._dtypes, strict=True)]
@@ -388,8 +380,7 @@ class Variable:
             return self._given
         in_memory = storage.segment is not None and not self._torn
         if in_memory and (life.reason is None or not self._written or self._snapshot is None):
-            ranks = range(storage.world.world_size)
-            parts = [[storage.array(leaf, rank) for leaf in self.leaves()] for rank in ranks]
+            parts = self._parts_in_memory()
             return Kept(parts[:1] * len(parts) if self._are_equal() else parts, self._sharded, self._differs)
         if self._snapshot is not None and life.reason is not None and life.not_kept is None:
             return self._snapshot
@@ -403,6 +394,13 @@ class Variable:
             f"the values of {self.label} {why}. Give it a value to use it again: v.set_value(value), or synk.scatter(v, value) "
             "to divide its rows. Call world.snapshot() now and then to keep the values of all variables."
         )
+
+    def _parts_in_memory(self) -> list[_Values]:
+        """Returns views of the arrays of all ranks, in shared memory; raises `WorldError` if they are on GPUs."""
+        storage = self.storage()
+        if storage.segment is None:
+            raise self._inherited()
+        return [[storage.array(leaf, rank) for leaf in self.leaves()] for rank in range(storage.world.world_size)]
 
     def _are_equal(self) -> bool:
         """Whether all ranks certainly have equal replicas."""
@@ -510,28 +508,21 @@ class Variable:
     def fetch(self, ranks: Sequence[int]) -> list[_Values]:
         """Returns copies of the arrays on the given ranks."""
         refuse_on_rank("variables are read")
-        return self._fetch(ranks)
-
-    def _fetch(self, ranks: Sequence[int]) -> list[_Values]:
         storage, world = self._storage, open_world()
         if storage is None:
             for rank in ranks:
                 check_rank(rank, 1 if world is None else world.world_size)
             return [[value.copy() for value in self._pending or ()] for _ in ranks]
-        if not storage.lives_in(world):
-            self._follow()
-            storage = self.storage()
-        for rank in ranks:
-            check_rank(rank, storage.world.world_size)
-        if storage.world.is_inherited:
-            if storage.segment is None:
-                raise self._inherited()
-            return [[storage.array(leaf, rank).copy() for leaf in self.leaves()] for rank in ranks]
-        if world is None:
-            kept = self._recall()
-            return [[value.copy() for value in kept.parts[rank]] for rank in ranks]
+        if world is None or storage.world.is_inherited:
+            for rank in ranks:
+                check_rank(rank, storage.world.world_size)
+            parts = self._parts_in_memory() if storage.world.is_inherited else self._recall().parts
+            return [[value.copy() for value in parts[rank]] for rank in ranks]
         world.begin()
         try:
+            self.place(world)  # it may have been in an earlier world
+            for rank in ranks:
+                check_rank(rank, world.world_size)
             return self.copies(world, ranks)
         finally:
             world.end()

@@ -399,7 +399,6 @@ class World:
             one._keep_snapshot(values)  # noqa: SLF001
         self._keeps_snapshots = True
 
-    @holds_world
     def close(self) -> None:
         """Ends the ranks and frees their resources. Idempotent; also called when the script ends.
 
@@ -409,6 +408,7 @@ class World:
         """
         self._end_ranks(keep=True)
 
+    @holds_world
     def _end_ranks(self, *, keep: bool) -> None:
         if _open.ended is self:
             _open.ended = None
@@ -589,7 +589,6 @@ def close() -> None:
         world.close()
 
 
-@holds_world
 def _close_at_exit() -> None:
     """Closes the open world without fetching values that nothing will read."""
     world = _open.world
