@@ -238,8 +238,11 @@ class Variable:
             self.place(world, values if rank is None else None)
             ranks = range(world.world_size) if rank is None else [check_rank(rank, world.world_size)]
             new = dict.fromkeys(ranks, values)
-            with writing(world, [self]):
+            try:
                 self.assign(world, new, self.room_for(world, new))
+            except BaseException as error:
+                note_failure(world, [self], error)
+                raise
         finally:
             world.end()
 
@@ -513,14 +516,16 @@ class Variable:
             for rank in ranks:
                 check_rank(rank, 1 if world is None else world.world_size)
             return [[value.copy() for value in self._pending or ()] for _ in ranks]
-        if world is None or storage.world.is_inherited:
+        is_here = storage.lives_in(world)
+        if world is None or (not is_here and storage.world.is_inherited):
             for rank in ranks:
                 check_rank(rank, storage.world.world_size)
             parts = self._parts_in_memory() if storage.world.is_inherited else self._recall().parts
             return [[value.copy() for value in parts[rank]] for rank in ranks]
         world.begin()
         try:
-            self.place(world)  # it may have been in an earlier world
+            if not is_here:
+                self.place(world)
             for rank in ranks:
                 check_rank(rank, world.world_size)
             return self.copies(world, ranks)
