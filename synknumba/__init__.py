@@ -24,6 +24,7 @@ from synknumba._errors import RankError as RankError
 from synknumba._errors import ReductionError as ReductionError
 from synknumba._errors import SharedMemoryError as SharedMemoryError
 from synknumba._errors import SynkError as SynkError
+from synknumba._errors import VariableLost as VariableLost
 from synknumba._errors import WorldError as WorldError
 from synknumba._host.data import Data as Data
 from synknumba._host.data import data as data
@@ -47,6 +48,7 @@ from synknumba._variables.collectives import reduce as reduce
 from synknumba._variables.collectives import reduce_scatter as reduce_scatter
 from synknumba._variables.collectives import scatter as scatter
 from synknumba._variables.collectives import set_value as set_value
+from synknumba._variables.collectives import snapshot as snapshot
 from synknumba._variables.create import flatten as flatten
 from synknumba._variables.create import variable as variable
 from synknumba._variables.variable import Variable as Variable

@@ -102,6 +102,10 @@ class CallTimeout(WorldError, TimeoutError):  # noqa: N818  # named as the built
         self.stacks = dict(stacks or {})
 
 
+class VariableLost(WorldError):  # noqa: N818  # named as `RankDied`
+    """The values of a `Variable` ended with the ranks of its world, and no snapshot has them. It can be given a value."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankFailure:
     """One rank's exception as text, which pickles even if the exception does not.

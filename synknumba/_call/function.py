@@ -35,7 +35,7 @@ from synknumba._ops.launch import named_launch
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._types import Batch
-from synknumba._variables.variable import Variable
+from synknumba._variables.variable import Variable, note_failure, writing
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Program, Sharded, next_number
 from synknumba._world.failure import CallInfo
@@ -165,7 +165,11 @@ class Function(Distributed, Generic[P, R]):
                     plan, count, changed = known
                     for variable in changed:
                         self._mark(world, variable())
-                    return plan.execute(values, count)
+                    try:
+                        return plan.execute(values, count)
+                    except BaseException as error:
+                        note_failure(world, [variable() for variable in changed], error)
+                        raise
             options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
             return self._call(world, args, kwargs, options)
         finally:
@@ -262,7 +266,8 @@ class Function(Distributed, Generic[P, R]):
             world.tally.scattered_bytes += plan.scattered_by(call.count) - plan.scattered_bytes
         for variable in call.changed:
             self._mark(world, variable)
-        result = plan.execute((*call.values, *call.row_values), call.count)
+        with writing(world, call.changed):
+            result = plan.execute((*call.values, *call.row_values), call.count)
         for _, array, staged in call.write_back:
             copy_into(array, staged.data)
         return result

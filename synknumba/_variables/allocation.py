@@ -38,6 +38,7 @@ class Allocation:
         self.number = next(_numbers)  # by which the ranks identify the memory; never reused
         self.layout = layout
         self.world = world
+        self.life = world._life  # noqa: SLF001  # a world that starts its ranks again begins another one
         self.segment: Segment | None = None  # contains all parts, on cores; None on GPUs
         self._starts: list[list[int]] = []  # by rank: offset of each array; the last is that of `VECTOR`, −1
         hosts: tuple[HostArray, ...] = ()
@@ -54,6 +55,10 @@ class Allocation:
             )
         weakref.finalize(self, _release, weakref.ref(world), self.number).atexit = False
         world.command(Hold(self.number, layout, hosts, -1 if carry is None else carry.number))
+
+    def lives_in(self, world: World | None) -> bool:
+        """Returns whether the ranks of a world, as last started, have the memory."""
+        return self.world is world and self.life is world._life  # noqa: SLF001
 
     def when_gone(self, key: Any, callback: Callable[[], None]) -> None:
         """Registers a callback, in place of an earlier one with the same key, that runs when the memory is freed.

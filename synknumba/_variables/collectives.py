@@ -22,7 +22,7 @@ from synknumba._ops.tree import describe, flatten, parts_like, shape_told, unfla
 from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.transfers import Pair, Traffic, Work, pairs_of
-from synknumba._variables.variable import Values, Variable, check_rank, traffic_of
+from synknumba._variables.variable import Values, Variable, check_rank, note_failure, traffic_of
 from synknumba._world.world import World, current_world, open_world, raise_untold
 
 
@@ -30,31 +30,45 @@ from synknumba._world.world import World, current_world, open_world, raise_untol
 class placed:  # noqa: N801  # used as a function
     """Context of a collective: takes the open world, and places the variables on its ranks.
 
+    Args:
+        several: the variables.
+        written: those of them that the collective writes to; None for all.
+        initial: new values of all ranks, which a variable without a value in this world starts from; None where there are none.
+
     Not a generator: one interrupted by Ctrl-C would release the world when it is
     garbage-collected, in the middle of another call.
     """
 
-    def __init__(self, several: Sequence[Variable]) -> None:
+    def __init__(
+        self,
+        several: Sequence[Variable],
+        written: Sequence[Variable] | None = None,
+        initial: Sequence[list[Array] | None] = (),
+    ) -> None:
         self._several = several
+        self._written = several if written is None else written
+        self._initial = initial or [None] * len(several)
 
     def __enter__(self) -> World:
         """Takes the world."""
         raise_untold()
-        for one in self._several:
-            one.check_open()
         self._world = world = current_world()
         world.begin(sys._getframe(1))  # noqa: SLF001
         try:
-            for one in self._several:
-                one.place(world)
+            for one, initial in zip(self._several, self._initial, strict=True):
+                one.place(world, initial)
         except BaseException:
             world.end()
             raise
         return world
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Releases the world."""
-        self._world.end()
+        try:
+            if error is not None:
+                note_failure(self._world, self._written, error)
+        finally:
+            self._world.end()
 
 
 def give_values(world: World, several: Sequence[Variable], values: Sequence[Values], *, sharded: bool | None = None) -> None:
@@ -97,7 +111,11 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
         run = traffic.quick.get((work, vars._layout, target._layout))  # noqa: SLF001  # only as a key
         if run is None:
             return None
-        run()
+        try:
+            run()
+        except BaseException as error:
+            note_failure(world, [target], error)
+            raise
         sharded = kind == "reduce_scatter"
         target.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)
         return target
@@ -300,7 +318,7 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
         return quick
     several = several_of(vars, "broadcast")
     accepted = matched_or_none(vars, several, values, "broadcast")
-    with placed(several) as world:
+    with placed(several, initial=accepted) as world:
         root = check_rank(root, world.world_size)
         own, new = [], []
         for one, arrays in zip(several, accepted, strict=True):
@@ -359,7 +377,8 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
     given = matched_or_none(vars, several, values, "scatter")
     accepted = [one.fetch([0])[0] if arrays is None else arrays for one, arrays in zip(several, given, strict=True)]
     chosen = [[(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted]
-    with placed(several) as world:
+    empty = [None if arrays is None else [array[:0] for array in arrays] for arrays in given]  # the rows follow
+    with placed(several, initial=empty) as world:
         ranks, partition = range(world.world_size), world.partition
         parts = [{rank: [_taken(array, partition.of(rows, rank)) for array, rows in one] for rank in ranks} for one in chosen]
         give_values(world, several, parts, sharded=True)
@@ -390,7 +409,7 @@ def gather(vars: Any, nd_up: int = 1) -> Any:
     several = several_of(vars, "gather")
     if type(nd_up) is not int or nd_up not in {0, 1}:
         raise PartitionError(f"nd_up must be 1 (a new axis, one entry per rank) or 0 (rows concatenated), got {nd_up!r}")
-    with placed(several) as world:
+    with placed(several, written=()) as world:
         if nd_up:
             check_uniform(several, "gather with nd_up=1", "use nd_up=0 to concatenate rows")
         else:
@@ -430,7 +449,7 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
     several = several_of(vars, "all_gather")
     check_rows(several, "all_gather")
     targets = destinations(vars, several, dest, "all_gather")
-    with placed([*several, *targets]) as world:
+    with placed([*several, *targets], written=targets) as world:
         check_row_shapes(several, "all_gather")
 
         def shape(shapes: tuple[Shape, ...], _: int) -> Shape:
@@ -466,7 +485,7 @@ def reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, in_place
         return quick
     several = several_of(vars, "reduce")
     known = checked_op(several, op, "reduce")
-    with placed(several) as world:
+    with placed(several, written=several if in_place else ()) as world:
         root = check_rank(root, world.world_size)
         check_uniform(several, "reduce")
         if in_place:
@@ -531,7 +550,7 @@ def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, 
     known = checked_op(several, op, "reduce_scatter")
     check_rows(several, "reduce_scatter")
     targets = destinations(vars, several, dest, "reduce_scatter")
-    with placed([*several, *targets]) as world:
+    with placed([*several, *targets], written=targets) as world:
         check_uniform(several, "reduce_scatter")
 
         def shape(shapes: tuple[Shape, ...], rank: int) -> Shape:
@@ -540,6 +559,26 @@ def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, 
 
         run_into(world, Work("reduce_scatter", known), several, targets, shape, sharded=True)
     return vars if dest is None else dest
+
+
+def snapshot(vars: Any) -> Any:
+    """Returns copies of the values of variables: a replica's array, and of divided variables the rows of all ranks, joined.
+
+    To keep the values of all variables for the case that a rank dies, call `World.snapshot`.
+
+    Args:
+        vars: a `Variable`, or a tree of variables.
+
+    Returns:
+        NumPy arrays in the structure of `vars`. `broadcast(v, value)` puts that of a replica back, and `scatter(v, value)` that
+        of a divided variable, in this world or another.
+
+    Raises:
+        PartitionError: each rank has an array of its own that is not a part of a whole, such as a scalar.
+        VariableLost: the values ended with the ranks of their world.
+        ArgumentError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
+    """
+    return like(vars, [one.whole_value() for one in several_of(vars, "snapshot")])
 
 
 # ---- single ranks --------------------------------------------------------------------------------------------------------
@@ -604,7 +643,7 @@ def get_shapes(vars: Any) -> Any:
 
 
 def _of_ranks(vars: Any, several: Sequence[Variable], told: Callable[[Shape], Any]) -> Any:
-    with placed(several):
+    with placed(several, written=()):
         results = [
             unflatten(one.structure(), [[told(shape) for shape in shapes] for shapes in one.shapes()]) for one in several
         ]

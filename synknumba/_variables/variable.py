@@ -4,16 +4,28 @@
 
 Each rank may change its own array. The coordinator keeps the dtypes, the shapes, and whether replicas may differ, but not the
 values, which it fetches on request.
+
+A variable outlives its world: at its first use in the next one, `_recall` finds the values that the coordinator knows, and
+`place` puts them on the new ranks.
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from synknumba._errors import ArgumentError, DataError, PartitionError, WorldError
+from synknumba._errors import (
+    ArgumentError,
+    BatchError,
+    DataError,
+    PartitionError,
+    ReductionError,
+    SharedMemoryError,
+    VariableLost,
+    WorldError,
+)
 from synknumba._host import this_process
 from synknumba._host.casting import accept
 from synknumba._host.data import Data
@@ -22,11 +34,15 @@ from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array, Shape
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.gpu_transfers import GpuTraffic
+from synknumba._variables.kept import CLOSE_BYTES, GIVEN_BYTES, Kept
 from synknumba._variables.transfers import CoreTraffic, Traffic
 from synknumba._world.world import World, current_world, open_world
 
 _Values: TypeAlias = list[Array]
 Values: TypeAlias = dict[int, _Values]  # arrays of a variable, by rank
+
+# Raised by checks before anything is written.
+_HARMLESS = (ArgumentError, BatchError, DataError, PartitionError, ReductionError, SharedMemoryError)
 
 
 def traffic_of(world: World) -> Traffic:
@@ -42,8 +58,7 @@ class Variable:
     """An array, or a nested tree of arrays, on every rank. Created by `variable` and `flatten`.
 
     Pass it to functions like any other argument: on each rank the function receives the rank's own array, and may write to it
-    in place. A variable may be used by any number of functions, and in collectives. It belongs to the world in which it is
-    first used.
+    in place. A variable may be used by any number of functions, and in collectives, and in world after world.
 
     `shape`, `size` and `nbytes` are those on the root, rank 0; `get_shapes` and `get_lengths` return those on all ranks.
     `np.asarray`, `bool`, `int` and `float` copy the root's array to the coordinator. If the variable is divided, so that each
@@ -60,11 +75,15 @@ class Variable:
         "_differs",
         "_dtypes",
         "_flat",
+        "_given",
         "_layout",
         "_pending",
         "_sharded",
+        "_snapshot",
         "_storage",
         "_structure",
+        "_torn",
+        "_written",
         "name",
     )
 
@@ -80,6 +99,10 @@ class Variable:
         self._layout = ("variable", -1)
         self._sharded = False
         self._differs = False
+        self._written = False  # whether ranks may have written since the coordinator gave or kept the value
+        self._torn = False  # whether the world was ended by a failure in a call that may have written
+        self._given: Kept | None = None  # the coordinator's copy of the present values; none on cores, where it can read them
+        self._snapshot: Kept | None = None  # values of the last snapshot
 
     # ---- properties
 
@@ -144,7 +167,7 @@ class Variable:
         if self._storage is None:
             return "not on any rank yet"
         world = self._storage.world
-        if world.closed:
+        if not self._storage.lives_in(open_world()):
             return "of a world that is closed"
         where = f"on {world.world_size} {world.device} rank{'s' if world.world_size > 1 else ''}"
         if self._sharded:
@@ -157,7 +180,7 @@ class Variable:
     def get_value(self, rank: int | None = None) -> Any:
         """Returns a copy of one rank's array.
 
-        Called in the coordinator, between calls. On cores, the last value can still be read after the world is closed.
+        Called in the coordinator, between calls. Without an open world, returns what the next world would start from.
 
         Args:
             rank: rank to read; None for the root, whose replica may differ from others if a function has written to them and
@@ -169,7 +192,8 @@ class Variable:
         Raises:
             PartitionError: there is no such rank, or `rank` is None and the variable is divided: each rank has rows of its own,
                 or shapes differ between ranks.
-            WorldError: this process is a rank, or the variable was on the GPUs of a closed world.
+            VariableLost: the values ended with the ranks of their world.
+            WorldError: this process is a rank.
         """
         value = self.value_on(0 if rank is None else rank)  # first: it may be lost, or this process a rank
         if rank is None:
@@ -180,7 +204,8 @@ class Variable:
         """Sets the arrays of all ranks, or of one rank, to a new value.
 
         Called in the coordinator, between calls. If one rank is set, the others keep their arrays, so replicas may differ
-        afterwards. Before a world is open, `rank` must be None or 0, and the value becomes the initial value on all ranks.
+        afterwards. Before a world is open, `rank` must be None or 0, and the value becomes the initial value on all ranks. A
+        variable whose values are lost has a value again.
 
         Args:
             value: array, `Data`, number or nested list; for a tree, a tree of these. The number of dimensions must be the
@@ -190,35 +215,55 @@ class Variable:
         Raises:
             DataError: the value has another number of dimensions, or its dtype does not cast safely; nothing has changed.
             PartitionError: there is no such rank, or `rank` is None and the variable is divided; nothing has changed.
-            WorldError: this process is a rank, or the variable belongs to a closed world.
+            VariableLost: one rank is set, and the values on the others are lost.
+            WorldError: this process is a rank, or there is no world and `rank` is given.
         """
         refuse_on_rank("variables are set")
         values = self.accept(value)
-        if self._storage is None and open_world() is None:
+        self._check_process()
+        if rank is None:
+            self._check_whole(
+                "value to set",
+                "use set_value(value, rank=…) for one rank's part, synk.scatter(v, value) to divide the value, or "
+                "synk.broadcast(v, value) to make it a replica on every rank",
+            )
+        if open_world() is None and (rank is None or self._storage is None):
             check_rank(0 if rank is None else rank, 1)
-            self._pending = [np.array(one, dtype) for one, dtype in zip(values, self._dtypes, strict=True)]
+            self._start_from(values)
             return
-        self.check_open()
         world = current_world()
         world.begin()
         try:
-            self.place(world)
-            if rank is None:
-                self._check_whole(
-                    "value to set",
-                    "use set_value(value, rank=…) for one rank's part, synk.scatter(v, value) to divide the value, or "
-                    "synk.broadcast(v, value) to make it a replica on every rank",
-                )
-                new = dict.fromkeys(range(world.world_size), values)
-            else:
-                new = {check_rank(rank, world.world_size): values}
-            self.assign(world, new, self.room_for(world, new))
+            self.place(world, values if rank is None else None)
+            ranks = range(world.world_size) if rank is None else [check_rank(rank, world.world_size)]
+            new = dict.fromkeys(ranks, values)
+            try:
+                self.assign(world, new, self.room_for(world, new))
+            except BaseException as error:
+                note_failure(world, [self], error)
+                raise
         finally:
             world.end()
 
     def value_on(self, rank: int) -> Any:
         """Returns a copy of one rank's array; for a tree, the tree of arrays."""
         return unflatten(self._structure, self.fetch([rank])[0])
+
+    def whole_value(self) -> Any:
+        """Returns a copy of the value, for a divided variable the rows of all ranks; for a tree, the tree of arrays."""
+        refuse_on_rank("variables are read")
+        self._check_process()
+        world = open_world()
+        if self._storage is None or world is None:
+            kept = self._recall()
+        else:
+            world.begin()
+            try:
+                self.place(world)
+                kept = self._fetch_kept(world)
+            finally:
+                world.end()
+        return unflatten(self._structure, kept.whole(self.label))
 
     def _check_whole(self, what: str, way_out: str) -> None:
         """Raises `PartitionError` if the variable is divided, so that the root's array does not stand for those of others."""
@@ -295,23 +340,101 @@ class Variable:
             for i, leaf in enumerate(leaves)
         ]
 
-    def place(self, world: World) -> Allocation:
-        """Places a new variable on the ranks, and returns its memory; called between the world's `begin` and `end`."""
-        if self._storage is None:
-            values = self._pending or []
-            self._check_device(world)
-            storage = Allocation(world, self.layout_with([(value.shape,) * world.world_size for value in values]))
-            traffic_of(world).deliver(storage, [(value,) * world.world_size for value in values])
-            self._pending = None
-            self._use(storage)
-        if self.storage().world is not world:
-            raise self._lost()
-        return self.storage()
+    def place(self, world: World, initial: _Values | None = None) -> Allocation:
+        """Places the variable on the ranks, unless they have it, and returns its memory; called between `begin` and `end`.
 
-    def check_open(self) -> None:
-        """Raises `WorldError` if the variable belongs to a closed world."""
-        if self._storage is not None and self._storage.world.closed:
-            raise self._lost()
+        The values are `initial` or, if it is None, those that the coordinator knows: raises `VariableLost` without any.
+        """
+        if self._storage is not None and self._storage.lives_in(world):
+            return self._storage
+        self._check_process()
+        self._check_device(world)
+        kept = (self._recall() if initial is None else Kept((initial,))).fit(world.partition, self.label)
+        by_leaf = [tuple(arrays[leaf] for arrays in kept.parts) for leaf in self.leaves()]
+        storage = Allocation(world, self.layout_with([tuple(value.shape for value in row) for row in by_leaf]))
+        traffic_of(world).deliver(storage, by_leaf)
+        world._residents.add(self)  # noqa: SLF001
+        self._use(storage)
+        self._pending = None
+        self._differs, self._sharded = kept.differs, kept.sharded
+        self._written = self._torn = False
+        # `initial` is the caller's own memory, and is assigned next.
+        self._given = None if initial is not None or storage.segment is not None else kept
+        if initial is None and (self._snapshot is not None or world._keeps_snapshots):  # noqa: SLF001
+            self._snapshot = kept
+        return storage
+
+    def _start_from(self, values: _Values) -> None:
+        """Makes values the initial ones of the next world."""
+        self._pending = [np.array(one, dtype) for one, dtype in zip(values, self._dtypes, strict=True)]
+        self._storage = self._given = None
+        self._layout = ("variable", -1)
+        self._sharded = self._differs = self._written = self._torn = False
+
+    def _recall(self) -> Kept:
+        """Returns the values to put on the ranks of another world: the present ones if known, else the last snapshot's."""
+        storage = self._storage
+        if storage is None:
+            return Kept((self._pending or [],))
+        life = storage.life
+        if self._given is not None:
+            return self._given
+        in_memory = storage.segment is not None and not self._torn
+        if in_memory and (life.reason is None or not self._written or self._snapshot is None):
+            parts = self._parts_in_memory()
+            return Kept(parts[:1] * len(parts) if self._are_equal() else parts, self._sharded, self._differs)
+        if self._snapshot is not None and life.reason is not None and life.not_kept is None:
+            return self._snapshot
+        if life.not_kept is not None:
+            why = f"could not be fetched when its world was closed: {life.not_kept}"
+        elif life.reason is None:
+            why = f"were not fetched when its world was closed, since they have more than {CLOSE_BYTES >> 30} GiB"
+        else:
+            why = f"ended with the ranks ({life.reason}), and there is no snapshot of them"
+        raise VariableLost(
+            f"the values of {self.label} {why}. Give it a value to use it again: v.set_value(value), or synk.scatter(v, value) "
+            "to divide its rows. Call world.snapshot() now and then to keep the values of all variables."
+        )
+
+    def _parts_in_memory(self) -> list[_Values]:
+        """Returns views of the arrays of all ranks, in shared memory; raises `WorldError` if they are on GPUs."""
+        storage = self.storage()
+        if storage.segment is None:
+            raise self._inherited()
+        return [[storage.array(leaf, rank) for leaf in self.leaves()] for rank in range(storage.world.world_size)]
+
+    def _are_equal(self) -> bool:
+        """Whether all ranks certainly have equal replicas."""
+        return not (self._differs or self._sharded) and all(leaf.uniform for leaf in self.storage().layout.leaves)
+
+    def _fetch_kept(self, world: World) -> Kept:
+        """Returns copies of all ranks' arrays, once for equal replicas; called between the world's `begin` and `end`."""
+        ranks = range(world.world_size)
+        if self._are_equal():
+            return Kept(self.copies(world, [0]) * len(ranks))
+        return Kept(self.copies(world, ranks), self._sharded, self._differs)
+
+    def _take_snapshot(self, world: World) -> Kept:
+        """Returns the values for a snapshot; those of the last one if nothing was written since."""
+        if self._snapshot is not None and self._given is self._snapshot:
+            return self._snapshot
+        return self._fetch_kept(world)
+
+    def _keep_snapshot(self, kept: Kept) -> None:
+        """Sets what the variable goes back to when a rank has died."""
+        self._snapshot = self._given = kept
+        self._written = False
+
+    def _keep_at_close(self, world: World) -> None:
+        """Fetches the values from GPUs whose world is about to be closed, unless they are many."""
+        copies = 1 if self._are_equal() else world.world_size
+        if self._given is None and self.nbytes * copies <= CLOSE_BYTES:
+            self._given = self._fetch_kept(world)
+
+    def _check_process(self) -> None:
+        """Raises `WorldError` if the variable is on the ranks of the process from which this one was forked."""
+        if self._storage is not None and self._storage.world.is_inherited:
+            raise self._inherited()
 
     def _check_device(self, world: World) -> None:
         """Raises `DataError` for a floating-point type wider than GPUs support."""
@@ -342,9 +465,27 @@ class Variable:
         ranks = range(world.world_size)
         told = [tuple(values[rank][i] if rank in values else None for rank in ranks) for i in self.leaves()]
         traffic_of(world).deliver(storage, told)
-        same = len(values) == world.world_size and all(all(one is row[0] for one in row) for row in told)
+        whole = len(values) == world.world_size
+        same = whole and all(all(one is row[0] for one in row) for row in told)
+        written, given = self._written, self._given
         self.mark(differs=not same, sharded=sharded)
         self._use(storage)
+        self._written = written and not whole
+        if storage.segment is None and (whole or given is not None):
+            self._given = self._copy_given(world, values, given)
+            self._written = self._given is None
+
+    def _copy_given(self, world: World, values: Values, old: Kept | None) -> Kept | None:
+        """Returns a copy of the values that GPUs have got, with those that other ranks keep; None if it would be large."""
+        different = {id(array): array for arrays in values.values() for array in arrays}
+        if sum(array.nbytes for array in different.values()) > GIVEN_BYTES:
+            return None
+        copies = {key: np.array(array, copy=True) for key, array in different.items()}
+        parts = [
+            [copies[id(array)] for array in values[rank]] if rank in values or old is None else old.parts[rank]
+            for rank in range(world.world_size)
+        ]
+        return Kept(parts, self._sharded, self._differs)
 
     def replace(self, storage: Allocation, *, sharded: bool) -> None:
         """Replaces the memory of the variable; replicas may differ afterwards if it is sharded."""
@@ -352,8 +493,10 @@ class Variable:
         self.mark(differs=sharded, sharded=sharded)
 
     def mark(self, *, differs: bool, sharded: bool | None = None) -> None:
-        """Records whether replicas may differ, and whether each rank has its own rows; None leaves the latter unchanged."""
+        """Records that ranks may have written: whether replicas may differ, and each rank has its own rows; None: as before."""
         self._differs = differs
+        self._written = True
+        self._given = None
         if sharded is not None:
             self._sharded = sharded
 
@@ -365,21 +508,23 @@ class Variable:
     def fetch(self, ranks: Sequence[int]) -> list[_Values]:
         """Returns copies of the arrays on the given ranks."""
         refuse_on_rank("variables are read")
-        storage = self._storage
+        storage, world = self._storage, open_world()
         if storage is None:
-            world = open_world()
             for rank in ranks:
                 check_rank(rank, 1 if world is None else world.world_size)
             return [[value.copy() for value in self._pending or ()] for _ in ranks]
-        for rank in ranks:
-            check_rank(rank, storage.world.world_size)
-        if storage.world is not open_world():  # closed, or inherited from the parent process
-            if storage.segment is None:
-                raise self._lost()
-            return [[storage.array(leaf, rank).copy() for leaf in self.leaves()] for rank in ranks]
-        world = storage.world
+        is_here = storage.lives_in(world)
+        if world is None or (not is_here and storage.world.is_inherited):
+            for rank in ranks:
+                check_rank(rank, storage.world.world_size)
+            parts = self._parts_in_memory() if storage.world.is_inherited else self._recall().parts
+            return [[value.copy() for value in parts[rank]] for rank in ranks]
         world.begin()
         try:
+            if not is_here:
+                self.place(world)
+            for rank in ranks:
+                check_rank(rank, world.world_size)
             return self.copies(world, ranks)
         finally:
             world.end()
@@ -393,16 +538,43 @@ class Variable:
         self._storage = storage
         self._layout = ("variable", storage.number)
 
-    def _lost(self) -> WorldError:
-        storage = self.storage()
-        world = storage.world
-        whose = "of the process from which this one was forked" if world.is_inherited else "that is closed"
-        reason = f"{world.end_reason}; " if world.end_reason and not world.is_inherited else ""
-        if storage.segment is not None:
-            way_out = "call fork() and create a new variable from its last value, get_value()"
-        else:
-            way_out = "read it there, and pass the value on" if world.is_inherited else "its values are lost; create a new one"
-        return WorldError(f"{self.label} belongs to a world {whose}: {reason}{way_out}")
+    def _note_failure(self, *, torn: bool) -> None:
+        self._written, self._given = True, None
+        self._torn = self._torn or torn
+
+    def _inherited(self) -> WorldError:
+        way_out = "create a new variable from its last value, get_value()"
+        if self.storage().segment is None:
+            way_out = "read it there, and pass the value on"
+        return WorldError(f"{self.label} belongs to a world of the process from which this one was forked: {way_out}")
+
+
+@final
+class writing:  # noqa: N801  # used as a function
+    """Context in which the ranks, or the coordinator, write to variables: an exception may leave them half written."""
+
+    __slots__ = ("_several", "_world")
+
+    def __init__(self, world: World, several: Iterable[Variable | None]) -> None:
+        self._world, self._several = world, several
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Records what is not known any more."""
+        if error is not None:
+            note_failure(self._world, self._several, error)
+
+
+def note_failure(world: World, several: Iterable[Variable | None], error: BaseException) -> None:
+    """Records that a failed call may have written to variables: their values are not known, and torn if the world has ended."""
+    broken = world._is_broken  # noqa: SLF001
+    if not broken and isinstance(error, _HARMLESS):
+        return
+    for one in several:
+        if one is not None:
+            one._note_failure(torn=broken)  # noqa: SLF001
 
 
 def refuse_on_rank(what: str) -> None:

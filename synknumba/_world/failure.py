@@ -60,9 +60,10 @@ def how_it_ended(exitcode: int | None) -> str:
     return f"exited with code {exitcode} (something called os._exit, or a library called exit)"
 
 
-def rank_died(reason: str, death: Death, info: CallInfo, stack: str, stderr: str) -> RankDied:
+def rank_died(reason: str, death: Death, info: CallInfo, stack: str, stderr: str, *, starts_again: bool = False) -> RankDied:
     """Returns the error to raise after the death of a rank or of its device, with the traces from `Processes.last_words`."""
-    lines = [f"{reason}. All ranks have been terminated; every Data keeps its contents. Call fork() to start again."]
+    way_out = "The next call starts them again." if starts_again else "Call fork() to start again."
+    lines = [f"{reason}. All ranks have been terminated; every Data keeps its contents. {way_out}"]
     if stack:
         lines += [f"--- stack of rank {death.rank}, innermost frame first ---", stack]
     stderr = "\n".join(stderr.rstrip().splitlines()[-LINES_TOLD:])

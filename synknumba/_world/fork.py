@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from numbers import Real
 from typing import get_args
 
@@ -15,7 +16,7 @@ from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
 from synknumba._types import DeviceKind, Transport, as_flag
 from synknumba._world.limits import check_room
-from synknumba._world.world import World, open_world
+from synknumba._world.world import World, current_world, open_world, world_to_start_again
 from synknumba.simt.internals import jit_problem
 
 _log = logging.getLogger("synknumba")
@@ -34,6 +35,7 @@ def fork(
     profile: bool = False,
     timeout: float | None = None,
     prefix_output: bool = False,
+    respawn: bool = False,
 ) -> World:
     """Starts the ranks: one process per GPU, or per CPU core if there is no GPU.
 
@@ -51,6 +53,9 @@ def fork(
             no limit. Compilation, at the first call of a function, counts.
         prefix_output: whether to put "[rank 2] " before each line that a rank writes to stdout or stderr. Lines are then
             forwarded whole, and appear slightly later.
+        respawn: whether the call after one that raised `RankDied` or `CallTimeout`, or was interrupted, starts the ranks again,
+            in the same world. `Data`, functions and variables are as they were, and variables that may have been written to
+            go back to the last `World.snapshot`. No call is repeated.
 
     Returns:
         The world. Use it as a context manager, or call `close()`. At a prompt or in a notebook, where a cell may be run again,
@@ -70,11 +75,14 @@ def fork(
     if problem:
         raise DeviceError(f"fork() needs Numba's compiler, also on GPUs: {problem}")
     world = open_world()
-    asked = (world_size, device, devices, transport, profile, timeout, prefix_output)
+    asked = (world_size, device, devices, transport, profile, timeout, prefix_output, respawn)
     if world is not None:
         if hasattr(sys, "ps1") and world.asked == repr(asked):
             return world
         raise WorldError(f"fork() called while {world!r} is open; call close() first, or use `with synknumba.fork(): ...`")
+    ended = world_to_start_again()
+    if ended is not None and hasattr(sys, "ps1") and ended.asked == repr(asked):
+        return current_world()
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0):
         raise PartitionError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
     profile, prefix_output = as_flag(profile, "profile"), as_flag(prefix_output, "prefix_output")
@@ -98,12 +106,25 @@ def fork(
                 prefix_output=prefix_output,
             )
             world.asked = repr(asked)
+            if respawn:
+                world._set_respawn(partial(_check_again, kind))  # noqa: SLF001
             return world
     except BaseException:
         world = open_world()
         if world is not None:  # Ctrl-C came after the ranks had started: the caller will not get the world
             world.close()
         raise
+
+
+def _check_again(kind: DeviceKind) -> None:
+    """Checks that ranks can be forked again."""
+    _check_mpi()
+    if kind == "cuda" and cuda_is_initialised():
+        raise DeviceError(
+            "the ranks cannot be started again: CUDA has been initialised in this process meanwhile, and its children cannot "
+            "use it. Move whatever touches the GPU into functions that run on the ranks, and start the script again."
+        )
+    tell_of_threads()
 
 
 def _check_mpi() -> None:

@@ -77,6 +77,7 @@ class Rounds:
         self.timeout = timeout
         self.in_flight: CallInfo | None = None  # description of the round under way, once the compiled wait has ended
         self.under_way = False  # if true between two calls, a round was interrupted and the world not yet ended
+        self.starts_again = False  # whether the next call starts the ranks again after a failure; for messages
         self._over = threading.Event()
         self._ending = False  # set before the ranks are killed: their deaths are then no errors
         self._killing = threading.Lock()
@@ -236,10 +237,12 @@ class Rounds:
         missing = self._control.missing(self.sequence) or self._control.with_news()
         stacks = self._processes.where(missing)
         self.kill(f"{info} took longer than timeout={self.timeout} s")
+        way_out = "Call fork() again, with a larger timeout"
+        if self.starts_again:
+            way_out = "The next call starts them again; set world.timeout to a larger one"
         raise CallTimeout(
             f"{info} took longer than timeout={self.timeout} s; still working: rank {', '.join(map(str, missing))}. All ranks "
-            "have been terminated; every Data keeps its contents. Call fork() again, with a larger timeout if the call needs "
-            f"it.\n{whereabouts(stacks)}",
+            f"have been terminated; every Data keeps its contents. {way_out} if the call needs it.\n{whereabouts(stacks)}",
             stacks=stacks,
         )
 
@@ -336,7 +339,7 @@ class Rounds:
         self._processes.kill()
         stack, stderr = self._processes.last_words(death.rank)
         self.kill(reason)
-        raise rank_died(reason, death, info, stack, stderr)
+        raise rank_died(reason, death, info, stack, stderr, starts_again=self.starts_again)
 
     def kill(self, reason: str | None = None) -> None:
         """Kills all ranks and ends the world, even if Ctrl-C is pressed repeatedly meanwhile."""

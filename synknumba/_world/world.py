@@ -16,7 +16,8 @@ one round is under way at a time.
 
 The death of a rank ends the world. The other ranks are killed, since they may wait for the dead one inside a kernel or a
 collective, which nothing can interrupt; the processes are reaped, and the call raises `RankDied`. Of the user's objects only
-`Variable`s live in the ranks alone, so `fork()` works again at once.
+`Variable`s live in the ranks alone, so `fork()` works again at once; with `fork(respawn=True)`, the next call starts the ranks
+again (`World._start_again`), and the world begins another `Life`.
 
 A process has at most one open world, which `OpenWorld` tracks.
 """
@@ -29,8 +30,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TextIO, final
+from typing import Any, Protocol, TextIO, final
 
 from synknumba._device import TRAITS, usable_cores
 from synknumba._errors import SynkError, WorldError
@@ -56,6 +58,8 @@ class OpenWorld:
         self.world: World | None = None
         self.untold: SynkError | None = None  # what ended the last one outside any call, until a call has raised it
         self.reason: str | None = None  # why the last one ended; None if the script closed it
+        self.ended: World | None = None  # a world that a failure has ended, and that the next call starts again
+        self._starting = threading.Lock()
 
     def raise_untold(self) -> None:
         """Raises the error that ended the last world outside any call, once."""
@@ -77,17 +81,58 @@ class OpenWorld:
                 f"this is rank {rank}, and only the coordinator makes calls. Call the plain function here (f.py_func)."
             )
         self.raise_untold()
+        if self.ended is not None:
+            return self._start_again()
         if self.reason is not None:
             message = f"the world has ended: {self.reason}. Call synknumba.fork() to start a new one."
         else:
             message = "no world is open: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
         raise WorldError(message)
 
+    def _start_again(self) -> "World":
+        """Starts the ranks of the world that has ended."""
+        if not self._starting.acquire(blocking=False):
+            raise WorldError("the world is being started again, by another thread or by the call around this one")
+        try:
+            if self.world is None and self.ended is not None:
+                self.ended._start_again()  # noqa: SLF001
+        finally:
+            self._starting.release()
+        return self.current()
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Life:
+    """The time from the start of a world's ranks to their end.
+
+    Attributes:
+        reason: why they ended; None before the end, or if the script closed the world.
+        not_kept: why values of variables could not be fetched from them at the end; None if all could.
+    """
+
+    reason: str | None = None
+    not_kept: str | None = None
+
+
+class Resident(Protocol):
+    """What lives on the ranks and outlives them: a `Variable`."""
+
+    def _take_snapshot(self, world: "World") -> Any:
+        """Returns copies of the values on the ranks."""
+
+    def _keep_snapshot(self, kept: Any) -> None:
+        """Sets the values to go back to if a rank dies."""
+
+    def _keep_at_close(self, world: "World") -> None:
+        """Fetches the values before the ranks end."""
+
 
 CLOSE_SECONDS = 2.0  # time for ranks to end on request, before they are killed
-_frame: Callable[..., FrameType] = sys._getframe  # noqa: SLF001
-
+FETCH_SECONDS = 60.0  # time for ranks on GPUs to send the values of variables before they end
 DROP_SECONDS = 5.0  # wait of a call for a drop in another thread; a drop takes some 50 µs
+
+_frame: Callable[..., FrameType] = sys._getframe  # noqa: SLF001
 
 _open = OpenWorld()
 current_world = _open.current
@@ -142,30 +187,49 @@ class World:
         self.asked = ""  # arguments of the `fork()` that returned this world
         self.tally = Tally(opened=time.monotonic_ns())
         self._owner = os.getpid()
+        self._profile, self._prefix_output = profile, prefix_output
+        self._first_transport = transport
+        self._residents: weakref.WeakSet[Resident] = weakref.WeakSet()
+        self._keeps_snapshots = False  # whether a snapshot was taken
+        self._respawn: Callable[[], None] | None = None  # checks, before the ranks are started again, that they can be
         self._lock = threading.RLock()  # never taken twice; an RLock can tell whether this thread holds it
         self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001  # as `Condition` uses it
         self._call: FrameType | None = None  # frame of the call that has the world
         self._looking = threading.RLock()  # held to read the control block, which another thread may free
-        self._closed = False
-        self._died: str | None = None
-        self._at_end: tuple[int, Memory] | None = None  # `worked` and memory, which cannot be read after the end
+        self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._closing = False
+        self._drops = 0  # drops in progress, or about to begin
+        self._unsubscribe: Callable[[], None] = lambda: None  # until there is a subscription
+        self._start(timeout)
+
+    def _start(self, timeout: float | None) -> None:
+        """Starts the ranks, for the first time or again."""
+        self.transport = self._first_transport
+        self.joined = False
+        self.traffic = None
+        self.tally = Tally(opened=time.monotonic_ns())
+        self._life = Life()
+        self._residents.clear()
         self.shipped: set[int] = set()
         self.texts = dict(linecache.cache)
         self._belongings = RankHoldings()
-        self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
-        self._drops = 0  # drops in progress, or about to begin
         segment_module.sweep_names()
         segment_module.close_orphans()
-        patience = CROWDED if world_size + 1 > usable_cores() else ROOMY
-        self._control = ControlBlock(world_size, patience)
-        self._processes = Processes(prefix_output=prefix_output)
-        self._rounds = Rounds(self._control, self._processes, self.tally, timeout, weakref.WeakMethod(self._release))
+        patience = CROWDED if self.world_size + 1 > usable_cores() else ROOMY
+        control = ControlBlock(self.world_size, patience)
+        with self._looking:
+            self._control = control
+            self._processes = Processes(prefix_output=self._prefix_output)
+            self._rounds = Rounds(control, self._processes, self.tally, timeout, weakref.WeakMethod(self._release))
+            self._rounds.starts_again = self._respawn is not None
+            self._at_end: tuple[int, Memory] | None = None  # `worked` and memory, which cannot be read after the end
+            self._died: str | None = None
+            self._closed = False
         self.ranks: Ranks = self._rounds
         self.run, self.command = self.ranks.run, self.ranks.command
-        self._unsubscribe: Callable[[], None] = lambda: None  # until there is a subscription
         try:
-            self._processes.start(self._control, device, devices, profile=profile)
-            self._rounds.await_ranks(device)
+            self._processes.start(self._control, self.device, self.devices, profile=self._profile)
+            self._rounds.await_ranks(self.device)
             # Not earlier: the subscription keeps the world alive. A world whose start and end were both interrupted by Ctrl-C
             # must be garbage-collected, which kills its ranks (`Processes.__del__`).
             self._unsubscribe = segment_module.on_release(lambda segment: self.forget("segment", segment))
@@ -173,7 +237,24 @@ class World:
             self._rounds.kill()
             raise
         self.tally.starting = time.monotonic_ns() - self.tally.opened
-        _open.untold, _open.world = None, self
+        _open.untold, _open.world, _open.ended = None, self, None
+
+    def _set_respawn(self, check: Callable[[], None]) -> None:
+        """Lets the next call start the ranks again after a failure has ended them, if `check` does not raise."""
+        self._respawn = check
+        self._rounds.starts_again = True
+
+    def _start_again(self) -> None:
+        """Starts the ranks after a failure has ended them; a further call tries again if that fails."""
+        reason = self._died
+        try:
+            if self._respawn is not None:
+                self._respawn()
+            self._start(self._rounds.timeout)
+        except BaseException:
+            if _open.world is not self:
+                self._died, _open.ended = reason, self
+            raise
 
     # ---- calls
 
@@ -277,7 +358,7 @@ class World:
 
     def _release(self, reason: str | None) -> None:
         """Frees the coordinator's resources for the ranks, after the ranks have ended."""
-        self._died = reason
+        self._died = self._life.reason = reason
         with self._looking:
             if self._at_end is None:
                 self._at_end = self._control.worked, Memory(segment_module.total_bytes(), (), (), ())
@@ -294,23 +375,72 @@ class World:
         self._belongings.unwanted.clear()
         if _open.world is self:
             _open.world, _open.reason = None, reason
+            if reason is not None and self._respawn is not None and not self._closing:
+                _open.ended = self
+
+    def snapshot(self) -> None:
+        """Keeps the values of all variables on the ranks, in the coordinator's memory.
+
+        If a rank dies or a call takes too long, variables that may have been written to since go back to their values in the
+        last snapshot, in the next world. Called in the coordinator, between calls. A variable that was not written to since the
+        last snapshot is not copied again.
+
+        Raises:
+            WorldError: the world is closed, or busy.
+            RankDied, CallTimeout, RankError: the values could not be fetched; the last snapshot is kept.
+        """
+        if _open.ended is self:
+            _open.current()
+        self.begin()
+        try:
+            kept = [(one, one._take_snapshot(self)) for one in list(self._residents)]  # noqa: SLF001
+        finally:
+            self.end()
+        for one, values in kept:
+            one._keep_snapshot(values)  # noqa: SLF001
+        self._keeps_snapshots = True
 
     def close(self) -> None:
         """Ends the ranks and frees their resources. Idempotent; also called when the script ends.
 
-        `Data` keep their contents; values of `Variable`s are lost. A call in progress is aborted and raises `WorldError` in its
-        thread; outside the main thread, `close` first waits up to 2 s for the call to end.
+        `Data` and `Variable`s keep their contents. From GPUs, `close` fetches the values of variables still in use, of up to
+        1 GiB each; the end of the script does not. A call in progress is aborted and raises `WorldError` in its thread; outside
+        the main thread, `close` first waits up to 2 s for the call to end.
         """
+        self._end_ranks(keep=True)
+
+    def _end_ranks(self, *, keep: bool) -> None:
+        if _open.ended is self:
+            _open.ended = None
         if self._closed or self.is_inherited:
             return
-        seconds = 0.0 if threading.current_thread() is threading.main_thread() else CLOSE_SECONDS
-        if not self._take(_frame(), seconds):
-            self._rounds.kill("the world was closed during a call")
-            return
+        self._closing = True
         try:
-            self._rounds.stop(CLOSE_SECONDS)
+            seconds = 0.0 if threading.current_thread() is threading.main_thread() else CLOSE_SECONDS
+            if not self._take(_frame(), seconds):
+                self._rounds.kill("the world was closed during a call")
+                return
+            try:
+                if keep and not self.traits.shares_memory and not self._rounds.under_way:
+                    self._keep_residents()
+                if not self._closed:
+                    self._rounds.stop(CLOSE_SECONDS)
+            finally:
+                self._give_back()
         finally:
-            self._give_back()
+            self._closing = False
+
+    def _keep_residents(self) -> None:
+        """Fetches the values of variables from GPUs."""
+        timeout = self._rounds.timeout
+        self._rounds.timeout = min(timeout or FETCH_SECONDS, FETCH_SECONDS)
+        try:
+            for one in list(self._residents):
+                one._keep_at_close(self)  # noqa: SLF001
+        except (SynkError, MemoryError) as error:
+            self._life.not_kept = str(error).splitlines()[0]
+        finally:
+            self._rounds.timeout = timeout
 
     def settle(self) -> None:
         """Ends the world if a round was interrupted by two Ctrl-C so close together that the first could not end it."""
@@ -388,6 +518,11 @@ class World:
             raise self.closed_error()
 
     # ---- state
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether a failure has ended the world, or is about to."""
+        return self._closed or self._rounds.under_way
 
     @property
     def closed(self) -> bool:
@@ -475,16 +610,28 @@ def world_size() -> int:
 
 def close() -> None:
     """Closes the open world, if there is one; see `World.close`."""
-    world = _open.world
+    world = _open.world or _open.ended
     if world is not None:
         world.close()
 
 
+def _close_at_exit() -> None:
+    """Closes the open world without fetching values that nothing will read."""
+    world = _open.world
+    if world is not None:
+        world._end_ranks(keep=False)  # noqa: SLF001
+
+
+def world_to_start_again() -> World | None:
+    """Returns the world that the next call would start again, or None."""
+    return _open.ended
+
+
 def _disown() -> None:
-    world, _open.world = _open.world, None
+    world, _open.world, _open.ended = _open.world, None, None
     if world is not None:
         world.disown()
 
 
-atexit.register(close)
+atexit.register(_close_at_exit)
 os.register_at_fork(after_in_child=_disown)

@@ -36,6 +36,21 @@ script itself ends, until the last process was gone. A stopped rank is reported 
 |---|---|---|---|---|---|---|---|
 """
 
+RESPAWN_HEAD = """## Variables, and worlds that start again
+
+[Variables](variables.md#after-the-world) outlive their world. After `close()` they have their last values. After a rank's
+death or a timeout, a variable that no call may have written to since the script or a snapshot gave its value has that
+value; others go back to the last `world.snapshot()`, and without one raise `VariableLost` at their next use, except on
+cores, where only the call that broke off can have spoilt values. With `fork(respawn=True)` the call after the one that
+raised starts the ranks again, in the same `World`; no call is repeated, and a function that kills its rank raises
+`RankDied` at each call.
+
+Milliseconds for a snapshot of a variable that functions write to, from SIGKILL to `RankDied`, and from there to the next
+result, with the start of the ranks, the snapshot put back and the function sent; medians:
+
+| device | ranks | bytes of the variable | snapshot | until the error | until the next result | |
+|---|---|---|---|---|---|---|
+"""
 SOAK_HEAD = """
 `python -m tests.faults.soak` makes random calls over functions, shapes, batches, slices, collectives, worlds of 1 to 3 ranks,
 and faults: ranks that raise or are killed, and Ctrl-C at random moments. Every result is compared with NumPy's. The table shows
@@ -113,9 +128,22 @@ def soak_rows() -> str:
     return f"{SOAK_HEAD}{''.join(rows)}"
 
 
+def respawn_rows() -> str:
+    """How long it was until the next good call, as benchmarks/respawn.py has measured it."""
+    rows = []
+    for path in sorted((ROOT / "benchmarks" / "results").glob("*respawn*.json")):
+        report = json.loads(path.read_text())
+        for run in report["results"]:
+            times = (run[what] * 1e3 for what in ("snapshot", "error", "next_call"))
+            cells = [run["device"], f"{run['ranks']}", f"{run['nbytes']:,}", *(f"{one:.1f}" for one in times)]
+            cells.append(f"benchmarks/results/{path.name}, {report['date']}")
+            rows.append(f"| {' | '.join(cells)} |\n")
+    return "".join(rows)
+
+
 def kept() -> str:
     """The sections that are of other runs."""
-    return f"\n## Random calls\n{soak_rows()}\n## On GPUs\n{gpu_rows()}"
+    return f"\n{RESPAWN_HEAD}{respawn_rows()}\n## Random calls\n{soak_rows()}\n## On GPUs\n{gpu_rows()}"
 
 
 def main() -> int:

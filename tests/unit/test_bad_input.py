@@ -3,7 +3,9 @@
 What goes wrong on ranks is in tests/conformance/test_errors.py.
 """
 
+import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -695,6 +697,12 @@ def test_the_same_fork_again_at_a_prompt(no_world, monkeypatch):
                 synk.fork(**other, device="cpu")
     with synk.fork(1, device="cpu") as later:
         assert later is not world
+    with synk.fork(1, device="cpu", respawn=True) as world:
+        os.kill(world.pids[0], signal.SIGKILL)
+        with refused(synk.RankDied, "was killed", "The next call starts them again"):
+            synk.variable(0.0)
+        assert synk.fork(1, device="cpu", respawn=True) is world
+        assert not world.closed
 
 
 def test_a_call_from_a_second_thread_while_one_runs(no_world):

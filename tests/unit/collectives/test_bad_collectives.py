@@ -212,16 +212,16 @@ def test_a_variable_of_a_closed_world():
         "broadcast": lambda: synk.broadcast(old),
         "scatter": lambda: synk.scatter(old),
         "set_value": lambda: synk.set_value(0, old, np.ones(4)),
-        "method": lambda: old.set_value(np.ones(4)),
+        "method": lambda: old.set_value(np.ones(4), rank=0),
         "get_shapes": lambda: synk.get_shapes(old),
     }
     for call in calls.values():
-        with refused(synk.WorldError, "variable 'old' belongs to a world that is closed", "get_value()"):
+        with refused(synk.WorldError, "no world is open", "fork()"):
             call()
+    assert_array_equal(old.get_value(), np.ones(4))
     with synk.fork(1, device="cpu"):
         new = synk.variable(np.ones(4), "new")
         for call in (*calls.values(), lambda: synk.all_reduce([new, old], "sum"), lambda: synk.all_gather(new, dest=old)):
-            with refused(synk.WorldError, "variable 'old' belongs to a world that is closed", "get_value()"):
-                call()
+            call()
         assert_array_equal(old.get_value(), np.ones(4))
         assert_array_equal(synk.all_reduce(new, "sum").get_value(), np.ones(4))
