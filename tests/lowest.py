@@ -18,7 +18,7 @@ def lowest(requirement: str) -> str | None:
     Raises:
         ValueError: the requirement has no bound below.
     """
-    told = requirement.split(";")[0]
+    told = requirement.split(";", maxsplit=1)[0]
     name = re.match(r"[\w.-]+", told)
     bound = re.search(r">=\s*([\w.]+)", told)
     if name and bound:
