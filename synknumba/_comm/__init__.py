@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from synknumba._comm.base import Communicator as Communicator
 from synknumba._comm.base import Exchange as Exchange
 from synknumba._comm.base import make_step as make_step
+from synknumba._host.gpu_packages import install_nccl
 from synknumba._types import CollectiveOp, Transport
 
 
@@ -44,7 +45,7 @@ def _nccl_problem() -> str | None:
     try:
         return _nccl().available()
     except ImportError as error:
-        return f"CuPy has no NCCL ({error})"
+        return f"CuPy has no NCCL ({error}); {install_nccl()}"
 
 
 @dataclass(frozen=True, slots=True)
