@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 import synknumba as synk
-from synknumba import _cli
+from synknumba import _cli, _comm
 from synknumba._comm import DRIVERS
 from synknumba._device import LIBRARIES, DeviceReport, GpuLibraries, find_libraries, gpu_libraries
 from synknumba._errors import DeviceError
@@ -149,6 +149,19 @@ def test_falling_back_to_the_host_is_one_warning():
     assert warning.filename == __file__
     assert str(warning.message).startswith("collectives go over the host, which is slower: NCCL cannot be set up: ")
     assert "pip install nvidia-nccl-cu" in str(warning.message)
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_cupys_own_warning_is_not_given_too(monkeypatch, is_error):
+    def load():
+        warnings.warn("\nnccl library could not be loaded.\n\nReason: …", UserWarning, stacklevel=1)
+        raise ImportError("libnccl.so.2")
+
+    monkeypatch.setattr(_comm, "_nccl", load)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("error" if is_error else "always")
+        assert "CuPy has no NCCL (libnccl.so.2); pip install nvidia-nccl-cu" in DRIVERS["nccl"].problem()
+    assert not caught
 
 
 def test_nccl_that_was_asked_for_is_an_error():
