@@ -27,7 +27,7 @@ PYTHON  ?= python3
 install  = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: help demo check test test-all ptx ptx-tests gpu-libraries gpu-imports format bench clean distclean
+.PHONY: help demo check test test-all test-lowest lowest-tests ptx ptx-tests gpu-libraries gpu-imports format bench clean distclean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -46,6 +46,14 @@ test: check  ## everything a change must pass, in less than ten minutes on two c
 
 test-all: check  ## the whole matrix of rows, orders, dtypes and modes, for an hour: before a release, and as CONTRIBUTING.md says
 	$(BIN)/pytest -q $(PARALLEL)
+
+test-lowest:  ## the quick suite with the lowest versions that pyproject.toml allows, in an environment of its own; needs Python 3.11
+	@$(MAKE) --no-print-directory VENV=$(VENV)/lowest PYTHON=$(if $(UV),3.11,python3.11) lowest-tests
+
+lowest-tests: | $(VENV)/bin/python
+	$(BIN)/python tests/lowest.py dev > $(VENV)/lowest.txt
+	$(install) -c $(VENV)/lowest.txt -e '.[dev]'
+	$(BIN)/pytest -q --quick $(PARALLEL)
 
 ptx:  ## compiles the kernels of the tests for a GPU, without one, in a virtual environment of its own (225 MB to download)
 	@$(MAKE) --no-print-directory VENV=$(VENV)/ptx EXTRAS=ptx ptx-tests

@@ -7,17 +7,27 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 
 from numba.core import config
 
-from synknumba._device import probe, usable_cores
+from synknumba._device import (
+    LIBRARIES,
+    DeviceReport,
+    GpuLibraries,
+    cuda_version,
+    driver_version,
+    find_libraries,
+    probe,
+    usable_cores,
+)
+from synknumba._host.gpu_packages import install_extra, install_nccl, version_of
 from synknumba._host.segment import describe as describe_segments
 from synknumba.simt.internals import KernelStore, describe, directory
 
 _REQUIRED = ("synknumba", "numpy", "numba", "llvmlite", "posix_ipc", "cloudpickle")  # posix_ipc: before Python 3.14
-_OPTIONAL = ("numba-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "mpi4py", "threadpoolctl")  # CuPy: one name per CUDA
+_CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")  # one name per CUDA
+_OPTIONAL = ("numba-cuda", *_CUPY, "mpi4py", "threadpoolctl")
 _SHM = Path("/dev/shm")  # where Linux keeps POSIX shared memory; only its size is read
 
 
@@ -41,9 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _info() -> Iterator[tuple[str, str]]:
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.release()} {platform.machine()}"
     for name in _REQUIRED:
-        yield name, _version(name) or "not installed as a package"
+        yield name, version_of(name) or "not installed as a package"
     for name in _OPTIONAL:
-        if (version := _version(name)) is not None:
+        if (version := version_of(name)) is not None:
             yield name, version
     yield "cores", f"{usable_cores()} usable of {os.cpu_count()}"
     yield "/dev/shm", _shared_memory()
@@ -53,14 +63,51 @@ def _info() -> Iterator[tuple[str, str]]:
     yield "numba.cuda", _numba_cuda()
     report = probe(thorough=True)
     yield "GPUs", str(report.count) if report.problem is None else f"cannot be used: {report.problem}"
+    yield from _cuda(report)
 
 
-def _version(distribution: str) -> str | None:
-    """Returns the installed version from package metadata, without an import; None if not installed."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+def _cuda(report: DeviceReport) -> Iterator[tuple[str, str]]:
+    """Describes the driver, CUDA's libraries, the transport that `fork()` would choose, and what to install."""
+    driver = driver_version()
+    has_cupy = any(version_of(name) is not None for name in _CUPY)
+    found = find_libraries() if has_cupy else None
+    yield "driver", "none: there is no libcuda.so.1" if driver is None else f"CUDA {cuda_version(driver)}"
+    if found is not None:
+        yield "runtime", f"CUDA {found.runtime}" if found.runtime else f"CuPy does not import: {found.problem}"
+        yield "NCCL", found.nccl or "missing"
+        for name, told in LIBRARIES.items():
+            yield told, found.libraries.get(name, "missing")
+    yield "transport", _transport(report.count, found)
+    install = _to_install(driver, found)
+    if install is not None:
+        yield "install", install
+
+
+def _transport(gpus: int, found: GpuLibraries | None) -> str:
+    """Describes the transport of collectives that `fork()` would choose."""
+    if gpus == 0:
+        return "host: ranks would run on CPU cores"
+    if gpus == 1:
+        return "none is needed: there is one GPU, so one rank"
+    if found is None or found.nccl is None:
+        return "host, which is slower than NCCL: CuPy finds no NCCL"
+    return f"nccl, between {gpus} GPUs"
+
+
+def _to_install(driver: int | None, found: GpuLibraries | None) -> str | None:
+    """Returns what to install where a part of CUDA lacks; None if nothing does, or there are no GPUs to use it for."""
+    if found is None:
+        return None if driver is None else f"for GPUs: {install_extra(driver // 1000)}"
+    if driver is not None and found.runtime is not None and int(found.runtime.split(".")[0]) > driver // 1000:
+        return (
+            f"a driver of CUDA {found.runtime.split('.')[0]}, or in a new environment the packages for this one, of CUDA "
+            f"{cuda_version(driver)}: pip install 'synknumba[cuda{driver // 1000}]'"
+        )
+    if found.missing == ["NCCL"]:
+        return install_nccl()
+    if found.missing or found.problem:
+        return install_extra(None if driver is None else driver // 1000)
+    return "an NVIDIA driver, which is the system's and not from pip, to use GPUs" if driver is None else None
 
 
 def _shared_memory() -> str:

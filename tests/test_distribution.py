@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import lowest
 from tests.environment import ROOT
 
 pytest.importorskip("setuptools", minversion="77", reason="setuptools 77 is not installed; it is in the extra dev")
@@ -62,3 +63,12 @@ def test_source_distributions_hold_what_tests_need(distributions):
     for folder in ("tests", "examples", "docs", "benchmarks"):
         assert modules(unpacked / folder, "") == modules(ROOT / folder, "")
     assert (unpacked / "tests/unit/simt/libdevice_h100.npz").is_file()
+
+
+def test_every_dependency_has_a_lowest_version():
+    pinned = dict(one.split("==") for one in lowest.constraints(["dev"]))
+    assert {"numba", "numpy", "posix_ipc", "cloudpickle", "pytest", "scipy", "hypothesis"} <= pinned.keys()
+    assert lowest.lowest("numba>=0.62,<2; python_version > '3'") == "numba==0.62"
+    assert lowest.lowest("ruff==0.17.*") is None
+    with pytest.raises(ValueError, match="'matplotlib' in pyproject.toml has no lower bound"):
+        lowest.lowest("matplotlib")

@@ -199,6 +199,11 @@ class Binder:
             )
         if not any(variable is one for one in call.variables.values()):
             self._claim(call, name, variable)
+        if call.options.shards is not None and variable.sharded:
+            raise ArgumentError(
+                f"{self._name} got shards=…, so that updates[{name!r}] gets the same value on every rank, but the rows of "
+                f"{variable.label} are divided over the ranks; leave shards out, or update a replica"
+            )
         number = self._hold(call, name, variable)
         call.changed.append(variable)
         shapes = _shapes_by_rank(call, variable)

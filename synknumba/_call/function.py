@@ -26,6 +26,7 @@ from synknumba._call.rebinding import check_rebinding
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.roles import find_roles
 from synknumba._call.select_rows import RowSelector
+from synknumba._call.shared_updates import SharedUpdates
 from synknumba._call.whole import warn_of_whole
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, DecoratedError, LaunchError, ReductionError, WorldError
@@ -143,6 +144,7 @@ class Function(Distributed, Generic[P, R]):
             shards: number of parts into which the rows are cut, independent of the world size; None for one part per rank. The
                 results of shards are combined in order, so they have the same bits for every number of ranks, provided that the
                 function returns the same for the same rows. With the op None, the result is a list with one value per shard.
+                Updated variables get the result of all shards, on every rank.
             **kwargs: arguments by name.
 
         Returns:
@@ -302,7 +304,8 @@ class Function(Distributed, Generic[P, R]):
             wanted = self._builder.wanted(options.subset)
             built = self._builder.build(call, world, wanted)
             self._builder.check_count(call.total, wanted)
-        parameters = call.parameters | built.results
+        updates = SharedUpdates(call, self._options.updates) if options.shards is not None and self._options.updates else None
+        parameters = call.parameters | built.results | ({} if updates is None else updates.parameters)
         program = Program(
             number=next_number(),
             function=self.number,
@@ -319,11 +322,15 @@ class Function(Distributed, Generic[P, R]):
             only_read=frozenset() if launch is None else self._only_read(call),
             shards=options.shards,
         )
-        world.attach([*call.segments, *built.segments.values()])
+        world.attach([*call.segments, *built.segments.values(), *(() if updates is None else updates.segments)])
         self._ship(world, program, info)
+        plan: Plan
         if launch is not None:
-            return KernelPlan(world, program, info, call, wanted, built, self.name)
-        return FunctionPlan(world, program, info, call, has_ops=self._options.has_ops)
+            plan = KernelPlan(world, program, info, call, wanted, built, self.name)
+        else:
+            plan = FunctionPlan(world, program, info, call, has_ops=self._options.has_ops)
+        plan.updates = updates
+        return plan
 
     def _check_roles(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raises `ArgumentError` if a kernel writes to a parameter that its decorator does not declare as written."""

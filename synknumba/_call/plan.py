@@ -31,6 +31,7 @@ from synknumba._call.collect import (
 )
 from synknumba._call.distribute import result_class
 from synknumba._call.outputs import Built
+from synknumba._call.shared_updates import SharedUpdates
 from synknumba._device import fold_kernel
 from synknumba._errors import ReductionError
 from synknumba._host.copying import private_copy
@@ -55,11 +56,13 @@ class Plan(ABC):
     Attributes:
         lenders: memory of the results that may be returned without a copy.
         scattered_bytes: bytes sent to the ranks by a call like the one that the plan was made for.
+        updates: variables that the coordinator assigns after the call, which has shards; None if there are none.
         weights: returns the `row_weights` of a call's number of rows. It does not refer to the plan, whose memory is freed with
             its last reference.
     """
 
     lenders: Sequence[Lender] = ()
+    updates: SharedUpdates | None = None
 
     def __init__(self, world: World, program: Program, info: CallInfo, call: Call) -> None:
         self.world = world
@@ -93,7 +96,16 @@ class Plan(ABC):
         tally.calls += 1  # counts failed calls, too
         tally.scattered_bytes += self.scattered_bytes
         self.world.run(self._number, self.info, self.learn)
-        return self.collect(count)
+        if self.updates is None:
+            return self.collect(count)
+        result = self.collect(count)
+        self.updates.assign(self.world)
+        return result
+
+    @property
+    def update_bytes(self) -> int:
+        """Bytes of shared memory held for the updates."""
+        return 0 if self.updates is None else self.updates.nbytes
 
     @property
     def stale(self) -> bool:
@@ -148,7 +160,7 @@ class KernelPlan(Plan):
     @property
     def nbytes(self) -> int:
         places = sum(lender.nbytes for lender in self._lenders.values())
-        return sum(segment.size for segment in self._segments.values()) + places
+        return sum(segment.size for segment in self._segments.values()) + places + self.update_bytes
 
     def trim(self) -> None:
         for lender in self._lenders.values():
@@ -236,7 +248,7 @@ class FunctionPlan(Plan):
 
     @property
     def nbytes(self) -> int:
-        return sum(reader.nbytes for reader in self._readers)
+        return sum(reader.nbytes for reader in self._readers) + self.update_bytes
 
     def learn(self, news: Sequence[RankNews]) -> None:
         for rank, item, descriptors in news:

@@ -67,7 +67,8 @@ class PlanReport:
         ]
         listed = f"a list, one value per {'rank' if self.shards is None else 'shard'}"
         lines += [f"  {name}: {listed if op is None else op}" for name, op in self.outputs]
-        lines += [f"  {name}: each rank's variable, {op}" for name, op in self.updates]
+        whose = "each rank's variable" if self.shards is None else "the variable on every rank, the same"
+        lines += [f"  {name}: {whose}, {op}" for name, op in self.updates]
         return "\n".join(lines)
 
 

@@ -155,6 +155,6 @@ def _varies(name: str, param: Param) -> str | None:
                 return f"{name} is {constant!r}"
             case PerRank():
                 return f"{name} has one value per rank"
-            case Update():
-                return f"{name} updates each rank's own variable"
+            case Update(shapes=shapes) if len(set(shapes)) > 1:
+                return f"{name} updates a variable whose shape differs between ranks"
     return None

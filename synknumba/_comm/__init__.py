@@ -4,6 +4,7 @@ rank 0       DRIVERS[name].problem() ──> make_unique_id() ──┐
 every rank   DRIVERS[name].problem() ───────────────────────┴──> open(rank, world_size, unique_id, stream) ──> Communicator
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import DTypeLike
 from synknumba._comm.base import Communicator as Communicator
 from synknumba._comm.base import Exchange as Exchange
 from synknumba._comm.base import make_step as make_step
+from synknumba._host.gpu_packages import install_nccl
 from synknumba._types import CollectiveOp, Transport
 
 
@@ -41,10 +43,13 @@ def _nccl() -> Any:
 
 
 def _nccl_problem() -> str | None:
-    try:
-        return _nccl().available()
-    except ImportError as error:
-        return f"CuPy has no NCCL ({error})"
+    with warnings.catch_warnings():
+        # CuPy's, on each rank; the coordinator gives one warning with the problem that is returned here.
+        warnings.filterwarnings("ignore", r"\s*nccl library could not be loaded")
+        try:
+            return _nccl().available()
+        except ImportError as error:
+            return f"CuPy has no NCCL ({error}); {install_nccl()}"
 
 
 @dataclass(frozen=True, slots=True)

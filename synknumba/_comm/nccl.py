@@ -31,6 +31,7 @@ import numpy as np
 from cupy.cuda import nccl, runtime
 
 from synknumba._comm.base import Communicator, Exchange, Step, stay_on_this_machine
+from synknumba._host.gpu_packages import install_nccl
 from synknumba._types import CollectiveOp
 
 _Call: TypeAlias = Callable[[], object]
@@ -100,7 +101,7 @@ _NOTHING = _Round([], [])
 def available() -> str | None:
     """Why NCCL cannot be used, in one line; None if it can."""
     if not nccl.available:
-        return "CuPy finds no NCCL; install nvidia-nccl-cu12 or nvidia-nccl-cu13, to match your CuPy"
+        return f"CuPy finds no library libnccl.so.2; {install_nccl()}"
     return None
 
 

@@ -9,6 +9,11 @@ from synknumba._device.base import Replay as Replay
 from synknumba._device.base import SliceSteps as SliceSteps
 from synknumba._device.base import Step as Step
 from synknumba._device.base import Workspace as Workspace
+from synknumba._device.gpu_libraries import LIBRARIES as LIBRARIES
+from synknumba._device.gpu_libraries import GpuLibraries as GpuLibraries
+from synknumba._device.gpu_libraries import cuda_version as cuda_version
+from synknumba._device.gpu_libraries import driver_version as driver_version
+from synknumba._device.gpu_libraries import find_libraries as find_libraries
 from synknumba._device.gpu_probe import DeviceReport as DeviceReport
 from synknumba._device.gpu_probe import cuda_is_initialised as cuda_is_initialised
 from synknumba._device.gpu_probe import probe as probe

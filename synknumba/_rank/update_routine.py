@@ -4,7 +4,8 @@
 
 Every slice sees the variable's old value. A rank without rows assigns the op's identity, so a reduction over the ranks gives
 the same as one rank with all rows. If no parameter reads the variable and there is one slice, the function accumulates into
-the variable directly.
+the variable directly. With `shards=`, each shard has an accumulator of its own, in shared memory, and the coordinator combines
+them and assigns the variable on every rank (`_call/shared_updates.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 from synknumba._device import Step
 from synknumba._ops import reduction as reduction_module
 from synknumba._rank.routine import Moves, OutputSteps, Routine, SliceRows
-from synknumba._wire.program import Held, HeldRows, Param, Tree, Update
+from synknumba._wire.program import Held, HeldRows, HostArray, Param, Tree, Update
 
 
 @final
@@ -68,10 +69,61 @@ class UpdateRun(OutputSteps):
         return [] if self._direct or not self._acting else [self._device.copy(self._variable, self._total)]
 
 
+@final
+class ShardUpdateRun(OutputSteps):
+    """Update of one variable whose shards are kept apart: line s of an array is shard s of this rank.
+
+    All lines start at the op's identity, which remains for a shard without rows. The coordinator combines all ranks' lines.
+
+    Args:
+        routine: routine of the program.
+        slot: slot of the parameter.
+        param: the parameter.
+        parts: its memory for all shards.
+        lift: as for `UpdateRun`.
+    """
+
+    def __init__(self, routine: Routine, slot: object, param: Update, parts: HostArray, *, lift: bool) -> None:
+        self._device = routine.place.device
+        self._workspace = routine.workspace
+        self._slot = slot
+        self._op = param.op
+        first, after = routine.program.own_shards(routine.place.rank)
+        shape = parts.shape[1:]
+        self._shape = (shape or (1,)) if lift else shape
+        self._host = routine.place.host(parts)[first:after].reshape(after - first, *self._shape)
+        buffer = self._workspace.output((slot, "shards"), self._host)
+        self._lines = buffer.array
+        self._on_host = buffer.store is None
+        self._identity = reduction_module.identity(param.op, np.dtype(param.dtype))
+        self._direct = routine.program.num_slices == 1
+        self._part: Any = None
+
+    def before(self) -> list[Step]:
+        return [self._device.fill(self._lines, self._identity)] if len(self._host) else []
+
+    def array(self, rows: SliceRows | None, moves: Moves) -> Any:
+        assert rows is not None  # the coordinator refuses shards without rows
+        if self._direct:
+            return self._lines[rows.shard, ...]
+        self._part = self._workspace.scratch((self._slot, "part", moves.turn), self._lines.dtype, self._shape)
+        moves.before.append(self._device.fill(self._part, self._identity))
+        return self._part
+
+    def fold(self, rows: SliceRows | None) -> list[Step]:
+        assert rows is not None  # as above
+        return [] if self._direct else [self._device.accumulate(self._op, self._lines[rows.shard, ...], self._part)]
+
+    def after(self) -> list[Step]:
+        return [] if self._on_host or not len(self._host) else [self._device.download(self._host, self._lines)]
+
+
 def variable_updates(routine: Routine, slices: Sequence[SliceRows | None], *, lift: bool) -> dict[object, OutputSteps]:
     """Returns the updates of all variables of one program by slot; arguments as for `UpdateRun`."""
     return {
         slot: UpdateRun(routine, slot, param, slices, lift=lift)
+        if param.parts is None
+        else ShardUpdateRun(routine, slot, param, param.parts, lift=lift)
         for name, top in routine.program.parameters
         for slot, param in _slots(name, top)
         if isinstance(param, Update)

@@ -596,7 +596,7 @@ def plain_value(value: Any) -> Any:
 def check_rank(rank: Any, world_size: int) -> int:
     """Returns a rank as an int; raises `PartitionError` if there is no such rank."""
     try:
-        number = -1 if isinstance(rank, bool) else operator.index(rank)
+        number = -1 if isinstance(rank, bool | np.bool) else operator.index(rank)  # before NumPy 2.4 np.bool is an index, too
     except TypeError:
         number = -1
     if not 0 <= number < world_size:

@@ -151,13 +151,19 @@ class HeldRows:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Parameter: an accumulator, to which a variable is set at the end of the call."""
+    """Parameter: an accumulator, to which a variable is set at the end of the call.
+
+    Attributes:
+        parts: array of shape (shards, *shape) for the accumulators of the shards, from which the coordinator sets the variable
+            on all ranks; None if each rank sets its own.
+    """
 
     variable: int
     leaf: int
     op: Op  # combines slices
     dtype: Any
     shapes: tuple[Shape, ...]  # on each rank
+    parts: HostArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +275,7 @@ class Program:
             match param:
                 case Sharded(array) | Broadcast(array):
                     arrays.append(array)
-                case Result(parts=HostArray() as parts, lent=None, stays=False):
+                case Result(parts=HostArray() as parts, lent=None, stays=False) | Update(parts=HostArray() as parts):
                     arrays.append(parts)
         return frozenset(array.segment for array in arrays)
 

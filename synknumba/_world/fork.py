@@ -46,7 +46,7 @@ def fork(
         devices: GPU index of each rank. Ranks may share a GPU, as in [0, 0, 1].
         transport: transport of collectives on variables: "nccl" (between GPUs), "host" (shared memory), or "auto": "nccl" if
             each rank has its own GPU and NCCL can be set up, else "host". The choice and its reason are logged to the logger
-            "synknumba".
+            "synknumba"; if NCCL cannot be set up, the first collective warns of it.
         profile: whether each rank writes a cProfile to synknumba-rank<r>.prof in the working directory when the world closes.
             On GPUs, repeated calls run without Python on the ranks, so they do not appear in it.
         timeout: time limit of a call in seconds; a call that exceeds it raises `CallTimeout`, and all ranks are ended. Default:

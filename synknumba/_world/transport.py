@@ -10,7 +10,8 @@ The host transport needs no set-up.
     sends Join(transport, unique_id)    →    open(rank, world_size, unique_id, stream) on every rank
 """
 
-import logging
+import sys
+import warnings
 
 from synknumba._comm import DRIVERS
 from synknumba._errors import DeviceError, RankError
@@ -19,11 +20,11 @@ from synknumba._world.failure import CallInfo
 from synknumba._world.rounds import START_SECONDS
 from synknumba._world.world import World
 
-_log = logging.getLogger("synknumba")
+_PACKAGE = __name__.partition(".")[0]
 
 
 def join(world: World) -> None:
-    """Sets up the world's transport; falls back to "host" if it cannot be set up and the user chose "auto".
+    """Sets up the world's transport; falls back to "host", with a warning, if it cannot be set up and the user chose "auto".
 
     Call between `World.begin` and `World.end`.
 
@@ -38,8 +39,17 @@ def join(world: World) -> None:
         return
     if not world.transport_is_free:
         raise DeviceError(f'transport="{world.transport}" cannot be set up: {problem}. Use transport="auto" or "host".')
-    _log.warning("collectives go over the host: %s cannot be set up: %s", world.transport.upper(), problem)
-    world.transport = "host"
+    name, world.transport = world.transport.upper(), "host"  # before the warning, which may be an error
+    message = f"collectives go over the host, which is slower: {name} cannot be set up: {problem}"
+    warnings.warn(message, RuntimeWarning, stacklevel=_depth_of_script())
+
+
+def _depth_of_script() -> int:
+    """Returns the `stacklevel`, for a warning given by the caller, of the first frame outside the package."""
+    depth, frame = 1, sys._getframe(1)  # noqa: SLF001  # as the warnings module does
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 def _set_up(world: World) -> str | None:

@@ -26,7 +26,19 @@ def test_info_tells_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) 
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert lines["numpy"] == __import__("numpy").__version__
     assert lines["python"].startswith(".".join(map(str, sys.version_info[:3])))
-    assert {"synknumba", "numba", "posix_ipc", "cores", "/dev/shm", "segments", "math", "cache", "GPUs"} <= lines.keys()
+    assert {
+        "synknumba",
+        "numba",
+        "posix_ipc",
+        "cores",
+        "/dev/shm",
+        "segments",
+        "math",
+        "cache",
+        "GPUs",
+        "driver",
+        "transport",
+    } <= lines.keys()
     assert lines["cores"].split()[0].isdigit()
     assert lines["segments"].split(",")[0] == describe().split(",")[0]  # what is available differs from moment to moment
 

@@ -187,6 +187,22 @@ def test_arrays_are_broadcast() -> None:
     assert random.randint(0, np.arange(5), 0, np.arange(5), np.arange(5) + 1).tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("name", ["uniform", "uniform32", "normal", "normal32", "exponential"])
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (0,), (2,)])
+def test_arrays_of_one_element_stay_arrays(name: str, shape: tuple[int, ...]) -> None:
+    sample = getattr(random, name)
+    numbers = sample(7, np.zeros(shape, int), 3)
+    assert numbers.shape == shape
+    assert numbers.dtype == np.dtype(sample(7, 0, 3))
+    assert (numbers == sample(7, 0, 3)).all()
+
+
+def test_pairs_of_one_row_are_arrays() -> None:
+    for sample in (random.uniform2, random.uniform4, random.normal2, random.normal4, random.bits4):
+        assert {numbers.shape for numbers in sample(7, np.arange(1), 3)} == {(1,)}
+    assert random.randint(7, np.arange(1), 3, 0, 5).shape == (1,)
+
+
 def test_integers_of_all_types_count() -> None:
     for kind in "bhilqBHILQ":
         assert random.uniform(np.array(7, kind), np.array([5], kind), np.array(3, kind))[0] == random.uniform(7, 5, 3)

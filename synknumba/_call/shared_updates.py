@@ -1,0 +1,70 @@
+"""Updates of variables by a call with `shards=`: the same bits on every rank, and for every number of ranks.
+
+    ranks          shard s accumulates into parts[s], in shared memory
+    coordinator    parts[0] op parts[1] op …  ──>  the variable, on every rank (with `as_serial`, on the root)
+
+Without `shards=`, each rank assigns what its own rows give (`_rank/update_routine.py`).
+"""
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+
+from synknumba._call.call import Call
+from synknumba._host.segment import Segment
+from synknumba._ops import reduction
+from synknumba._types import Array, Op
+from synknumba._variables.variable import Variable
+from synknumba._wire.program import HostArray, Param, Tree, Update
+from synknumba._world.world import World
+
+
+@final
+class SharedUpdates:
+    """The updated variables of one plan, and the memory of their shards' parts.
+
+    Args:
+        call: the call that the plan is made for, with shards.
+        updates: variable and op by parameter.
+    """
+
+    def __init__(self, call: Call, updates: Mapping[str, tuple[Variable, Op]]) -> None:
+        assert call.options.shards is not None  # only then are parts kept apart
+        self._shards = int(call.options.shards)
+        self._ranks = (0,) if call.options.solo else range(call.partition.parts)
+        self.segments: list[Segment] = []
+        self.parameters: dict[str, Param] = {}
+        self._assigned = []
+        for name, (variable, op) in updates.items():
+            assert isinstance(op, str)  # `check_updates` accepts no function
+            top = call.parameters[name]
+            leaves = [self._apart(leaf) for leaf in (top.leaves if isinstance(top, Tree) else (top,))]
+            self.parameters[name] = replace(top, leaves=tuple(leaves)) if isinstance(top, Tree) else leaves[0]
+            parts = [self._array(leaf.parts) for leaf in leaves if leaf.parts is not None]
+            self._assigned.append((weakref.ref(variable), reduction.UFUNCS[op], parts))
+
+    def _apart(self, param: Param) -> Update:
+        """Returns the parameter of an accumulator, with memory for the parts of all shards."""
+        assert isinstance(param, Update)  # what `updates=` names is nothing else
+        dtype, shape = np.dtype(param.dtype), (self._shards, *param.shapes[0])
+        self.segments.append(Segment(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize))
+        return replace(param, parts=HostArray(self.segments[-1].id, dtype, shape))
+
+    def _array(self, parts: HostArray) -> Array:
+        return next(one for one in self.segments if one.id == parts.segment).array(parts.dtype, parts.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of shared memory held for the parts."""
+        return sum(segment.size for segment in self.segments)
+
+    def assign(self, world: World) -> None:
+        """Combines the parts in the order of the shards, and assigns the variables; between the world's `begin` and `end`."""
+        for held, ufunc, parts in self._assigned:
+            variable = held()
+            assert variable is not None  # the function that is being called holds it
+            values = [np.asarray(ufunc.reduce(part, 0, part.dtype)) for part in parts]
+            variable.assign(world, dict.fromkeys(self._ranks, values), variable.storage())

@@ -1,0 +1,174 @@
+"""What `python -m synknumba info` tells of CUDA, and the warning of a world that falls back to the host's transport."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+import synknumba as synk
+from synknumba import _cli, _comm
+from synknumba._comm import DRIVERS
+from synknumba._device import LIBRARIES, DeviceReport, GpuLibraries, find_libraries, gpu_libraries
+from synknumba._errors import DeviceError
+from synknumba._host import gpu_packages
+from synknumba._world import transport
+
+ALL = dict.fromkeys(LIBRARIES, "13.1.0")
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Packages by name, of an environment that the tests invent."""
+    packages = {}
+    monkeypatch.setattr(gpu_packages, "version_of", packages.get)
+    monkeypatch.setattr(_cli, "version_of", packages.get)
+    return packages
+
+
+def told(monkeypatch, *, gpus=0, driver=None, found=None):
+    monkeypatch.setattr(_cli, "driver_version", lambda: driver)
+    monkeypatch.setattr(_cli, "find_libraries", lambda: found)
+    return dict(_cli._cuda(DeviceReport(gpus)))
+
+
+def test_a_machine_without_gpus_needs_nothing(monkeypatch, installed):
+    lines = told(monkeypatch)
+    assert lines == {"driver": "none: there is no libcuda.so.1", "transport": "host: ranks would run on CPU cores"}
+
+
+@pytest.mark.parametrize(("driver", "extra"), [(12080, "cuda12"), (13000, "cuda13")])
+def test_a_driver_without_cupy(monkeypatch, installed, driver, extra):
+    lines = told(monkeypatch, driver=driver)
+    assert lines["install"] == f"for GPUs: pip install 'synknumba[{extra}]'"
+    assert lines["driver"] == f"CUDA {driver // 1000}.{driver % 1000 // 10}"
+
+
+def test_everything_installed(monkeypatch, installed):
+    installed["cupy-cuda13x"] = "14.0"
+    lines = told(monkeypatch, gpus=2, driver=13010, found=GpuLibraries("13.1", "2.28.9", ALL, None))
+    assert lines["NCCL"] == "2.28.9"
+    assert lines["runtime"] == "CUDA 13.1"
+    assert {lines[name] for name in LIBRARIES.values()} == {"13.1.0"}
+    assert lines["transport"] == "nccl, between 2 GPUs"
+    assert "install" not in lines
+    assert "one rank" in told(monkeypatch, gpus=1, driver=13010, found=GpuLibraries("13.1", "2.28.9", ALL, None))["transport"]
+
+
+@pytest.mark.parametrize(("cupy", "package"), [("cupy-cuda12x", "nvidia-nccl-cu12"), ("cupy-cuda13x", "nvidia-nccl-cu13")])
+def test_nccl_is_missing(monkeypatch, installed, cupy, package):
+    installed[cupy] = "14.0"
+    lines = told(monkeypatch, gpus=2, driver=13010, found=GpuLibraries("12.9", None, ALL, None))
+    assert lines["NCCL"] == "missing"
+    assert lines["transport"] == "host, which is slower than NCCL: CuPy finds no NCCL"
+    assert lines["install"] == f"pip install {package}"
+
+
+def test_other_libraries_are_missing(monkeypatch, installed):
+    installed["cupy-cuda12x"] = "14.0"
+    lines = told(monkeypatch, gpus=2, driver=13010, found=GpuLibraries("12.9", "2.28.9", {"nvrtc": "12.9.0"}, None))
+    assert lines["cuBLAS"] == "missing"
+    assert lines["NVRTC"] == "12.9.0"
+    assert lines["install"] == "pip install 'synknumba[cuda12]'"
+
+
+def test_a_driver_that_is_too_old(monkeypatch, installed):
+    installed["cupy-cuda13x"] = "14.0"
+    lines = told(monkeypatch, gpus=2, driver=12080, found=GpuLibraries("13.1", "2.28.9", ALL, None))
+    assert lines["install"].startswith("a driver of CUDA 13, or in a new environment")
+    assert lines["install"].endswith("of CUDA 12.8: pip install 'synknumba[cuda12]'")
+
+
+def test_cupy_that_does_not_import(monkeypatch, installed):
+    """A stand-in for CuPy in the process that looks for the libraries."""
+    installed["cupy-cuda13x"] = "14.0"
+    monkeypatch.setattr(gpu_libraries, "_PROGRAM", "import sys; sys.modules['cupy'] = None\n" + gpu_libraries._PROGRAM)
+    found = find_libraries()
+    assert "cupy" in found.problem
+    lines = told(monkeypatch, driver=13000, found=found)
+    assert lines["runtime"].startswith("CuPy does not import: ")
+    assert lines["install"] == "pip install 'synknumba[cuda13]'"
+
+
+def test_a_process_that_dies_is_told(monkeypatch):
+    monkeypatch.setattr(gpu_libraries, "_PROGRAM", "import os; print('noise'); os.abort()")
+    assert find_libraries().problem == "the process that imports CuPy ended without an answer"
+
+
+STAND_IN = """
+import sys, types
+cupy, libraries = types.ModuleType("cupy"), types.ModuleType("cupy.cuda")
+libraries.nccl = types.SimpleNamespace(available={available}, get_version=lambda: 22809)
+libraries.runtime = types.SimpleNamespace(runtimeGetVersion=lambda: 13010)
+cuda = types.ModuleType("cuda")
+def load(name):
+    if name == "cufft":
+        raise RuntimeError(name)
+    return types.SimpleNamespace(abs_path=None)  # this process: it has no function of that name
+cuda.pathfinder = types.SimpleNamespace(load_nvidia_dynamic_lib=load)
+sys.modules.update({{"cupy": cupy, "cupy.cuda": libraries, "cuda": cuda}})
+"""
+
+
+@pytest.mark.parametrize("available", [True, False])
+def test_what_the_process_finds(monkeypatch, available):
+    monkeypatch.setattr(gpu_libraries, "_PROGRAM", STAND_IN.format(available=available) + gpu_libraries._PROGRAM)
+    found = find_libraries()
+    assert found.problem is None
+    assert found.runtime == "13.1"
+    assert found.nccl == ("2.28.9" if available else None)
+    assert found.missing == (["cuFFT"] if available else ["NCCL", "cuFFT"])
+
+
+def test_info_loads_no_cuda():
+    code = "from synknumba._device import driver_version, cuda_is_initialised; driver_version(); print(cuda_is_initialised())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "False\n", done.stderr
+
+
+def fall_back(world, *, free):
+    """Lets a world of cores believe that it would use NCCL, which its ranks, without CuPy, cannot."""
+    world.transport, world.transport_is_free = "nccl", free
+    world.begin()
+    try:
+        transport.join(world)
+        transport.join(world)  # by now it is the host's
+    finally:
+        world.end()
+
+
+def test_falling_back_to_the_host_is_one_warning():
+    if DRIVERS["nccl"].problem() is None:
+        pytest.skip("NCCL is installed here")
+    with synk.fork(2, device="cpu") as world, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fall_back(world, free=True)
+        assert world.transport == "host"
+    (warning,) = caught
+    assert warning.category is RuntimeWarning
+    assert warning.filename == __file__
+    assert str(warning.message).startswith("collectives go over the host, which is slower: NCCL cannot be set up: ")
+    assert "pip install nvidia-nccl-cu" in str(warning.message)
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+def test_cupys_own_warning_is_not_given_too(monkeypatch, is_error):
+    def load():
+        warnings.warn("\nnccl library could not be loaded.\n\nReason: …", UserWarning, stacklevel=1)
+        raise ImportError("libnccl.so.2")
+
+    monkeypatch.setattr(_comm, "_nccl", load)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("error" if is_error else "always")
+        assert "CuPy has no NCCL (libnccl.so.2); pip install nvidia-nccl-cu" in DRIVERS["nccl"].problem()
+    assert not caught
+
+
+def test_nccl_that_was_asked_for_is_an_error():
+    if DRIVERS["nccl"].problem() is None:
+        pytest.skip("NCCL is installed here")
+    with (
+        synk.fork(2, device="cpu") as world,
+        pytest.raises(DeviceError, match=r"(?s)cannot be set up.*pip install nvidia-nccl-cu"),
+    ):
+        fall_back(world, free=False)
