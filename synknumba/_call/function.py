@@ -6,6 +6,7 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
@@ -268,7 +269,7 @@ class Function(Distributed, Generic[P, R]):
             world.tally.scattered_bytes += plan.scattered_by(call.count) - plan.scattered_bytes
         for variable in call.changed:
             self._mark(world, variable)
-        with writing(world, call.changed):
+        with writing(world, call.changed) if call.changed else nullcontext():
             result = plan.execute((*call.values, *call.row_values), call.count)
         for _, array, staged in call.write_back:
             copy_into(array, staged.data)

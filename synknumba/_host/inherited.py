@@ -61,9 +61,9 @@ def fork() -> int:
 
 @contextmanager
 def _compilers_at_rest() -> Iterator[None]:
-    """Holds the locks of Numba, numba-cuda and llvmlite, in the order in which a compilation takes them."""
-    places = ("numba.core.compiler_lock", "numba.cuda.core.compiler_lock")
-    found: list[Any] = [getattr(sys.modules.get(place), "global_compiler_lock", None) for place in places]
+    """Holds the locks of Numba's compilers, each of which has a module of that name, and of llvmlite: compilations take it last."""
+    places = [module for name, module in list(sys.modules.items()) if name.endswith(".compiler_lock")]
+    found: list[Any] = [getattr(place, "global_compiler_lock", None) for place in places]
     found.append(getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None))
     locks = {id(one._lock): one._lock for one in found if hasattr(one, "_lock")}  # noqa: SLF001  # numba-cuda may use Numba's
     with ExitStack() as held:
