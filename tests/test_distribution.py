@@ -37,7 +37,7 @@ def distributions(tmp_path_factory):
     tree = shutil.copytree(ROOT, folder / "tree", ignore=LOCAL)
     sdist = build("sdist", tree, folder)
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     unpacked = folder / sdist.name.removesuffix(".tar.gz")
     wheels = {}
     for name, source in {"checkout": tree, "sdist": unpacked}.items():

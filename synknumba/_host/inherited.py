@@ -61,7 +61,7 @@ def fork() -> int:
 
 @contextmanager
 def _compilers_at_rest() -> Iterator[None]:
-    """Holds the locks of Numba's compilers, each of which has a module of that name, and of llvmlite: compilations take it last."""
+    """Holds the locks of Numba's compilers, each in a module of that name, and of llvmlite, which compilations take last."""
     places = [module for name, module in list(sys.modules.items()) if name.endswith(".compiler_lock")]
     found: list[Any] = [getattr(place, "global_compiler_lock", None) for place in places]
     found.append(getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None))

@@ -1,9 +1,9 @@
 """Routine for Python functions: calls the function per slice, merges the results, and packs them for the coordinator."""
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from pickle import PicklingError
 from typing import Any, final
 
 import numpy as np
@@ -80,7 +80,7 @@ class FunctionRoutine(Routine):
         if self._alone is not None:
             try:
                 result = self._alone()
-            except (ValueError, PicklingError) as error:
+            except (ValueError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
             end_child()
@@ -90,7 +90,7 @@ class FunctionRoutine(Routine):
             try:
                 for step in self._steps:
                     step()
-            except (ValueError, PicklingError) as error:
+            except (ValueError, pickle.PicklingError) as error:
                 self._explain(error)
                 raise
             news = self._answer(self._results)  # before the updates: a result may be a view of a variable
@@ -100,9 +100,9 @@ class FunctionRoutine(Routine):
             self.place.device.synchronize()
             return news
 
-    def _explain(self, error: ValueError | PicklingError) -> None:
+    def _explain(self, error: ValueError | pickle.PicklingError) -> None:
         """Adds a note to NumPy's error for a write to an input, which does not name the array, and to a process pool's."""
-        if isinstance(error, PicklingError) and "not the same object" in str(error):
+        if isinstance(error, pickle.PicklingError) and "not the same object" in str(error):
             error.add_note(
                 "Functions and classes of the script are copies on a rank, which multiprocessing cannot find by their names. "
                 "Define them in a module of their own and import it, or use multiprocessing.pool.ThreadPool."

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, final
 
 import numba
+from numba.core import config
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
-from synknumba.simt.internals import Fingerprint, KernelStore, directory, environment
+from synknumba.simt.internals import Fingerprint, KernelStore, directory, environment, is_ours
 
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
@@ -28,6 +29,8 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
     """Returns a decorator that compiles a function of this package for the given signatures."""
 
     def decorate(function: Callable[..., Any]) -> Any:
+        if config.DISABLE_JIT:  # `fork` refuses it
+            return function
         dispatcher = numba.njit(**_OPTIONS)(function)
         dispatcher._cache = _Stored(function)  # noqa: SLF001  # where `enable_caching` puts Numba's own
         for signature in signatures:
@@ -48,8 +51,8 @@ class _Stored(NullCache):  # type: ignore[misc]  # Numba has no types
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Returns the code for a signature; None if it is not in the store."""
-        path = directory()
-        payload = None if path is None else KernelStore(path).read(self._key(sig))
+        store = _store()
+        payload = None if store is None else store.read(self._key(sig))
         if payload is None:
             return None
         target_context.refresh()  # as Numba's cache does: the loaded code refers to functions of the context
@@ -60,12 +63,20 @@ class _Stored(NullCache):  # type: ignore[misc]  # Numba has no types
 
     def save_overload(self, sig: Any, cres: Any) -> None:
         """Stores code, if possible."""
-        path = directory()
-        if path is not None:
-            KernelStore(path).write(self._key(sig), dumps(cres._replace(type_annotation="")._reduce()))  # noqa: SLF001
+        store = _store()
+        if store is not None:
+            store.write(self._key(sig), dumps(cres._replace(type_annotation="")._reduce()))  # noqa: SLF001
 
     def _key(self, signature: Any) -> str:
         return Fingerprint(*self._parts, str(signature)).hexdigest()
+
+
+def _store() -> KernelStore | None:
+    """Returns the folder of these functions in the directory of kernels; None if the cache is disabled or open to others."""
+    path = directory()
+    if path is None or (path.exists() and not is_ours(path.stat())):
+        return None
+    return KernelStore(path / "package")
 
 
 @cache

@@ -21,4 +21,5 @@ from synknumba.simt._machine.fingerprint import type_text as type_text
 from synknumba.simt._machine.fingerprint import versions as versions
 from synknumba.simt._machine.store import KernelStore as KernelStore
 from synknumba.simt._machine.store import directory as directory
+from synknumba.simt._machine.store import is_ours as is_ours
 from synknumba.simt._machine.vector_math import describe as describe

@@ -108,7 +108,7 @@ def open_files():
 before = open_files()
 segment = None
 if {moment == "made"}:
-    struck(segment_module, "_open_nameless", after=True)
+    struck(segment_module, "_open_posix", after=True)
     try:
         segment_module.Segment(4096)
     except KeyboardInterrupt:

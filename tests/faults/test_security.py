@@ -218,13 +218,13 @@ def test_an_import_reads_no_cache_of_numbas(tmp_path):
 
 @pytest.mark.whole
 def test_damaged_files_of_compiled_functions_are_replaced(tmp_path):
-    folder = tmp_path / "kernels"
-    imported(SYNKNUMBA_CACHE_DIR=str(folder))
+    folder = tmp_path / "kernels" / "package"
+    imported(SYNKNUMBA_CACHE_DIR=str(folder.parent))
     whole = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
     damages = (lambda old: b"", lambda old: old[: len(old) // 2], lambda old: os.urandom(len(old)), lambda old: old[:-1] + b"x")
     for number, (name, old) in enumerate(whole.items()):
         (folder / name).write_bytes(damages[number % len(damages)](old))
-    imported(SYNKNUMBA_CACHE_DIR=str(folder))
+    imported(SYNKNUMBA_CACHE_DIR=str(folder.parent))
     store = KernelStore(folder)
     assert len(whole) > 10
     assert all(store.read(name) for name in whole)

@@ -2,6 +2,7 @@
 
     <directory>/<key>       one kernel for one set of argument types: a header line, a checksum, a pickle; or nothing after the
                             checksum: a kernel that the front end has accepted
+    <directory>/package/    the package's own compiled functions (`_wire/compiled.py`), in a store of their own
     <directory>/.lock-00    ... .lock-ff: by the key's first two digits; the lock's holder compiles, others wait for the file
 
 Files are written under a temporary name and then renamed, so a reader sees a complete file or none. A damaged file (truncated,
@@ -76,12 +77,12 @@ class KernelStore:
     def read(self, key: str) -> bytes | None:
         """Returns the payload of the key; None if absent, damaged, or writable by another user."""
         try:
-            if not _is_ours(self.path.stat()):
+            if not is_ours(self.path.stat()):
                 return None
             descriptor = os.open(self.path / key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(descriptor, "rb") as file:
                 status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode) or not _is_ours(status):
+                if not stat.S_ISREG(status.st_mode) or not is_ours(status):
                     return None
                 content = file.read()
             if time.time() - status.st_mtime > _USE_SECONDS:
@@ -96,7 +97,7 @@ class KernelStore:
         temporary = self.path / f".new-{os.getpid()}-{time.monotonic_ns()}"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _is_ours(self.path.stat()):
+            if not is_ours(self.path.stat()):
                 return False
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError:
@@ -164,7 +165,7 @@ class KernelStore:
         return found
 
 
-def _is_ours(status: os.stat_result) -> bool:
+def is_ours(status: os.stat_result) -> bool:
     """Returns whether only this user can have written the file or directory."""
     return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
 
