@@ -183,6 +183,7 @@ class Segment:
             with held_signals():
                 for old in tuple(self._mappings):
                     _map_over(old, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd)
+                    old.madvise(mmap.MADV_DONTDUMP)
                 os.dup2(fd, self.fd, inheritable=False)
                 self._grown(mapping, size)
         finally:
@@ -462,9 +463,12 @@ def _map(fd: int, size: int, *, populate: bool) -> mmap.mmap:
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if populate else 0)
     options = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # without it, a duplicate of fd is kept open
     try:
-        return mmap.mmap(fd, size, flags=flags, **options)
+        mapping = mmap.mmap(fd, size, flags=flags, **options)
     except (OSError, ValueError) as error:
         raise _cannot_have(size, error) from error
+    with suppress(OSError):
+        mapping.madvise(mmap.MADV_DONTDUMP)  # a rank that crashes would write all Data into its core file
+    return mapping
 
 
 def _address_range(mapping: mmap.mmap) -> tuple[int, int]:

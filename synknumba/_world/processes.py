@@ -12,6 +12,7 @@ from typing import final
 
 from synknumba._host.children import exit_status, has_ended, kill, reap
 from synknumba._host.inherited import before_fork, fork
+from synknumba._host.segment import allow_descriptors
 from synknumba._host.signals import held_signals
 from synknumba._host.stacks import Stacks, ask, shorten
 from synknumba._rank.loop import rank_main
@@ -49,6 +50,7 @@ class Processes:
     def start(self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool) -> None:
         """Forks the ranks, then the output process; `devices` has the index of each rank's GPU, and is empty on the CPU."""
         before_fork()
+        allow_descriptors()  # each rank takes some, and the soft limit may be far below the hard one
         state = random.getstate()
         for rank in range(control.world_size):
             # An exception from a signal handler right after the fork would lose the new process id, and would make the child

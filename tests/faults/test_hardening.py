@@ -493,3 +493,13 @@ def test_profile_of_each_rank(start, tmp_path):
     for path in folder.iterdir():
         calls = {name: figures[0] for (_, _, name), figures in pstats.Stats(str(path)).stats.items()}
         assert calls["remarkable"] == 5
+
+
+def test_a_low_soft_limit_of_open_files_is_raised(start):
+    script = start("""
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 12, 20_000))
+        with synk.fork(12, device="cpu"):
+            assert total(ROWS) == ROWS.sum()
+    """)
+    script.finish()

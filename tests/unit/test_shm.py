@@ -441,3 +441,14 @@ def take_descriptors() -> int:
     while (last := os.dup(0)) < highest:
         pass
     return last
+
+
+def test_core_files_do_not_hold_segments() -> None:
+    made = Segment(1 << 20)
+    made.grow(2 << 20)
+    start = made.array(np.uint8, (1,)).ctypes.data
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith(f"{start:x}-"))
+    flags = next(line for line in lines[at:] if line.startswith("VmFlags:")).split()
+    assert "dd" in flags  # do not dump
+    made.close()
