@@ -31,6 +31,7 @@ import re
 import resource
 import secrets
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Collection
@@ -71,7 +72,7 @@ _T = TypeVar("_T")
 
 _ids = itertools.count(1)
 _listeners: dict[object, Callable[[int], None]] = {}
-_descriptors: dict[int, tuple[int, int]] = {}  # segment id: (descriptor, id of the creating process)
+_descriptors: dict[int, tuple[int, int, int]] = {}  # segment id: descriptor, process and thread that created it
 _alive: "weakref.WeakSet[Segment]" = weakref.WeakSet()
 _maps: "weakref.WeakKeyDictionary[mmap.mmap, int]" = weakref.WeakKeyDictionary()  # segment ids; views may outlive a Segment
 
@@ -257,7 +258,7 @@ class Segment:
 
 def total_bytes() -> int:
     """Returns the bytes of all open segments created by this process."""
-    return sum(segment.size for segment in tuple(_alive) if segment.fd >= 0)
+    return sum(segment.size for segment in _living() if segment.fd >= 0)
 
 
 def release_inherited(keep: Collection[Segment] = ()) -> None:
@@ -269,7 +270,7 @@ def release_inherited(keep: Collection[Segment] = ()) -> None:
     """
     ids = {segment.id for segment in keep}
     files = {_file(segment.fd) for segment in keep if segment.fd >= 0}
-    for segment in tuple(_alive):
+    for segment in _living():
         if segment.id not in ids:
             segment.abandon()
     for mapping, segment_id in tuple(_maps.items()):
@@ -279,6 +280,15 @@ def release_inherited(keep: Collection[Segment] = ()) -> None:
     replace_descriptors(lambda fd, path: bool(_DELETED.search(path)) and _file(fd) not in files)
 
 
+def _living() -> tuple[Segment, ...]:
+    """Returns the segments of this process that are alive."""
+    while True:
+        try:
+            return tuple(_alive)
+        except RuntimeError:  # another thread has just made one
+            continue
+
+
 def _file(fd: int) -> tuple[int, int]:
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
@@ -286,25 +296,28 @@ def _file(fd: int) -> tuple[int, int]:
 
 def _release(segment_id: int, fd: int) -> None:
     # A forked child may have closed the descriptor and reused its number; release_inherited() releases the parent's segments.
-    if fd < 0 or _descriptors.get(segment_id) != (fd, os.getpid()):
+    if fd < 0 or _descriptors.get(segment_id, ())[:2] != (fd, os.getpid()):
         return
     try:
         for callback in tuple(_listeners.values()):
             callback(segment_id)
     finally:
         with held_signals():
-            del _descriptors[segment_id]
-            os.close(fd)
+            if _descriptors.pop(segment_id, None) is not None:  # another thread may have been faster
+                os.close(fd)
 
 
 def close_orphans() -> None:
     """Closes descriptors that interrupts have left open: of half-made segments, and of finalizers broken off.
 
-    If a signal handler raises in a finalizer, Python ignores the exception, and the finalizer ends there.
+    If a signal handler raises in a finalizer, Python ignores the exception, and the finalizer ends there. What another thread
+    is making is no orphan.
     """
-    alive = {segment.id for segment in tuple(_alive)}
-    for segment_id, (fd, _) in tuple(_descriptors.items()):
-        if segment_id not in alive:
+    found = tuple(_descriptors.items())  # before the living: one that is finished meanwhile is among these
+    alive = {segment.id for segment in _living()}
+    others = sys._current_frames().keys() - {threading.get_ident()}  # noqa: SLF001
+    for segment_id, (fd, _, thread) in found:
+        if segment_id not in alive and thread not in others:
             _release(segment_id, fd)
 
 
@@ -375,7 +388,7 @@ def _with_descriptors(make: Callable[[], _T]) -> _T:
 def _make(segment_id: int, size: int, nbytes: int) -> tuple[int, mmap.mmap]:
     with held_signals():  # registered at once, so that `close_orphans` finds it if an exception follows
         fd = _opener(size)(nbytes)
-        _descriptors[segment_id] = fd, os.getpid()
+        _descriptors[segment_id] = fd, os.getpid(), threading.get_ident()
     try:
         _reserve(fd, 0, size, nbytes)
         return fd, _map(fd, size, populate=True)

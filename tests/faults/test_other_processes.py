@@ -265,3 +265,32 @@ def test_a_script_that_becomes_another_user_still_ends_its_ranks(start):
     """)
     script.expect("told")
     script.finish()
+
+
+def test_data_that_other_threads_make_during_a_fork(start):
+    script = start("""
+        import collections, threading, warnings
+        warnings.simplefilter("ignore")
+        made, errors, going = collections.deque(maxlen=100), [], threading.Event()
+
+        def make():
+            try:
+                while not going.is_set():
+                    made.append(synk.data(ROWS))
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=make) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            with synk.fork(2, device="cpu") as world:
+                for one in list(made)[-10:]:
+                    assert total(one) == ROWS.sum()
+                world.statistics()
+        going.set()
+        for thread in threads:
+            thread.join()
+        assert not errors, errors
+    """)
+    script.finish()
