@@ -69,9 +69,11 @@ _PREFIX = "/synk-"  # of memory files too, so that /proc shows all segments alik
 _STALE_SECONDS = 10.0  # names exist for microseconds
 
 _T = TypeVar("_T")
+_C = TypeVar("_C")
 
 _ids = itertools.count(1)
 _listeners: dict[object, Callable[[int], None]] = {}
+_preparers: dict[object, Callable[[], None]] = {}
 _descriptors: dict[int, tuple[int, int, int]] = {}  # segment id: descriptor, process and thread that created it
 _alive: "weakref.WeakSet[Segment]" = weakref.WeakSet()
 _maps: "weakref.WeakKeyDictionary[mmap.mmap, int]" = weakref.WeakKeyDictionary()  # segment ids; views may outlive a Segment
@@ -83,11 +85,20 @@ def on_release(callback: Callable[[int], None]) -> Callable[[], None]:
     The callback may run in any thread between any two instructions, since garbage collection may release the segment. It must
     not block, take a lock that is held for long elsewhere, or raise. Returns a function that unsubscribes; idempotent.
     """
+    return _subscribed(_listeners, callback)
+
+
+def before_making(callback: Callable[[], None]) -> Callable[[], None]:
+    """Calls `callback()` before this process makes a segment. Returns a function that unsubscribes; idempotent."""
+    return _subscribed(_preparers, callback)
+
+
+def _subscribed(callbacks: dict[object, _C], callback: _C) -> Callable[[], None]:
     token = object()
-    _listeners[token] = callback
+    callbacks[token] = callback
 
     def unsubscribe() -> None:
-        _listeners.pop(token, None)
+        callbacks.pop(token, None)
 
     return unsubscribe
 
@@ -112,6 +123,8 @@ class Segment:
 
     def __init__(self, nbytes: int) -> None:
         """Reserves `nbytes` bytes of zeros; SharedMemoryError if memory is full, or no descriptor is left."""
+        for prepare in tuple(_preparers.values()):
+            prepare()
         size = _round_to_pages(nbytes)
         segment_id = next(_ids)
         fd, mapping = _with_descriptors(partial(_make, segment_id, size, nbytes))

@@ -23,6 +23,7 @@ A process has at most one open world, which `OpenWorld` tracks.
 """
 
 import atexit
+import contextlib
 import linecache
 import os
 import sys
@@ -199,7 +200,7 @@ class World:
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._closing = False
         self._drops = 0  # drops in progress, or about to begin
-        self._unsubscribe: Callable[[], None] = lambda: None  # until there is a subscription
+        self._subscriptions = contextlib.ExitStack()
         self._start(timeout)
 
     def _start(self, timeout: float | None) -> None:
@@ -230,9 +231,10 @@ class World:
         try:
             self._processes.start(self._control, self.device, self.devices, profile=self._profile)
             self._rounds.await_ranks(self.device)
-            # Not earlier: the subscription keeps the world alive. A world whose start and end were both interrupted by Ctrl-C
+            # Not earlier: subscriptions keep the world alive. A world whose start and end were both interrupted by Ctrl-C
             # must be garbage-collected, which kills its ranks (`Processes.__del__`).
-            self._unsubscribe = segment_module.on_release(lambda segment: self.forget("segment", segment))
+            self._subscriptions.callback(segment_module.on_release(lambda segment: self.forget("segment", segment)))
+            self._subscriptions.callback(segment_module.before_making(self._drop_unwanted))
         except BaseException:
             self._rounds.kill()
             raise
@@ -282,6 +284,12 @@ class World:
         if self._closed:
             self._give_back()
             raise self.closed_error()
+        if self._belongings.unwanted:
+            try:
+                self.command(self._belongings.drop())
+            except BaseException:
+                self._give_back()
+                raise
 
     def end(self) -> None:
         """Releases the world, and sends the frees queued during the call."""
@@ -326,15 +334,16 @@ class World:
             self.command(command, descriptors)
 
     def forget(self, kind: Kind, number: int) -> None:
-        """Frees an object on the ranks, now or as soon as they are idle.
+        """Notes an object that the ranks are to free: with the next call, or before the next segment is made.
 
-        The garbage collector may call this at any time, so it raises nothing and waits for no lock.
+        Not at once: the garbage collector may call this at any time, and Python ignores exceptions there, such as Ctrl-C's.
         """
-        if not self._closed and not self.is_inherited and self._belongings.forget(kind, number):
-            self._drop_unwanted()
+        if not self._closed and not self.is_inherited:
+            self._belongings.forget(kind, number)
 
     def _drop_unwanted(self) -> None:
-        if self._closed or not self._belongings.unwanted:
+        """Frees noted objects on the ranks, unless a call is in progress, which does so at its end."""
+        if self._closed or self.is_inherited or not self._belongings.unwanted:
             return
         self._drops += 1  # before taking the lock, so that `begin` does not mistake the drop for a call
         try:
@@ -364,7 +373,7 @@ class World:
                 self._at_end = self._control.worked, Memory(segment_module.total_bytes(), (), (), ())
                 self.tally.closed = time.monotonic_ns()
             self._closed = True
-        self._unsubscribe()
+        self._subscriptions.close()
         while self._at_close:
             callback = self._at_close.pop()()
             if callback is not None:
@@ -468,6 +477,7 @@ class World:
             RankDied: a rank had died when it was to report its memory.
         """
         self._check_owner()
+        self._drop_unwanted()
         devices = self._measure_devices()
         held, free = tuple(one.held for one in devices), tuple(one.free for one in devices)
         ranks = own_memory(self._processes.pids)

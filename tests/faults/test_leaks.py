@@ -142,6 +142,7 @@ with synk.fork(2, device="cpu") as world:
     everybody = (os.getpid(), *world.pids)
     say("mapped", *(maps(pid) for pid in everybody))
     del big
+    total(ROWS)  # a call frees what finalizers have noted
     say("left", *(maps(pid) for pid in everybody))
     assert total(ROWS) == ROWS.sum()
 """
