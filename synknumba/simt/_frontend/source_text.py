@@ -5,6 +5,9 @@ hours after the script was started, and in another process: it would get whateve
 
     definition ── keep_text ──> `linecache` entry without a time, which Python never drops; ranks inherit it, or are sent it
     translation ── check_text ──> refuses a text that the function was not compiled from
+
+A text is compared by compiling it as Python did: the function's code must be among the code objects. Where an import hook has
+compiled something else, as pytest's does, the text is believed if the file is older than the process.
 """
 
 import linecache
@@ -12,14 +15,21 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+from zipimport import zipimporter
 
 from synknumba._errors import KernelError
 
-_STARTED = time.time()  # a file whose status is older has not been edited since this process read it
 
-_kept: dict[str, tuple[int, int]] = {}  # time and size of each file whose text is kept
+class KeptText(list[str]):
+    """The lines of a file that `keep_text` has kept."""
+
+
+_kept: dict[str, tuple[int, int] | None] = {}  # time and size of each file whose text is kept; None in a zip archive
 _codes: dict[str, tuple[object, frozenset[CodeType]]] = {}  # by file: the lines, and all code objects compiled from them
 
 
@@ -31,26 +41,32 @@ def keep_text(function: object) -> None:
         one = found.pop()
         if isinstance(one, FunctionType) and one not in seen:
             seen.add(one)
-            _keep(one.__code__)
+            _keep(one)
             found += _called(one)
 
 
-def _keep(code: CodeType) -> None:
-    filename = code.co_filename
+def _keep(function: FunctionType) -> None:
+    filename = function.__code__.co_filename
     try:
         status = os.stat(filename)
-    except OSError:  # a notebook cell, generated code, a module in a zip file
-        return
-    state = status.st_mtime_ns, status.st_size
-    if filename in _kept:
-        if _kept[filename] == state or code in _compiled_from(filename):
+        state = status.st_mtime_ns, status.st_size
+    except OSError:
+        if not isinstance(function.__globals__.get("__loader__"), zipimporter):
+            return  # a notebook cell, generated code, a file that is gone
+        state = None
+    if isinstance(_lines(function), KeptText):
+        if _kept.get(filename) == state or function.__code__ in _compiled_from(function):
             return
         linecache.cache.pop(filename, None)  # a module that was edited and loaded again
     linecache.checkcache(filename)
-    lines = linecache.getlines(filename)
+    lines = _lines(function)
     if lines:
         _kept[filename] = state
-        linecache.cache[filename] = (status.st_size, None, lines, filename)
+        linecache.cache[filename] = (sum(map(len, lines)), None, KeptText(lines), filename)
+
+
+def _lines(function: FunctionType) -> list[str]:
+    return linecache.getlines(function.__code__.co_filename, function.__globals__)
 
 
 def _called(function: FunctionType) -> Iterator[FunctionType]:
@@ -77,24 +93,45 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def check_text(function: FunctionType) -> None:
-    """Raises `KernelError` if the function's file was edited since and the text of the function is no longer known."""
-    code = function.__code__
+    """Raises `KernelError` if the function was not compiled from what is known as the text of its file."""
+    code, loader = function.__code__, function.__globals__.get("__loader__")
     filename = code.co_filename
+    lines = _lines(function)
     try:
-        edited = os.stat(filename).st_ctime >= _STARTED
+        changed = os.stat(filename).st_ctime
     except OSError:
-        return
-    if edited and code not in _compiled_from(filename):
+        if not isinstance(lines, KeptText):
+            return  # a notebook cell, generated code; without lines, `inspect` raises
+        changed = time.time()
+    is_plain = type(loader) in {SourceFileLoader, zipimporter}
+    if (is_plain or changed >= _started()) and code not in _compiled_from(function):
         raise KernelError(
             f"{function.__qualname__} ({filename}:{code.co_firstlineno}): the file has been edited since this process read it, "
-            "so the source of the kernel is no longer known, and running it on the CPU needs it; start the script again"
+            "so the source of the kernel is no longer known, and running it on the CPU needs it; start the script again, or "
+            "call the function as it was defined last"
         )
 
 
-def _compiled_from(filename: str) -> frozenset[CodeType]:
-    """Returns all code objects that the known text of a file is compiled to."""
+def _started() -> float:
+    """Returns the time when the process was started, or the script that it was forked from; 0 if the system does not tell."""
+    if not _start:
+        _start.append(0.0)
+        with suppress(OSError, ValueError, IndexError):
+            ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # proc(5): starttime
+            age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+            _start[0] = time.time() - age - 0.1  # ticks are 10 ms long
+    return _start[0]
+
+
+_start: list[float] = []
+_started()  # not in a rank, whose start is the fork
+
+
+def _compiled_from(function: FunctionType) -> frozenset[CodeType]:
+    """Returns all code objects that the known text of a function's file is compiled to."""
+    filename = function.__code__.co_filename
     linecache.checkcache(filename)
-    lines = linecache.getlines(filename)
+    lines = _lines(function)
     known = _codes.get(filename)
     if known is not None and known[0] is lines:
         return known[1]

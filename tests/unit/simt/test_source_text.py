@@ -4,6 +4,7 @@ import importlib.util
 import linecache
 import os
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -102,3 +103,43 @@ shorter = lambda out: helper(out)
     assert written(simt.jit(module.make(3.0))) == 3.0
     (tmp_path / "module.py").write_text(text.replace("= value", "= 2 * value"))
     assert written(simt.jit(module.make(5.0))) == 5.0
+
+
+def test_a_link_that_leads_to_other_files(tmp_path: Path) -> None:
+    """The files are older than the process, and were never edited."""
+    for name, value in (("first", 1.0), ("second", 2.0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "module.py").write_text(PLAIN.format(value))
+    link = tmp_path / "current"
+    link.symlink_to("first")
+    function = load(link / "module.py", PLAIN.format(1.0)).write
+    link.unlink()
+    link.symlink_to("second")
+    with pytest.raises(KernelError, match="edited since"):
+        written(simt.jit(function))
+
+
+def test_an_archive_that_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def archive(value: float) -> Path:
+        path = tmp_path / f"{value}.zip"
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("zipped_kernels.py", DECORATED.format(value))
+        return path
+
+    path = archive(1.0)
+    monkeypatch.syspath_prepend(str(path))
+    kernel = importlib.import_module("zipped_kernels").write
+    archive(2.0).replace(path)
+    assert written(kernel) == 1.0
+    path.unlink()
+    assert written(simt.jit(kernel.py_func, debug=True)) == 1.0
+
+
+def test_an_old_function_of_a_module_that_was_loaded_again_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    first = load(path, DECORATED.format("1.0")).write
+    second = load(path, DECORATED.format("2.0 + 0.0")).write
+    path.unlink()
+    assert written(second) == 2.0
+    with pytest.raises(KernelError, match="edited since"):
+        written(first)
