@@ -5,6 +5,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import cached_property, lru_cache
+from tokenize import TokenError
 from types import CodeType
 from typing import Any, final
 
@@ -64,9 +65,9 @@ def _read(code: CodeType, _filename: str) -> Definition | None:  # code that dif
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
+    except (OSError, TypeError, SyntaxError, TokenError):  # no source, or that of a file in the middle of an edit
         return None
-    definition = tree.body[0]
+    definition = tree.body[0] if tree.body else None
     if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
         return None
     ast.increment_lineno(tree, first - 1)

@@ -442,7 +442,7 @@ def _open_posix(nbytes: int) -> int:
     except (OSError, posix_ipc.Error) as error:
         raise _cannot_have(nbytes, error) from error
     finally:
-        with suppress(posix_ipc.ExistentialError):  # the segment was not created
+        with suppress(posix_ipc.ExistentialError, OSError):  # the segment was not created
             posix_ipc.unlink_shared_memory(name)
     return int(opened.fd)
 

@@ -15,6 +15,7 @@ from synknumba._types import Block, Grid
 Dim3: TypeAlias = tuple[int, int, int]
 
 MAX_BLOCK: Dim3 = (1024, 1024, 64)
+MAX_SMEM_BYTES = 227 << 10  # of one block, on GPUs of compute capability 9.0 (CUDA C++ Programming Guide, table of limits)
 MAX_THREADS = 1024  # threads per block, over all dimensions
 MAX_GRID: Dim3 = (2**31 - 1, 65535, 65535)
 
@@ -47,6 +48,11 @@ class LaunchConfig:
             _dim3("grid", self.grid, MAX_GRID)
         if _integer(self.smem_bytes) is None or self.smem_bytes < 0:
             raise LaunchError(f"smem_bytes must be a non-negative int; got {self.smem_bytes!r}")
+        if self.smem_bytes > MAX_SMEM_BYTES:
+            raise LaunchError(
+                f"smem_bytes={self.smem_bytes} is more than a block can have on any GPU, {MAX_SMEM_BYTES} bytes; use smaller "
+                "blocks, or global memory"
+            )
 
     @property
     def axes(self) -> int:

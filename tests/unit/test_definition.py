@@ -3,6 +3,7 @@
 import inspect
 
 import numpy as np
+import pytest
 from numba import cuda
 
 import synknumba as synk
@@ -60,3 +61,13 @@ def test_a_wrapped_function_is_read_for_what_it_writes():
     assert written_parameters(wrapper).keys() == {"x"}
     assert definition.read_code(wrapper.__code__).parameters == []
     assert definition.read_function(np.add) is None
+
+
+@pytest.mark.parametrize("text", ["# nothing but a remark\n" * 9, "x = (\n" * 9, ""])
+def test_a_file_in_the_middle_of_an_edit(tmp_path, text):
+    source = "\n" * 4 + "def f(x):\n    return x\n"
+    path = tmp_path / "script.py"
+    scope = {}
+    exec(compile(source, str(path), "exec"), scope)
+    path.write_text(text)
+    assert definition.read_function(scope["f"]) is None

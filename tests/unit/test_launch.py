@@ -91,3 +91,10 @@ def test_refused_when_resolved(config: LaunchConfig, rows: int | None, says: str
 def test_pickles() -> None:
     config = LaunchConfig((16, 16), (2, 2), smem_bytes=64)
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize("nbytes", [228 << 10, 2**40, 2**64])
+def test_more_shared_memory_than_any_gpu_has(nbytes):
+    with pytest.raises(LaunchError, match=f"smem_bytes={nbytes} is more than a block can have"):
+        LaunchConfig(32, 1, nbytes)
+    assert LaunchConfig(32, 1, 227 << 10).smem_bytes == 227 << 10

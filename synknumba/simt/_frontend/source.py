@@ -28,6 +28,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from tokenize import TokenError
 from types import FunctionType
 from typing import Any, Final, cast
 
@@ -181,7 +182,7 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
     name = f"{function.__qualname__} ({function.__code__.co_filename}:{function.__code__.co_firstlineno})"
     try:
         tree = _lambda_definition(function) if function.__code__.co_name == "<lambda>" else _statement(function)
-    except (OSError, TypeError) as error:
+    except (OSError, TypeError, IndexError, TokenError) as error:
         if function.__code__.co_filename == "<stdin>":
             raise KernelError(
                 f"{name} was typed at Python's prompt, which before Python 3.13 keeps no source, and running a kernel on the "

@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from tokenize import TokenError
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -263,7 +264,7 @@ def type_text(kind: types.Type) -> str:
 def _source(function: FunctionType) -> str:
     try:
         return inspect.getsource(function)
-    except (OSError, TypeError):
+    except (OSError, TypeError, IndexError, TokenError):
         return ""  # njit functions need no source, and kernels without source are rejected
 
 
