@@ -286,7 +286,7 @@ class World:
             raise self.closed_error()
         if self._belongings.unwanted:
             try:
-                self.command(self._belongings.drop())
+                self._drop_now()
             except BaseException:
                 self._give_back()
                 raise
@@ -356,12 +356,15 @@ class World:
             return  # a call is in progress; `end` sends the drop
         try:
             if not self._closed and not self._rounds.under_way:
-                self.command(self._belongings.drop())
+                self._drop_now()
         except SynkError as error:
             if self._closed:
                 _open.untold = error
         finally:
             self._give_back()
+
+    def _drop_now(self) -> None:
+        self.command(self._belongings.drop())
 
     # ---- the end
 

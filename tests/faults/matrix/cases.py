@@ -189,17 +189,13 @@ RAISED = {
 
 def _coordinator() -> Iterator[Case]:
     for phase, (what, status) in itertools.product(COORDINATOR_PHASES, SCRIPT_ENDS.items()):
-        if what == "sys.exit" and phase == "dropping data":
-            continue  # Python drops what is raised in a finalizer
         for world_size in (1, 2) if what == "SIGKILL" else (2,):
             yield Case(Fault(what, phase), world_size, "ended", (str(status),))
     for phase, (what, error), world_size in itertools.product(COORDINATOR_PHASES, RAISED.items(), (1, 3)):
         if phase == "dropping data" and (world_size == 3 or "twice" in what):
             continue
-        # What is raised in a finalizer is dropped, by Python; the memory goes all the same.
-        error_seen = "" if phase == "dropping data" else error
         opened = phase in {"idle", "dropping data", "putting results together"}
-        yield Case(Fault(what, phase), world_size, error_seen, stays_open=opened)
+        yield Case(Fault(what, phase), world_size, error, stays_open=opened)
     for phase in COORDINATOR_PHASES:
         yield Case(Fault("stopped for a while", phase), 2, "", stays_open=phase != "closing")
 
