@@ -254,7 +254,7 @@ class Rank:
         routine = self.routines.get(number)
         if not isinstance(routine, KernelRoutine | FunctionRoutine) or routine.function not in self.functions:
             return error
-        return explain(error, self.functions[routine.function].function) or error
+        return explain(error, self.functions[routine.function].function, compiled=isinstance(routine, KernelRoutine)) or error
 
     def _load(self, spec: FunctionSpec) -> Loaded:
         linecache.cache.update(spec.sources)
