@@ -275,7 +275,7 @@ def test_any_exception_of_the_compiler_names_the_kernel(monkeypatch):
     try:
         numba.njit(kernel)(X)
     except KeyError as error:
-        message = str(explain(error, kernel))
+        message = str(explain(error, kernel, anywhere=True))
     assert message.startswith(f"{kernel.__qualname__} ({__file__}:")
     assert "KeyError in Numba's compiler: 'inside'" in message
     assert len(message.splitlines()) == 4

@@ -110,7 +110,7 @@ def dynamic_shared(function: FunctionType) -> str | None:
                 found = scope.resolve(node.func) if isinstance(node, ast.Call) else None
                 if isinstance(node, ast.Call) and isinstance(found, CudaPath) and found.path == "shared.array":
                     shape = constant(array_arguments(found.path, node, scope)[0], scope)
-                    if shape in (0, (0,)):
+                    if isinstance(shape, (int, np.integer, tuple)) and shape in {0, (0,)}:
                         return f"{scope.source.filename}:{node.lineno}"
         except KernelError:  # raised again by the compiler, where it matters
             continue

@@ -82,13 +82,14 @@ def cause(error: BaseException) -> BaseException | None:
     return error if full_traceback() else None
 
 
-def explain(error: BaseException, function: Any, *, compiled: bool = True) -> KernelError | None:
+def explain(error: BaseException, function: Any, *, compiled: bool = True, anywhere: bool = False) -> KernelError | None:
     """Returns a short error for one that Numba raised as it compiled a function.
 
     Args:
         error: the exception.
         function: the function that was compiled, or that calls compiled ones.
         compiled: whether the function itself was compiled; else it is one of Python that calls compiled ones.
+        anywhere: whether to name the function's first line if no place is found.
 
     Returns:
         The error; None if the exception is another one, its place is not found, or Numba's own text is asked for.
@@ -112,7 +113,7 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True) -> Ke
     if not isinstance(error, NumbaError):
         reason = f"{type(error).__name__} in Numba's compiler: {reason}"
     place = _place(text, sources) or _first(sources, matches)
-    if place is None and compiled and sources:
+    if place is None and anywhere and sources:
         place = sources[0], sources[0].tree.lineno
     if place is None:
         return None
