@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Protocol, TypedDict, Unpack, overload
 from synknumba._call.arguments import Output, known_options
 from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions, check_updates
-from synknumba._device.compilers import plain_kernel
+from synknumba._device.compilers import plain_kernel, refuse_kernel
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import reduction
 from synknumba._ops.launch import named_launch
@@ -270,6 +270,7 @@ def function(
     """
 
     def decorate(target: Callable[..., Any]) -> Function[..., Any]:
+        refuse_kernel("function", target)
         has_ops = outputs is not _MISSING
         ops = _plain_ops(outputs) if has_ops else None
         options = FunctionOptions(
@@ -349,6 +350,7 @@ def expectation(
     """
 
     def decorate(target: Callable[..., Any]) -> Expectation:
+        refuse_kernel("expectation", target)
         options = _kernel_options(broadcast, givens, sliceable)
         return Expectation(target, options, name, weights=weights, covariance=covariance, size=size, dtype=dtype)
 
@@ -408,6 +410,7 @@ def vectorize(
     declared = func if isinstance(func, str | list | tuple) else signatures
 
     def decorate(target: Any) -> Vectorized:
+        refuse_kernel("vectorize", target)
         options = _kernel_options(broadcast, givens, sliceable)
         return Vectorized(python_function(target), options, declared or ufunc_signatures(target), name)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
@@ -33,7 +34,7 @@ from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, DecoratedError, LaunchError, ReductionError, WorldError
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
-from synknumba._ops.launch import named_launch
+from synknumba._ops.launch import LaunchConfig, named_launch
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._types import Batch
@@ -42,12 +43,14 @@ from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Program, Sharded, next_number
 from synknumba._world.failure import CallInfo
 from synknumba._world.world import World, current_world, open_world
-from synknumba.simt.internals import check_kernel, keep_text
+from synknumba.simt.internals import check_kernel, dynamic_shared, keep_text
 
 ROW_VALUES = 3  # at most so many of a call's values select rows
 LAUNCHES_KEPT = 16  # launch configurations of one kernel, each with its plans
 OWN_VALUES = 3  # at most so many for each rank select rows of sliceable variables
 
+
+_UNKNOWN: Any = object()  # before the source has been searched
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,6 +105,7 @@ class Function(Distributed, Generic[P, R]):
         # Parameters that the source stores to. The analysis of a generated kernel, which has no line of the user's, is put off.
         self._written = None if inner is not None else written_parameters(function)
         self._roles = find_roles(self.name, function, options) if inner is None and options.style == "kernel" else None
+        self._dynamic_shared: Any = _UNKNOWN  # where the kernel makes a dynamic shared array; None if it makes none
         self._launched: dict[Any, Function[P, R]] = {}  # with other launch configurations, by these
 
     # ---- calls
@@ -277,6 +281,18 @@ class Function(Distributed, Generic[P, R]):
 
     # ---- plans
 
+    def _check_shared_memory(self, launch: LaunchConfig) -> None:
+        """Raises `LaunchError` for a kernel with dynamic shared memory that is launched without any."""
+        if launch.smem_bytes or self._inner is not None or not isinstance(self.py_func, FunctionType):
+            return
+        if self._dynamic_shared is _UNKNOWN:
+            self._dynamic_shared = dynamic_shared(self.py_func)
+        if self._dynamic_shared is not None:
+            raise LaunchError(
+                f"{self.name} uses dynamic shared memory ({self._dynamic_shared}), but smem_bytes is 0; pass smem_bytes= to "
+                f"the decorator, or the bytes of a block as the 4th launch argument: {self.name}[grid, block, 0, bytes](...)"
+            )
+
     def _leave(self) -> None:
         """Drops all plans, and the memory of their results."""
         self._world = None
@@ -302,6 +318,7 @@ class Function(Distributed, Generic[P, R]):
                 launch.resolve(call.total)  # raises if the grid cannot be derived, before anything is sent
             except LaunchError as error:
                 raise LaunchError(f"{self.name}: {error}") from error.__cause__
+            self._check_shared_memory(launch)
             wanted = self._builder.wanted(options.subset)
             built = self._builder.build(call, world, wanted)
             self._builder.check_count(call.total, wanted)
@@ -492,6 +509,7 @@ class Function(Distributed, Generic[P, R]):
             raise ArgumentError(f"check() is for kernels, and {self.name} is none; call it, or test it as a plain function")
         call = self._planned("check", CallOptions(batch, local_batch=local_batch), world_size, args, kwargs)
         self._check_writes(call)
+        self._check_shared_memory(launch)
         check_call(self.name, self.py_func, self._parameters, self._options.outputs, self._builder, launch, call)
 
     def _planned(

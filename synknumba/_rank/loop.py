@@ -254,7 +254,8 @@ class Rank:
         routine = self.routines.get(number)
         if not isinstance(routine, KernelRoutine | FunctionRoutine) or routine.function not in self.functions:
             return error
-        return explain(error, self.functions[routine.function].function) or error
+        function, is_kernel = self.functions[routine.function].function, isinstance(routine, KernelRoutine)
+        return explain(error, function, compiled=is_kernel, anywhere=is_kernel) or error
 
     def _load(self, spec: FunctionSpec) -> Loaded:
         linecache.cache.update(spec.sources)

@@ -18,6 +18,7 @@ from synknumba.simt._emit.build import KernelProgram
 from synknumba.simt._emit.device_functions import Options
 from synknumba.simt._emit.error_location import WHERE_TYPE, located
 from synknumba.simt._emit.storage import MAX_BLOCK
+from synknumba.simt._frontend.arrays import dynamic_shared
 from synknumba.simt._frontend.cuda_only import cuda_only, refuse_arguments
 from synknumba.simt._frontend.pickling import reduce_object
 from synknumba.simt._frontend.scope import is_device_function, splits_block
@@ -160,6 +161,7 @@ class Kernel:
         grid, block = (three_axes(part, name) for part, name in zip(config, ("grid", "block"), strict=False))
         smem = dynamic_bytes(config[3]) if len(config) == 4 else 0
         check_sizes(grid, block)
+        self._check_dynamic(smem)
         return Launcher(self, grid, block, smem)
 
     def forall(self, n: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launcher:
@@ -168,8 +170,22 @@ class Kernel:
         if n < 0:
             raise LaunchError(f"Can't create ForAll with negative task count: {n}")  # numba-cuda's message
         self._must_be_a_kernel()
+        self._check_dynamic(sharedmem)
         block = tpb or FORALL_BLOCK
         return Launcher(self, (-(-n // block), 1, 1), (block, 1, 1), dynamic_bytes(sharedmem))
+
+    @functools.cached_property
+    def _dynamic_shared(self) -> str | None:
+        return dynamic_shared(self.py_func)
+
+    def _check_dynamic(self, smem: int) -> None:
+        """Raises LaunchError for a launch without dynamic shared memory of a kernel with such arrays, which would be empty."""
+        if not smem and self._dynamic_shared is not None:
+            name = self.py_func.__name__
+            raise LaunchError(
+                f"{name} uses dynamic shared memory ({self._dynamic_shared}), but the launch has 0 bytes of it; pass the "
+                f"bytes of a block as the 4th launch argument, {name}[grid, block, 0, bytes](...), or smem_bytes= of parallel"
+            )
 
     def _must_be_a_kernel(self) -> None:
         if self.device:
@@ -216,12 +232,14 @@ class Kernel:
             smem: bytes of dynamic shared memory per block.
         """
         check_sizes(grid, block)
+        self._check_dynamic(smem)
         args = self.coerce(args)
         return functools.partial(self.entry(args, block), *grid, *block, smem, *args)
 
     def bind(self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0) -> Callable[..., None]:
         """Returns a launch function as `prepare` does, but one that takes the arguments, of the same types as `args`."""
         check_sizes(grid, block)
+        self._check_dynamic(smem)
         return functools.partial(self.entry(self.coerce(args), block), *grid, *block, smem)
 
     def coerce(self, args: tuple[Any, ...]) -> tuple[Any, ...]:

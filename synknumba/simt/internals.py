@@ -1,5 +1,6 @@
 """Parts of the compiler used by other packages of synknumba. Private: names may change in any release."""
 
+from synknumba.simt._frontend.arrays import dynamic_shared as dynamic_shared
 from synknumba.simt._frontend.compile_errors import cause as cause
 from synknumba.simt._frontend.compile_errors import explain as explain
 from synknumba.simt._frontend.overloads import overloads_of as overloads_of

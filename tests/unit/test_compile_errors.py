@@ -13,6 +13,7 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
+from synknumba.simt.internals import explain
 from tests.environment import environment
 
 X = np.arange(10.0)
@@ -69,13 +70,87 @@ def undefined(x, y):
         y[i] = 2 * nowhere  # noqa: F821
 
 
+def misspelt_parameter(x, total):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        total[i] = totl[i]  # noqa: F821
+
+
+SETTINGS = {"a": 1.0}
+
+
+class Model:
+    slope = 1.0
+
+
+MODEL = Model()
+OBJECTS = [Model()]
+
+
+def reads_a_dict(x, y):
+    y[0] = SETTINGS["a"] * x[0]
+
+
+def reads_an_object(x, y):
+    y[0] = MODEL.slope * x[0]
+
+
+def reads_a_list_of_objects(x, y):
+    y[0] = OBJECTS[0].slope * x[0]
+
+
+def closing_over(settings):
+    def reads_what_it_closes_over(x, y):
+        y[0] = settings["a"] * x[0]
+
+    return reads_what_it_closes_over
+
+
+RANK, rank = synk.RANK, synk.rank
+
+
+def calls_rank(x, y):
+    y[0] = synk.rank()
+
+
+def calls_world_size(x, y):
+    y[0] = synk.world_size()
+
+
+def reads_rank(x, y):
+    y[0] = synk.RANK
+
+
+def reads_world_size(x, y):
+    y[0] = x[0] * synk.WORLD_SIZE
+
+
+def reads_an_imported_rank(x, y):
+    y[0] = RANK
+
+
+def calls_an_imported_rank(x, y):
+    y[0] = rank()
+
+
 CASES = [  # a kernel, the text under the caret, what the message says
     (misspelt, "math.epx", "'math' has no attribute 'epx'", "Did you mean math.exp?"),
     (misspelt_inside, "math.epx", "misspelt_on_a_device (", "Did you mean math.exp?"),
     (undecorated, "plain_helper", "plain_helper (", "@cuda.jit(device=True)"),
     (wrong_dtype, "x[i] & 3", "no operator & for float64 and 3", "Convert an operand"),
-    (unknown_attribute, "x.sizes", "'sizes'", "subset of Python"),
+    (unknown_attribute, "x.sizes", "'sizes'", "Did you mean x.size?"),
     (undefined, "nowhere", "'nowhere'", "subset of Python"),
+    (misspelt_parameter, "totl", "'totl'", "Did you mean total?"),
+    (reads_a_dict, "SETTINGS", "SETTINGS is a dict, which Numba cannot use", "Pass its numbers as arguments"),
+    (reads_an_object, "MODEL", "MODEL is a Model, which Numba cannot use", "use constants"),
+    (reads_a_list_of_objects, "OBJECTS", "OBJECTS is a list, which Numba cannot use", "use constants"),
+    (closing_over(SETTINGS), "settings", "settings is a dict, which Numba cannot use", "use constants"),
+    (calls_rank, "synk.rank", "no value in compiled code", "pass synk.RANK as"),
+    (calls_world_size, "synk.world_size", "no value in compiled code", "pass synk.WORLD_SIZE as"),
+    (reads_rank, "synk.RANK", "no value in compiled code", "pass synk.RANK as"),
+    (reads_world_size, "synk.WORLD_SIZE", "no value in compiled code", "pass synk.WORLD_SIZE as"),
+    (reads_an_imported_rank, "RANK", "no value in compiled code", "pass synk.RANK as"),
+    (calls_an_imported_rank, "rank", "no value in compiled code", "pass synk.RANK as"),
 ]
 
 
@@ -87,7 +162,7 @@ def marked(message: str) -> str:
 
 @pytest.mark.parametrize(("function", "under", "reason", "way_out"), CASES, ids=lambda case: getattr(case, "__name__", ""))
 def test_kernels(function, under, reason, way_out):
-    kernel = synk.parallel(inout=("y",))(cuda.jit(function))
+    kernel = synk.parallel(inout=(function.__code__.co_varnames[1],))(cuda.jit(function))
     with pytest.raises(synk.KernelError) as caught:
         kernel(X, np.zeros(10))
     message = str(caught.value)
@@ -120,7 +195,20 @@ def test_functions_of_rows(made):
     def bits(v):
         return v & 3
 
-    for function, under in ((slope, "math.epx"), (calls_plain, "plain_helper"), (bits, "v & 3")):
+    def of_a_rank(v):
+        return v + synk.rank()
+
+    def of_a_dict(v):
+        return v + SETTINGS["a"]
+
+    cases = (
+        (slope, "math.epx"),
+        (calls_plain, "plain_helper"),
+        (bits, "v & 3"),
+        (of_a_rank, "synk.rank"),
+        (of_a_dict, "SETTINGS"),
+    )
+    for function, under in cases:
         with pytest.raises(synk.SynkError) as caught:
             made(function)(X)
         assert marked(str(caught.value)) == under
@@ -150,6 +238,83 @@ def test_an_attribute_that_python_does_not_find_stays_an_error_of_python():
     with pytest.raises(synk.RankError, match="AttributeError") as caught:
         total(X)
     assert isinstance(caught.value.__cause__, AttributeError)
+
+
+def test_ranks_are_known_to_an_array_function_whose_compiled_one_fails():
+    @numba.njit
+    def bits(v):
+        return v & 3
+
+    @synk.function(outputs="sum")
+    def total(x):
+        return bits(x[0]) + synk.rank() + len(SETTINGS)
+
+    with pytest.raises(synk.KernelError, match="no operator & for float64 and 3"):
+        total(X)
+
+
+def test_a_span_of_rows():
+    @synk.parallel(inout=("y",))
+    @cuda.jit
+    def rows(r, y):
+        y[0] = r.shape[0]
+
+    with pytest.raises(synk.KernelError, match=r"use r\.start and r\.stop") as caught:
+        rows(synk.arange(10), np.zeros(10))
+    assert marked(str(caught.value)) == "r.shape"
+
+
+def test_any_exception_of_the_compiler_names_the_kernel(monkeypatch):
+    def kernel(x):
+        x[0] = 1
+
+    def compiles(*_):
+        raise KeyError("inside")
+
+    monkeypatch.setattr(numba.core.compiler.Compiler, "define_pipelines", compiles)
+    try:
+        numba.njit(kernel)(X)
+    except KeyError as error:
+        message = str(explain(error, kernel, anywhere=True))
+    assert message.startswith(f"{kernel.__qualname__} ({__file__}:")
+    assert "KeyError in Numba's compiler: 'inside'" in message
+    assert len(message.splitlines()) == 4
+    assert explain(KeyError("of another library"), kernel) is None
+
+
+@pytest.mark.parametrize("made", [synk.function, synk.vectorize, synk.expectation], ids=lambda made: made.__name__)
+def test_a_kernel_for_a_decorator_of_functions(made):
+    with pytest.raises(synk.ArgumentError, match=r"wrong_dtype is a kernel.*use @synk\.parallel"):
+        made(cuda.jit(wrong_dtype))
+
+
+def test_a_function_that_returns_a_value_is_no_kernel():
+    for decorated in (cuda.jit(device=True)(lambda v: 2 * v), numba.njit(lambda v: 2 * v)):
+        assert np.array_equal(synk.vectorize(decorated)(X), 2 * X)
+
+
+def of_dynamic_shared_memory(x, y):
+    part = cuda.shared.array(0, np.float64)
+    part[cuda.threadIdx.x] = 1.0
+    cuda.syncthreads()
+    if cuda.grid(1) < y.shape[0]:
+        y[cuda.grid(1)] = part[cuda.threadIdx.x] * x[cuda.grid(1)]
+
+
+def test_dynamic_shared_memory_without_bytes():
+    y = np.zeros(10)
+    line = of_dynamic_shared_memory.__code__.co_firstlineno + 1
+    says = rf"uses dynamic shared memory \({re.escape(__file__)}:{line}\), but smem_bytes is 0; pass smem_bytes="
+    kernel = synk.parallel(inout=("y",), block=32)(cuda.jit(of_dynamic_shared_memory))
+    for call in (kernel, kernel[1, 32], kernel.check):
+        with pytest.raises(synk.LaunchError, match=says):
+            call(X, y)
+    assert not y.any()
+    kernel[1, 32, 0, 32 * 8](X, y)
+    assert np.array_equal(y, X)
+    enough = synk.parallel(inout=("y",), block=32, smem_bytes=32 * 8)(cuda.jit(of_dynamic_shared_memory))
+    enough(X, y)
+    assert np.array_equal(y, X)
 
 
 def test_a_users_op():

@@ -2,6 +2,7 @@
 
 from synknumba._device.compilers.base import Compiler as Compiler
 from synknumba._device.compilers.base import plain_kernel as plain_kernel
+from synknumba._device.compilers.base import refuse_kernel as refuse_kernel
 
 
 def find_compiler() -> type[Compiler]:

@@ -14,6 +14,7 @@ The signature of a launch is the types of its arguments. A compiler
 Compilers are final, override the abstract methods only, and are the only modules that use private parts of their package.
 """
 
+import dis
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from synknumba._device.base import Three
+from synknumba._errors import ArgumentError
 from synknumba._types import Array, Shape
 from synknumba.simt.internals import CacheInfo, KernelStore, NotComparableError, directory
 
@@ -108,6 +110,29 @@ def plain_kernel(kernel: Any) -> tuple[Callable[..., Any], dict[str, Any]] | Non
         return None
     options = getattr(kernel, "targetoptions", None) or {}
     return function, {name: options[name] for name in _KEPT_OPTIONS if options.get(name) is not None}
+
+
+def refuse_kernel(decorator: str, target: Any) -> None:
+    """Raises ArgumentError if a decorator for functions is applied to a CUDA kernel, which returns nothing."""
+    function = getattr(target, "py_func", None)
+    if (
+        type(target).__name__ != "CUDADispatcher"
+        or function is None
+        or (getattr(target, "targetoptions", None) or {}).get("device")
+    ):
+        return
+    returned, last = [], None
+    for instruction in dis.get_instructions(function):
+        if instruction.opname in {"RETURN_VALUE", "RETURN_CONST"}:
+            constant = instruction if instruction.opname == "RETURN_CONST" else last
+            returned.append(
+                constant is None or constant.argval is not None or constant.opname not in {"LOAD_CONST", "RETURN_CONST"}
+            )
+        last = instruction
+    if not any(returned):
+        raise ArgumentError(
+            f"synk.{decorator}: {function.__name__} is a kernel, decorated with @cuda.jit; use @synk.parallel instead"
+        )
 
 
 class GpuKernelCache(ABC):

@@ -37,6 +37,7 @@ from synknumba.simt._frontend.scope import (
     cuda_module,
     is_device_function,
     is_njit_function,
+    misspelt,
 )
 from synknumba.simt._frontend.signatures import Declared, declared_signatures
 from synknumba.simt._frontend.source import Source
@@ -152,6 +153,8 @@ class Rewriter(ast.NodeTransformer):
             except AttributeError:
                 found = None
             if not isinstance(found, (types.Type, int, float, ModuleType)):
+                if way_out(value.path) == way_out("") and (mistake := misspelt(value.path)):
+                    raise self.source.error(node, mistake)
                 raise self.source.refusal(node, f"cuda.{value.path}", way_out(value.path))
             return self._bind(node, word, found)
         if isinstance(node, ast.Attribute) and isinstance(self.scope.resolve(node.value), CudaPath):

@@ -3,13 +3,16 @@
 import ast
 import math
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 from numba.core import types
 from numba.np.numpy_support import as_dtype
 
-from synknumba.simt._frontend.scope import MISSING, Scope
+from synknumba._errors import KernelError
+from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope, called_functions
+from synknumba.simt._frontend.source import read_definition
 from synknumba.simt._frontend.syntax import read_names
 
 ARRAY_PATHS = frozenset({"shared.array", "local.array"})
@@ -93,3 +96,22 @@ def constant(node: ast.expr, scope: Scope) -> Any:
         return eval(code, {**source.scope, **values})  # noqa: S307  # an expression from the user's own source
     except Exception as error:
         raise source.refusal(node, f"this constant ({type(error).__name__}: {error})", "use a plain number") from error
+
+
+def dynamic_shared(function: FunctionType) -> str | None:
+    """Returns where a kernel, or a function that it calls, makes a dynamic shared array; None if its source shows none."""
+    for called in called_functions(function):
+        names = (*called.__code__.co_names, *called.__code__.co_freevars)
+        if "array" not in names and "shared" not in names:
+            continue  # most functions; to find the source takes milliseconds
+        try:
+            scope = Scope(read_definition(called))
+            for node in ast.walk(scope.source.tree):
+                found = scope.resolve(node.func) if isinstance(node, ast.Call) else None
+                if isinstance(node, ast.Call) and isinstance(found, CudaPath) and found.path == "shared.array":
+                    shape = constant(array_arguments(found.path, node, scope)[0], scope)
+                    if isinstance(shape, (int, np.integer, tuple)) and shape in {0, (0,)}:
+                        return f"{scope.source.filename}:{node.lineno}"
+        except KernelError:  # raised again by the compiler, where it matters
+            continue
+    return None

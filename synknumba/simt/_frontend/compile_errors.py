@@ -10,19 +10,23 @@ variable SYNKNUMBA_FULL_TRACEBACK=1.
 """
 
 import ast
+import builtins
 import difflib
-import linecache
 import os
 import re
 from collections.abc import Iterator, Sequence
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+import numpy as np
+from numba import typeof
 from numba.core.errors import NumbaError
 
-from synknumba._errors import KernelError
+from synknumba._errors import KernelError, SynkError
+from synknumba._types import RankConstant
 from synknumba.simt._frontend.scope import called_functions
-from synknumba.simt._frontend.source import Source, read_definition
+from synknumba.simt._frontend.source import Source, marked_line, read_definition
+from synknumba.simt._frontend.syntax import assigned_names
 
 FULL_TRACEBACK: Final = "SYNKNUMBA_FULL_TRACEBACK"
 
@@ -35,6 +39,11 @@ _PLAIN_FUNCTION: Final = re.compile(
 _NO_IMPLEMENTATION: Final = re.compile(
     r"^No implementation of function Function\(<(?:built-in function|function|ufunc) '?(\w+)", re.M
 )
+_UNTYPED: Final = re.compile(r"Cannot (?:determine Numba type of|type \w+ element type) <class '")
+_UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
+_NO_ATTRIBUTE: Final = re.compile(r"Unknown attribute '(\w+)' of type (.+)")
+_OF_A_RANK: Final = frozenset({"rank", "world_size"})
+_ARRAY_MEMBERS: Final = frozenset({name for name in dir(np.ndarray) if not name.startswith("_")})
 _SIGNATURE: Final = re.compile(r"^\s*>>> \w+\((.*)\)\s*$", re.M)
 _NAMED: Final = re.compile(r"name '(\w+)'|attribute '(\w+)'|Variable '(\w+)'|[Uu]nify .* for '(\w+)")
 _LITERAL: Final = re.compile(r"Literal\[\w+\]\(([^()]*)\)")
@@ -73,31 +82,43 @@ def cause(error: BaseException) -> BaseException | None:
     return error if full_traceback() else None
 
 
-def explain(error: BaseException, function: Any) -> KernelError | None:
+def explain(error: BaseException, function: Any, *, compiled: bool = True, anywhere: bool = False) -> KernelError | None:
     """Returns a short error for one that Numba raised as it compiled a function.
 
     Args:
         error: the exception.
         function: the function that was compiled, or that calls compiled ones.
+        compiled: whether the function itself was compiled; else it is one of Python that calls compiled ones.
+        anywhere: whether to name the function's first line if no place is found.
 
     Returns:
         The error; None if the exception is another one, its place is not found, or Numba's own text is asked for.
     """
     if full_traceback() or not isinstance(function, FunctionType) or not (isinstance(error, NumbaError) or _is_of_numba(error)):
         return None
+    if isinstance(error, SynkError | MemoryError | OSError) or not isinstance(error, Exception):
+        return None
     sources = list(_sources(function))
     text = str(error)
-    if isinstance(error, AttributeError):
-        return _missing_member(sources)
+    inner = [source for source in sources if compiled or source.function is not function]
+    if refusal := _of_a_rank(inner):
+        return refusal
+    if isinstance(error, AttributeError) and (refusal := _missing_member(sources)):
+        return refusal
     if (found := _PLAIN_FUNCTION.search(text)) and (refusal := _plain_function(sources, found["name"])):
         return refusal
-    if not isinstance(error, NumbaError):
-        return None
+    if _UNTYPED.search(text) and (refusal := _untyped(inner)):
+        return refusal
     reason, way_out, matches = _reason(text)
+    if not isinstance(error, NumbaError):
+        reason = f"{type(error).__name__} in Numba's compiler: {reason}"
     place = _place(text, sources) or _first(sources, matches)
+    if place is None and anywhere and sources:
+        place = sources[0], sources[0].tree.lineno
     if place is None:
         return None
-    return _error(*place, _node(*place, matches), reason, way_out)
+    node = _node(*place, matches)
+    return _error(*place, node, reason, _another_name(reason, place[0], node) or way_out)
 
 
 def _is_of_numba(error: BaseException) -> bool:
@@ -133,6 +154,65 @@ def _missing_member(sources: Sequence[Source]) -> KernelError | None:
                         reason = f"module {module.__name__!r} has no attribute {attribute!r}"
                         return _error(source, node.lineno, node, reason, way_out)
     return None
+
+
+def _read(source: Source) -> Iterator[tuple[ast.expr, Any]]:
+    """Yields the global names and closure variables that a function reads, members of modules too, with their values."""
+    local = assigned_names(source.tree) | set(source.params)
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) if name not in local and name in source.scope:
+                yield node, source.scope[name]
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name not in local:
+                module = source.scope.get(name)
+                if isinstance(module, ModuleType) and hasattr(module, attribute):
+                    yield node, getattr(module, attribute)
+
+
+def _of_a_rank(sources: Sequence[Source]) -> KernelError | None:
+    """Returns the error for a function that reads what has a value on ranks only, such as synk.RANK or synk.rank()."""
+    for source in sources:
+        for node, value in _read(source):
+            if isinstance(value, RankConstant):
+                name = value.name
+            elif isinstance(value, FunctionType) and value.__module__.startswith("synknumba.") and value.__name__ in _OF_A_RANK:
+                name = value.__name__.upper()
+            else:
+                continue
+            reason = f"{ast.unparse(node)} has no value in compiled code"
+            return _error(source, node.lineno, node, reason, f"Add a parameter, and pass synk.{name} as its argument.")
+    return None
+
+
+def _untyped(sources: Sequence[Source]) -> KernelError | None:
+    """Returns the error for a variable outside the function, whose value Numba cannot use: a dict, an object of a class."""
+    for source in sources:
+        for node, value in _read(source):
+            if isinstance(value, ModuleType | type) or callable(value):
+                continue
+            try:
+                typeof(value)
+            except (ValueError, NumbaError):
+                kind = type(value).__name__
+                article = "an" if kind[0] in "aeiouAEIOU" else "a"
+                reason = f"{ast.unparse(node)} is {article} {kind}, which Numba cannot use"
+                return _error(source, node.lineno, node, reason, "Pass its numbers as arguments or use constants.")
+    return None
+
+
+def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | None:
+    """Returns what to write instead of an unknown variable or attribute; None if nothing is near it."""
+    if found := _UNDEFINED.search(reason):
+        names = {*source.params, *assigned_names(source.tree), *source.scope, *dir(builtins)} - {found[1]}
+        nearest = difflib.get_close_matches(found[1], sorted(names), 1, 0.6)
+        return f"Did you mean {nearest[0]}?" if nearest else None
+    if not (found := _NO_ATTRIBUTE.search(reason)):
+        return None
+    value = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
+    if found[2].startswith("Span("):
+        return f"The span of rows that synk.arange passes has no elements; use {value}.start and {value}.stop."
+    nearest = difflib.get_close_matches(found[1], sorted(_ARRAY_MEMBERS), 1, 0.6) if "array(" in found[2] else []
+    return f"Did you mean {value}.{nearest[0]}?" if nearest else None
 
 
 def _plain_function(sources: Sequence[Source], wanted: str | None) -> KernelError | None:
@@ -242,14 +322,6 @@ def _node(source: Source, line: int, matches: Any) -> ast.AST | None:
 
 
 def _error(source: Source, line: int, node: ast.AST | None, reason: str, way_out: str) -> KernelError:
-    text = linecache.getline(source.filename, line).rstrip("\n")
-    shown = text.lstrip()
-    marks = ""
-    if node is not None and node.lineno == line:  # type: ignore[attr-defined]  # an expression or a statement
-        encoded = text.encode()  # columns count bytes
-        start = len(encoded[: node.col_offset].decode(errors="ignore")) - (len(text) - len(shown))  # type: ignore[attr-defined]
-        ends_here = node.end_lineno == line  # type: ignore[attr-defined]
-        stop = len(encoded[: node.end_col_offset].decode(errors="ignore")) if ends_here else len(text)  # type: ignore[attr-defined]
-        marks = f"\n    {' ' * start}{'^' * max(1, stop - (len(text) - len(shown)) - start)}"
+    shown = marked_line(source.filename, line, node)
     where = f"{source.name} ({source.filename}:{line})"
-    return KernelError(f"{where}: {reason}\n    {shown}{marks}\n{way_out} {FULL_TRACEBACK}=1 shows Numba's own message.")
+    return KernelError(f"{where}: {reason}\n    {shown}\n{way_out} {FULL_TRACEBACK}=1 shows Numba's own message.")

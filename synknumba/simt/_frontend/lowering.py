@@ -18,7 +18,17 @@ from synknumba.simt._frontend.declared_signatures import Conversions
 from synknumba.simt._frontend.desugar import spelled
 from synknumba.simt._frontend.hoist import Hoister
 from synknumba.simt._frontend.inlining import Paster
-from synknumba.simt._frontend.scope import MISSING, NUMBERS, OF_THE_WIDTH, CudaPath, Locals, Scope, as_in_cuda, is_njit_function
+from synknumba.simt._frontend.scope import (
+    MISSING,
+    NUMBERS,
+    OF_THE_WIDTH,
+    CudaPath,
+    Locals,
+    Scope,
+    as_in_cuda,
+    is_njit_function,
+    misspelt,
+)
 from synknumba.simt._frontend.signatures import as_declared, declared_signatures
 from synknumba.simt._frontend.source import CALLED_BUILTINS, read_source
 from synknumba.simt._frontend.sync import arguments_of, barrier, exchange
@@ -126,6 +136,8 @@ class _Translator(Hoister):
                 return barrier(kind, node)
             if path in ops.FENCES or path == "cg.this_grid":
                 return ast.copy_location(ast.Pass(), node)
+        elif (path := self._path(node.value)) in BARRIER_PATHS or path in ops.FENCES:
+            raise self.source.error(node, f"cuda.{path} without () does nothing; call it: cuda.{path}()")
         node.value = self.visit(node.value)
         done_before = isinstance(node.value, (ast.Name, ast.Tuple, ast.Constant))
         return ast.copy_location(ast.Pass(), node) if done_before else node
@@ -207,7 +219,10 @@ class _Translator(Hoister):
         value = ops.FUNCTIONS[path] if path in ops.FUNCTIONS else CudaPath(path).member()
         if path in ops.FUNCTIONS or isinstance(value, (types.Type, int, float)):
             return self._bind_at(node, path.replace(".", "_"), value)
-        raise self.source.refusal(node, f"cuda.{path}" if path else "the module numba.cuda as a value", ops.way_out(path))
+        remedy = ops.way_out(path)
+        if path and remedy == ops.way_out("") and (mistake := misspelt(path)):
+            raise self.source.error(node, mistake)
+        raise self.source.refusal(node, f"cuda.{path}" if path else "the module numba.cuda as a value", remedy)
 
     # ---- calls
 
@@ -285,6 +300,11 @@ class _Translator(Hoister):
             raise self.source.refusal(node, f"cuda.{path}() inside this expression", remedy)
         if path in NUMBERS:
             raise self.source.refusal(node, f"a call of cuda.{path}", "it is a value: leave the () out")
+        if path in ops.ATOMIC_ARGUMENTS:
+            names = ops.ATOMIC_ARGUMENTS[path]
+            if len(node.args) + len(node.keywords) != len(names) and not any(isinstance(arg, ast.Starred) for arg in node.args):
+                got = len(node.args) + len(node.keywords)
+                raise self.source.error(node, f"cuda.{path} takes {', '.join(names)}; got {got} argument{'s' * (got != 1)}")
         if path in OF_THE_WIDTH:
             node.args = as_in_cuda(node.args, self.scope, self._int32)
         return self._plain_call(node)

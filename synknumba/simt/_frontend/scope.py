@@ -10,6 +10,7 @@ overload resolution among the signatures of a device function.
 
 import ast
 import builtins
+import difflib
 import dis
 import sys
 from collections.abc import Callable, Iterator
@@ -59,6 +60,27 @@ def cuda_module() -> ModuleType:
         ) from error
     module: ModuleType = cuda
     return module
+
+
+def misspelt(path: str) -> str | None:
+    """Returns what is wrong with a path that `numba.cuda` does not have, and the nearest one; None if it has it."""
+    value: Any = cuda_module()
+    parts = path.split(".")
+    for number, part in enumerate(parts):
+        if hasattr(value, part):
+            value = getattr(value, part)
+            continue
+        if number and not isinstance(value, (ModuleType, type)):
+            return None  # a member of a value
+        before, names = ".".join(("cuda", *parts[:number])), [name for name in dir(value) if not name.startswith("_")]
+        head, _, rest = part.partition("_")
+        if hasattr(getattr(value, head, None), rest):
+            near = [f"{head}.{rest}"]  # atomic_add
+        else:
+            by_lower = {name.lower(): name for name in names}
+            near = [by_lower[one] for one in difflib.get_close_matches(part.lower(), by_lower, 1, 0.6)]
+        return f"numba.{before} has no {part}" + (f"; did you mean {before}.{near[0]}?" if near else "")
+    return None
 
 
 def is_device_function(value: object) -> bool:

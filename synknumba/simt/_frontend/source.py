@@ -152,6 +152,24 @@ class Source:
             f"{self.name} ({self.filename}:{line}): {construct} is not supported on the CPU; {way_out}\n    {text}"
         )
 
+    def error(self, node: ast.AST, reason: str) -> KernelError:
+        """Returns the error for a mistake on every device, with kernel, file, line, reason and the marked source line."""
+        line = getattr(node, "lineno", self.tree.lineno)
+        return KernelError(f"{self.name} ({self.filename}:{line}): {reason}\n    {marked_line(self.filename, line, node)}")
+
+
+def marked_line(filename: str, line: int, node: ast.AST | None) -> str:
+    """Returns a source line without its indentation, and below it marks under a node that begins there."""
+    text = linecache.getline(filename, line).rstrip("\n")
+    shown = text.lstrip()
+    if node is None or node.lineno != line:  # type: ignore[attr-defined]  # an expression or a statement
+        return shown
+    encoded = text.encode()  # columns count bytes
+    start = len(encoded[: node.col_offset].decode(errors="ignore")) - (len(text) - len(shown))  # type: ignore[attr-defined]
+    ends_here = node.end_lineno == line  # type: ignore[attr-defined]
+    stop = len(encoded[: node.end_col_offset].decode(errors="ignore")) if ends_here else len(text)  # type: ignore[attr-defined]
+    return f"{shown}\n    {' ' * start}{'^' * max(1, stop - (len(text) - len(shown)) - start)}"
+
 
 def read_definition(function: FunctionType) -> Source:
     """Returns the function's source as a tree, without checking its syntax."""
@@ -183,6 +201,16 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
     try:
         tree = _lambda_definition(function) if function.__code__.co_name == "<lambda>" else _statement(function)
     except (OSError, TypeError, IndexError, TokenError) as error:
+        if function.__code__.co_filename == "<stdin>" and not _is_prompt():
+            raise KernelError(
+                f"{name} was read from standard input, as by python - < script.py, which keeps no source, and running a kernel "
+                "on the CPU needs it; pass the script's file to python"
+            ) from error
+        if function.__code__.co_filename == "<string>" and sys.argv[:1] == ["-c"] and function.__module__ == "__main__":
+            raise KernelError(
+                f"{name} was given to python -c, which keeps no source, and running a kernel on the CPU needs it; write it to "
+                "a file, and run that"
+            ) from error
         if function.__code__.co_filename == "<stdin>":
             raise KernelError(
                 f"{name} was typed at Python's prompt, which before Python 3.13 keeps no source, and running a kernel on the "
@@ -201,6 +229,11 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
     if not isinstance(tree, ast.FunctionDef):
         raise KernelError(f"{name}: a kernel must be a def, not a {type(tree).__name__.lower()}")
     return tree
+
+
+def _is_prompt() -> bool:
+    """Returns whether Python reads what is typed, not a script on standard input."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
 def _statement(function: FunctionType) -> ast.stmt:

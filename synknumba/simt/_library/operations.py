@@ -39,6 +39,12 @@ _FUNCTIONS: Final[dict[str, Any]] = {
     **VECTORS,
 }
 
+ATOMIC_ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
+    **{f"atomic.{name}": ("array", "index", "value") for name in ATOMICS},
+    "atomic.cas": ("array", "index", "old", "value"),
+    "atomic.compare_and_swap": ("array", "old", "value"),
+}
+
 # Functions of libdevice are made on first use.
 FUNCTIONS: Final[Mapping[str, Any]] = ChainMap(_FUNCTIONS, LIBDEVICE)  # type: ignore[arg-type]  # read only
 

@@ -3,6 +3,8 @@
 import inspect
 import math
 import operator
+import subprocess
+import sys
 from typing import Any, ClassVar
 
 import numba.cuda as nc
@@ -15,6 +17,7 @@ from numba.cuda import syncthreads as barrier
 
 from synknumba import simt
 from synknumba._errors import ArgumentError, KernelError, LaunchError
+from tests.environment import environment
 
 
 def half_precision(x):
@@ -356,6 +359,109 @@ def test_message_names_the_place(function: Any, line: int, words: tuple[str, ...
 def test_message_names_the_device_function(function: Any, where: Any) -> None:
     with pytest.raises(KernelError, match=f"^{where.__name__} "):
         simt.jit(function).check()
+
+
+def misspelt_grid(x):
+    x[cuda.gird(1)] = 1
+
+
+def misspelt_index(x):
+    x[cuda.threadidx.x] = 1
+
+
+def misspelt_atomic(x):
+    cuda.atomic.ad(x, 0, 1)
+
+
+def atomic_with_underscore(x):
+    cuda.atomic_add(x, 0, 1)
+
+
+def unlike_any_name(x):
+    cuda.qqqqqqqq(x)
+
+
+def barrier_without_call(x):
+    cuda.syncthreads  # noqa: B018
+    x[0] = 1
+
+
+def atomic_without_index(x):
+    cuda.atomic.add(x, 1)
+
+
+def swap_without_old(x):
+    cuda.atomic.cas(x, 0, 1)
+
+
+MISTAKES = [  # kernel, text under the marks, words of the message
+    (misspelt_grid, "cuda.gird", "numba.cuda has no gird; did you mean cuda.grid?"),
+    (misspelt_index, "cuda.threadidx.x", "numba.cuda has no threadidx; did you mean cuda.threadIdx?"),
+    (misspelt_atomic, "cuda.atomic.ad", "numba.cuda.atomic has no ad; did you mean cuda.atomic.add?"),
+    (atomic_with_underscore, "cuda.atomic_add", "numba.cuda has no atomic_add; did you mean cuda.atomic.add?"),
+    (unlike_any_name, "cuda.qqqqqqqq", "numba.cuda has no qqqqqqqq"),
+    (barrier_without_call, "cuda.syncthreads", "call it: cuda.syncthreads()"),
+    (atomic_without_index, "cuda.atomic.add(x, 1)", "cuda.atomic.add takes array, index, value; got 2 arguments"),
+    (swap_without_old, "cuda.atomic.cas(x, 0, 1)", "cuda.atomic.cas takes array, index, old, value; got 3 arguments"),
+]
+
+
+@pytest.mark.parametrize(("function", "under", "words"), MISTAKES, ids=[row[0].__name__ for row in MISTAKES])
+def test_a_mistake_on_every_device(function: Any, under: str, words: str) -> None:
+    with pytest.raises(KernelError) as caught:
+        simt.jit(function).check()
+    first, line, marks = str(caught.value).splitlines()
+    assert first.startswith(f"{function.__name__} ({__file__}:")
+    assert words in first
+    assert "on the CPU" not in first
+    assert line[marks.index("^") : len(marks)] == under
+
+
+def test_a_misspelt_name_under_the_checker() -> None:
+    with pytest.raises(KernelError, match=r"numba\.cuda has no gird; did you mean cuda\.grid\?"):
+        simt.check(misspelt_grid)[1, 1](np.zeros(1))
+
+
+def of_dynamic_shared_memory(x):
+    part = cuda.shared.array(0, np.float64)
+    part[cuda.threadIdx.x] = x[0]
+    x[0] = part[cuda.threadIdx.x]
+
+
+def test_dynamic_shared_memory_without_bytes() -> None:
+    kernel, x = simt.jit(of_dynamic_shared_memory), np.ones(1)
+    for launch in (
+        lambda: kernel[1, 1](x),
+        lambda: kernel[1, 1, 0, 0](x),
+        lambda: kernel.forall(1)(x),
+        lambda: kernel.prepare((1, 1, 1), (1, 1, 1), (x,)),
+    ):
+        with pytest.raises(LaunchError, match=r"of_dynamic_shared_memory uses dynamic shared memory \(.*smem_bytes="):
+            launch()
+    kernel[1, 1, 0, 8](x)
+    assert x[0] == 1
+
+
+KERNEL_WITHOUT_A_FILE = """
+import numpy as np
+from numba import cuda
+from synknumba import simt
+
+@simt.jit
+def kernel(x):
+    x[cuda.grid(1)] = 1
+
+kernel[1, 1](np.zeros(1))
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="keeps the source")
+@pytest.mark.parametrize(("arguments", "says"), [(["-"], "was read from standard input"), (["-c"], "was given to python -c")])
+def test_a_script_without_a_file(arguments: list[str], says: str) -> None:
+    text = KERNEL_WITHOUT_A_FILE
+    command = [sys.executable, *arguments, *([text] if arguments == ["-c"] else [])]
+    run = subprocess.run(command, input=text, env=environment(), capture_output=True, text=True, check=False, timeout=100)
+    assert says in run.stderr.splitlines()[-1]
 
 
 def test_the_largest_arrays_that_cuda_allows() -> None:
