@@ -87,12 +87,12 @@ def explain(error: BaseException, function: Any) -> KernelError | None:
         return None
     sources = list(_sources(function))
     text = str(error)
-    if isinstance(error, AttributeError):
-        return _missing_member(sources)
+    if isinstance(error, AttributeError) and (missing := _missing_member(sources)):
+        return missing
     if (found := _PLAIN_FUNCTION.search(text)) and (refusal := _plain_function(sources, found["name"])):
         return refusal
     if not isinstance(error, NumbaError):
-        return None
+        return _of_typing(error, sources) if isinstance(error, AttributeError | TypeError) else None
     reason, way_out, matches = _reason(text)
     place = _place(text, sources) or _first(sources, matches)
     if place is None:
@@ -125,14 +125,39 @@ def _missing_member(sources: Sequence[Source]) -> KernelError | None:
     for source in sources:
         for node in ast.walk(source.tree):
             match node:
-                case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-                    module = source.scope.get(name)
+                case ast.Attribute(value=base, attr=attribute):
+                    module, name = _module(source, base), ast.unparse(base)
                     if isinstance(module, ModuleType) and not hasattr(module, attribute):
                         near = difflib.get_close_matches(attribute, dir(module), 1, 0.6)
                         way_out = f"Did you mean {name}.{near[0]}?" if near else f"Use a name that {module.__name__} has."
                         reason = f"module {module.__name__!r} has no attribute {attribute!r}"
                         return _error(source, node.lineno, node, reason, way_out)
     return None
+
+
+def _module(source: Source, node: ast.expr) -> Any:
+    """Returns the object that a name, or attributes of a module as synk.random, stand for; None if unknown."""
+    match node:
+        case ast.Name(id=name):
+            return None if name in source.params else source.scope.get(name)
+        case ast.Attribute(value=base, attr=attribute) if isinstance(found := _module(source, base), ModuleType):
+            return getattr(found, attribute, None)
+    return None
+
+
+def _of_typing(error: BaseException, sources: Sequence[Source]) -> KernelError | None:
+    """Returns the error for an exception of a function that types a call, as for a missing argument; it names no place."""
+    trace, found = error.__traceback__, None
+    while trace is not None:
+        place = getattr(trace.tb_frame.f_locals.get("constraint"), "loc", None)  # of Numba's type inference
+        if place is not None:
+            found = _place(f'File "{place.filename}", line {place.line}', sources) or found
+        trace = trace.tb_next
+    if found is None:
+        return None
+    reason = " ".join(str(error).split())
+    way_out = "Check the names and the number of the arguments."
+    return _error(*found, _node(*found, lambda node: isinstance(node, ast.Call)), reason, way_out)
 
 
 def _plain_function(sources: Sequence[Source], wanted: str | None) -> KernelError | None:
