@@ -13,8 +13,9 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, cached_property
-from types import MappingProxyType
+from types import CellType, FunctionType, MappingProxyType
 from typing import Any, NoReturn, final
 
 from synknumba._call.options import FunctionOptions
@@ -24,6 +25,7 @@ from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec
 from synknumba._world.failure import CallInfo
 from synknumba._world.world import World, current_world
+from synknumba.simt.internals import declared_signatures
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
@@ -119,19 +121,66 @@ class InnerFunction(Distributed):
         super().__init__()
         self.name = name
         self.py_func = py_func
+        self.dependent: list[dict[Any, Any]] = []  # caches of what was made from the function, and the values that it reads
 
-    @cached_property
+    @property
     def device_function(self) -> Any:
         """The function as kernels call it: a single object for all kernels, which pickles refer to by number."""
+        return self._compiled[0]
+
+    @property
+    def snapshot(self) -> Any:
+        """The same function for use in the coordinator, with the values of global names that the ranks get."""
+        return self._compiled[1]
+
+    @cached_property
+    def _compiled(self) -> tuple[Any, Any]:
         from numba import cuda  # deferred until needed
 
-        return cuda.jit(device=True)(self.py_func)
+        compiled = cuda.jit(device=True)
+        return compiled(self.py_func), compiled(_with_values_of_now(self.py_func, {}))
+
+    def renew(self) -> None:
+        """Drops all that was made from the function, as the values that it reads may be others when it is sent again."""
+        self.__dict__.pop("_compiled", None)
+        for made in self.dependent:
+            made.clear()
 
     def send(self, world: World) -> None:
         if self.number not in world.shipped:
             spec = make_spec(world, self, self.device_function)
             world.command(Install(spec, None), info=CallInfo(self.name))
             self._note_sent(world, spec)
+
+
+def _with_values_of_now(function: Any, copies: dict[Any, Any]) -> FunctionType:
+    """Returns a copy of a function whose global and closure names keep their values, those of device functions included."""
+    names, cells = {**function.__globals__}, tuple(CellType() for _ in function.__closure__ or ())
+    copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
+    for name in {*function.__code__.co_names} & {*names}:
+        names[name] = _value_of_now(names[name], copies)
+    for cell, old in zip(cells, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not yet assigned
+            cell.cell_contents = _value_of_now(old.cell_contents, copies)
+    copied.__kwdefaults__, copied.__module__, copied.__qualname__ = (
+        function.__kwdefaults__,
+        function.__module__,
+        function.__qualname__,
+    )
+    return copied
+
+
+def _value_of_now(value: Any, copies: dict[Any, Any]) -> Any:
+    """Returns a device function that is not compiled yet, so that it gets the types of the values that it reads now."""
+    if type(value).__name__ != "CUDADispatcher" or declared_signatures(value):
+        return value
+    function = value.py_func
+    if str(function.__module__).startswith(("numba.", "synknumba.")):
+        return value
+    if function not in copies:
+        copies[function] = value  # for a function that calls itself
+        copies[function] = type(value)(_with_values_of_now(function, copies), targetoptions=value.targetoptions)
+    return copies[function]
 
 
 def distribute() -> None:
@@ -147,6 +196,9 @@ def distribute() -> None:
     world = current_world()
     world.begin()
     try:
+        for one in list(_made):
+            if isinstance(one, InnerFunction) and one.number not in world.shipped:
+                one.renew()
         for one in sorted(_made, key=lambda one: one.number):
             one.send(world)
     finally:

@@ -336,13 +336,19 @@ class Estimate:
         return _single(self.mean)
 
     def __add__(self, other: Any) -> "Estimate":
-        """Returns the estimate of the rows of both, which should be disjoint; adds a number to each row."""
+        """Returns the estimate of the rows of both, which must be different ones; adds a number to each row."""
         if not isinstance(other, Estimate):
             shift = self._constant(other)
             return NotImplemented if shift is None else self._shifted(shift)
         if self._kind() != other._kind():
             raise ReductionError(
                 f"cannot add an estimate of {other._words()} to one of {self._words()}: they must be of the same kind"
+            )
+        if not {*self._rows}.isdisjoint(other._rows):
+            raise ReductionError(
+                "estimates of different rows can be added, but the same rows occur in both, so that the error bar would be too "
+                "small; add each estimate once; for a multiple write 2 * a, and for a sum of means a function of them, as in "
+                "a.propagate(lambda x: x + x)"
             )
         moments = moments_module.merge(moments_module.joined(self._moments, other._moments))
         return Estimate(moments, self._scalar, (*self._rows, *other._rows)[-_MOST_ROWS:])

@@ -9,7 +9,7 @@ from synknumba._call.distribute import InnerFunction
 from synknumba._call.options import FunctionOptions, check_names
 from synknumba._errors import ArgumentError
 from synknumba._types import DeviceKind
-from synknumba._world.world import open_world
+from synknumba._world.world import World
 from synknumba.simt.internals import keep_text
 
 MAX_KERNELS = 64  # per function: one for each combination of argument types and shapes of a row
@@ -51,10 +51,24 @@ class RowFunction:
         self._inner = InnerFunction(self.name, function)
         self._kernels: dict[tuple[Any, ...], Any] = {}  # generated kernels, by all that they depend on
         self._known: dict[Any, Any] = {}  # what calls with the same quick key have in common; a repeated call looks there only
+        self._inner.dependent += [self._kernels, self._known]
 
     def __repr__(self) -> str:
         """Name and parameters."""
         return f"<synknumba {type(self).__name__.lower()} {self.name}({', '.join(self._parameters)})>"
+
+    def _device(self, world: World | None) -> DeviceKind:
+        """The device that a call is made or planned for: that of the world, or the CPU.
+
+        Kernels, and the types that they are for, depend on the values that the function reads. Ranks get these once; what was
+        made for another world, or by a plan, is dropped.
+        """
+        if world is None:
+            self._inner.renew()
+            return "cpu"
+        if self._inner.number not in world.shipped:
+            self._inner.renew()
+        return world.device
 
     def _kernel(self, key: tuple[Any, ...], make: Callable[..., Any]) -> Any:
         """Returns what `make(*key)` returned for the key. Beyond `MAX_KERNELS` the oldest is dropped, here and on the ranks."""
@@ -75,9 +89,3 @@ class RowFunction:
 def split_selection(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Takes the options of a call that select rows out of its keyword arguments, and returns them."""
     return {name: kwargs.pop(name) for name in ("batch", "local_batch", "num_slices", "shards") if name in kwargs}
-
-
-def plan_device() -> DeviceKind:
-    """The device that a call is planned for: that of the open world, or the CPU."""
-    world = open_world()
-    return "cpu" if world is None else world.device

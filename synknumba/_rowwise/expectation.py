@@ -24,7 +24,7 @@ from synknumba._ops import estimate
 from synknumba._ops.estimate import Estimate
 from synknumba._ops.launch import LaunchConfig, RowGrid
 from synknumba._rowwise import moment_kernels
-from synknumba._rowwise.base import RowFunction, plan_device, split_selection
+from synknumba._rowwise.base import RowFunction, split_selection
 from synknumba._rowwise.generate import INDEX_TYPES, define_kernel, is_light, kernel_name
 from synknumba._rowwise.moment_kernels import Kind
 from synknumba._rowwise.partials import LineReader
@@ -32,7 +32,7 @@ from synknumba._rowwise.stopping import MIN_ROWS, RowSource
 from synknumba._rowwise.types import check_types, type_key
 from synknumba._types import DeviceKind, RankConstant, as_flag
 from synknumba._variables.variable import Variable
-from synknumba._world.world import current_world
+from synknumba._world.world import current_world, open_world
 
 # Most blocks of a launch. A core runs block after block, and one is the fastest. 1056 are the 8 blocks of 256 threads that fit
 # on each of the 132 multiprocessors of an H100: 6 % faster than half of them for random numbers.
@@ -147,7 +147,7 @@ class Expectation(RowFunction):
         """Plans a call without making it, as `Function.plan` does."""
         estimate.check_block(block)
         selection = split_selection(kwargs)
-        function, _, passed = self._prepared(plan_device(), num_slices, args, kwargs, blocked=block > 1)
+        function, _, passed = self._prepared(self._device(open_world()), num_slices, args, kwargs, blocked=block > 1)
         passed += (int(block),) if block > 1 else ()
         report = function.plan(*passed, num_slices=num_slices, **selection, world_size=world_size)
         return replace(report, outputs=(("estimate", "mean"),))
@@ -163,7 +163,7 @@ class Expectation(RowFunction):
         block: int,
     ) -> Estimate:
         """Runs the kernel, and again with weights, or values, in other units where its sums overflow."""
-        device, num_slices, blocked = current_world().device, selecting["num_slices"], block > 1
+        device, num_slices, blocked = self._device(current_world()), selecting["num_slices"], block > 1
         last = (block,) if blocked else ()
         function, reader, passed = self._prepared(device, num_slices, args, kwargs, blocked=blocked)
         lines, units = reader.read(run(function, *passed, *last, **selecting)), None
@@ -248,6 +248,12 @@ class Expectation(RowFunction):
         return *found, args
 
     def _check_types(self, device: DeviceKind, parameters: Mapping[str, Kind], values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            if callable(value) and parameters[name] == "whole":
+                raise ArgumentError(
+                    f"{name} of {self.name} is a function; if it makes rows, pass until= and max_rows=, as in "
+                    f"until=lambda e: e.stderr < 1e-3, max_rows=1_000_000; else pass what it returns"
+                )
         if moment_kernels.DIVIDED.isdisjoint(parameters.values()):
             raise ArgumentError(
                 f"{self.name} is an expectation over rows, but none of its arguments has any; pass Data, an array, or "

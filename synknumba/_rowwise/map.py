@@ -20,14 +20,14 @@ from synknumba._call.report import PlanReport
 from synknumba._errors import ArgumentError
 from synknumba._host.data import Data
 from synknumba._rowwise.arguments import Given, describe, merged, operand, quick_key, result_row, variable_shape
-from synknumba._rowwise.base import plan_device, split_selection
+from synknumba._rowwise.base import split_selection
 from synknumba._rowwise.generate import INDEX_TYPES, define_kernel, kernel_name
 from synknumba._rowwise.map_kernels import OUT, MapRecipe, element_launch, map_source
 from synknumba._rowwise.reduce import Reducible
 from synknumba._rowwise.types import Loop, cast_name, integer_limits, out_of_range
 from synknumba._types import DeviceKind, Shape
 from synknumba._variables.variable import Variable
-from synknumba._world.world import current_world
+from synknumba._world.world import current_world, open_world
 
 # Blocks of a launch. A core runs one thread per element. On a GPU threads loop over rows: about as many blocks as fit on 132
 # multiprocessors at once a few times over; where rows are numbers, of which there are more, up to 16 such waves.
@@ -94,21 +94,21 @@ class Vectorized(Reducible):
             As a `Function`; DataError where shapes do not broadcast; ArgumentError where Numba cannot compile the function for
             the types given, or the result does not cast to `out`.
         """
-        function, passed, row = self._prepared(current_world().device, out, args, kwargs)
+        function, passed, row = self._prepared(self._device(current_world()), out, args, kwargs)
         result = function(*passed, batch=batch, local_batch=local_batch, num_slices=num_slices, shards=shards)
         return result.reshape(len(result), *row) if out is None else out
 
     def as_serial(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Applies the function on the root alone, to all rows."""
         selection = split_selection(kwargs)
-        function, passed, row = self._prepared(current_world().device, out, args, kwargs)
+        function, passed, row = self._prepared(self._device(current_world()), out, args, kwargs)
         result = function.as_serial(*passed, **selection)
         return result.reshape(len(result), *row) if out is None else out
 
     def plan(self, *args: Any, out: Any = None, world_size: int | None = None, **kwargs: Any) -> PlanReport:
         """Plans a call without making it, as `Function.plan` does."""
         selection = split_selection(kwargs)
-        function, passed, _ = self._prepared(plan_device(), out, args, kwargs)
+        function, passed, _ = self._prepared(self._device(open_world()), out, args, kwargs)
         return function.plan(*passed, **selection, world_size=world_size)
 
     # ---- kernels that map

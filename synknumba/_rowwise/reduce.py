@@ -104,7 +104,7 @@ class Reducible(RowFunction):
             raise ArgumentError(f"{self.name}.reduce works along axis 0, the rows, only; got axis={axis!r}")
         keepdims = as_flag(keepdims, f"keepdims of {self.name}.reduce")
         room = int(num_slices) if hasattr(num_slices, "__index__") else 1  # the call raises for what is wrong with it
-        device = current_world().device
+        device = self._device(current_world())
         key = None if dtype is not None else quick_key(array)
         seen = "reduce", device, room, key
         reduction = None if key is None else self._known.get(seen)
@@ -183,14 +183,14 @@ class Reducible(RowFunction):
             flat=flat,
         )
 
-        def kernel(*, is_indices: bool, is_divided: bool) -> Callable[..., Any]:
+        def kernel(inner: Any, *, is_indices: bool, is_divided: bool) -> Callable[..., Any]:
             name, cast = kernel_name("reduction_by", self.py_func.__name__), cast_name(kind)
             recipe = ReductionRecipe(name, parameter, is_indices, len(row), cast, is_divided, tile)
-            return define_kernel(reduction_source(recipe), name, "vectorize", self._inner.device_function, {cast: kind})
+            return define_kernel(reduction_source(recipe), name, "vectorize", inner, {cast: kind})
 
-        divided = kernel(is_indices=given.kind == "indices", is_divided=chunks > 1)
+        divided = kernel(self._inner.device_function, is_indices=given.kind == "indices", is_divided=chunks > 1)
         function: Function[..., Any] = Function(divided, options, f"{self.name}.reduce", self._inner)
-        fold = simt.jit(kernel(is_indices=False, is_divided=False))
+        fold = simt.jit(kernel(self._inner.snapshot, is_indices=False, is_divided=False))
         return _Reduction(function, fold[_launch(row, 1, tile).resolve(1)], dtype, given.shape, row)
 
 

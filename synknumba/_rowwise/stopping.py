@@ -81,6 +81,11 @@ class RowSource:
         made = {}
         for name, make in self._makers.items():
             rows = make(stop - start)
+            if isinstance(rows, list | tuple):
+                raise ArgumentError(
+                    f"{name} of {self._function} is a function that makes rows, and returned a {type(rows).__name__}; return "
+                    "an array, as in numpy.asarray(rows)"
+                )
             if np.ndim(rows) == 0 or len(rows) != stop - start:
                 shape = f"shape {np.shape(rows)}" if np.ndim(rows) else f"{type(rows).__name__}"
                 raise ArgumentError(

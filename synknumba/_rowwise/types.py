@@ -21,7 +21,7 @@ from synknumba import simt
 from synknumba._call.arguments import IndexRange, PerRankValues
 from synknumba._call.distribute import InnerFunction
 from synknumba._device import TRAITS
-from synknumba._errors import ArgumentError, KernelError
+from synknumba._errors import ArgumentError, KernelError, SynkError
 from synknumba._host.data import Data
 from synknumba._rowwise.arguments import Given, numba_type
 from synknumba._rowwise.generate import define_kernel, kernel_name, kernel_text
@@ -53,16 +53,22 @@ def infer_result(inner: InnerFunction, kinds: Sequence[Any]) -> Any:
     name = kernel_name("type_of", inner.py_func.__name__)
     parameters = [f"synk_{position}" for position in range(len(kinds))]
     text = kernel_text(name, parameters, [f"synk_value = synk_function({', '.join(parameters)})"])
-    probe = simt.jit(define_kernel(text, name, "types", inner.device_function, {}), cache=False)
+    probe = simt.jit(define_kernel(text, name, "types", inner.snapshot, {}), cache=False)
     try:
         return probe.type_of("synk_value", *kinds)
-    except (NumbaError, AttributeError) as error:
+    except (SynkError, NotImplementedError):
+        raise
+    except Exception as error:  # of Numba's functions for types, which may raise anything
         plain = _PLAIN_FUNCTION.search(str(error))
         short = explain(error, inner.py_func)
         if short is not None:
             raise (ArgumentError(str(short)) if plain else short) from None
-        if plain is None:
+        if plain is None and isinstance(error, NumbaError):
             raise
+        if plain is None:
+            raise KernelError(
+                f"{inner.name} cannot be compiled: {type(error).__name__}: {error}; check the functions that it calls"
+            ) from cause(error)
         code = inner.py_func.__code__
         raise ArgumentError(
             f"{plain[1]}, called in {inner.name} ({code.co_filename}:{code.co_firstlineno}) or in a function that it calls, "
@@ -97,6 +103,7 @@ class Signatures:
         self._inner = inner
         self._signatures = tuple(signatures)
         self._results: dict[tuple[Any, ...], Any] = {}
+        inner.dependent.append(self._results)
 
     def choose(self, given: Sequence[Given]) -> Loop:
         """The first signature that all arguments cast to safely, as for NumPy's ufuncs; or the arguments' types.
@@ -293,6 +300,8 @@ def _way_out(kind: Any) -> str:
     if isinstance(kind, types.Optional):
         return "On some path it returns None; return numbers on every path"
     parts = kind if isinstance(kind, types.BaseTuple) else [kind]
+    if isinstance(kind, types.List | types.ListType | types.Set):
+        return "Return a tuple instead, as in return a, b"
     if any(isinstance(one, types.Complex) for one in parts):
         return "Return the real and the imaginary part as two values"
     if any(isinstance(one, types.Array) for one in parts):

@@ -478,6 +478,7 @@ def test_the_kernels_own_names_are_told_nowhere(world):
 def test_keeps_few_functions(monkeypatch):
     monkeypatch.setattr(base, "MAX_KERNELS", 4)
     mean = synk.expectation(lambda x: x)
+    monkeypatch.setattr(mean._inner, "renew", lambda: None)  # each plan would drop the kernels of the last one
     for num_slices in range(1, 8):
         mean.plan(np.zeros(5), num_slices=num_slices, world_size=1)
     assert len(mean._kernels) == base.MAX_KERNELS

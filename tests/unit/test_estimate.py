@@ -190,7 +190,7 @@ def test_weights_of_very_different_sizes():
 def test_rows_of_weight_0_are_not_left_out(bad):
     together = Estimate.from_values([bad, 1.0, 2.0], [0.0, 1.0, 1.0])
     one, others = Estimate.from_values([bad], [0.0]), Estimate.from_values([1.0, 2.0], [1.0, 1.0])
-    for found in (together, one, one + others, others + one, one + one + others):
+    for found in (together, one, one + others, others + one, one + Estimate.from_values([bad], [0.0]) + others):
         assert math.isnan(found.mean)
         assert math.isnan(found.variance)
     assert (others + Estimate.from_values([7.0], [0.0])).mean == 1.5

@@ -152,6 +152,27 @@ def test_the_same_rows_twice_are_refused(misuse):
         misuse(of(A, SA), of(B, SB))
 
 
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda a, b: a + a,
+        lambda a, b: sum([a] * 100),
+        lambda a, b: a + 2 * a,
+        lambda a, b: (a + b) + b,
+        lambda a, b: a + pickle.loads(pickle.dumps(a)),
+    ],
+    ids=map(str, range(5)),
+)
+def test_rows_are_not_counted_twice(misuse):
+    with pytest.raises(synk.ReductionError, match="same rows occur in both"):
+        misuse(Estimate.from_values(ROWS[:10]), Estimate.from_values(ROWS[10:]))
+
+
+def test_equal_values_of_different_rows_are_pooled():
+    both = Estimate.from_values(ROWS) + Estimate.from_values(ROWS)
+    assert_allclose((both.mean, both.variance, both.count), (ROWS.mean(), np.var([ROWS, ROWS], ddof=1), 80), **CLOSE)
+
+
 def test_long_sums_keep_few_identities():
     assert len(sum(of(1.0, 0.1) for _ in range(100))._rows) <= 16
 

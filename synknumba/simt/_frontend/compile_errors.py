@@ -109,6 +109,9 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True, anywh
         return refusal
     if _UNTYPED.search(text) and (refusal := _untyped(inner)):
         return refusal
+    if isinstance(error, AttributeError | TypeError) and not isinstance(error, NumbaError):
+        if refusal := _of_typing(error, sources):
+            return refusal
     reason, way_out, matches = _reason(text)
     if not isinstance(error, NumbaError):
         reason = f"{type(error).__name__} in Numba's compiler: {reason}"
@@ -146,8 +149,8 @@ def _missing_member(sources: Sequence[Source]) -> KernelError | None:
     for source in sources:
         for node in ast.walk(source.tree):
             match node:
-                case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-                    module = source.scope.get(name)
+                case ast.Attribute(value=base, attr=attribute):
+                    module, name = _module(source, base), ast.unparse(base)
                     if isinstance(module, ModuleType) and not hasattr(module, attribute):
                         near = difflib.get_close_matches(attribute, dir(module), 1, 0.6)
                         way_out = f"Did you mean {name}.{near[0]}?" if near else f"Use a name that {module.__name__} has."
@@ -213,6 +216,31 @@ def _another_name(reason: str, source: Source, node: ast.AST | None) -> str | No
         return f"The span of rows that synk.arange passes has no elements; use {value}.start and {value}.stop."
     nearest = difflib.get_close_matches(found[1], sorted(_ARRAY_MEMBERS), 1, 0.6) if "array(" in found[2] else []
     return f"Did you mean {value}.{nearest[0]}?" if nearest else None
+
+
+def _module(source: Source, node: ast.expr) -> Any:
+    """Returns the object that a name, or attributes of a module as synk.random, stand for; None if unknown."""
+    match node:
+        case ast.Name(id=name):
+            return None if name in source.params else source.scope.get(name)
+        case ast.Attribute(value=base, attr=attribute) if isinstance(found := _module(source, base), ModuleType):
+            return getattr(found, attribute, None)
+    return None
+
+
+def _of_typing(error: BaseException, sources: Sequence[Source]) -> KernelError | None:
+    """Returns the error for an exception of a function that types a call, as for a missing argument; it names no place."""
+    trace, found = error.__traceback__, None
+    while trace is not None:
+        place = getattr(trace.tb_frame.f_locals.get("constraint"), "loc", None)  # of Numba's type inference
+        if place is not None:
+            found = _place(f'File "{place.filename}", line {place.line}', sources) or found
+        trace = trace.tb_next
+    if found is None:
+        return None
+    reason = " ".join(str(error).split())
+    way_out = "Check the names and the number of the arguments."
+    return _error(*found, _node(*found, lambda node: isinstance(node, ast.Call)), reason, way_out)
 
 
 def _plain_function(sources: Sequence[Source], wanted: str | None) -> KernelError | None:
