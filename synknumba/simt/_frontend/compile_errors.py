@@ -109,9 +109,9 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True, anywh
         return refusal
     if _UNTYPED.search(text) and (refusal := _untyped(inner)):
         return refusal
-    if isinstance(error, AttributeError | TypeError) and not isinstance(error, NumbaError):
-        if refusal := _of_typing(error, sources):
-            return refusal
+    is_plain = isinstance(error, AttributeError | TypeError) and not isinstance(error, NumbaError)
+    if is_plain and (refusal := _of_typing(error, sources)):
+        return refusal
     reason, way_out, matches = _reason(text)
     if not isinstance(error, NumbaError):
         reason = f"{type(error).__name__} in Numba's compiler: {reason}"
