@@ -351,8 +351,8 @@ class Variable:
             return self._storage
         self._check_process()
         self._check_device(world)
-        known = self._recall() if initial is None else self._known()
-        kept = (known if initial is None else Kept((initial,))).fit(world.partition, self.label)
+        kept = (self._recall() if initial is None else Kept((initial,))).fit(world.partition, self.label)
+        known = kept if initial is None else self._known()
         by_leaf = [tuple(arrays[leaf] for arrays in kept.parts) for leaf in self.leaves()]
         storage = Allocation(world, self.layout_with([tuple(value.shape for value in row) for row in by_leaf]))
         traffic_of(world).deliver(storage, by_leaf)
@@ -363,7 +363,7 @@ class Variable:
         self._written = self._torn = False
         # `initial` is the caller's own memory, and is assigned next.
         self._given = None if initial is not None or storage.segment is not None else kept
-        self._begin_from(kept if initial is None else known, world)
+        self._begin_from(known, world)
         return storage
 
     def _known(self) -> Kept | None:
@@ -374,7 +374,7 @@ class Variable:
             return None
 
     def _begin_from(self, known: Kept | None, world: World) -> None:
-        """Keeps the values with which the variable enters a world, if snapshots are taken: they have not changed since the last.
+        """Keeps the values with which the variable enters a world, if snapshots are taken: they are as at the last.
 
         If they are lost, and a snapshot was taken since they were, it has none of this variable.
         """

@@ -95,7 +95,8 @@ class OpenWorld:
         """Starts the ranks of the world that has ended."""
         if not self._starting.acquire(blocking=False):
             raise WorldError(
-                "the world is being started again, by another thread or by the call around this one; call again when it has started"
+                "the world is being started again, by another thread or by the call around this one; "
+                "call again when it has started"
             )
         try:
             if self.world is None and self.ended is not None:

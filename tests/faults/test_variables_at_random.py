@@ -110,14 +110,14 @@ def run(seed: int) -> None:
                     for one in models:
                         one.snapshot()
                 case "idle death" | "death":
-                    with pytest.raises(synk.RankDied):
-                        if operation == "death":
-                            add_and_die(model.variable, 1.0, synk.RANK, choose.randrange(size))
-                        else:
-                            os.kill(choose.choice(world.pids), signal.SIGKILL)
-                            synk.broadcast(synk.variable(0.0))
                     if operation == "death":
+                        with pytest.raises(synk.RankDied):
+                            add_and_die(model.variable, 1.0, synk.RANK, choose.randrange(size))
                         model.place(snapshots)
+                    else:
+                        os.kill(choose.choice(world.pids), signal.SIGKILL)
+                        with pytest.raises(synk.RankDied):
+                            synk.broadcast(synk.variable(0.0))
                     for one in models:
                         one.fail(snapshots, torn=operation == "death" and one is model)
                     if not respawn:
