@@ -297,16 +297,16 @@ def test_the_ranks_start_again_after_the_call_that_broke_off(start):
         START
         + """
 import threading, time
-from synknumba._call import function
+from synknumba._variables import variable
 
-usual, entered = function.note_failure, threading.Event()
+usual, entered = variable.note_failure, threading.Event()
 
 def slow(*args):
     entered.set()
     time.sleep(0.5)
     usual(*args)
 
-function.note_failure = slow
+variable.note_failure = slow
 
 def breaks():
     try:
