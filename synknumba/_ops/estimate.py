@@ -533,10 +533,13 @@ def check_covariance(*, covariance: bool, weighted: bool) -> None:
         )
 
 
+MAX_BLOCK = 1 << 62  # more than there are rows anywhere; kernels add it to the position of a row, in 64 bits
+
+
 def check_block(block: Any, rows: int | None = None) -> None:
     """Raises `ReductionError` if `block` is no number of rows, or more than there are."""
     known = hasattr(block, "__index__") and not isinstance(block, bool)
-    if not known or block < 1 or (rows is not None and block > rows):
+    if not known or not 1 <= block <= MAX_BLOCK or (rows is not None and block > rows):
         most = "" if rows is None else f", {rows}"
         raise ReductionError(f"block must be an integer from 1 to the number of rows{most}, got {block!r}")
 

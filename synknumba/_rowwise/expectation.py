@@ -183,9 +183,8 @@ class Expectation(RowFunction):
         block: int,
     ) -> Estimate:
         """Takes more and more rows, until the condition holds for their estimate."""
-        if not callable(until):
-            raise ArgumentError(f"until of {self.name} takes a condition, as in until=lambda e: e.stderr < 1e-3; got {until!r}")
         source = RowSource(self.name, self._rows_of(selecting, values))
+        source.check_condition(until)
         total: Estimate | None = None
         for start, stop in source.parts(*limits, block):
             passed, selection = source.take(values, start, stop)

@@ -8,6 +8,7 @@ A quarter more at a time: at most a quarter of the rows are taken in vain, and 1
 the number of ranks.
 """
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
@@ -94,6 +95,22 @@ class RowSource:
                 )
             made[name] = rows
         return {**values, **made}, {}
+
+    def check_condition(self, until: Any) -> None:
+        """Raises `ArgumentError` if `until` cannot be called with an estimate."""
+        problem = "" if callable(until) else f"got {until!r}"
+        if not problem:
+            try:
+                inspect.signature(until).bind(None)
+            except TypeError as error:
+                problem = f"got {getattr(until, '__name__', until)!r}, which cannot be called with one argument: {error}"
+            except ValueError:
+                return  # written in C, without a signature
+        if problem:
+            raise ArgumentError(
+                f"until of {self._function} takes a condition, a function of one argument, the estimate so far, as in "
+                f"until=lambda e: e.stderr < 1e-3; {problem}"
+            )
 
     def holds(self, answer: Any) -> bool:
         """Returns whether a condition holds, of which the function `until` gave the answer."""

@@ -36,7 +36,7 @@ from synknumba._variables.allocation import Allocation
 from synknumba._variables.gpu_transfers import GpuTraffic
 from synknumba._variables.kept import CLOSE_BYTES, GIVEN_BYTES, Kept
 from synknumba._variables.transfers import CoreTraffic, Traffic
-from synknumba._world.world import World, current_world, open_world
+from synknumba._world.world import World, current_world, open_world, snapshots_taken
 
 _Values: TypeAlias = list[Array]
 Values: TypeAlias = dict[int, _Values]  # arrays of a variable, by rank
@@ -78,6 +78,7 @@ class Variable:
         "_given",
         "_layout",
         "_pending",
+        "_seen",
         "_sharded",
         "_snapshot",
         "_storage",
@@ -102,7 +103,8 @@ class Variable:
         self._written = False  # whether ranks may have written since the coordinator gave or kept the value
         self._torn = False  # whether the world was ended by a failure in a call that may have written
         self._given: Kept | None = None  # the coordinator's copy of the present values; none on cores, where it can read them
-        self._snapshot: Kept | None = None  # values of the last snapshot
+        self._snapshot: Kept | None = None  # values of the last snapshot, or those that a later world began with
+        self._seen = snapshots_taken()  # snapshots up to the creation, the last placement, or the last one of these values
 
     # ---- properties
 
@@ -350,6 +352,7 @@ class Variable:
         self._check_process()
         self._check_device(world)
         kept = (self._recall() if initial is None else Kept((initial,))).fit(world.partition, self.label)
+        known = kept if initial is None else self._known()
         by_leaf = [tuple(arrays[leaf] for arrays in kept.parts) for leaf in self.leaves()]
         storage = Allocation(world, self.layout_with([tuple(value.shape for value in row) for row in by_leaf]))
         traffic_of(world).deliver(storage, by_leaf)
@@ -360,9 +363,27 @@ class Variable:
         self._written = self._torn = False
         # `initial` is the caller's own memory, and is assigned next.
         self._given = None if initial is not None or storage.segment is not None else kept
-        if initial is None and (self._snapshot is not None or world._keeps_snapshots):  # noqa: SLF001
-            self._snapshot = kept
+        self._begin_from(known, world)
         return storage
+
+    def _known(self) -> Kept | None:
+        """Returns the values that the coordinator knows, or None if they are lost."""
+        try:
+            return self._recall()
+        except VariableLost:
+            return None
+
+    def _begin_from(self, known: Kept | None, world: World) -> None:
+        """Keeps the values with which the variable enters a world, if snapshots are taken: they are as at the last.
+
+        If they are lost, and a snapshot was taken since they were, it has none of this variable.
+        """
+        newer = self._seen != snapshots_taken()
+        self._seen = snapshots_taken()
+        if known is None:
+            self._snapshot = None if newer else self._snapshot
+        elif newer or self._snapshot is not None or world._life.keeps_snapshots:  # noqa: SLF001
+            self._snapshot = known
 
     def _start_from(self, values: _Values) -> None:
         """Makes values the initial ones of the next world."""
@@ -380,7 +401,8 @@ class Variable:
         if self._given is not None:
             return self._given
         in_memory = storage.segment is not None and not self._torn
-        if in_memory and (life.reason is None or not self._written or self._snapshot is None):
+        goes_back = self._snapshot is not None and life.keeps_snapshots
+        if in_memory and (life.reason is None or not self._written or not goes_back):
             parts = self._parts_in_memory()
             return Kept(parts[:1] * len(parts) if self._are_equal() else parts, self._sharded, self._differs)
         if self._snapshot is not None and life.reason is not None and life.not_kept is None:
@@ -395,6 +417,11 @@ class Variable:
             f"the values of {self.label} {why}. Give it a value to use it again: v.set_value(value), or synk.scatter(v, value) "
             "to divide its rows. Call world.snapshot() now and then to keep the values of all variables."
         )
+
+    def _recall_parts(self) -> Sequence[_Values]:
+        """Returns the values that the coordinator knows, for the ranks of the world that has ended."""
+        kept, world = self._recall(), self.storage().world
+        return kept.fit(world.partition, self.label).parts
 
     def _parts_in_memory(self) -> list[_Values]:
         """Returns views of the arrays of all ranks, in shared memory; raises `WorldError` if they are on GPUs."""
@@ -422,6 +449,7 @@ class Variable:
 
     def _keep_snapshot(self, kept: Kept) -> None:
         """Sets what the variable goes back to when a rank has died."""
+        self._seen = snapshots_taken()
         self._snapshot = self._given = kept
         self._written = False
 
@@ -517,7 +545,7 @@ class Variable:
         if world is None or (not is_here and storage.world.is_inherited):
             for rank in ranks:
                 check_rank(rank, storage.world.world_size)
-            parts = self._parts_in_memory() if storage.world.is_inherited else self._recall().parts
+            parts = self._parts_in_memory() if storage.world.is_inherited else self._recall_parts()
             return [[value.copy() for value in parts[rank]] for rank in ranks]
         world.begin()
         try:
@@ -538,7 +566,9 @@ class Variable:
         self._storage = storage
         self._layout = ("variable", storage.number)
 
-    def _note_failure(self, *, torn: bool) -> None:
+    def _note_failure(self, world: World, *, torn: bool) -> None:
+        if self._storage is None or not self._storage.lives_in(world):
+            return  # it was not on these ranks yet
         self._written, self._given = True, None
         self._torn = self._torn or torn
 
@@ -574,7 +604,7 @@ def note_failure(world: World, several: Iterable[Variable | None], error: BaseEx
         return
     for one in several:
         if one is not None:
-            one._note_failure(torn=broken)  # noqa: SLF001
+            one._note_failure(world, torn=broken)  # noqa: SLF001
 
 
 def refuse_on_rank(what: str) -> None:

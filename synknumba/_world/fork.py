@@ -124,7 +124,6 @@ def _check_again(kind: DeviceKind) -> None:
             "the ranks cannot be started again: CUDA has been initialised in this process meanwhile, and its children cannot "
             "use it. Move whatever touches the GPU into functions that run on the ranks, and start the script again."
         )
-    tell_of_threads()
 
 
 def _check_mpi() -> None:

@@ -60,6 +60,7 @@ class OpenWorld:
         self.untold: SynkError | None = None  # what ended the last one outside any call, until a call has raised it
         self.reason: str | None = None  # why the last one ended; None if the script closed it
         self.ended: World | None = None  # a world that a failure has ended, and that the next call starts again
+        self.snapshots = 0  # number of snapshots taken in this process
         self._starting = threading.Lock()
 
     def raise_untold(self) -> None:
@@ -93,7 +94,10 @@ class OpenWorld:
     def _start_again(self) -> "World":
         """Starts the ranks of the world that has ended."""
         if not self._starting.acquire(blocking=False):
-            raise WorldError("the world is being started again, by another thread or by the call around this one")
+            raise WorldError(
+                "the world is being started again, by another thread or by the call around this one; "
+                "call again when it has started"
+            )
         try:
             if self.world is None and self.ended is not None:
                 self.ended._start_again()  # noqa: SLF001
@@ -110,10 +114,12 @@ class Life:
     Attributes:
         reason: why they ended; None before the end, or if the script closed the world.
         not_kept: why values of variables could not be fetched from them at the end; None if all could.
+        keeps_snapshots: whether a snapshot of their world was taken, now or before it started again.
     """
 
     reason: str | None = None
     not_kept: str | None = None
+    keeps_snapshots: bool = False
 
 
 class Resident(Protocol):
@@ -191,7 +197,7 @@ class World:
         self._profile, self._prefix_output = profile, prefix_output
         self._first_transport = transport
         self._residents: weakref.WeakSet[Resident] = weakref.WeakSet()
-        self._keeps_snapshots = False  # whether a snapshot was taken
+        self._life = Life()
         self._respawn: Callable[[], None] | None = None  # checks, before the ranks are started again, that they can be
         self._lock = threading.RLock()  # never taken twice; an RLock can tell whether this thread holds it
         self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001  # as `Condition` uses it
@@ -209,7 +215,7 @@ class World:
         self.joined = False
         self.traffic = None
         self.tally = Tally(opened=time.monotonic_ns())
-        self._life = Life()
+        self._life = Life(keeps_snapshots=self._life.keeps_snapshots)
         self._residents.clear()
         self.shipped: set[int] = set()
         self.texts = dict(linecache.cache)
@@ -248,6 +254,9 @@ class World:
 
     def _start_again(self) -> None:
         """Starts the ranks after a failure has ended them; a further call tries again if that fails."""
+        # The call that the failure broke off notes what it may have written, in its thread, before it gives the world back.
+        if not self._take(_frame(), DROP_SECONDS):
+            raise WorldError("the world is started again after the call in progress; call again when that has ended")
         reason = self._died
         try:
             if self._respawn is not None:
@@ -257,6 +266,8 @@ class World:
             if _open.world is not self:
                 self._died, _open.ended = reason, self
             raise
+        finally:
+            self._give_back()
 
     # ---- calls
 
@@ -395,7 +406,8 @@ class World:
 
         If a rank dies or a call takes too long, variables that may have been written to since go back to their values in the
         last snapshot, in the next world. Called in the coordinator, between calls. A variable that was not written to since the
-        last snapshot is not copied again.
+        last snapshot is not copied again. One that is not on the ranks yet is covered, too: it keeps the value with which it
+        is used next.
 
         Raises:
             WorldError: the world is closed, or busy.
@@ -406,11 +418,12 @@ class World:
         self.begin()
         try:
             kept = [(one, one._take_snapshot(self)) for one in list(self._residents)]  # noqa: SLF001
+            _open.snapshots += 1
+            self._life.keeps_snapshots = True
+            for one, values in kept:  # before another thread's call may write
+                one._keep_snapshot(values)  # noqa: SLF001
         finally:
             self.end()
-        for one, values in kept:
-            one._keep_snapshot(values)  # noqa: SLF001
-        self._keeps_snapshots = True
 
     def close(self) -> None:
         """Ends the ranks and frees their resources. Idempotent; also called when the script ends.
@@ -569,6 +582,8 @@ class World:
     def closed_error(self) -> WorldError:
         """Returns the error for a call of a closed world."""
         reason = f": {self._died}" if self._died else ""
+        if _open.ended is self:
+            return WorldError(f"the ranks of this world have ended{reason}. Call again: the next call starts them again.")
         return WorldError(f"this world is closed{reason}. Call fork() to start a new one.")
 
     def __enter__(self) -> "World":
@@ -592,6 +607,11 @@ def open_world() -> World | None:
     if world is not None:
         world.settle()
     return _open.world
+
+
+def snapshots_taken() -> int:
+    """Returns the number of snapshots of worlds that this process has taken."""
+    return _open.snapshots
 
 
 def rank() -> int:

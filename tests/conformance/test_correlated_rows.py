@@ -200,7 +200,7 @@ def test_error_bars_of_a_markov_chain_cover_the_truth(world):
     assert plainly / number < 0.4
 
 
-@pytest.mark.parametrize("block", [0, -1, 1.0, "2", None, True])
+@pytest.mark.parametrize("block", [0, -1, 1.0, "2", None, True, 2**63, 2**70])
 def test_what_is_no_block_is_refused_before_anything_is_sent(block):
     for call in (plain, plain.as_serial, plain.plan):  # there is no world
         with pytest.raises(synk.ReductionError, match="block must be an integer from 1 to the number of rows, got"):

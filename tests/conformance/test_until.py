@@ -137,6 +137,14 @@ REFUSED = {
     "minibatch": (lambda: plain(synk.data(np.zeros(9), minibatch=True), until=never), "x is a minibatch input"),
     "several": (lambda: two(np.zeros(9), np.ones(9), np.ones(2), until=lambda e: e.stderr < 1), r"e.stderr < 1e-3\).all"),
     "answer": (lambda: plain(np.zeros(9), until=lambda e: None), "until of plain must return True or False, got None"),
+    "no argument": (
+        lambda: plain(np.zeros(9), until=lambda: True),
+        "until of plain takes .* one argument.*too many positional",
+    ),
+    "two arguments": (
+        lambda: plain(np.zeros(9), until=lambda a, b: True),
+        "until of plain takes .* one argument.*missing .*'b'",
+    ),
     "strings": (lambda: plain(np.array(["a", None], object), until=never), "x of plain"),
     "none": (lambda: plain(1.0, until=never), "none of its arguments has any"),
     "none, limited": (lambda: plain(1.0, until=never, max_rows=3), "none of its arguments has any"),

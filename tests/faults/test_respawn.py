@@ -250,3 +250,82 @@ with synk.fork(2, device="cpu", respawn=True) as world:
     for _ in range(3):
         script.expect(r"lost: the values of variable 'w' ended with the ranks \(rank . .*SIGKILL.*no snapshot.*set_value.*")
     script.finish()
+
+
+def test_other_threads_when_the_ranks_start_again(start):
+    """The restart warns of no threads, and a call that finds the world ended says that the next one starts it."""
+    script = start(
+        START
+        + """
+import threading, warnings
+
+warnings.simplefilter("error")
+with synk.fork(2, device="cpu", respawn=True) as world:
+    world.snapshot()
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    for _ in range(2):
+        try:
+            add(1.0, "die")
+        except synk.RankDied:
+            pass
+        try:
+            world.begin()  # as a thread does that had the world before the failure
+        except synk.WorldError as error:
+            say("ended:", error)
+        add(1.0, "")
+        world.snapshot()
+    check(2.0)
+    done.set()
+    other.join()
+try:
+    world.begin()
+except synk.WorldError as error:
+    say("closed:", error)
+"""
+    )
+    for _ in range(2):
+        script.expect("ended: the ranks of this world have ended: .*SIGKILL.*Call again: the next call starts them again.")
+    script.expect("closed: this world is closed. Call fork.*")
+    script.finish()
+
+
+def test_the_ranks_start_again_after_the_call_that_broke_off(start):
+    """Another thread's call waits until the broken one has noted, in its thread, what it may have written."""
+    script = start(
+        START
+        + """
+import threading, time
+from synknumba._variables import variable
+
+usual, entered = variable.note_failure, threading.Event()
+
+def slow(*args):
+    entered.set()
+    time.sleep(0.5)
+    usual(*args)
+
+variable.note_failure = slow
+
+def breaks():
+    try:
+        add(1.0, "die")
+    except synk.RankDied:
+        say("died")
+
+with synk.fork(2, device="cpu", respawn=True):
+    add(1.0, "")
+    thread = threading.Thread(target=breaks)
+    thread.start()
+    assert entered.wait(20)
+    try:
+        add(1.0, "")
+    except synk.VariableLost:
+        say("lost")
+    thread.join()
+"""
+    )
+    script.expect("died")
+    script.expect("lost")
+    script.finish()

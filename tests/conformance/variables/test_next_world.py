@@ -160,15 +160,72 @@ def test_snapshots(fork_row):
         after_death(world)
         assert_array_equal(w.get_value(), expected_w)
         assert_array_equal(synk.snapshot({"rows": rows})["rows"], np.arange(7.0))
-    for _ in range(2):  # a snapshot stays until the next one
+    for _ in range(2):
         with fork_row() as world:
             assert_held(w, world, [expected_w] * world.world_size)
             assert_held(g, world, [expected_g] * world.world_size)
             assert_array_equal(synk.gather(rows, nd_up=0), np.arange(7.0))
             assert float(rate) == 0.75
+            world.snapshot()
             decay(w, g, 1.0)
             synk.all_reduce(rows if world.world_size == 1 else w, "sum")
             after_death(world)
+
+
+@pytest.mark.parametrize("first_use", ["set_value", "broadcast", *whole("scatter")])
+def test_snapshots_of_variables_that_are_not_on_the_ranks(fork_row, first_use):
+    """A snapshot covers what the next use of such a variable would have found."""
+    with fork_row() as world:
+        v = synk.variable(np.zeros(3), "v")
+        functions.add(v, 1.0)
+        world.snapshot()
+        functions.add(v, 1.0)
+    fresh, older = synk.variable(np.full(3, 4.0), "fresh"), synk.variable(np.full(3, 6.0), "older")
+    with fork_row() as world:
+        world.snapshot()
+        late = synk.variable(np.full(3, 5.0), "late")
+        for one in (v, fresh, late):
+            GIVE[first_use](one)
+            assert_array_equal(synk.snapshot(one), np.ones(3))
+        with pytest.raises(synk.RankDied):
+            break_off_all([v, fresh, late], 2)
+    for one, value in ((v, 2.0), (fresh, 4.0), (late, 5.0)):
+        assert_array_equal(synk.snapshot(one), np.full(3, value))
+    with fork_row() as world, pytest.raises(synk.RankDied):  # no snapshot here, but one since `older` was created
+        break_off(older, 2)
+    assert_array_equal(synk.snapshot(older), np.full(3, 6.0))
+
+
+def test_without_a_snapshot_in_this_world(fork_row, row):
+    """Variables keep what they have, where the script can read it, and else what the world began with, if that is kept."""
+    with fork_row() as world:
+        v, torn = synk.variable(np.zeros(3), "v"), synk.variable(np.zeros(3), "torn")
+        world.snapshot()
+        functions.add(v, 1.0)
+        functions.add(torn, 1.0)
+    with fork_row() as world:
+        functions.add(v, 1.0)
+        functions.add(torn, 1.0)
+        with pytest.raises(synk.RankDied):
+            break_off(torn, 2)
+    assert_array_equal(v.get_value(), np.full(3, 2.0 if is_shared(row) else 1.0))
+    assert_array_equal(torn.get_value(), np.ones(3))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_snapshot_from_a_world_of_another_size(row, size):
+    if row is not ROWS[0]:
+        pytest.skip("it forks worlds of its own")
+    with synk.fork(size, device="cpu") as world:
+        v = synk.variable(np.full(2, 7.0), "v")
+        synk.broadcast(v)
+        world.snapshot()
+    with synk.fork(2, device="cpu") as world:
+        v.set_value(np.zeros(2))
+        with pytest.raises(synk.RankDied):
+            break_off(v, 2)
+    for rank in range(2):
+        assert_array_equal(v.get_value(rank), np.full(2, 7.0))
 
 
 def test_values_that_are_known_without_a_snapshot(fork_row, row):
@@ -213,6 +270,12 @@ def break_off(w, how):
     w += 1
     if how == 2:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@synk.function
+def break_off_all(several, how):
+    for one in several:
+        break_off.py_func(one, how)
 
 
 GIVE: dict[str, Callable[[synk.Variable], object]] = {
