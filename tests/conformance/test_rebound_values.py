@@ -155,7 +155,7 @@ def too_few(x):
     [
         (lambda: misspelt_mean(1, synk.arange(4)), "synk.random.unifrom(seed, i, 0)", "Did you mean synk.random.uniform?"),
         (lambda: misspelt(1, X), "synk.random.unifrom(seed, i, 0)", "Did you mean synk.random.uniform?"),
-        (lambda: too_few(X), "return 1 + cuda.atomic.add(x)\n               ^^^^", "number of the arguments"),
+        (lambda: too_few(X), "return 1 + cuda.atomic.add(x)\n               ^^^^", "takes array, index, value"),
     ],
     ids=["expectation", "member", "arguments"],
 )
