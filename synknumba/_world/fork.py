@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from numbers import Real
 from typing import get_args
 
 from synknumba._device import cuda_is_initialised, probed, usable_cores
@@ -15,7 +14,7 @@ from synknumba._errors import DeviceError, PartitionError, WorldError
 from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
 from synknumba._types import DeviceKind, Transport, as_flag
-from synknumba._world.limits import check_room
+from synknumba._world.limits import as_timeout, check_room
 from synknumba._world.world import World, current_world, open_world, world_to_start_again
 from synknumba.simt.internals import jit_problem
 
@@ -83,8 +82,7 @@ def fork(
     ended = world_to_start_again()
     if ended is not None and hasattr(sys, "ps1") and ended.asked == repr(asked):
         return current_world()
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0):
-        raise PartitionError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+    timeout = as_timeout(timeout)
     profile, prefix_output = as_flag(profile, "profile"), as_flag(prefix_output, "prefix_output")
     if transport not in ("auto", *get_args(Transport)):
         raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')

@@ -726,3 +726,75 @@ def test_a_call_from_a_second_thread_while_one_runs(no_world):
         thread.join()
         assert results == [2]
         assert total_of(X) == 45
+
+
+def test_attributes_of_a_world(no_world):
+    with synk.fork(1, device="cpu", timeout=3.0) as world:
+        for bad in (0, -1, "5", True, float("nan")):
+            with refused(synk.PartitionError, "timeout must be a positive number of seconds", repr(bad)):
+                world.timeout = bad
+        for name in ("timeot", "respawn"):
+            with pytest.raises(AttributeError, match=name):
+                setattr(world, name, 3)
+        assert world.timeout == 3.0
+        world.timeout = np.float32(2.5)
+        assert world.timeout == 2.5
+        assert total_of(X) == 45
+        world.timeout = None
+        assert world.timeout is None
+
+
+def test_no_process_ids_of_ranks_that_have_ended(no_world):
+    with synk.fork(2, device="cpu") as world:
+        assert len(world.pids) == 2
+        os.kill(world.pids[0], signal.SIGKILL)
+        with refused(synk.RankDied, "rank 0"):
+            total_of(X)
+        assert world.pids == ()
+    with synk.fork(2, device="cpu") as world:
+        assert len(world.pids) == 2
+    assert world.pids == ()
+
+
+CALLS_OF_THE_SCRIPT = {
+    "all_reduce": ("all_reduce(", lambda w: synk.all_reduce(w, "sum")),
+    "set_value, a method": ("set_value(", lambda w: w.set_value(np.ones(3))),
+    "set_value": ("set_value(", lambda w: synk.set_value(0, w, np.ones(3))),
+    "variable": ("variable(", lambda _: synk.variable(np.ones(3))),
+    "of data": ("total_of(", lambda _: total_of(X)),
+    "of a variable": ("total_of(", total_of),
+    "as_serial": ("total_of(", lambda _: total_of.as_serial(synk.data(np.ones(3)))),
+}
+
+
+@pytest.mark.parametrize("case", CALLS_OF_THE_SCRIPT)
+def test_a_death_names_the_call_of_the_script(no_world, case):
+    """Also where the ranks were to map or allocate memory for it."""
+    name, call = CALLS_OF_THE_SCRIPT[case]
+    w = synk.variable(np.zeros(3), "w")
+    with synk.fork(2, device="cpu") as world:
+        os.kill(world.pids[1], signal.SIGKILL)
+        with refused(synk.RankDied, f"during {name}"):
+            call(w)
+
+
+def test_statistics_go_on_when_ranks_are_started_again(no_world):
+    with synk.fork(2, device="cpu", respawn=True) as world:
+        for _ in range(5):
+            total_of(X)
+        before = world.statistics()
+        assert before.calls == 5
+        os.kill(world.pids[1], signal.SIGKILL)
+        with refused(synk.RankDied, "rank 1"):
+            total_of(X)
+        ended = world.statistics()
+        assert ended.calls == 6
+        assert total_of(X) == 45
+        after = world.statistics()
+    assert after.calls == 7
+    assert after.rounds > ended.rounds > before.rounds
+    assert after.plans > before.plans
+    assert after.scattered_bytes == 7 * before.scattered_bytes / 5
+    for phase in ("starting", "preparing", "working", "open"):
+        assert getattr(after.seconds, phase) >= getattr(ended.seconds, phase) >= getattr(before.seconds, phase), phase
+    assert after.seconds.starting > before.seconds.starting
