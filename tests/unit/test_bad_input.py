@@ -798,3 +798,48 @@ def test_statistics_go_on_when_ranks_are_started_again(no_world):
     for phase in ("starting", "preparing", "working", "open"):
         assert getattr(after.seconds, phase) >= getattr(ended.seconds, phase) >= getattr(before.seconds, phase), phase
     assert after.seconds.starting > before.seconds.starting
+
+
+def test_arguments_that_functions_do_not_have(no_world):
+    w = synk.variable(np.zeros(3), "w")
+    with refused(synk.ArgumentError, "fork has no option n=; it has world_size, device"):
+        synk.fork(n=2)
+    with refused(synk.ArgumentError, "fork has no option time_out=", "Did you mean timeout=?"):
+        synk.fork(2, time_out=2)
+    with refused(
+        synk.ArgumentError,
+        "positional arguments but 2 were given",
+        "write fork(world_size=None, *, device='auto', devices=None",
+    ):
+        synk.fork(2, "cpu")
+    with refused(synk.ArgumentError, "data has no option dtyp=", "Did you mean dtype=?"):
+        synk.data(np.ones(3), dtyp="float32")
+    with refused(synk.ArgumentError, "variable has no option nam=", "Did you mean name=?"):
+        synk.variable(np.ones(3), nam="w")
+    with refused(synk.ArgumentError, "takes from 1 to 2 positional arguments", "write all_reduce(vars, op=None)"):
+        synk.all_reduce(w, w, "sum")
+    with refused(synk.ArgumentError, "missing 1 required positional argument: 'vars'", "write get_value(rank, vars)"):
+        synk.get_value(0)
+    with refused(synk.ArgumentError, "multiple values for argument 'op'"):
+        synk.all_reduce(w, "sum", op="sum")
+
+
+def test_arithmetic_with_a_variable_in_the_script(no_world):
+    w = synk.variable(np.arange(3.0), "w")
+    for compute in (
+        lambda: w + 1,
+        lambda: 1 - w,
+        lambda: w @ w,
+        lambda: -w,
+        lambda: w < 1,
+        lambda: w[0],
+        lambda: list(w),
+        lambda: 1.0 in w,
+    ):
+        with refused(synk.ArgumentError, "variable 'w' lives on the ranks", "use get_value()"):
+            compute()
+    with refused(synk.ArgumentError, "variable 'w' lives on the ranks", "use set_value()"):
+        w[0] = 1.0
+    np.testing.assert_array_equal(np.ones(3) + w, [1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(np.asarray([w, w]), [[0.0, 1.0, 2.0]] * 2)
+    assert len({w, w}) == 1
