@@ -8,7 +8,7 @@ row, and callers pass arrays. Numba's own decorators have no types, so what they
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, Protocol, TypedDict, Unpack, overload
 
-from synknumba._call.arguments import Output, known_options
+from synknumba._call.arguments import Output
 from synknumba._call.function import Function
 from synknumba._call.options import FunctionOptions, check_updates
 from synknumba._device.compilers import plain_kernel, refuse_kernel
@@ -17,7 +17,7 @@ from synknumba._ops import reduction
 from synknumba._ops.launch import named_launch
 from synknumba._rowwise.expectation import Expectation
 from synknumba._rowwise.map import Vectorized, python_function, ufunc_signatures
-from synknumba._types import Block, Grid
+from synknumba._types import Block, Grid, known_options
 
 _MISSING: Any = object()
 

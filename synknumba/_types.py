@@ -1,9 +1,11 @@
 """Type aliases and small value types shared by all layers."""
 
-from collections.abc import Callable, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, final
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -72,6 +74,40 @@ def as_flag(value: object, what: str) -> bool:
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise ArgumentError(f"{what} must be True or False, got {value!r}")
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def known_options(function: _F) -> _F:
+    """Makes a function raise `ArgumentError` for arguments that it does not have, with the nearest option that it has."""
+
+    @functools.wraps(function)
+    def _checked(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise  # in the function
+            message = _misfit(function, options, error)
+        raise ArgumentError(message)
+
+    return _checked  # type: ignore[return-value]  # the same signature
+
+
+def _misfit(function: Callable[..., Any], options: Iterable[str], error: TypeError) -> str:
+    """Returns what is wrong with the arguments of a call that has raised `error`."""
+    import difflib  # for this error only
+
+    parameters = inspect.signature(function).parameters
+    names = [name for name, one in parameters.items() if one.kind is not one.POSITIONAL_ONLY]
+    for name in options:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1, 0.6)
+            hint = f". Did you mean {near[0]}=?" if near else ""
+            return f"{function.__name__} has no option {name}=; it has {', '.join(names)}{hint}"
+    plain = inspect.Signature([one.replace(annotation=one.empty) for one in parameters.values()])
+    return f"{error}; write {function.__name__}{plain}"
 
 
 class Extremum(NamedTuple):

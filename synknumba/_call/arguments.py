@@ -1,36 +1,16 @@
 """Special arguments of calls (`arange`, `per_rank`), and the declaration of kernel outputs (`output`)."""
 
-import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._ops import reduction
-from synknumba._types import NamedOp, Op, Shape, UserOp
+from synknumba._types import NamedOp, Op, Shape, UserOp, known_options
 
 MAX_INDICES = 2**62
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def known_options(function: _F) -> _F:
-    """Makes a function raise `ArgumentError` for an option that it does not have, with the nearest one that it has."""
-    names = [name for name, one in inspect.signature(function).parameters.items() if one.kind is not one.POSITIONAL_ONLY]
-
-    @functools.wraps(function)
-    def checked(*args: Any, **options: Any) -> Any:
-        for name in options.keys() - names:
-            import difflib  # for this error only
-
-            near = difflib.get_close_matches(name, names, 1, 0.6)
-            hint = f". Did you mean {near[0]}=?" if near else ""
-            raise ArgumentError(f"{function.__name__} has no option {name}=; it has {', '.join(names)}{hint}")
-        return function(*args, **options)
-
-    return checked  # type: ignore[return-value]  # the same signature
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,7 @@ class Function(Distributed, Generic[P, R]):
             if options.is_plain and not kwargs and not self._builder.rules:
                 self._plans.remember(args, call, plan)
         else:
-            world.attach(call.segments)
+            world.attach(call.segments, plan.info)
             world.tally.scattered_bytes += plan.scattered_by(call.count) - plan.scattered_bytes
         for variable in call.changed:
             self._mark(world, variable)
@@ -340,7 +340,7 @@ class Function(Distributed, Generic[P, R]):
             only_read=frozenset() if launch is None else self._only_read(call),
             shards=options.shards,
         )
-        world.attach([*call.segments, *built.segments.values(), *(() if updates is None else updates.segments)])
+        world.attach([*call.segments, *built.segments.values(), *(() if updates is None else updates.segments)], info)
         self._ship(world, program, info)
         plan: Plan
         if launch is not None:

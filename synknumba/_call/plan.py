@@ -210,8 +210,8 @@ class KernelPlan(Plan):
 
     def _lender(self, result: Result, place: Segment) -> Lender:
         assert result.parts is not None
-        world = self.world
-        return Lender(place, result.parts.dtype, lambda segment: world.attach([segment]))
+        world, info = self.world, self.info
+        return Lender(place, result.parts.dtype, lambda segment: world.attach([segment], info))
 
     def _combine(self, results: Sequence[Result]) -> Combining:
         """Prepares the combination of some results by the ranks, in memory of its own."""
@@ -220,7 +220,7 @@ class KernelPlan(Plan):
             assert result.parts is not None  # only wanted outputs are combined
             dtype, count = np.dtype(result.parts.dtype), int(np.prod(result.shape, dtype=np.int64))
             place = Segment(count * dtype.itemsize)
-            self.world.attach([place])
+            self.world.attach([place], self.info)
             self._lenders[result.name] = self._lender(result, place)
             parts = None if result.stays else replace(result.parts, segment=self._segments[result.name].id)
             told.append(Combined(result.name, result.op, dtype, count, parts))

@@ -24,7 +24,7 @@ from synknumba._errors import DataError
 from synknumba._host.casting import accept, fill
 from synknumba._host.copying import private_copy
 from synknumba._host.segment import Segment
-from synknumba._types import Array, Shape, as_flag
+from synknumba._types import Array, Shape, as_flag, known_options
 
 _DType: TypeAlias = np.dtype[Any]
 
@@ -510,6 +510,7 @@ class Data(ArrayOperations):
         return accept(given, self._dtype, ndim, self._label(), force_cast=force_cast)
 
 
+@known_options
 def data(
     value: ArrayLike | None = None,
     *,

@@ -190,7 +190,7 @@ def tell_of_threads() -> None:
         f"inherit {'them' if many else 'it'}, and a lock that {'one of them' if many else 'it'} holds now stays "
         "locked on the ranks forever. Call fork() before starting threads."
     )
-    warnings.warn(message, RuntimeWarning, stacklevel=3)
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
 
 
 def _is_of_notebook(thread: threading.Thread) -> bool:

@@ -18,6 +18,7 @@ from synknumba._ops.variable_layout import StorageLayout, line_type
 from synknumba._types import Array
 from synknumba._wire.messages import Hold
 from synknumba._wire.program import End, HostArray
+from synknumba._world.failure import calling
 from synknumba._world.world import World
 
 PART_ALIGNMENT = 4096  # bytes; each rank's part starts on a page of its own
@@ -54,7 +55,7 @@ class Allocation:
                 for part, (_, nbytes) in zip(parts, places, strict=True)
             )
         weakref.finalize(self, _release, weakref.ref(world), self.number).atexit = False
-        world.command(Hold(self.number, layout, hosts, -1 if carry is None else carry.number))
+        world.command(Hold(self.number, layout, hosts, -1 if carry is None else carry.number), info=calling())
 
     def lives_in(self, world: World | None) -> bool:
         """Returns whether the ranks of a world, as last started, have the memory."""

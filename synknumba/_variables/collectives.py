@@ -19,7 +19,7 @@ from synknumba._errors import ArgumentError, DataError, PartitionError, Reductio
 from synknumba._ops import rows as rows_module
 from synknumba._ops.rows import Rows
 from synknumba._ops.tree import describe, flatten, parts_like, shape_told, unflatten
-from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape
+from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape, known_options
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.transfers import Pair, Traffic, Work, pairs_of
 from synknumba._variables.variable import Values, Variable, check_rank, note_failure, traffic_of
@@ -289,6 +289,7 @@ def _told(shapes: Sequence[Shape]) -> str:
 # ---- collectives ---------------------------------------------------------------------------------------------------------
 
 
+@known_options
 def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     """Copies the root's arrays, or new values, to every rank.
 
@@ -350,6 +351,7 @@ def _broadcast_from(world: World, several: Sequence[Variable], root: int) -> Non
         one.replace(target, sharded=False)
 
 
+@known_options
 def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
     """Divides rows among the ranks: of n rows, rank r of W gets rows r·n // W up to (r+1)·n // W, as in calls.
 
@@ -390,6 +392,7 @@ def _taken(array: Array, rows: Rows) -> Array:
     return array[rows.as_slice()] if isinstance(rows, rows_module.Range) else np.take(array, rows.indices, axis=0)
 
 
+@known_options
 def gather(vars: Any, nd_up: int = 1) -> Any:
     """Returns the arrays of all ranks, joined in rank order. The variables do not change.
 
@@ -424,6 +427,7 @@ def gather(vars: Any, nd_up: int = 1) -> Any:
     return like(vars, results)
 
 
+@known_options
 def all_gather(vars: Any, dest: Any = None) -> Any:
     """Concatenates the rows of all ranks in rank order, on every rank. Numbers of rows may differ between ranks.
 
@@ -459,6 +463,7 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
     return vars if dest is None else dest
 
 
+@known_options
 def reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, in_place: bool = True, *, root: int = 0) -> Any:
     """Combines the arrays of all ranks, element by element, on the root.
 
@@ -496,6 +501,7 @@ def reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, in_place
     return like(vars, results)
 
 
+@known_options
 def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> Any:
     """Combines the arrays of all ranks, element by element, and gives every rank the result, in place.
 
@@ -522,6 +528,7 @@ def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> A
     return vars
 
 
+@known_options
 def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, dest: Any = None) -> Any:
     """Combines the arrays of all ranks, element by element, and gives each rank its rows of the result.
 
@@ -561,6 +568,7 @@ def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, 
     return vars if dest is None else dest
 
 
+@known_options
 def snapshot(vars: Any) -> Any:
     """Returns copies of the values of variables: a replica's array, and of divided variables the rows of all ranks, joined.
 
@@ -584,6 +592,7 @@ def snapshot(vars: Any) -> Any:
 # ---- single ranks --------------------------------------------------------------------------------------------------------
 
 
+@known_options
 def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
     """Sets one rank's arrays to new values; other ranks keep theirs, so replicas may differ afterwards.
 
@@ -612,6 +621,7 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
     return vars
 
 
+@known_options
 def get_value(rank: int, vars: Any) -> Any:
     """Returns copies of one rank's arrays, as NumPy arrays in the structure of `vars`.
 
@@ -621,6 +631,7 @@ def get_value(rank: int, vars: Any) -> Any:
     return like(vars, [one.value_on(rank) for one in several_of(vars, "get_value")])
 
 
+@known_options
 def get_lengths(vars: Any) -> Any:
     """Returns the number of rows on each rank: for each array a list with one int per rank, in the structure of `vars`.
 
@@ -633,6 +644,7 @@ def get_lengths(vars: Any) -> Any:
     return _of_ranks(vars, several, lambda shape: shape[0])
 
 
+@known_options
 def get_shapes(vars: Any) -> Any:
     """Returns the shape on each rank: for each array a list with one tuple per rank, in the structure of `vars`.
 

@@ -8,12 +8,13 @@ from numpy.typing import DTypeLike
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.casting import accept, fill
 from synknumba._ops.tree import flatten as take_apart
-from synknumba._types import Array
+from synknumba._types import Array, known_options
 from synknumba._variables.collectives import placed
 from synknumba._variables.variable import Variable, plain_value, refuse_on_rank
 from synknumba._world.world import open_world
 
 
+@known_options
 def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
     """Creates a variable: an array, or a tree of arrays, that stays on the ranks between calls.
 
@@ -45,6 +46,7 @@ def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = N
     return _place_now(_make(value, name, dtype, flat=False))
 
 
+@known_options
 def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = None) -> Variable:
     """Creates a variable whose arrays are stored as one contiguous vector, so that a collective transfers all of them at once.
 

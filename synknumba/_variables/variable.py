@@ -579,6 +579,47 @@ class Variable:
         return WorldError(f"{self.label} belongs to a world of the process from which this one was forked: {way_out}")
 
 
+_ARITHMETIC = [
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "divmod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+]
+_REFUSED_METHODS = (
+    *(f"__{side}{name}__" for name in _ARITHMETIC for side in ("", "r")),
+    *(f"__{name}__" for name in ("neg", "pos", "abs", "invert", "lt", "le", "gt", "ge", "getitem")),
+)
+
+
+def _refuse_arithmetic(self: Variable, *_: object) -> NoReturn:
+    raise ArgumentError(
+        f"{self.label} lives on the ranks, and the script cannot compute with it or index it; use get_value(), as in "
+        "v.get_value() + 1 or v.get_value()[0], or pass it to a function"
+    )
+
+
+def _refuse_assignment(self: Variable, *_: object) -> NoReturn:
+    raise ArgumentError(
+        f"{self.label} lives on the ranks, and the script cannot assign its elements; use set_value(), or pass it to a function"
+    )
+
+
+for _name in _REFUSED_METHODS:
+    setattr(Variable, _name, _refuse_arithmetic)
+for _name in ("__setitem__", "__delitem__"):
+    setattr(Variable, _name, _refuse_assignment)
+
+
 @final
 class writing:  # noqa: N801  # used as a function
     """Context in which the ranks, or the coordinator, write to variables: an exception may leave them half written."""

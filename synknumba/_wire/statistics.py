@@ -24,20 +24,30 @@ class Tally:
     starting: int = 0
     preparing: int = 0
     working: int = 0
+    rounds: int = 0  # by ranks that have ended and were started again, as for the next
+    dropped_bytes: int = 0
+
+    def go_on(self, rounds: int, worked: int, dropped_bytes: int) -> None:
+        """Adds what `told` gets for ranks that have ended: others are started, and the counters go on."""
+        self.rounds += rounds
+        self.working += worked
+        self.dropped_bytes += dropped_bytes
+        self.closed = 0
 
     def told(self, rounds: int, worked: int, memory: "Memory", dropped_bytes: int) -> "Statistics":
         """Builds the report.
 
         Args:
-            rounds: number of rounds so far.
-            worked: total nanoseconds of the rounds that ended within the compiled wait.
+            rounds: number of rounds of the present ranks.
+            worked: total nanoseconds of those that ended within the compiled wait.
             memory: memory in use.
-            dropped_bytes: bytes of the ranks' output that were dropped.
+            dropped_bytes: bytes of their output that were dropped.
         """
         end = self.closed or time.monotonic_ns()
         times = (self.starting, self.preparing, self.working + worked, end - self.opened)
         phases = Phases(*(nanoseconds / 1e9 for nanoseconds in times))
-        return Statistics(self.calls, rounds, self.plans, self.scattered_bytes, phases, memory, dropped_bytes)
+        rounds, dropped = self.rounds + rounds, self.dropped_bytes + dropped_bytes
+        return Statistics(self.calls, rounds, self.plans, self.scattered_bytes, phases, memory, dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,8 @@ class Phases:
         starting: from `fork()` until every rank has opened its device.
         preparing: messages to the ranks: sending and compiling functions; mapping, allocating and freeing memory.
         working: calls and collectives, from the ring of the doorbell until the last rank has answered or the call has failed.
-        open: total time since `fork()`, until the end if the world is closed. Time in none of the other phases was spent in
+        open: total time since `fork()`, until the end if the world is closed, with the time between the death of a rank and
+            the call that starts the ranks again. Time in none of the other phases was spent in
             the script, including the preparation of arguments and the combination of results.
     """
 

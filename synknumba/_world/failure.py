@@ -1,12 +1,16 @@
 """Errors of failed calls: descriptions of the call and the ranks, of how a rank ended, and of its last output."""
 
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 
 from synknumba._errors import RankDied, RankError, RankFailure, SynkError
 from synknumba._wire import channel
 from synknumba._wire.messages import Failed
+
+_PACKAGE = __name__.partition(".")[0]
 
 LINES_TOLD = 30  # lines of a rank's stderr quoted in an error
 
@@ -33,6 +37,19 @@ class CallInfo:
     def __str__(self) -> str:
         """Shows the call in Python notation."""
         return f"{self.function}({', '.join(self.arguments)})" if self.is_call else self.function
+
+
+def calling() -> CallInfo:
+    """Returns the call that the script has made: the outermost public function of the package on the stack."""
+    name = "a call"
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  # as the warnings module does
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        if frame.f_code.co_name == "__call__":
+            name = str(getattr(frame.f_locals.get("self"), "name", name))
+        elif not frame.f_code.co_name.startswith("_"):
+            name = frame.f_code.co_name
+        frame = frame.f_back
+    return CallInfo(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,14 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from numbers import Real
 from typing import get_args
 
 from synknumba._device import cuda_is_initialised, probed, usable_cores
 from synknumba._errors import DeviceError, PartitionError, WorldError
 from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
-from synknumba._types import DeviceKind, Transport, as_flag
-from synknumba._world.limits import check_room
+from synknumba._types import DeviceKind, Transport, as_flag, known_options
+from synknumba._world.limits import as_timeout, check_room
 from synknumba._world.world import World, current_world, open_world, world_to_start_again
 from synknumba.simt.internals import jit_problem
 
@@ -26,6 +25,7 @@ _LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_
 _told_of_launcher: list[bool] = []  # not empty once the warning was given
 
 
+@known_options
 def fork(
     world_size: int | None = None,
     *,
@@ -83,8 +83,7 @@ def fork(
     ended = world_to_start_again()
     if ended is not None and hasattr(sys, "ps1") and ended.asked == repr(asked):
         return current_world()
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real) or not float(timeout) > 0):
-        raise PartitionError(f"timeout must be a positive number of seconds or None, got {timeout!r}")
+    timeout = as_timeout(timeout)
     profile, prefix_output = as_flag(profile, "profile"), as_flag(prefix_output, "prefix_output")
     if transport not in ("auto", *get_args(Transport)):
         raise PartitionError(f'transport must be "auto", "nccl" or "host", got {transport!r}')
@@ -142,7 +141,7 @@ def _check_mpi() -> None:
             f"fork() in one of {count} processes that a launcher has started ({name}={count}): each opens a world of its own, "
             "on the same devices unless `devices` says otherwise. Start the script once, without mpiexec or srun.",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -185,7 +184,7 @@ def _resolve(
     report = awake.enter_context(probed())
     if report.count == 0 and device == "auto" and devices is None:
         if report.problem:
-            warnings.warn(f"running on CPU cores: {report.problem}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"running on CPU cores: {report.problem}", RuntimeWarning, stacklevel=4)
         return int(world_size or usable_cores()), "cpu", ()
     if report.count == 0:
         raise DeviceError(report.problem or 'no NVIDIA GPU is visible here; use device="cpu" to run on the CPU cores')

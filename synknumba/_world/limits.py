@@ -1,10 +1,12 @@
-"""How many ranks this machine has room for: by open files, processes and memory."""
+"""Limits: how many ranks this machine has room for, by open files, processes and memory; the time limit of a call."""
 
 import os
 import resource
 from collections.abc import Iterator
 from contextlib import suppress
+from numbers import Real
 from pathlib import Path
+from typing import cast
 
 from synknumba._errors import PartitionError
 
@@ -14,6 +16,15 @@ ALWAYS = 64  # so few ranks are started without a look at the limits; what fails
 # for stdout and stderr), and bytes of its own on a CPU core before its first call (7.4 MB, by smaps_rollup).
 _DESCRIPTORS = 6
 _MEMORY = 6 << 20
+
+
+def as_timeout(value: object) -> float | None:
+    """Returns a time limit in seconds, or None; raises `PartitionError` if the value is neither."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real) or not (seconds := cast("float", value)) > 0:
+        raise PartitionError(f"timeout must be a positive number of seconds or None, got {value!r}")
+    return seconds
 
 
 def check_room(world_size: int) -> None:

@@ -45,7 +45,8 @@ from synknumba._types import DeviceKind, Transport
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
 from synknumba._wire.messages import Measure, Measured
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
-from synknumba._world.failure import whereabouts
+from synknumba._world.failure import CallInfo, calling, whereabouts
+from synknumba._world.limits import as_timeout
 from synknumba._world.mapped_segments import Kind, RankHoldings
 from synknumba._world.processes import Processes
 from synknumba._world.rounds import Ranks, Rounds
@@ -139,6 +140,8 @@ CLOSE_SECONDS = 2.0  # time for ranks to end on request, before they are killed
 FETCH_SECONDS = 60.0  # time for ranks on GPUs to send the values of variables before they end
 DROP_SECONDS = 5.0  # wait of a call for a drop in another thread; a drop takes some 50 µs
 
+_FREEING = CallInfo("freeing memory", is_call=False)
+
 _frame: Callable[..., FrameType] = sys._getframe  # noqa: SLF001
 
 _open = OpenWorld()
@@ -169,6 +172,48 @@ class World:
         texts: `linecache` entries that the ranks have: texts of files, of which some are not on disk, or not as they were.
         asked: text of the arguments of `fork()`.
     """
+
+    __slots__ = (  # so that a misspelt attribute is refused
+        "__weakref__",
+        "_at_close",
+        "_at_end",
+        "_belongings",
+        "_call",
+        "_closed",
+        "_closing",
+        "_control",
+        "_died",
+        "_drops",
+        "_first_transport",
+        "_is_mine",
+        "_life",
+        "_lock",
+        "_looking",
+        "_owner",
+        "_prefix_output",
+        "_processes",
+        "_profile",
+        "_residents",
+        "_respawn",
+        "_rounds",
+        "_subscriptions",
+        "asked",
+        "command",
+        "device",
+        "devices",
+        "joined",
+        "partition",
+        "ranks",
+        "run",
+        "shipped",
+        "tally",
+        "texts",
+        "traffic",
+        "traits",
+        "transport",
+        "transport_is_free",
+        "world_size",
+    )
 
     def __init__(
         self,
@@ -207,6 +252,7 @@ class World:
         self._closing = False
         self._drops = 0  # drops in progress, or about to begin
         self._subscriptions = contextlib.ExitStack()
+        self._at_end: tuple[int, Memory] | None = None  # `worked` and memory, which cannot be read after the end
         self._start(timeout)
 
     def _start(self, timeout: float | None) -> None:
@@ -214,7 +260,7 @@ class World:
         self.transport = self._first_transport
         self.joined = False
         self.traffic = None
-        self.tally = Tally(opened=time.monotonic_ns())
+        began = time.monotonic_ns()
         self._life = Life(keeps_snapshots=self._life.keeps_snapshots)
         self._residents.clear()
         self.shipped: set[int] = set()
@@ -225,11 +271,13 @@ class World:
         patience = CROWDED if self.world_size + 1 > usable_cores() else ROOMY
         control = ControlBlock(self.world_size, patience)
         with self._looking:
+            if self._at_end is not None:  # the ranks are started again, and statistics go on
+                self.tally.go_on(self._rounds.sequence, self._at_end[0], self._processes.scribe.dropped)
             self._control = control
-            self._processes = Processes(prefix_output=self._prefix_output)
-            self._rounds = Rounds(control, self._processes, self.tally, timeout, weakref.WeakMethod(self._release))
+            self._processes: Processes = Processes(prefix_output=self._prefix_output)
+            self._rounds: Rounds = Rounds(control, self._processes, self.tally, timeout, weakref.WeakMethod(self._release))
             self._rounds.starts_again = self._respawn is not None
-            self._at_end: tuple[int, Memory] | None = None  # `worked` and memory, which cannot be read after the end
+            self._at_end = None
             self._died: str | None = None
             self._closed = False
         self.ranks: Ranks = self._rounds
@@ -244,7 +292,7 @@ class World:
         except BaseException:
             self._rounds.kill()
             raise
-        self.tally.starting = time.monotonic_ns() - self.tally.opened
+        self.tally.starting += time.monotonic_ns() - began
         _open.untold, _open.world, _open.ended = None, self, None
 
     def _set_respawn(self, check: Callable[[], None]) -> None:
@@ -339,10 +387,15 @@ class World:
 
     # ---- objects on the ranks
 
-    def attach(self, segments: Sequence[Segment]) -> None:
-        """Maps segments on the ranks, unless they are mapped already and have not grown since."""
+    def attach(self, segments: Sequence[Segment], info: CallInfo | None = None) -> None:
+        """Maps segments on the ranks, unless they are mapped already and have not grown since.
+
+        Args:
+            segments: those that a call needs.
+            info: description of the call for messages; default: the name of the function that the script has called.
+        """
         for command, descriptors in self._belongings.missing(segments):
-            self.command(command, descriptors)
+            self.command(command, descriptors, info or calling())
 
     def forget(self, kind: Kind, number: int) -> None:
         """Notes an object that the ranks are to free: with the next call, or before the next segment is made.
@@ -375,7 +428,7 @@ class World:
             self._give_back()
 
     def _drop_now(self) -> None:
-        self.command(self._belongings.drop())
+        self.command(self._belongings.drop(), info=_FREEING)
 
     # ---- the end
 
@@ -486,6 +539,8 @@ class World:
     def statistics(self) -> Statistics:
         """Returns counts and times since `fork()`, and the memory in use; for a closed world, those at its end.
 
+        With `fork(respawn=True)`, counts and times go on when the ranks are started again.
+
         Does not wait for a call in progress. On GPUs, the ranks report their memory, unless a call is in progress.
 
         Raises:
@@ -511,7 +566,8 @@ class World:
         try:
             if self._closed:
                 return nothing
-            return [item for _, item, _ in self.command(Measure()) if isinstance(item, Measured)] or nothing
+            news = self.command(Measure(), info=CallInfo("statistics"))
+            return [item for _, item, _ in news if isinstance(item, Measured)] or nothing
         finally:
             self._give_back()
 
@@ -567,12 +623,13 @@ class World:
 
     @timeout.setter
     def timeout(self, seconds: float | None) -> None:
-        self._rounds.timeout = seconds
+        self._rounds.timeout = as_timeout(seconds)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the ranks; 0 for one that has ended."""
-        return tuple(self._processes.pids)
+        """Process ids of the ranks; () if they have ended, or belong to another process."""
+        pids = tuple(self._processes.pids)
+        return () if self._closed or not all(pids) else pids  # never 0, which signals the whole process group
 
     @property
     def end_reason(self) -> str | None:

@@ -54,7 +54,7 @@ with synk.fork(2, device="cpu", respawn=True) as world:
     assert held() == before, (held(), before)
     pids = world.pids
     assert not world.closed and world.statistics().calls
-assert world.closed and not any(world.pids)
+assert world.closed and world.pids == ()
 check_world()
 say("done", *pids)
 """

@@ -726,3 +726,120 @@ def test_a_call_from_a_second_thread_while_one_runs(no_world):
         thread.join()
         assert results == [2]
         assert total_of(X) == 45
+
+
+def test_attributes_of_a_world(no_world):
+    with synk.fork(1, device="cpu", timeout=3.0) as world:
+        for bad in (0, -1, "5", True, float("nan")):
+            with refused(synk.PartitionError, "timeout must be a positive number of seconds", repr(bad)):
+                world.timeout = bad
+        for name in ("timeot", "respawn"):
+            with pytest.raises(AttributeError, match=name):
+                setattr(world, name, 3)
+        assert world.timeout == 3.0
+        world.timeout = np.float32(2.5)
+        assert world.timeout == 2.5
+        assert total_of(X) == 45
+        world.timeout = None
+        assert world.timeout is None
+
+
+def test_no_process_ids_of_ranks_that_have_ended(no_world):
+    with synk.fork(2, device="cpu") as world:
+        assert len(world.pids) == 2
+        os.kill(world.pids[0], signal.SIGKILL)
+        with refused(synk.RankDied, "rank 0"):
+            total_of(X)
+        assert world.pids == ()
+    with synk.fork(2, device="cpu") as world:
+        assert len(world.pids) == 2
+    assert world.pids == ()
+
+
+CALLS_OF_THE_SCRIPT = {
+    "all_reduce": ("all_reduce(", lambda w: synk.all_reduce(w, "sum")),
+    "set_value, a method": ("set_value(", lambda w: w.set_value(np.ones(3))),
+    "set_value": ("set_value(", lambda w: synk.set_value(0, w, np.ones(3))),
+    "variable": ("variable(", lambda _: synk.variable(np.ones(3))),
+    "of data": ("total_of(", lambda _: total_of(X)),
+    "of a variable": ("total_of(", total_of),
+    "as_serial": ("total_of(", lambda _: total_of.as_serial(synk.data(np.ones(3)))),
+}
+
+
+@pytest.mark.parametrize("case", CALLS_OF_THE_SCRIPT)
+def test_a_death_names_the_call_of_the_script(no_world, case):
+    """Also where the ranks were to map or allocate memory for it."""
+    name, call = CALLS_OF_THE_SCRIPT[case]
+    w = synk.variable(np.zeros(3), "w")
+    with synk.fork(2, device="cpu") as world:
+        os.kill(world.pids[1], signal.SIGKILL)
+        with refused(synk.RankDied, f"during {name}"):
+            call(w)
+
+
+def test_statistics_go_on_when_ranks_are_started_again(no_world):
+    with synk.fork(2, device="cpu", respawn=True) as world:
+        for _ in range(5):
+            total_of(X)
+        before = world.statistics()
+        assert before.calls == 5
+        os.kill(world.pids[1], signal.SIGKILL)
+        with refused(synk.RankDied, "rank 1"):
+            total_of(X)
+        ended = world.statistics()
+        assert ended.calls == 6
+        assert total_of(X) == 45
+        after = world.statistics()
+    assert after.calls == 7
+    assert after.rounds > ended.rounds > before.rounds
+    assert after.plans > before.plans
+    assert after.scattered_bytes == 7 * before.scattered_bytes / 5
+    for phase in ("starting", "preparing", "working", "open"):
+        assert getattr(after.seconds, phase) >= getattr(ended.seconds, phase) >= getattr(before.seconds, phase), phase
+    assert after.seconds.starting > before.seconds.starting
+
+
+def test_arguments_that_functions_do_not_have(no_world):
+    w = synk.variable(np.zeros(3), "w")
+    with refused(synk.ArgumentError, "fork has no option n=; it has world_size, device"):
+        synk.fork(n=2)
+    with refused(synk.ArgumentError, "fork has no option time_out=", "Did you mean timeout=?"):
+        synk.fork(2, time_out=2)
+    with refused(
+        synk.ArgumentError,
+        "positional arguments but 2 were given",
+        "write fork(world_size=None, *, device='auto', devices=None",
+    ):
+        synk.fork(2, "cpu")
+    with refused(synk.ArgumentError, "data has no option dtyp=", "Did you mean dtype=?"):
+        synk.data(np.ones(3), dtyp="float32")
+    with refused(synk.ArgumentError, "variable has no option nam=", "Did you mean name=?"):
+        synk.variable(np.ones(3), nam="w")
+    with refused(synk.ArgumentError, "takes from 1 to 2 positional arguments", "write all_reduce(vars, op=None)"):
+        synk.all_reduce(w, w, "sum")
+    with refused(synk.ArgumentError, "missing 1 required positional argument: 'vars'", "write get_value(rank, vars)"):
+        synk.get_value(0)
+    with refused(synk.ArgumentError, "multiple values for argument 'op'"):
+        synk.all_reduce(w, "sum", op="sum")
+
+
+def test_arithmetic_with_a_variable_in_the_script(no_world):
+    w = synk.variable(np.arange(3.0), "w")
+    for compute in (
+        lambda: w + 1,
+        lambda: 1 - w,
+        lambda: w @ w,
+        lambda: -w,
+        lambda: w < 1,
+        lambda: w[0],
+        lambda: list(w),
+        lambda: 1.0 in w,
+    ):
+        with refused(synk.ArgumentError, "variable 'w' lives on the ranks", "use get_value()"):
+            compute()
+    with refused(synk.ArgumentError, "variable 'w' lives on the ranks", "use set_value()"):
+        w[0] = 1.0
+    np.testing.assert_array_equal(np.ones(3) + w, [1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(np.asarray([w, w]), [[0.0, 1.0, 2.0]] * 2)
+    assert len({w, w}) == 1

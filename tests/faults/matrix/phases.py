@@ -333,8 +333,8 @@ def _signal_to_ranks(fault: Fault) -> None:
 
     world = open_world()
     for rank in fault.ranks:
-        if world is not None and world.pids[rank]:
-            os.kill(world.pids[rank], signal.SIGKILL)
+        if world is not None and world._processes.pids[rank]:
+            os.kill(world._processes.pids[rank], signal.SIGKILL)
 
 
 ACTS: dict[str, Callable[[Fault], None]] = {
