@@ -1,6 +1,7 @@
 """Functions as they go to the ranks: pickles with their sources, stand-ins on ranks, and named tuples of results.
 
-A function is sent to the ranks once per world, before they run it; generated kernels are sent without the function inside.
+A function is sent to the ranks once per world, before they run it, and again after failures until it has run to its end once;
+generated kernels are sent without the function inside.
 
     first call of a function  ──> that function
     distribute()              ──> all functions
@@ -100,6 +101,7 @@ class Distributed(ABC):
 
     def __init__(self) -> None:
         self.number = next(_ids)  # unique; increases with creation order
+        self._end: weakref.finalize[..., Any] | None = None
         _made.add(self)
 
     @abstractmethod
@@ -110,7 +112,10 @@ class Distributed(ABC):
         """Records that the ranks have the function; they drop it when it is garbage-collected here."""
         world.shipped.add(self.number)
         world.texts.update(spec.sources)
-        weakref.finalize(self, _forget, weakref.ref(world), self.number).atexit = False
+        if self._end is not None:
+            self._end.detach()  # sent before, to another world, or again after a first call that failed
+        self._end = weakref.finalize(self, _forget, weakref.ref(world), self.number)
+        self._end.atexit = False
 
 
 @final

@@ -257,6 +257,14 @@ class Function(Distributed, Generic[P, R]):
             world.at_close(weakref.WeakMethod(self._leave))
         options.check(self.name)
         self._check_roles(args, kwargs)
+        try:
+            return self._bound(world, args, kwargs, options)
+        except BaseException:
+            if self.number not in world.proven:
+                self._take_back(world)
+            raise
+
+    def _bound(self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions) -> Any:
         call = self._binder.bind(Call(options, world.partition, world), args, kwargs)
         self._selector.select(call)
         self._selector.encode(call)
@@ -275,6 +283,8 @@ class Function(Distributed, Generic[P, R]):
             self._mark(world, variable)
         with writing(world, call.changed) if call.changed else nullcontext():
             result = plan.execute((*call.values, *call.row_values), call.count)
+        if self.number not in world.proven:
+            world.proven.update((self.number,) if self._inner is None else (self.number, self._inner.number))
         for _, array, staged in call.write_back:
             copy_into(array, staged.data)
         return result
@@ -297,6 +307,13 @@ class Function(Distributed, Generic[P, R]):
         """Drops all plans, and the memory of their results."""
         self._world = None
         self._plans.clear()
+
+    def _take_back(self, world: World) -> None:
+        """Makes the next call send the function again, which has never run to its end: its globals may have changed by then."""
+        self._plans.forget_all()
+        world.shipped.discard(self.number)
+        if self._inner is not None and self._inner.number not in world.proven:
+            world.shipped.discard(self._inner.number)
 
     def _make_plan(self, world: World, call: Call) -> Plan:
         for path, values in call.per_rank.items():

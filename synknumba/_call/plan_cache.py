@@ -44,6 +44,11 @@ class KeptPlans:
         self._plans.clear()
         self._known.clear()
 
+    def forget_all(self) -> None:
+        """Drops all plans, here and on the ranks."""
+        for one in [*self._plans]:
+            self._drop(one)
+
     def known(self, args: tuple[Any, ...], shards: int | None) -> tuple[KnownCall | None, tuple[Any, ...]]:
         """Returns the entry of the fast path for these arguments, or None, and the scalars among them."""
         key: list[Any] = [shards]

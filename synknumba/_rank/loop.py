@@ -199,6 +199,8 @@ class Rank:
 
     def _install(self, spec: FunctionSpec | None, program: Program | Combination | Collective | Transfer | None) -> None:
         if spec is not None:
+            if spec.id in self.functions:  # sent again after a failure: the programs refer to what was sent first
+                self._drop(messages.Drop(functions=(spec.id,)))
             self.functions[spec.id] = self._load(spec)
         match program:
             case Program():

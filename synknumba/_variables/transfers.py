@@ -1,4 +1,4 @@
-"""Transfers and collectives of variables: planned once, numbered, and repeated.
+"""Plans of transfers and collectives of variables: made once, numbered, repeated. The public functions: `collectives`.
 
     deliver     values from the coordinator to the ranks' arrays
     fetch       copies of the ranks' arrays to the coordinator

@@ -169,6 +169,7 @@ class World:
         joined: whether the transport is set up, if it needs that.
         traffic: the world's `Traffic`, which transfers values and runs collectives; None before the first. Set by `_variables`.
         shipped: ids of the functions that the ranks have.
+        proven: ids of those that have run to their end; others are sent again after a failure.
         texts: `linecache` entries that the ranks have: texts of files, of which some are not on disk, or not as they were.
         asked: text of the arguments of `fork()`.
     """
@@ -264,6 +265,7 @@ class World:
         self._life = Life(keeps_snapshots=self._life.keeps_snapshots)
         self._residents.clear()
         self.shipped: set[int] = set()
+        self.proven: set[int] = set()
         self.texts = dict(linecache.cache)
         self._belongings = RankHoldings()
         segment_module.sweep_names()
