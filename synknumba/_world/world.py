@@ -204,6 +204,7 @@ class World:
         "devices",
         "joined",
         "partition",
+        "proven",
         "ranks",
         "run",
         "shipped",
