@@ -50,8 +50,6 @@ LAUNCHES_KEPT = 16  # launch configurations of one kernel, each with its plans
 OWN_VALUES = 3  # at most so many for each rank select rows of sliceable variables
 
 
-_UNKNOWN: Any = object()  # before the source has been searched
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -105,7 +103,9 @@ class Function(Distributed, Generic[P, R]):
         # Parameters that the source stores to. The analysis of a generated kernel, which has no line of the user's, is put off.
         self._written = None if inner is not None else written_parameters(function)
         self._roles = find_roles(self.name, function, options) if inner is None and options.style == "kernel" else None
-        self._dynamic_shared: Any = _UNKNOWN  # where the kernel makes a dynamic shared array; None if it makes none
+        self._dynamic_shared: str | None = None  # where the kernel uses it
+        if inner is None and options.style == "kernel" and isinstance(function, FunctionType):
+            self._dynamic_shared = dynamic_shared(function)
         self._launched: dict[Any, Function[P, R]] = {}  # with other launch configurations, by these
 
     # ---- calls
@@ -293,11 +293,7 @@ class Function(Distributed, Generic[P, R]):
 
     def _check_shared_memory(self, launch: LaunchConfig) -> None:
         """Raises `LaunchError` for a kernel with dynamic shared memory that is launched without any."""
-        if launch.smem_bytes or self._inner is not None or not isinstance(self.py_func, FunctionType):
-            return
-        if self._dynamic_shared is _UNKNOWN:
-            self._dynamic_shared = dynamic_shared(self.py_func)
-        if self._dynamic_shared is not None:
+        if self._dynamic_shared is not None and not launch.smem_bytes:
             raise LaunchError(
                 f"{self.name} uses dynamic shared memory ({self._dynamic_shared}), but smem_bytes is 0; pass smem_bytes= to "
                 f"the decorator, or the bytes of a block as the 4th launch argument: {self.name}[grid, block, 0, bytes](...)"

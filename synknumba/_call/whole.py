@@ -39,7 +39,7 @@ def warn_of_whole(name: str, defaults: Mapping[str, Any], options: FunctionOptio
                 f"counts it once per rank; pass a NumPy array to have its rows divided, or name it in "
                 f'broadcast=("{parameter}",) if every rank needs all of it',
                 RuntimeWarning,
-                stacklevel=5,  # the script's call
+                stacklevel=6,  # the script's call
             )
             return
 

@@ -66,6 +66,7 @@ def test_all_rows_are_taken_if_the_condition_never_holds(world):
     check(plain(values[:7], until=lambda e: np.bool_(False)), values[:7])
 
 
+@pytest.mark.whole
 def test_samples_of_an_index(world):
     until = Asked(lambda e: e.stderr < 0.01)
     found = circle(synk.arange(10**12), 7, until=until, max_rows=10**8)
@@ -94,6 +95,7 @@ def test_rows_made_by_functions(world):
     assert_allclose(told.mean, [2.0 * x[:100].mean(), 3.0 + y[:100].mean()], **CLOSE)
 
 
+@pytest.mark.whole
 def test_blocks_of_a_chain_go_on_from_part_to_part(world):
     rng = np.random.default_rng(5)
     values = np.cumsum(rng.normal(size=30_011)) / 50
@@ -157,6 +159,7 @@ def never(e):
 
 
 @pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.whole
 def test_refusals(world, case):
     call, words = REFUSED[case]
     with pytest.raises(synk.SynkError, match=words):

@@ -87,6 +87,7 @@ with synk.fork(2, device="cpu", timeout=1.0, respawn=True) as world:
     script.finish()
 
 
+@pytest.mark.whole
 def test_interrupted_closed_and_forked_again(start):
     script = start(
         START

@@ -348,7 +348,7 @@ with synk.fork(1, device="cpu"):
 """
 
 
-@pytest.mark.parametrize("full", ["0", "1"])
+@pytest.mark.parametrize("full", ["0", pytest.param("1", marks=pytest.mark.whole)])
 def test_numbas_own_text_is_kept_on_request(tmp_path, full):
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)

@@ -148,6 +148,7 @@ assert set(check(2)) == {"memfd"}
 
 
 @needs_posix_ipc
+@pytest.mark.whole
 def test_results_of_ranks_that_outgrow_dev_shm(tmp_path: Path) -> None:
     """One of an earlier shape is read where the rank goes on writing it."""
     text = """
