@@ -26,7 +26,7 @@ from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec
 from synknumba._world.failure import CallInfo
 from synknumba._world.world import World, current_world
-from synknumba.simt.internals import declared_signatures
+from synknumba.simt.internals import declared_signatures, with_function
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
@@ -184,7 +184,7 @@ def _value_of_now(value: Any, copies: dict[Any, Any]) -> Any:
         return value
     if function not in copies:
         copies[function] = value  # for a function that calls itself
-        copies[function] = type(value)(_with_values_of_now(function, copies), targetoptions=value.targetoptions)
+        copies[function] = with_function(value, _with_values_of_now(function, copies))
     return copies[function]
 
 

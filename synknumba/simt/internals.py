@@ -10,6 +10,7 @@ from synknumba.simt._frontend.pickling import is_foreign as is_foreign
 from synknumba.simt._frontend.pickling import reduce_foreign as reduce_foreign
 from synknumba.simt._frontend.scope import CudaPath as CudaPath
 from synknumba.simt._frontend.scope import Scope as Scope
+from synknumba.simt._frontend.scope import with_function as with_function
 from synknumba.simt._frontend.signatures import declared_signatures as declared_signatures
 from synknumba.simt._frontend.source import read_definition as read_definition
 from synknumba.simt._frontend.source_text import keep_text as keep_text

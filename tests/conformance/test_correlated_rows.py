@@ -100,6 +100,7 @@ def test_any_rows_blocks_and_slices(world, data):
 
 
 @pytest.mark.parametrize("shards", [1, 4, *whole(9)])
+@pytest.mark.whole
 def test_shards_have_the_same_bits_on_one_rank(world, shards):
     values = np.random.default_rng(1).normal(size=1003)
     for num_slices in (1, 3):
@@ -118,6 +119,7 @@ def test_covariance_of_several_values(world, grids):
     assert found.count == 50
 
 
+@pytest.mark.whole
 def test_weights_are_summed_over_blocks(world, grids):
     rng = np.random.default_rng(3)
     values, weights = 1e9 + rng.normal(size=1000), rng.random(1000)

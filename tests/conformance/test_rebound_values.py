@@ -88,6 +88,7 @@ def test_a_plan_settles_no_types(monkeypatch):
         same(direct(X), 5.5 * X)
 
 
+@pytest.mark.whole
 def test_types_of_functions_that_were_distributed(monkeypatch):
     with fork():
         same(direct(X), FACTOR * X)
@@ -106,6 +107,7 @@ def test_other_types_in_the_same_world_are_for_the_values_that_the_ranks_have(mo
         same(direct(X.astype(np.int32)), 2.5 * X)
 
 
+@pytest.mark.whole
 def test_reductions_and_expectations(monkeypatch):
     for factor in (2, 2.5):
         monkeypatch.setitem(globals(), "FACTOR", factor)

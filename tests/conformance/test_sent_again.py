@@ -2,12 +2,14 @@
 
 import itertools
 import linecache
+import weakref
 
 import numpy as np
 import pytest
 from numba import cuda
 
 import synknumba as synk
+from synknumba._call import distribute
 
 X = np.arange(1.0, 9.0)
 CELLS = itertools.count()
@@ -78,7 +80,8 @@ def test_a_helper_defined_anew():
     assert names["run"](X) == (X + 1).sum()
 
 
-def test_sent_by_distribute():
+def test_sent_by_distribute(monkeypatch):
+    monkeypatch.setattr(distribute, "_made", weakref.WeakSet())  # without the functions of other tests
     names = define(KINDS["function"])
     synk.distribute()
     with pytest.raises(synk.RankError):

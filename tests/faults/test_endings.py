@@ -200,10 +200,11 @@ def test_rank_that_a_debugger_holds(start, end):
         world = synk.fork(2, device="cpu")
         total(ROWS)
         reader, writer = os.pipe()
+        rank = world.pids[0]  # a forked child has no world
         debugger = os.fork()
         if debugger == 0:
             libc = ctypes.CDLL(None, use_errno=True)
-            refused = libc.ptrace({PTRACE_SEIZE}, world.pids[0], None, None)
+            refused = libc.ptrace({PTRACE_SEIZE}, rank, None, None)
             os.write(writer, b"0" if refused else b"1")
             signal.pause()
             os._exit(0)

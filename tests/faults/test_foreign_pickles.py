@@ -2,6 +2,8 @@
 
 from textwrap import dedent
 
+import pytest
+
 EXITS = """
 class Exits(Exception):
     def __init__(self, where="reduce"):
@@ -26,6 +28,7 @@ class Key:
 """
 
 
+@pytest.mark.whole
 def test_exits_while_an_exception_is_told_are_no_end_of_a_rank(start):
     script = start(
         EXITS

@@ -108,7 +108,7 @@ class Runs:
         return self._log.read_text().splitlines()
 
     def kernels(self) -> list[Path]:
-        return [path for path in self.cache.glob("*") if not path.name.startswith(".")]
+        return [path for path in self.cache.glob("*") if path.is_file() and not path.name.startswith(".")]
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ def run(text, *arguments, **settings):
 
 
 @pytest.mark.parametrize("module", ["synknumba.simt", *whole("synknumba")])
+@pytest.mark.whole
 def test_eight_threads_import_a_module_at_once(module):
     assert run(IMPORTS, module).strip() == "[]"
 

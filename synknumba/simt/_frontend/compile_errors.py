@@ -30,6 +30,7 @@ from synknumba.simt._frontend.syntax import assigned_names
 
 FULL_TRACEBACK: Final = "SYNKNUMBA_FULL_TRACEBACK"
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of messages for terminals, which Numba writes where colorama is installed
 _PLACES: Final = re.compile(
     r'^File "(?P<file>[^"\n]+)", line (?P<line>\d+)|\bat (?P<path>\S[^\n]*?) \((?P<number>\d+)\)$', re.M
 )
@@ -99,7 +100,7 @@ def explain(error: BaseException, function: Any, *, compiled: bool = True, anywh
     if isinstance(error, SynkError | MemoryError | OSError) or not isinstance(error, Exception):
         return None
     sources = list(_sources(function))
-    text = str(error)
+    text = _COLOURS.sub("", str(error))
     inner = [source for source in sources if compiled or source.function is not function]
     if refusal := _of_a_rank(inner):
         return refusal
@@ -238,7 +239,7 @@ def _of_typing(error: BaseException, sources: Sequence[Source]) -> KernelError |
         trace = trace.tb_next
     if found is None:
         return None
-    reason = " ".join(str(error).split())
+    reason = " ".join(_COLOURS.sub("", str(error)).split())
     way_out = "Check the names and the number of the arguments."
     return _error(*found, _node(*found, lambda node: isinstance(node, ast.Call)), reason, way_out)
 

@@ -83,6 +83,11 @@ def misspelt(path: str) -> str | None:
     return None
 
 
+def with_function(device_function: Any, function: FunctionType) -> Any:
+    """Returns a device function like another, made by `cuda.jit` with the same options, of another plain function."""
+    return type(device_function)(function, targetoptions=device_function.targetoptions)
+
+
 def is_device_function(value: object) -> bool:
     """Returns whether the value was made by `cuda.jit`, the simulator's `cuda.jit` or `simt.jit`."""
     return type(value).__name__ in {"CUDADispatcher", "FakeCUDAKernel"} or hasattr(value, "__simt_kernel__")
