@@ -21,6 +21,7 @@ def rows(x):
 
 @synk.function(outputs="gather")
 def odd(x, what):
+    x = x.get() if hasattr(x, "get") else x  # CuPy has no masked arrays
     masked = np.ma.masked_array(x, mask=np.asarray(x) % 2 == 0)
     return {"array": masked, "filled": masked.filled(-1.0), "unmasked": np.ma.masked_array(x), "sum": masked.sum()}[what]
 
@@ -63,7 +64,8 @@ def test_masked_results_are_refused(world, num_slices):
 
 def test_texts_of_any_length_are_refused_at_each_call(world):
     texts = np.array(["a", "bb", "c" * 99], np.dtypes.StringDType())
-    for before in (None, np.zeros(3), np.array(["a", "b", "c"])):
+    of_letters = [np.array(["a", "b", "c"])] if world.device == "cpu" else []  # GPUs have no texts
+    for before in (None, np.zeros(3), *of_letters):
         if before is not None:
             rows(before)
         for _ in range(2):
