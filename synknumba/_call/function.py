@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
 import numpy as np
 
@@ -217,6 +217,14 @@ class Function(Distributed, Generic[P, R]):
                     "it; write @synk.parallel above @cuda.jit, not below"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __copy__(self) -> Self:
+        """Returns the function itself, as for Python's functions."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Returns the function itself, as for Python's functions."""
+        return self
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Binds a decorated method to its instance, which is sent to the ranks by pickle."""

@@ -1,7 +1,7 @@
 """Base of `Expectation` and `Vectorized`: the wrapped function, its parameters, and the cache of its generated kernels."""
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Self
 
 from synknumba._call.bind import RESERVED, Binder, signature_names
 from synknumba._call.call import OWN_PREFIX
@@ -52,6 +52,14 @@ class RowFunction:
         self._kernels: dict[tuple[Any, ...], Any] = {}  # generated kernels, by all that they depend on
         self._known: dict[Any, Any] = {}  # what calls with the same quick key have in common; a repeated call looks there only
         self._inner.dependent += [self._kernels, self._known]
+
+    def __copy__(self) -> Self:
+        """Returns the function itself, as for Python's functions."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Returns the function itself, as for Python's functions."""
+        return self
 
     def __repr__(self) -> str:
         """Name and parameters."""

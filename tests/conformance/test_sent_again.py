@@ -1,5 +1,6 @@
 """A function whose first call failed is sent again with its next call: the script may have defined what was missing."""
 
+import copy
 import itertools
 import linecache
 import weakref
@@ -97,3 +98,19 @@ def test_a_failure_after_a_success_sends_nothing():
     with pytest.raises(synk.RankError):
         names["run"](-X)
     assert names["run"](X) == 2 * X.sum()
+
+
+def test_copies_are_the_function_itself():
+    """A copy that was collected would make the ranks drop what the original refers to."""
+
+    @synk.expectation
+    def squares(x):
+        return x * x
+
+    @synk.function(outputs="sum")
+    def total(x):
+        return x.sum()
+
+    for f in (squares, total):
+        assert copy.copy(f) is f
+        assert copy.deepcopy([f])[0] is f
