@@ -36,12 +36,10 @@ class RankHoldings:
             yield Attach(tuple((one.id, one.size) for one in some)), [one.fd for one in some]
             self._mapped.update((one.id, one.generation) for one in some)
 
-    def forget(self, kind: Kind, number: int) -> bool:
-        """Queues an object to be freed; returns False if the ranks do not have it. Takes no lock."""
-        if kind == "segment" and self._mapped.pop(number, None) is None:
-            return False
-        self.unwanted.append((kind, number))
-        return True
+    def forget(self, kind: Kind, number: int) -> None:
+        """Queues an object to be freed, unless the ranks do not have it. Takes no lock."""
+        if kind != "segment" or self._mapped.pop(number, None) is not None:
+            self.unwanted.append((kind, number))
 
     def drop(self) -> Drop:
         """Returns the command that frees all queued objects, and empties the queue."""
