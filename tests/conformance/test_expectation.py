@@ -464,9 +464,8 @@ def test_the_kernels_own_names_are_told_nowhere(world):
     def wrong(x, scale):
         return x + "a" * scale
 
-    with pytest.raises(synk.RankError) as caught:
+    with pytest.raises(synk.KernelError) as caught:
         wrong(np.zeros(5), 2)
-    assert "x: float64 (5,)" in str(caught.value)
     assert "synk.SLICE" not in str(caught.value)
     report = wave.plan(np.zeros(5), shards=2, world_size=4)
     assert report.outputs == (("estimate", "mean"),)

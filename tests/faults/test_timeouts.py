@@ -63,7 +63,7 @@ def test_time_in_which_the_machine_slept_does_not_count(start):
             time.sleep(0.4)
             return x.sum()
 
-        with synk.fork(2, device="cpu", timeout=1.0):
+        with synk.fork(2, device="cpu", timeout=2.0):
             assert slow(ROWS) == ROWS.sum()
             say("right")
     """)
@@ -71,7 +71,7 @@ def test_time_in_which_the_machine_slept_does_not_count(start):
     stopped = [script.pid, *ranks]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(2.0)
+    time.sleep(3.0)
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.1)  # the script looks before the ranks go on
