@@ -11,6 +11,9 @@ from synknumba._call.arguments import per_rank as per_rank
 from synknumba._call.distribute import distribute as distribute
 from synknumba._call.function import Function as Function
 from synknumba._call.report import PlanReport as PlanReport
+from synknumba._call.sequence import Sequence as Sequence
+from synknumba._call.sequence import sequence as sequence
+from synknumba._call.sequence import static as static
 from synknumba._errors import ArgumentError as ArgumentError
 from synknumba._errors import BatchError as BatchError
 from synknumba._errors import CallTimeout as CallTimeout
@@ -32,6 +35,7 @@ from synknumba._ops.estimate import Estimate as Estimate
 from synknumba._ops.estimate import Measurement as Measurement
 from synknumba._rowwise.expectation import Expectation as Expectation
 from synknumba._rowwise.map import Vectorized as Vectorized
+from synknumba._tracing import STEP as STEP
 from synknumba._types import OFFSET as OFFSET
 from synknumba._types import RANK as RANK
 from synknumba._types import WORLD_SIZE as WORLD_SIZE

@@ -25,6 +25,7 @@ from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
 from synknumba._ops.tree import flatten, is_nested, paths
+from synknumba._tracing import Number
 from synknumba._types import Array, Op, RankConstant, Shape
 from synknumba._variables.variable import Variable
 from synknumba._wire import program
@@ -149,6 +150,9 @@ class Binder:
             return self._constant(call, name, value)
         if isinstance(value, bool | int | float | complex | np.generic):
             return self._scalar(call, name, value)
+        if isinstance(value, Number):
+            call.key.append("number")
+            return call.add_value(value, "q" if value.is_int else "d", None)
         if isinstance(value, np.ndarray):
             return self._numpy(call, name, slot, value)
         if isinstance(value, IndexRange | RankConstant | PerRankValues):

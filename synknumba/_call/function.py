@@ -7,13 +7,14 @@ f(x, y, 0.5) ──known call──> Plan.execute                       hot path
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
 import numpy as np
 
+from synknumba import _tracing as tracing
 from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.call import Call
@@ -41,6 +42,7 @@ from synknumba._types import Batch
 from synknumba._variables.variable import Variable, note_failure, writing
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Program, Sharded, next_number
+from synknumba._wire.results import FIRST_LEAF
 from synknumba._world.failure import CallInfo
 from synknumba._world.world import World, current_world, open_world
 from synknumba.simt.internals import check_kernel, dynamic_shared, keep_text
@@ -50,8 +52,21 @@ LAUNCHES_KEPT = 16  # launch configurations of one kernel, each with its plans
 OWN_VALUES = 3  # at most so many for each rank select rows of sliceable variables
 
 
+FUNCTION_BYTES = 4096  # of small results of a Python function in a sequence; larger ones are in a segment of their own
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call of a sequence, worked out."""
+
+    plan: Plan
+    call: Call
+    used: int  # bytes of the ranks' small results up to the end of its own
+    written: frozenset[str]  # parameters that the source stores to
+    selector: RowSelector  # owns the memory for row numbers
 
 
 class Function(Distributed, Generic[P, R]):
@@ -162,6 +177,9 @@ class Function(Distributed, Generic[P, R]):
             RankError: an exception on a rank; the world remains usable.
             RankDied, CallTimeout: all ranks have been terminated; `fork()` works again.
         """
+        if tracing.current is not None and tracing.current.is_here:
+            options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
+            return tracing.current.call(self, args, kwargs, options)
         world = current_world()
         world.begin()
         try:
@@ -280,7 +298,7 @@ class Function(Distributed, Generic[P, R]):
         key = (*call.key, options.key(), self._builder.capacity(call), self._builder.shapes(call))
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._make_plan(world, call)
+            plan, _ = self._make_plan(world, call)
             self._plans.keep(key, plan)
             if options.is_plain and not kwargs and not self._builder.rules:
                 self._plans.remember(args, call, plan)
@@ -319,7 +337,31 @@ class Function(Distributed, Generic[P, R]):
         if self._inner is not None and self._inner.number not in world.proven:
             world.shipped.discard(self._inner.number)
 
-    def _make_plan(self, world: World, call: Call) -> Plan:
+    def prepare(
+        self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions, used: int
+    ) -> "Prepared":
+        """Works out a call of a sequence, of which the ranks get the program; called between the world's `begin` and `end`.
+
+        The first `used` bytes of the ranks' small results belong to other calls of the sequence.
+        """
+        options.check(self.name)
+        self._check_roles(args, kwargs)
+        call = self._binder.bind(Call(options, world.partition, world), args, kwargs)
+        selector = RowSelector(self.name, self._options.style)  # with memory of its own for row numbers
+        selector.select(call)
+        selector.encode(call)
+        self._builder.check_rows(call)
+        small = None
+        if self._options.style == "function":
+            left = world.ranks.results.shape[1] - used
+            small = (used, min(FUNCTION_BYTES, left // 2 // 64 * 64))
+            if small[1] < FIRST_LEAF:
+                raise ArgumentError(f"{self.name}: a sequence has room for the results of fewer functions; call it in two")
+        plan, used = self._make_plan(world, call, used, small)
+        return Prepared(plan, call, used if small is None else sum(small), frozenset(self._written or ()), selector)
+
+    def _make_plan(self, world: World, call: Call, used: int = 0, small: tuple[int, int] | None = None) -> tuple[Plan, int]:
+        """Returns a new plan, and the bytes used of the ranks' small results; `small` is where those of a function are."""
         for path, values in call.per_rank.items():
             if values != world.world_size:
                 raise ArgumentError(f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; pass one per rank")
@@ -341,7 +383,7 @@ class Function(Distributed, Generic[P, R]):
                 raise LaunchError(f"{self.name}: {error}") from error.__cause__
             self._check_shared_memory(launch)
             wanted = self._builder.wanted(options.subset)
-            built = self._builder.build(call, world, wanted)
+            built = self._builder.build(call, world, wanted, used)
             self._builder.check_count(call.total, wanted)
         updates = SharedUpdates(call, self._options.updates) if options.shards is not None and self._options.updates else None
         parameters = call.parameters | built.results | ({} if updates is None else updates.parameters)
@@ -360,6 +402,7 @@ class Function(Distributed, Generic[P, R]):
             lent=built.lent,
             only_read=frozenset() if launch is None else self._only_read(call),
             shards=options.shards,
+            small=small,
         )
         world.attach([*call.segments, *built.segments.values(), *(() if updates is None else updates.segments)], info)
         self._ship(world, program, info)
@@ -369,7 +412,7 @@ class Function(Distributed, Generic[P, R]):
         else:
             plan = FunctionPlan(world, program, info, call, has_ops=self._options.has_ops)
         plan.updates = updates
-        return plan
+        return plan, built.used
 
     def _check_roles(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raises `ArgumentError` if a kernel writes to a parameter that its decorator does not declare as written."""

@@ -97,9 +97,12 @@ class OutputBuilder:
                 'local_batch have none; use "gather"'
             )
 
-    def build(self, call: Call, world: World, wanted: Sequence[str]) -> Built:
-        """Returns all outputs, and allocates memory for those in `wanted`; called between the world's `begin` and `end`."""
-        built = Built()
+    def build(self, call: Call, world: World, wanted: Sequence[str], used: int = 0) -> Built:
+        """Returns all outputs, and allocates memory for those in `wanted`; called between the world's `begin` and `end`.
+
+        The first `used` bytes of the ranks' small results belong to others.
+        """
+        built = Built(used=used)
         for name, output in self._outputs.items():
             dtype, shape = self.resolve(name, output, call)
             result = Result(name, output.op, dtype, shape, None, filled=output.filled)

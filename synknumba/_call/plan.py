@@ -153,9 +153,10 @@ class KernelPlan(Plan):
         self._combining = self._combine([results[key] for key in sorted(built.combined)]) if built.combined else None
         self._lent_mean = any(results[key].op == "mean" for key in self._lenders)
         self._selection = Selection(program, self._inputs)
-        self._collectors = [self._collector(results[key]) for key in wanted]
+        self._collectors = [self._collector(results[key], world.ranks.results) for key in wanted]
         self._alone = self._collectors[0] if len(wanted) == 1 else None
         self._finish = result_class(name, tuple(wanted)) if len(wanted) > 1 else None
+        self.wanted = {key: results[key] for key in wanted}
 
     @property
     def nbytes(self) -> int:
@@ -171,8 +172,12 @@ class KernelPlan(Plan):
         if self._combining is not None:
             self._combining.forget()
 
-    def execute(self, values: tuple[Any, ...], count: Count) -> Any:
+    def select(self, values: tuple[Any, ...]) -> None:
+        """Notes the rows that a call selects, for results that are row numbers."""
         self._selection.values = values[self._selection.first :]
+
+    def execute(self, values: tuple[Any, ...], count: Count) -> Any:
+        self.select(values)
         return super().execute(values, count)
 
     def collect(self, count: Count) -> Any:
@@ -187,7 +192,11 @@ class KernelPlan(Plan):
             return None
         return self._finish(*(collector(count) for collector in self._collectors))
 
-    def _collector(self, result: Result) -> Collector:
+    def collector_in(self, memory: Array, name: str) -> Collector:
+        """Returns the collector of a small result in other memory than the control block's, of the same shape."""
+        return self._collector(self.wanted[name], memory)
+
+    def _collector(self, result: Result, memory: Array) -> Collector:
         assert result.parts is not None  # only wanted outputs are collected
         if result.name in self._lenders:
             lender, shape = self._lenders[result.name], result.shape
@@ -195,9 +204,9 @@ class KernelPlan(Plan):
                 return lambda count: lender.result((total_rows(count) or 0, *shape))
             return lambda _: lender.result(shape)
         if result.is_small:
-            results, dtype = self.world.ranks.results, np.dtype(result.parts.dtype)
-            strides = results.strides[0], *np.ndarray(result.shape, dtype).strides
-            parts = np.ndarray((len(results), *result.shape), dtype, results.data, result.parts.offset, strides)
+            dtype = np.dtype(result.parts.dtype)
+            strides = memory.strides[0], *np.ndarray(result.shape, dtype).strides
+            parts = np.ndarray((len(memory), *result.shape), dtype, memory.data, result.parts.offset, strides)
         else:
             parts = self._segments[result.name].array(result.parts.dtype, result.parts.shape)
         if result.op == "gather":
@@ -241,9 +250,11 @@ class FunctionPlan(Plan):
         super().__init__(world, program, info, call)
         self._has_ops = has_ops
         self._part = "rank" if program.shards is None else "shard"
+        first, nbytes = program.small or (0, world.ranks.results.shape[1])
         self._results = world.ranks.results
-        self._readers = [ResultReader(memory) for memory in self._results]
-        self._numbers = self._results[:, :8].view(np.int64)[:, 0]
+        own = self._results[:, first : first + nbytes]
+        self._readers = [ResultReader(memory) for memory in own]
+        self._numbers = own[:, :8].view(np.int64)[:, 0]
         self._combiners: dict[tuple[int, ...], Collector] = {}
 
     @property

@@ -29,9 +29,9 @@ class FunctionRoutine(Routine):
     def __init__(self, program: Program, place: Place, function: Callable[..., Any]) -> None:
         super().__init__(program, place)
         self._function = function
-        self._writer = ResultWriter(
-            place.control.results[place.rank], RESULT_BYTES, place.device, getattr(function, "__name__", "the function")
-        )
+        first, nbytes = program.small or (0, RESULT_BYTES)
+        memory = place.control.results[place.rank, first : first + nbytes]
+        self._writer = ResultWriter(memory, nbytes, place.device, getattr(function, "__name__", "the function"))
         self._queues_work = place.device.traits.queues_work
         self._steps: list[Step] = []  # through the last slice
         self._after: list[Step] = []  # assignments of updated variables

@@ -30,6 +30,7 @@ from synknumba._rank.combination_routine import CombinationRoutine
 from synknumba._rank.function_routine import FunctionRoutine
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Place, Repeated, Routine
+from synknumba._rank.sequence_routine import SequenceRoutine
 from synknumba._rank.startup import RankConfig, settle
 from synknumba._rank.variable_memory import Holding
 from synknumba._types import Transport
@@ -39,6 +40,7 @@ from synknumba._wire.control import MESSAGE
 from synknumba._wire.program import Collective, Combination, FunctionSpec, Program, Transfer
 from synknumba._wire.rank_warnings import Collector
 from synknumba._wire.relaunch import Table
+from synknumba._wire.sequence import SequenceProgram
 from synknumba.simt.internals import explain
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -197,7 +199,9 @@ class Rank:
             if segment_id in routine.segments or segment_id in routine.written:
                 routine.forget_buffers()
 
-    def _install(self, spec: FunctionSpec | None, program: Program | Combination | Collective | Transfer | None) -> None:
+    def _install(
+        self, spec: FunctionSpec | None, program: Program | Combination | Collective | Transfer | SequenceProgram | None
+    ) -> None:
         if spec is not None:
             if spec.id in self.functions:  # sent again after a failure: the programs refer to what was sent first
                 self._drop(messages.Drop(functions=(spec.id,)))
@@ -214,6 +218,8 @@ class Rank:
                 self.routines[program.number] = CombinationRoutine(program, self.place, source, transport)
             case Transfer():
                 self.routines[program.number] = TransferRoutine(program, self.place)
+            case SequenceProgram():
+                self.routines[program.number] = SequenceRoutine(program, self.place, self.routines)
 
     def _routine(self, program: Program, loaded: Loaded) -> Routine:
         if loaded.kernel is None:
@@ -254,6 +260,8 @@ class Rank:
     def _explained(self, number: int, error: BaseException) -> BaseException:
         """Returns the error of a program; a short one if Numba could not compile its function."""
         routine = self.routines.get(number)
+        if isinstance(routine, SequenceRoutine) and routine.running is not None:
+            routine = self.routines.get(routine.running.number)
         if not isinstance(routine, KernelRoutine | FunctionRoutine) or routine.function not in self.functions:
             return error
         function, is_kernel = self.functions[routine.function].function, isinstance(routine, KernelRoutine)

@@ -126,7 +126,10 @@ class Routine(Repeated):
 
     def __call__(self) -> News | None:
         """Binds the values of the control block if they have changed, and runs the steps."""
-        packed = bytes(self._packed_values)
+        return self.call(bytes(self._packed_values))
+
+    def call(self, packed: bytes) -> News | None:
+        """Binds packed values if they have changed, and runs the steps."""
         if packed != self._packed:
             self._packed = None  # the binding is undefined until `bind` has succeeded
             self.bind(self._unpack(packed), packed[: self._scalar_bytes])

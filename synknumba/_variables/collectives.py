@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, final
 
 import numpy as np
 
+from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError
 from synknumba._ops import rows as rows_module
 from synknumba._ops.rows import Rows
@@ -95,6 +96,8 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
 
     Returns the variable that has the result; None if the collective is not cached, for the caller to take the general path.
     """
+    if tracing.current is not None and tracing.current.is_here:
+        return tracing.current.collective(kind, vars, op, root, dest)
     changing = kind in ("all_gather", "reduce_scatter")
     target = dest if changing else vars
     if type(vars) is not Variable or type(target) is not Variable:

@@ -18,6 +18,7 @@ from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.transfers import Pair, Row, Run, Traffic, Work, describe, pairs_of
 from synknumba._wire.program import Collective, HostArray, Transfer, next_number
+from synknumba._wire.sequence import Access, Key
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport import join
 from synknumba._world.world import World
@@ -151,6 +152,37 @@ class GpuTraffic(Traffic):
             up()
 
         return run, (*first, *second, *third)
+
+    def programs(self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]) -> list[tuple[int, list[Segment], Access]]:
+        join(self.world)
+        info = describe(work, pairs)
+        if not DRIVERS[self.world.transport].in_shared_memory:
+            arrays = tuple(pair.ends() for pair in pairs)
+            program = Collective(next_number(), work.kind, arrays, work.op, work.root, self.world.transport)
+            self.install(program, info)
+            return [(program.number, [], Access(keys, keys))]  # the stream waits for other ranks
+        packing = StagingLayout()
+        segment = Segment(1)  # of its own: the staging segment is freed after large transfers
+        places = [
+            tuple(
+                packing.place(pair.source.layout.leaf(pair.leaf).dtype, shape, segment.id)
+                for shape in pair.source.layout.leaf(pair.leaf).shapes
+            )
+            for pair in pairs
+        ]
+        segment.grow(max(packing.nbytes, 1))
+        self.world.attach([segment], info)
+        arrays_of = tuple((pair.source.number, pair.leaf, hosts) for pair, hosts in zip(pairs, places, strict=True))
+        middle = self.host_program(work, [pair.ends(hosts, hosts) for pair, hosts in zip(pairs, places, strict=True)])
+        down, up = (Transfer(next_number(), is_up, arrays_of) for is_up in (False, True))
+        for program_of in (down, middle, up):
+            self.install(program_of, info)
+        staged = frozenset({("staging", segment.id)})
+        return [
+            (down.number, [segment], Access(reads=keys, writes=staged)),
+            (middle.number, [], Access(staged, staged, staged, staged)),
+            (up.number, [], Access(reads=staged, writes=keys)),
+        ]
 
     def _places(self, packing: StagingLayout, of: LeafLayout) -> tuple[HostArray, ...]:
         return tuple(packing.place(of.dtype, shape, self._staging.id) for shape in of.shapes)

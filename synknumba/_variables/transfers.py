@@ -28,6 +28,7 @@ from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation, not_in_use
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Collective, End, HostArray, Transfer, next_number
+from synknumba._wire.sequence import Access, Key
 from synknumba._world.failure import CallInfo
 from synknumba._world.world import World
 
@@ -103,6 +104,19 @@ class Traffic(ABC):
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         """Plans a collective for repeated use. Returns a callable that runs it, and the numbers of its programs."""
 
+    @abstractmethod
+    def programs(self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]) -> list[tuple[int, list[Segment], Access]]:
+        """Installs programs by which the ranks carry out a collective in place, in a sequence.
+
+        Args:
+            work: the collective.
+            pairs: its arrays.
+            keys: the arrays, for their accesses.
+
+        Returns:
+            The number of each program, the segments that only it uses, and what it reads and writes.
+        """
+
     def collective(self, work: Work, pairs: Sequence[Pair]) -> Run:
         """Returns a callable that runs a collective; the plan is reused if it is cached."""
         key = (work, *((pair.source.number, pair.target.number, pair.leaf) for pair in pairs))
@@ -150,10 +164,14 @@ class Traffic(ABC):
         nbytes = sum(itemsize * sum(of_ranks) for itemsize, of_ranks in counts)  # read and written, on all ranks together
         if nbytes <= DIRECT_BYTES or self.world.world_size == 1:
             return _direct(work, arrays, segments, self.alone), ()
+        return self.install(self.host_program(work, arrays), info)
+
+    @staticmethod
+    def host_program(work: Work, arrays: Sequence[Ends]) -> Collective:
+        """Returns the program of a collective by the ranks over shared memory."""
         for dtype in {dtype for dtype, _, _ in arrays}:
             prepare(work.op, dtype)  # compiles once, here, instead of on all ranks at the same time
-        program = Collective(next_number(), work.kind, tuple(arrays), work.op, work.root, "host")
-        return self.install(program, info)
+        return Collective(next_number(), work.kind, tuple(arrays), work.op, work.root, "host")
 
     @cached_property
     def alone(self) -> Communicator:
@@ -250,3 +268,9 @@ class CoreTraffic(Traffic):
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         segments = [storage.segment for pair in pairs for storage in (pair.source, pair.target) if storage.segment]
         return self.over_host(work, [pair.ends() for pair in pairs], segments, describe(work, pairs))
+
+    def programs(self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]) -> list[tuple[int, list[Segment], Access]]:
+        program = self.host_program(work, [pair.ends() for pair in pairs])
+        self.install(program, describe(work, pairs))
+        # Each rank works on a part of the elements, of all ranks' arrays.
+        return [(program.number, [], Access(keys, keys, keys, keys))]

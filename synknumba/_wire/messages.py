@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 from synknumba._ops.variable_layout import StorageLayout
 from synknumba._types import Shape, Transport
 from synknumba._wire.program import Collective, Combination, FunctionSpec, HostArray, Program, Transfer
+from synknumba._wire.sequence import SequenceProgram
 
 # ---- commands ----------------------------------------------------------------------------------------------
 
@@ -22,7 +23,7 @@ class Install:
     """Store this function and this program. Either may be None."""
 
     function: FunctionSpec | None
-    program: Program | Combination | Collective | Transfer | None
+    program: Program | Combination | Collective | Transfer | SequenceProgram | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,13 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
+class ReturnedInSequence:
+    """What Python functions of a sequence returned that is new, by program; the descriptors of segments follow each other."""
+
+    returned: tuple[tuple[int, Returned], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Invitation:
     """Unique id of the GPU transport (from rank 0), or the reason why it is unavailable."""
 
@@ -129,7 +137,7 @@ class Warned:
     line: int
 
 
-News: TypeAlias = Failed | Returned | Invitation | Measured
+News: TypeAlias = Failed | Returned | ReturnedInSequence | Invitation | Measured
 
 
 @dataclass(frozen=True, slots=True)

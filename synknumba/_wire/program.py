@@ -239,6 +239,7 @@ class Program:
     lent: int = 0  # number of values, the last ones, that are ids of segments to write results to
     only_read: frozenset[str] = frozenset()  # parameters that a kernel provably does not write
     shards: int | None = None
+    small: tuple[int, int] | None = None  # place (first, number of bytes) of a Python function's small results; None for all
 
     @property
     def is_cut(self) -> bool:

@@ -1,0 +1,593 @@
+"""`sequence`: several calls that the ranks repeat by themselves, in one round.
+
+    s(u, 0.5, times=1000) ──known arguments──> SequencePlan.run ── one round ──> results, stacked
+        └── new arguments ──> Trace ──> SequencePlan, sent to the ranks
+
+With `until=`, or with results that are not small, a round ends at each kept result; without, the ranks keep small results in a
+segment, and one round does all.
+"""
+
+import inspect
+import operator
+import struct
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as AnySequence
+from functools import partial
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, final
+
+import numpy as np
+
+from synknumba import _tracing as tracing
+from synknumba._call.bind import signature_names
+from synknumba._call.plan import KernelPlan
+from synknumba._call.trace import Seen, Trace, Unseen, ordered
+from synknumba._errors import ArgumentError, ReductionError
+from synknumba._host.copying import copy_into
+from synknumba._host.data import Data
+from synknumba._host.segment import Segment
+from synknumba._ops import reduction
+from synknumba._ops.tree import Structure, flatten, paths, unflatten
+from synknumba._tracing import Number
+from synknumba._types import Array
+from synknumba._variables.variable import Variable, note_failure
+from synknumba._wire.messages import Install, ReturnedInSequence
+from synknumba._wire.program import HostArray, next_number
+from synknumba._wire.sequence import HEAD, SequenceProgram, board_words
+from synknumba._world.failure import CallInfo
+from synknumba._world.rounds import RankNews
+from synknumba._world.world import World, current_world
+
+OPTIONS = ("times", "every", "until")
+PLANS_KEPT = 16  # of one sequence
+KEPT_BYTES = 64 << 20  # of small results that one round keeps; of more, a round ends at each
+SEQUENTIAL = 8  # NumPy sums fewer parts than this in order, along any axis
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@final
+class Static:
+    """A value that is part of a sequence. Created by `static`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        """Shows the value."""
+        return f"synk.static({self.value!r})"
+
+
+def static(value: Any) -> Any:
+    """Marks a number as part of a sequence: its body can compute with it, and another value makes another sequence.
+
+    Args:
+        value: a number, for an argument of a function decorated with `sequence`.
+
+    Returns:
+        The argument to pass.
+    """
+    return Static(value)
+
+
+@final
+class SequencePlan:
+    """A sequence that the ranks have, for arguments of some layout."""
+
+    def __init__(self, world: World, name: str, trace: Trace, result: Any) -> None:
+        self.world = world
+        self.trace = trace
+        self._leaves, self._structure = flatten(result)
+        results = [leaf.unseen if isinstance(leaf, Seen) else leaf for leaf in self._leaves]
+        self._results = [one if isinstance(one, Unseen) else None for one in results]
+        self._plans = {plan.program.number: plan for plan in trace.plans}
+        size = 8 * board_words(world.world_size, trace.slots)
+        self._board_segment = Segment(size)
+        self._board = self._board_segment.array(np.int64, (size // 8,))
+        self.program = SequenceProgram(
+            number=next_number(),
+            name=name,
+            parts=tuple(ordered(trace.parts)),
+            scalars=trace.scalars,
+            slots=trace.slots,
+            board=HostArray(self._board_segment.id, np.dtype(np.int64), (size // 8,)),
+            entry_bytes=trace.used,
+            segment_ids=frozenset(trace.segments),
+            variable_numbers=frozenset(trace.variables),
+        )
+        world.attach([self._board_segment])
+        world.command(Install(None, self.program), info=CallInfo(name))
+        self._layout = struct.Struct("<" + HEAD + trace.scalars)
+        self._ring: Segment | None = None
+        self._info = CallInfo(name)
+
+    @property
+    def returns_something(self) -> bool:
+        """Whether the sequence returns something else than None."""
+        return bool(self._leaves)
+
+    @property
+    def keeps_small_results(self) -> bool:
+        """Whether ranks can keep the results of several iterations."""
+        return all(one is None or _is_small(one) for one in self._results)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the variables still have the memory that the ranks' programs refer to."""
+        pairs = [(variable(), layout) for variable, layout in self.trace.variables.values()]
+        return all(one is not None and one._layout == layout for one, layout in pairs)  # noqa: SLF001  # as a key
+
+    def run(self, first: int, count: int, scalars: AnySequence[Any], period: int = 0) -> list[Any]:
+        """Runs iterations in one round; with a period, returns the results that it keeps, one of `entries` each."""
+        entries = count // period if period else 0
+        segment = self._kept_segment(entries) if entries else None
+        self._board[:] = 0
+        lent = [lender.choose() for lender in self.trace.lenders]
+        kept = -1 if segment is None else segment.id
+        self._layout.pack_into(self.world.ranks.values.data, 0, first, count, period if entries else 0, kept, *scalars, *lent)
+        self.world.tally.calls += 1
+        changed = [(variable(), differs) for variable, differs in self.trace.changed.values()]
+        try:
+            self.world.run(self.program.number, self._info, self._learn)
+        except BaseException as error:
+            note_failure(self.world, [one for one, _ in changed], error)
+            raise
+        for one, differs in changed:
+            if one is not None:
+                one.mark(differs=differs)
+        return [] if segment is None else self._read(segment, entries)
+
+    def collect(self) -> Any:
+        """Returns the results of the last iteration."""
+        found: dict[int, Any] = {}
+        leaves = []
+        for leaf, one in zip(self._leaves, self._results, strict=True):
+            if one is None:
+                leaves.append(leaf)
+                continue
+            if id(one.plan) not in found:
+                found[id(one.plan)] = one.plan.collect(one.count)
+            value = found[id(one.plan)]
+            leaves.append(value if one.index is None else value[one.index])
+        return unflatten(self._structure, leaves)
+
+    def _learn(self, news: AnySequence[RankNews]) -> None:
+        for rank, item, descriptors in news:
+            assert isinstance(item, ReturnedInSequence)  # the world has raised failures already
+            left = list(descriptors)
+            for number, returned in item.returned:
+                own = [left.pop(0)] if returned.segment is not None else []
+                self._plans[number].learn([(rank, returned, own)])
+
+    def _kept_segment(self, entries: int) -> Segment:
+        nbytes = entries * self.world.world_size * self.program.entry_bytes
+        if self._ring is None or self._ring.size < nbytes:
+            self._ring = Segment(nbytes)
+        self.world.attach([self._ring])
+        return self._ring
+
+    def _read(self, segment: Segment, entries: int) -> list[Any]:
+        """Returns, for each result, an array of what the kept iterations have."""
+        shape = entries, self.world.world_size, self.program.entry_bytes
+        memory: Array = segment.array(np.uint8, shape)
+        return [leaf if one is None else _combined(one, memory) for leaf, one in zip(self._leaves, self._results, strict=True)]
+
+    def empty(self) -> list[Any]:
+        """Returns the results of no iterations; of calls whose results are not known yet, None."""
+        out: list[Any] = []
+        for leaf, one in zip(self._leaves, self._results, strict=True):
+            if one is None or not isinstance(one.plan, KernelPlan):
+                out.append(leaf if one is None else None)
+                continue
+            result = one.plan.wanted[_name(one)]
+            assert result.parts is not None
+            out.append(np.empty((0, *result.shape), result.parts.dtype))
+        return out
+
+    def unflatten(self, leaves: AnySequence[Any]) -> Any:
+        """Returns results in the structure that the body returns."""
+        return unflatten(self._structure, leaves)
+
+    def forget(self) -> None:
+        """Makes the ranks drop the sequence and its calls."""
+        for plan in self.trace.plans:
+            plan.forget()
+        for number in (*self.trace.programs, self.program.number):
+            self.world.forget("program", number)
+
+
+def _is_small(one: Unseen) -> bool:
+    if not isinstance(one.plan, KernelPlan):
+        return False
+    result = one.plan.wanted[_name(one)]
+    return result.is_small and result.op is not None
+
+
+def _name(one: Unseen) -> str:
+    assert isinstance(one.plan, KernelPlan)
+    return list(one.plan.wanted)[one.index or 0]
+
+
+def _combined(one: Unseen, memory: Array) -> Array:
+    """Returns the results of kept iterations, combined over the ranks: memory is uint8, shape (entries, W, bytes)."""
+    assert isinstance(one.plan, KernelPlan)
+    name = _name(one)
+    result = one.plan.wanted[name]
+    assert result.parts is not None
+    if result.op in reduction.UFUNCS and memory.shape[1] < SEQUENTIAL:
+        dtype = np.dtype(result.parts.dtype)
+        strides = *memory.strides[:2], *np.ndarray(result.shape, dtype).strides
+        parts = np.ndarray((*memory.shape[:2], *result.shape), dtype, memory.data, result.parts.offset, strides)
+        found: Array = reduction.UFUNCS[result.op].reduce(parts, 1, dtype)
+        return found
+    return np.stack([one.plan.collector_in(entry, name)(one.count) for entry in memory])
+
+
+def stack(entries: AnySequence[Any]) -> Any:
+    """Returns the entries' arrays and numbers stacked along a new first axis, in the structure of one entry.
+
+    A list with a value for each rank, as the op None makes it, counts as an array. Raises `ReductionError` if shapes or
+    structures differ.
+    """
+    flat = [flatten(entry) for entry in entries]
+    structure = flat[0][1]
+    for index, (leaves, other) in enumerate(flat):
+        shapes = [np.shape(leaf) for leaf in leaves]
+        first = [np.shape(leaf) for leaf in flat[0][0]]
+        if other != structure or shapes != first:
+            raise ReductionError(
+                f"results of kept iterations must have the same shapes to be stacked, but entry {index} has {shapes} and entry "
+                f"0 has {first}; use every=None for the last ones only"
+            )
+    leaves = [np.stack(column) for column in zip(*(one[0] for one in flat), strict=True)]
+    return _joined(unflatten(structure, leaves))
+
+
+def _joined(tree: Any) -> Any:
+    """Returns a tree with lists of arrays of one shape, one array for each rank, as arrays of shape (entries, W, …)."""
+    if isinstance(tree, list) and tree and all(isinstance(one, np.ndarray) and one.shape == tree[0].shape for one in tree):
+        return np.stack(tree, axis=1)
+    if isinstance(tree, dict):
+        return {key: _joined(one) for key, one in tree.items()}
+    if isinstance(tree, tuple):
+        parts = [_joined(one) for one in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return tree
+
+
+@final
+class _Arguments:
+    """The arguments of one call of a sequence, told apart."""
+
+    def __init__(self) -> None:
+        self.key: list[Any] = []
+        self.scalars: list[Any] = []
+        self.letters = ""
+        self.leaves: list[Any] = []  # for the body
+        self.write_back: list[tuple[Array, Data]] = []
+        self.kept: list[Any] = []  # whose ids are in the key
+
+
+@final
+class Sequence(Generic[P, R]):
+    """Several calls that the ranks repeat by themselves. Created by `sequence`.
+
+    Attributes:
+        name: name in messages.
+        py_func: the function that was decorated, the body.
+    """
+
+    def __init__(self, function: Callable[P, R], name: str | None = None) -> None:
+        self.py_func = function
+        self._body: Callable[..., Any] = function
+        self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
+        self.__name__ = self.name
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+        signature_names(function, "the sequence", OPTIONS)
+        self._signature = inspect.signature(function)
+        self._plans: OrderedDict[Any, tuple[SequencePlan, list[Any]]] = OrderedDict()
+        self._staging: dict[Any, Data] = {}
+        self._world: World | None = None
+        self.traced = 0  # how often the body was run
+
+    def __call__(self, *args: Any, times: Any = 1, every: int | None = None, until: Any = None, **kwargs: Any) -> Any:
+        """Runs the calls of the body on all ranks, over and over, without the script.
+
+        Args:
+            *args: arguments of the body. Variables, `Data` and NumPy arrays go to its calls; ints and floats may change from
+                call to call, and the body cannot look at them; anything else, and `synk.static(n)`, is part of the sequence.
+            times: number of iterations; 0 runs nothing.
+            every: period of kept results: those of iterations every − 1, 2·every − 1, … are stacked along a new first axis.
+                None returns the results of the last iteration.
+            until: function of the results of a kept iteration (of each, if every is None), called in the script: the loop
+                ends when it returns true, and `times` is the largest number of iterations.
+            **kwargs: arguments of the body by name.
+
+        Returns:
+            What the body returns, with the results of its calls; variables as they are.
+
+        Raises:
+            ArgumentError: an argument is invalid, or the body does what cannot be repeated on the ranks.
+            RankError: an exception on a rank, with iteration and call; the world remains usable, and variables that the
+                sequence writes are undefined.
+            RankDied, CallTimeout: all ranks have been terminated; `fork()` works again.
+        """
+        recorder = tracing.current
+        if recorder is not None and recorder.is_here:
+            assert isinstance(recorder, Trace)  # there is no other recorder
+            return self._inside(recorder, args, kwargs, times, every, until)
+        times, every = self._checked(times, every, until)
+        world = current_world()
+        world.begin()
+        try:
+            return self._run(world, args, kwargs, times, every, until)
+        finally:
+            world.end()
+
+    # ---- checks
+
+    def _checked(self, times: Any, every: Any, until: Any) -> tuple[int, int | None]:
+        times = _count(self.name, "times", times, 0)
+        if every is not None:
+            every = _count(self.name, "every", every, 1)
+            if times and every > times:
+                raise ArgumentError(f"{self.name}: every={every} keeps nothing of times={times}; pass at most every={times}")
+        elif times == 0:
+            every = None
+        if until is not None and not callable(until):
+            raise ArgumentError(
+                f"{self.name}: until= takes a function of the results, as in until=lambda r: r < 1e-6; got {until!r}"
+            )
+        return times, every
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Any], Structure]:
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(f"{self.name}{self._signature}: {error}") from None
+        bound.apply_defaults()
+        return flatten(dict(bound.arguments))
+
+    def _told_apart(self, leaves: AnySequence[Any], structure: Structure) -> _Arguments:
+        """Returns the arguments of a call: numbers become scalars, and arrays are copied to shared memory."""
+        told = _Arguments()
+        for place, (leaf, path) in enumerate(zip(leaves, paths(structure), strict=True)):
+            name = f"{_argument_name(path)} of {self.name}"
+            if isinstance(leaf, Variable | Data):
+                told.key.append(leaf._layout)  # noqa: SLF001  # as a key
+                told.leaves.append(leaf)
+            elif isinstance(leaf, np.ndarray) and leaf.ndim:
+                self._stage(told, place, leaf)
+            elif isinstance(leaf, Static):
+                told.key.append(("static", type(leaf.value), leaf.value))
+                told.leaves.append(leaf.value)
+            elif isinstance(leaf, int | float | np.integer | np.floating | np.ndarray) and not isinstance(leaf, bool):
+                self._number(told, name, leaf)
+            else:
+                told.key.append(_static_key(leaf))
+                told.kept.append(leaf)
+                told.leaves.append(leaf)
+        return told
+
+    def _number(self, told: _Arguments, name: str, value: Any) -> None:
+        number = value.item() if isinstance(value, np.generic | np.ndarray) else value
+        is_int = isinstance(number, int)
+        if is_int and not -(2**63) <= number < 2**63:
+            raise ArgumentError(f"{self.name}: {number} does not fit in 64 bits; pass a float, or an array")
+        letter = "q" if is_int else "d"
+        told.key.append(letter)
+        told.leaves.append(Number(("scalar", len(told.scalars)), name, is_int=is_int))
+        told.scalars.append(number)
+        told.letters += letter
+
+    def _stage(self, told: _Arguments, place: int, array: Array) -> None:
+        staged = self._staging.get(place)
+        if staged is not None and staged.ndim == array.ndim and staged.dtype == array.dtype.newbyteorder("="):
+            staged.set_value(array)
+        else:
+            staged = self._staging[place] = Data(array)
+        told.key.append(staged._layout)  # noqa: SLF001  # as a key
+        told.leaves.append(staged)
+        told.write_back.append((array, staged))
+
+    # ---- calls
+
+    def _run(
+        self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int, every: int | None, until: Any
+    ) -> Any:
+        if world is not self._world:
+            self._leave()
+            self._world = world
+            world.at_close(weakref.WeakMethod(self._leave))
+        leaves, structure = self._bound(args, kwargs)
+        told = self._told_apart(leaves, structure)
+        plan = self._plan(world, structure, told)
+        if until is not None and not plan.returns_something:
+            raise ArgumentError(f"{self.name}: until= judges what {self.name} returns, and it returns nothing")
+        if times == 0:
+            return self._nothing(plan, every)
+        try:
+            result = self._repeat(plan, told.scalars, times, every, until)
+        except BaseException:
+            self._drop(plan)  # ranks may have stopped at different places
+            raise
+        for array, staged in told.write_back:
+            if staged._segment.id in plan.trace.written:  # noqa: SLF001  # shared with this package
+                copy_into(array, staged.data)
+        return result
+
+    def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
+        if until is None and (every is None or not plan.returns_something):
+            plan.run(0, times, scalars)
+            return plan.collect() if plan.returns_something else None
+        step = every or 1
+        entries = times // step
+        nbytes = entries * plan.world.world_size * plan.program.entry_bytes
+        if until is None and plan.keeps_small_results and nbytes <= KEPT_BYTES:
+            return plan.unflatten(plan.run(0, times, scalars, step))
+        kept, done = [], 0
+        for _ in range(entries):
+            plan.run(done, step, scalars)
+            done += step
+            kept.append(plan.collect())
+            if until is not None and until(kept[-1]):
+                break
+        else:
+            if times > done:
+                plan.run(done, times - done, scalars)
+        return stack(kept)
+
+    def _nothing(self, plan: SequencePlan, every: int | None) -> Any:
+        """Returns the results of no iterations."""
+        if not plan.returns_something:
+            return None
+        if every is None:
+            raise ArgumentError(f"{self.name}: times=0 has no last iteration; pass every=, which then gives empty results")
+        return plan.unflatten(plan.empty())
+
+    def _plan(self, world: World, structure: Structure, told: _Arguments) -> SequencePlan:
+        key = (structure, *told.key)
+        found = self._plans.get(key)
+        if found is not None and found[0].is_current:
+            self._plans.move_to_end(key)
+            return found[0]
+        for one in [known for known, (plan, _) in self._plans.items() if not plan.is_current]:
+            self._plans.pop(one)[0].forget()
+        plan = self._trace(world, structure, told)
+        self._plans[key] = plan, told.kept
+        while len(self._plans) > PLANS_KEPT:
+            _, (old, _) = self._plans.popitem(last=False)
+            old.forget()
+        return plan
+
+    def _trace(self, world: World, structure: Structure, told: _Arguments) -> SequencePlan:
+        """Runs the body to record its calls, and sends them to the ranks."""
+        trace = Trace(world, self.name, told.letters)
+        self.traced += 1
+        tracing.current = trace
+        try:
+            result = self._body(**unflatten(structure, told.leaves))
+            return SequencePlan(world, self.name, trace, result)
+        except BaseException:
+            for plan in trace.plans:
+                plan.forget()
+            raise
+        finally:
+            tracing.current = None
+
+    def _inside(
+        self, trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: Any, every: Any, until: Any
+    ) -> Any:
+        """Records a call inside another sequence."""
+        if self.name in trace.names:
+            path = " → ".join([*trace.names[trace.names.index(self.name) :], self.name])
+            raise ArgumentError(f"{tracing.where()}: {self.name} calls itself ({path}); loop with times=")
+        if until is not None:
+            raise ArgumentError(f"{tracing.where()}: until= is judged in the script; an inner sequence cannot wait for it")
+        if every is not None:
+            raise ArgumentError(
+                f"{tracing.where()}: an inner sequence keeps the results of its last iteration; leave every= out"
+            )
+        if not isinstance(times, Number):
+            times = _count(self.name, "times", times, 1)
+        leaves, structure = self._bound(args, kwargs)
+        values = [_inner_argument(leaf) for leaf in leaves]
+        with trace.inside(self.name, times):
+            return self._body(**unflatten(structure, values))
+
+    def _drop(self, plan: SequencePlan) -> None:
+        for key in [key for key, (one, _) in self._plans.items() if one is plan]:
+            del self._plans[key]
+        if not plan.world.closed:
+            plan.forget()
+
+    def _leave(self) -> None:
+        """Drops all plans, and the memory of their results."""
+        self._world = None
+        self._plans.clear()
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Binds a decorated method to its instance."""
+        return self if instance is None else partial(self, instance)
+
+    def __repr__(self) -> str:
+        """Shows name and parameters."""
+        return f"<synknumba sequence {self.name}{self._signature}>"
+
+    def __reduce__(self) -> NoReturn:
+        """Raises `ArgumentError`: only the script runs sequences."""
+        raise ArgumentError(f"{self.name} is a sequence, which only the script can run; it cannot be pickled or sent to ranks")
+
+
+def _argument_name(path: str) -> str:
+    """Returns the path of an argument, with the parameter's name plain.
+
+    >>> _argument_name("['x'][0]")
+    'x[0]'
+    """
+    name, _, rest = path[2:].partition("']")
+    return name + rest
+
+
+def _inner_argument(leaf: Any) -> Any:
+    if isinstance(leaf, Static):
+        return leaf.value
+    return Number(leaf.formula, leaf.label, is_int=leaf.is_int) if leaf is tracing.STEP else leaf
+
+
+def _static_key(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        return ("id", id(value))
+    return (type(value), value)
+
+
+def _count(name: str, option: str, value: Any, least: int) -> int:
+    try:
+        number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = -1
+    if number < least:
+        raise ArgumentError(f"{name}: {option} must be an int of at least {least}, got {value!r}")
+    return number
+
+
+def sequence(function: Callable[P, R], /) -> Sequence[P, R]:
+    """Makes a function that calls others into a sequence: the ranks run its calls by themselves, as often as asked.
+
+    The function, the body, runs once for each kind of arguments, to record its calls, and must not depend on what these return:
+    they run later, on the ranks. It may call functions decorated with `parallel` and `function`, `all_reduce`, `reduce` and
+    `broadcast` of variables, and other sequences. `synk.STEP` in an argument is the number of the iteration.
+
+    Args:
+        function: the body.
+
+    Returns:
+        The `Sequence`, called with the body's arguments and `times=`, `every=` and `until=`.
+
+    Raises:
+        ArgumentError: the function has variadic parameters, or one named like an option.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function
+        ... def double(v, by):
+        ...     v *= by
+        >>> @synk.sequence
+        ... def grow(v, by):
+        ...     double(v, by)
+        ...     synk.all_reduce(v, "mean")
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.variable(np.ones(3))
+        ...     grow(v, 2.0, times=5)
+        ...     v.get_value()
+        array([32., 32., 32.])
+    """
+    return Sequence(function)

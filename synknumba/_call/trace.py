@@ -1,0 +1,295 @@
+"""Traces: the body of a sequence, run once to record its calls.
+
+    body ──run with stand-ins──> calls, collectives, inner sequences ──> parts, their formulas and memory ──> SequenceProgram
+
+Each call is worked out as usual, and its program is sent to the ranks; a part names the program and gives its values. What the
+calls return stands in for results: it can be returned by the body, and a 0-d result can be an argument of later calls.
+"""
+
+import struct
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import numpy as np
+
+from synknumba import _tracing as tracing
+from synknumba._call.call import leaves_of
+from synknumba._call.distribute import result_class
+from synknumba._call.options import CallOptions
+from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
+from synknumba._errors import ArgumentError
+from synknumba._host.data import Data
+from synknumba._host.lease import Lender
+from synknumba._ops import reduction
+from synknumba._ops.tree import flatten, unflatten
+from synknumba._tracing import Formula, Here, Number, Unknown
+from synknumba._types import CollectiveKind, CollectiveOp
+from synknumba._variables.allocation import Allocation
+from synknumba._variables.collectives import check_uniform, checked_op, several_of
+from synknumba._variables.transfers import Work, pairs_of
+from synknumba._variables.variable import Variable, check_rank, traffic_of
+from synknumba._wire.program import Broadcast, Held, HeldRows, Result, Sharded, Update
+from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, waits
+from synknumba._world.world import World
+
+if TYPE_CHECKING:
+    from synknumba._call.function import Function, Prepared
+
+Parts: TypeAlias = "list[Part | Loop]"
+
+
+class Unseen(Unknown):
+    """Stands for a result of a call that only the script can see.
+
+    Attributes:
+        plan: plan of the call.
+        index: position among the results of the call; None for the only one.
+    """
+
+    def __init__(self, plan: Plan, index: int | None, label: str, count: Any) -> None:
+        self.plan, self.index, self.label, self.count = plan, index, label, count
+
+
+@final
+class Seen(Number):
+    """Stands for a 0-d result of a kernel, which may be an argument of later calls: the ranks then combine it.
+
+    Attributes:
+        home: body of the call.
+        result: the result, as the ranks know it.
+        unseen: the result for the script.
+    """
+
+    __slots__ = ("_trace", "home", "result", "unseen")
+
+    def __init__(self, trace: "Trace", home: "Parts", result: Result, unseen: Unseen) -> None:
+        assert result.parts is not None  # it is a result that the caller gets
+        super().__init__((), unseen.label, is_int=np.dtype(result.parts.dtype).kind in "iub")
+        self._trace, self.home, self.result, self.unseen = trace, home, result, unseen
+
+    @property
+    def formula(self) -> Formula:
+        return ("result", self._trace.share(self))
+
+
+@final
+class Trace:
+    """What the body of a sequence does, recorded.
+
+    Args:
+        world: the world, which the caller has taken.
+        name: name of the sequence, for messages.
+        scalars: `struct` letters of the numbers that calls of the sequence pass.
+    """
+
+    def __init__(self, world: World, name: str, scalars: str) -> None:
+        self.world = world
+        self.name = name
+        self.names = [name]  # of the sequences that are traced, from the outermost
+        self.scalars = scalars
+        self.lenders: list[Lender] = []  # of results in memory that each round chooses; their segments are further scalars
+        self.parts: Parts = []
+        self.used = 0  # bytes of the ranks' small results
+        self.slots = 0  # numbers that the ranks share
+        self.plans: list[Plan] = []
+        self.variables: dict[int, tuple[weakref.ref[Variable], Any]] = {}  # with their layouts, by number of their memory
+        self.changed: dict[int, tuple[weakref.ref[Variable], bool]] = {}  # and whether replicas may differ, by id
+        self.programs: set[int] = set()
+        self.segments: set[int] = set()
+        self.written: set[int] = set()  # segments whose rows ranks write
+        self.kept: list[Any] = []  # memory that the parts use and nobody else keeps
+        self._outer: list[Parts] = []  # bodies around the innermost one
+        self._shared: dict[int, int] = {}  # slots, by id of the result
+        self._here = Here()
+
+    @property
+    def is_here(self) -> bool:
+        return bool(self._here)
+
+    @property
+    def depth(self) -> int:
+        return len(self._outer)
+
+    # ---- calls
+
+    def call(
+        self, function: "Function[..., Any]", args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+    ) -> Any:
+        """Records a call; returns stand-ins for its results."""
+        for name, value in (("batch", options.batch), ("local_batch", options.local_batch)):
+            if isinstance(value, Unknown):
+                raise ArgumentError(f"{tracing.where()}: {name}= of {function.name} must be known while {self.name} is traced")
+        args, kwargs = tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
+        prepared = function.prepare(self.world, args, kwargs, options, self.used)
+        plan, call = prepared.plan, prepared.call
+        self.plans.append(plan)  # first: it is freed with the trace
+        if plan.updates is not None:
+            raise ArgumentError(
+                f"{tracing.where()}: {function.name} has shards= and updates=, which the script combines; leave shards= out in "
+                f"{self.name}"
+            )
+        self.used = prepared.used
+        self.kept.append(prepared.selector)
+        values = (*call.values, *call.row_values)
+        if isinstance(plan, KernelPlan):
+            plan.select(values)
+        self._note_memory(prepared)
+        lent = [self._lend(lender) for lender in plan.lenders]
+        packed, formulas = _packed(plan.program.values, (*values, *lent))
+        self.parts.append(Part(plan.program.number, str(plan.info), self._access(prepared), packed, formulas))
+        self.programs.add(plan.program.number)
+        return self._results_of(function, plan, call.count)
+
+    def _argument(self, value: Any) -> Any:
+        """Returns an argument with NumPy arrays, which are part of the sequence, copied to memory of its own."""
+        if isinstance(value, np.ndarray) and value.ndim:
+            self.kept.append(Data(value))
+            return self.kept[-1]
+        if isinstance(value, Unseen):
+            value._refuse()  # noqa: SLF001
+        if isinstance(value, dict | list | tuple):
+            leaves, structure = flatten(value)
+            return unflatten(structure, [self._argument(leaf) for leaf in leaves])
+        return value
+
+    def _results_of(self, function: "Function[..., Any]", plan: Plan, count: Any) -> Any:
+        if isinstance(plan, FunctionPlan):
+            return Unseen(plan, None, f"the result of {function.name}", count)
+        assert isinstance(plan, KernelPlan)
+        found = []
+        for index, (name, result) in enumerate(plan.wanted.items()):
+            unseen = Unseen(plan, index if len(plan.wanted) > 1 else None, f"{name} of {function.name}", count)
+            is_number = result.is_small and result.shape == () and np.dtype(result.dtype).kind in "iuf"
+            combines = result.op is not None and result.op not in reduction.BY_ROWS
+            found.append(Seen(self, self.parts, result, unseen) if is_number and combines else unseen)
+        if len(found) <= 1:
+            return found[0] if found else None
+        return result_class(function.name, tuple(plan.wanted))(*found)
+
+    def _lend(self, lender: Lender) -> Number:
+        """Returns the number of the segment that a round chooses for a result."""
+        self.lenders.append(lender)
+        self.scalars += "q"
+        return Number(("scalar", len(self.scalars) - 1), "a segment", is_int=True)
+
+    def share(self, seen: "Seen") -> int:
+        """Makes the ranks combine a result, after the call that makes it; returns the slot of the number."""
+        slot = self._shared.get(id(seen))
+        if slot is None:
+            slot = self._shared[id(seen)] = self.slots
+            self.slots += 1
+            self.kept.append(seen)  # so that its id is not used again
+            result, unseen = seen.result, seen.unseen
+            assert result.parts is not None
+            weights = tuple(unseen.plan.weights(unseen.count).tolist())
+            shared = Shared(slot, result.parts.offset, np.dtype(result.parts.dtype), result.op, weights)
+            stage = frozenset({("stage", slot)})
+            # At the end of the body that makes it, which may be around the one that uses it; or has ended, and made its last.
+            home = next((parts for parts in (*self._outer, self.parts) if parts is seen.home), self.parts)
+            home.append(Part(-1, seen.label, Access(writes=stage), puts=shared))
+            home.append(Part(-1, seen.label, Access(remote_reads=stage), combines=shared))
+        return slot
+
+    # ---- memory
+
+    def _note_memory(self, prepared: "Prepared") -> None:
+        call = prepared.call
+        for variable in call.variables.values():
+            self._hold(variable)
+        for variable in call.changed:
+            self.changed[id(variable)] = weakref.ref(variable), self.world.world_size > 1
+        self.segments |= prepared.plan.program.segments()
+
+    def _hold(self, variable: Variable) -> Allocation:
+        storage = variable.place(self.world)
+        self.variables[storage.number] = weakref.ref(variable), variable._layout  # noqa: SLF001  # as a key
+        return storage
+
+    def _access(self, prepared: "Prepared") -> Access:
+        """Returns what a call reads and writes: variables on its own rank, and arrays that others may read or write, too."""
+        program, is_kernel = prepared.plan.program, isinstance(prepared.plan, KernelPlan)
+        reads: set[Key] = set()
+        writes: set[Key] = set()
+        shared_reads: set[Key] = set()
+        shared_writes: set[Key] = set()
+        for name, param in program.parameters:
+            for leaf in leaves_of(param):
+                match leaf:
+                    case Held(variable, index) | HeldRows(variable, index):
+                        reads.add(("variable", variable, index))
+                        if not is_kernel or name in prepared.written:
+                            writes.add(("variable", variable, index))
+                    case Update(variable, index):
+                        writes.add(("variable", variable, index))
+                    case Sharded(array, _, writable):
+                        (shared_writes if writable else shared_reads).add(("data", array.segment))
+                        self.written |= {array.segment} if writable else set()
+                    case Broadcast(array):
+                        shared_reads.add(("data", array.segment))
+        return Access(frozenset(reads), frozenset(writes), frozenset(shared_reads), frozenset(shared_writes))
+
+    # ---- collectives
+
+    def collective(self, kind: CollectiveKind, given: Any, op: Any, root: int, dest: Any) -> Any:
+        """Records a collective in place."""
+        if dest is not None or kind not in {"all_reduce", "reduce", "broadcast"}:
+            raise ArgumentError(
+                f"{tracing.where()}: {kind} gives variables other memory, which {self.name} cannot; call it before"
+            )
+        several = several_of(given, kind)
+        known: CollectiveOp | None = None if kind == "broadcast" else checked_op(several, op, kind)
+        storages = [self._hold(one) for one in several]
+        check_uniform(several, kind)
+        root = check_rank(root, self.world.world_size)
+        pairs = [pair for storage in storages for pair in pairs_of(storage, storage)]
+        keys = frozenset(
+            ("variable", storage.number, leaf) for storage in storages for leaf in range(len(storage.layout.leaves))
+        )
+        for number, segments, access in traffic_of(self.world).programs(Work(kind, known, root), pairs, keys):
+            self.programs.add(number)
+            self.parts.append(Part(number, kind, access))
+            self.kept += segments
+            self.segments |= {segment.id for segment in segments}
+        for one in several:
+            self.changed[id(one)] = weakref.ref(one), kind == "reduce" and self.world.world_size > 1
+        return given
+
+    # ---- inner sequences
+
+    @contextmanager
+    def inside(self, name: str, times: Any) -> Iterator[None]:
+        """Context in which calls become parts of an inner sequence."""
+        formula = times.formula if isinstance(times, Number) else ("value", times)
+        parts: Parts = []
+        self._outer.append(self.parts)
+        self.names.append(name)
+        self.parts = parts
+        try:
+            yield
+        finally:
+            self.parts = self._outer.pop()
+            self.names.pop()
+        self.parts.append(Loop(name, formula, self.depth + 1, tuple(ordered(parts))))
+
+
+def ordered(parts: Sequence[Part | Loop]) -> Parts:
+    """Returns the parts of a loop with their waits."""
+    found, shown = waits([part.access if isinstance(part, Part) else None for part in parts])
+    return [
+        part if isinstance(part, Loop) else replace(part, wait=wait, shows=index in shown)
+        for index, (part, wait) in enumerate(zip(parts, found, strict=True))
+    ]
+
+
+def _packed(layout: str, values: Sequence[Any]) -> tuple[bytes, tuple[tuple[int, str, Formula], ...]]:
+    """Returns a call's values packed, with zeros for the unknown ones, and the formulas of these by offset."""
+    plain = [0 if isinstance(value, Number) else value for value in values]
+    formulas = tuple(
+        (struct.calcsize("<" + layout[:index]), layout[index], value.formula)
+        for index, value in enumerate(values)
+        if isinstance(value, Number)
+    )
+    return struct.pack("<" + layout, *plain), formulas

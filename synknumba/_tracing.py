@@ -1,0 +1,209 @@
+"""Tracing of sequences: the recorder that public functions hand their work to, and numbers that are not known yet.
+
+While a sequence is traced, in one thread, its calls are recorded instead of made: each public function asks `current` first.
+"""
+
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, NoReturn, Protocol, TypeAlias, final
+
+import numpy as np
+
+from synknumba._errors import ArgumentError
+
+Formula: TypeAlias = tuple[Any, ...]  # see `_wire/sequence.py`
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+class Recorder(Protocol):
+    """What records the calls of a sequence while that is traced."""
+
+    name: str  # of the sequence
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this thread runs the body of the sequence."""
+
+    @property
+    def depth(self) -> int:
+        """Number of loops around the innermost one."""
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Any) -> Any:
+        """Records a call of a function; returns stand-ins for its results."""
+
+    def collective(self, kind: Any, given: Any, op: Any, root: int, dest: Any) -> Any:
+        """Records a collective; returns the variables that have its result."""
+
+
+current: Recorder | None = None  # of the sequence that is traced, in any thread
+
+
+def refuse(what: str) -> None:
+    """Raises `ArgumentError` inside a sequence that is traced, where `what` would run once instead of in each iteration."""
+    if current is not None and current.is_here:
+        raise ArgumentError(
+            f"{where()}: {what} inside {current.name} would run once, while it is traced; make it before and pass it, or do it "
+            "after the call"
+        )
+
+
+def where() -> str:
+    """Returns file and line of the innermost frame outside this package."""
+    frame = sys._getframe(1)  # noqa: SLF001  # as the warnings module does
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class Unknown:
+    """Stands for a value that a sequence will have on the ranks."""
+
+    label = "a number"
+
+    def _refuse(self, *_: object) -> NoReturn:
+        name = "the sequence" if current is None else current.name
+        raise ArgumentError(
+            f"{where()}: the value of {self.label} is not known while {name} is traced: its calls run later, on the ranks. "
+            "Return it and look at it after the call, pass until=, or pass it to a kernel"
+        )
+
+    __bool__ = __float__ = __int__ = __complex__ = __array__ = __iter__ = __len__ = _refuse
+    __str__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _refuse  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+    __array_ufunc__ = None  # NumPy's numbers leave arithmetic to `Number`
+
+
+class Number(Unknown):
+    """A number of a sequence: a formula that the ranks evaluate.
+
+    Attributes:
+        is_int: whether the ranks get an int; else a float.
+    """
+
+    __slots__ = ("_formula", "is_int", "label")
+
+    def __init__(self, formula: Formula, label: str, *, is_int: bool) -> None:
+        self._formula = formula
+        self.label = label
+        self.is_int = is_int
+
+    @property
+    def formula(self) -> Formula:
+        """The formula."""
+        return self._formula
+
+    def __repr__(self) -> str:
+        """Shows the formula."""
+        return f"<{self.label} of a sequence>"
+
+    def __index__(self) -> int:
+        raise ArgumentError(
+            f"{where()}: {self.label} may change from call to call, so it cannot count a loop of the body or be an index of "
+            "Python; pass synk.static(n) for a number that is part of the sequence"
+        )
+
+    def _made(self, sign: str, *operands: Any, is_int: bool) -> "Number":
+        formulas = [one.formula if isinstance(one, Number) else ("value", one) for one in operands]
+        return Number((sign, *formulas), f"a number computed from {self.label}", is_int=is_int)
+
+    def _with(self, sign: str, left: Any, right: Any) -> Any:
+        left, right = (one.item() if isinstance(one, np.generic) else one for one in (left, right))
+        other = right if left is self else left
+        if isinstance(other, Number):
+            other_is_int = other.is_int
+        elif isinstance(other, bool) or not isinstance(other, int | float):
+            return NotImplemented
+        else:
+            other_is_int = isinstance(other, int)
+        stays_int = sign != "/" and (sign != "**" or (isinstance(right, int) and right >= 0))
+        return self._made(sign, left, right, is_int=self.is_int and other_is_int and stays_int)
+
+    def __add__(self, other: Any) -> Any:
+        return self._with("+", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._with("+", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._with("-", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._with("-", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with("*", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._with("*", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._with("/", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._with("/", other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._with("//", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return self._with("//", other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return self._with("%", self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return self._with("%", other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return self._with("**", self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return self._with("**", other, self)
+
+    def __neg__(self) -> "Number":
+        return self._made("neg", self, is_int=self.is_int)
+
+    def __pos__(self) -> "Number":
+        return self
+
+    def __abs__(self) -> "Number":
+        return self._made("abs", self, is_int=self.is_int)
+
+
+@final
+class _Step(Number):
+    """The number of the iteration, of the innermost sequence that is traced where it is used."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(("step", 0), "synk.STEP", is_int=True)
+
+    @property
+    def formula(self) -> Formula:
+        if current is None or not current.is_here:
+            raise ArgumentError(
+                "synk.STEP is the number of an iteration, and there is none here; use it inside a function decorated with "
+                "@synk.sequence"
+            )
+        return ("step", current.depth)
+
+    def __repr__(self) -> str:
+        """Returns the user's spelling."""
+        return "synk.STEP"
+
+
+STEP = _Step()
+
+
+@final
+class Here:
+    """The thread in which a sequence is traced."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def __bool__(self) -> bool:
+        return threading.get_ident() == self._thread

@@ -1,0 +1,225 @@
+"""Sequences as sent to the ranks: parts, what they read and write, and where a rank waits for others.
+
+All ranks run the same parts in the same order, and count those that they have finished. Each rank shows its count to the others
+where they wait for it. A part that reads what other ranks write, or writes what they read, waits until these have finished the
+last earlier part that it must not overtake:
+
+    rank 0   kernel u→v | exchange v: copies rows of rank 1's v ......waits for its kernel.
+    rank 1   kernel u→v | exchange v: ...
+
+Numbers that change from iteration to iteration are given by formulas, which the ranks evaluate.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from synknumba._types import Op
+from synknumba._wire.program import HostArray
+
+Key: TypeAlias = Hashable
+"""Memory that parts read and write: ("variable", number, leaf), ("data", segment) or ("stage", index)."""
+
+Formula: TypeAlias = tuple[Any, ...]
+"""("value", number), ("step", depth of the loop), ("scalar", index), ("result", slot), or (operator, operand, …)."""
+
+NOTHING: frozenset[Key] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a part does to memory on its own rank, and on others."""
+
+    reads: frozenset[Key] = NOTHING
+    writes: frozenset[Key] = NOTHING
+    remote_reads: frozenset[Key] = NOTHING
+    remote_writes: frozenset[Key] = NOTHING
+    nearby: bool = False  # whether the other ranks are the neighbours only
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until other ranks have finished the part `back` places before this one, counted over iterations."""
+
+    back: int
+    nearby: bool = False  # whether for the neighbours only, the last rank's being the first
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A number that all ranks compute from a result of each: all put theirs down, wait, and combine them in rank order.
+
+    Attributes:
+        slot: index of the number, for formulas.
+        offset: of the result in a rank's small results, in bytes.
+        dtype: of the result.
+        op: combines the ranks' results.
+        weights: rows of each rank, for a mean.
+    """
+
+    slot: int
+    offset: int
+    dtype: Any
+    op: Op
+    weights: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A call or a collective of a sequence: a program that the ranks have, and the formulas of its values.
+
+    Attributes:
+        number: of the program; −1 for one of the steps of a `Shared`.
+        name: for messages.
+        access: memory that it reads and writes.
+        values: its packed values, with zeros in place of those in `formulas`.
+        formulas: (offset in bytes, `struct` letter, formula) of the values that change.
+        puts, combines: a number to put down for the other ranks, or to combine.
+        wait: wait before it; None if it waits for no other rank.
+        shows: whether the rank shows its count afterwards.
+    """
+
+    number: int
+    name: str
+    access: Access
+    values: bytes = b""
+    formulas: tuple[tuple[int, str, Formula], ...] = ()
+    puts: Shared | None = None
+    combines: Shared | None = None
+    wait: Wait | None = None
+    shows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """An inner sequence: parts that are repeated, with all ranks at the same place before and after."""
+
+    name: str
+    times: Formula
+    depth: int  # of its step among the steps
+    parts: "tuple[Part | Loop, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceProgram:
+    """A sequence.
+
+    The values of a call are the number of its first iteration and the count of iterations (int64), the period of kept results
+    (0 to keep none), the segment for these, and then the scalars, 8 bytes each.
+
+    Attributes:
+        parts: the parts of an iteration.
+        scalars: `struct` letters of the scalars.
+        slots: number of results that ranks share.
+        board: where ranks show their counts and put down results: int64, `board_words(W, slots)` long.
+        entry_bytes: bytes of a rank's small results that are kept.
+    """
+
+    number: int
+    name: str
+    parts: tuple[Part | Loop, ...]
+    scalars: str
+    slots: int
+    board: HostArray
+    entry_bytes: int
+    programs: frozenset[int] = frozenset()
+    segment_ids: frozenset[int] = frozenset()
+    variable_numbers: frozenset[int] = field(default_factory=frozenset)
+
+    def segments(self) -> frozenset[int]:
+        """Returns the ids of the segments that the parts use."""
+        return self.segment_ids | {self.board.segment}
+
+    def variables(self) -> frozenset[int]:
+        """Returns the numbers of the variables' memory that the parts use."""
+        return self.variable_numbers
+
+
+HEAD = "qqqq"  # first iteration, count, period of kept results, segment of these
+LINE = 8  # words of a cache line; ranks' counts are on lines of their own
+COUNT, ITERATION, AT = range(3)  # words of a rank's line: parts finished, and the part that it runs, for messages
+
+
+def abort_word(world_size: int) -> int:
+    """Returns the index of the word of the board that is set when a rank has failed."""
+    return world_size * LINE
+
+
+def stage_word(world_size: int, slot: int, turn: int, rank: int) -> int:
+    """Returns the index of the word of the board where a rank puts down a result; turns 0 and 1 alternate."""
+    return (world_size + 1) * LINE + ((2 * slot + turn) * world_size + rank) * LINE
+
+
+def board_words(world_size: int, slots: int) -> int:
+    """Returns the length of a board."""
+    return stage_word(world_size, slots, 0, 0)
+
+
+# ---- waits --------------------------------------------------------------------------------------------------------------
+
+
+def conflict(earlier: Access, later: Access) -> tuple[bool, bool]:
+    """Returns whether `later` on one rank must not overtake `earlier` on another, and whether that concerns neighbours only."""
+    # Whoever puts down a result has combined the one before, for which all others had finished combining the one before that,
+    # whose memory is used again. So reads of a stage need not be waited for.
+    first = (_unstaged(earlier.remote_reads) & (later.writes | later.remote_writes)) | (
+        earlier.remote_writes & (later.reads | later.writes | later.remote_reads | later.remote_writes)
+    )
+    second = (later.remote_reads & (earlier.writes | earlier.remote_writes)) | (
+        later.remote_writes & (earlier.reads | earlier.writes | earlier.remote_reads | earlier.remote_writes)
+    )
+    nearby = (earlier.nearby or not first) and (later.nearby or not second)
+    return bool(first or second), nearby
+
+
+def _unstaged(keys: frozenset[Key]) -> frozenset[Key]:
+    return frozenset(key for key in keys if not (isinstance(key, tuple) and key[0] == "stage"))
+
+
+def waits(accesses: Sequence[Access | None]) -> tuple[list[Wait | None], set[int]]:
+    """Finds where ranks must wait in a loop over parts.
+
+    Args:
+        accesses: of each part; None for an inner loop, around which all ranks wait for each other.
+
+    Returns:
+        The wait before each part, and the indices of the parts after which ranks show their counts.
+    """
+    size = len(accesses)
+    found: list[Wait | None] = [None] * size
+    shown: set[int] = set()
+    # Greatest index of a part, counted over iterations, that all other ranks, or the neighbours, are known to have finished.
+    known = {False: -1, True: -1}
+    barrier = -1
+    for turn in range(3):  # in the last one, waits are those of every iteration
+        for place, access in enumerate(accesses):
+            now = turn * size + place
+            if access is None:
+                known = {False: now, True: now}
+                barrier, found[place] = now, None
+                continue
+            needed = {False: -1, True: -1}
+            for back in range(1, size + 1):  # a part may conflict with itself, an iteration before
+                at = now - back
+                other = accesses[at % size] if at > barrier else None
+                if other is None:
+                    break
+                conflicts, nearby = conflict(other, access)
+                if conflicts:
+                    needed[nearby] = max(needed[nearby], at)
+            found[place] = wait = _wait(now, needed, known)
+            if wait is not None:
+                level = now - wait.back
+                known[True] = max(known[True], level)
+                known[False] = max(known[False], -1 if wait.nearby else level)
+    for place, wait in enumerate(found):
+        if wait is not None:
+            shown.add((place - wait.back) % size)
+    return found, shown
+
+
+def _wait(now: int, needed: dict[bool, int], known: dict[bool, int]) -> Wait | None:
+    for_all, for_nearby = needed[False] > known[False], needed[True] > known[True]
+    if for_all:
+        return Wait(now - max(needed[False], needed[True] if for_nearby else -1))
+    return Wait(now - needed[True], nearby=True) if for_nearby else None
