@@ -14,6 +14,15 @@ from synknumba._errors import ArgumentError
 
 Formula: TypeAlias = tuple[Any, ...]  # see `_wire/sequence.py`
 
+_SIGNS: Mapping[Any, str] = {
+    np.add: "+",
+    np.subtract: "-",
+    np.multiply: "*",
+    np.true_divide: "/",
+    np.floor_divide: "//",
+    np.remainder: "%",
+    np.power: "**",
+}
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -72,7 +81,7 @@ class Unknown:
     __bool__ = __float__ = __int__ = __complex__ = __array__ = __iter__ = __len__ = _refuse
     __str__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _refuse  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]
-    __array_ufunc__ = None  # NumPy's numbers leave arithmetic to `Number`
+    __array_ufunc__ = _refuse
 
 
 class Number(Unknown):
@@ -97,6 +106,12 @@ class Number(Unknown):
     def __repr__(self) -> str:
         """Shows the formula."""
         return f"<{self.label} of a sequence>"
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **options: Any) -> Any:  # type: ignore[override]
+        """Computes with NumPy's numbers."""
+        if method != "__call__" or options or ufunc not in _SIGNS or len(operands) != 2:
+            self._refuse()
+        return self._with(_SIGNS[ufunc], *operands)
 
     def __index__(self) -> int:
         raise ArgumentError(
@@ -189,6 +204,10 @@ class _Step(Number):
                 "@synk.sequence"
             )
         return ("step", current.depth)
+
+    def __index__(self) -> int:
+        assert self.formula  # raises outside a sequence
+        return super().__index__()
 
     def __repr__(self) -> str:
         """Returns the user's spelling."""

@@ -248,7 +248,7 @@ class FunctionPlan(Plan):
 
     def __init__(self, world: World, program: Program, info: CallInfo, call: Call, *, has_ops: bool) -> None:
         super().__init__(world, program, info, call)
-        self._has_ops = has_ops
+        self.has_ops = has_ops
         self._part = "rank" if program.shards is None else "shard"
         first, nbytes = program.small or (0, world.ranks.results.shape[1])
         self._results = world.ranks.results
@@ -278,7 +278,7 @@ class FunctionPlan(Plan):
     def _make_combiner(self, numbers: tuple[int, ...], count: Count) -> Collector:
         ran = [rank for rank, number in enumerate(numbers) if number]
         if not ran:
-            if not self._has_ops:
+            if not self.has_ops:
                 return lambda _: None
             if not flatten(self.program.ops)[0]:  # None throughout
                 return lambda _: self._all_none(self.program.ops)
@@ -317,7 +317,7 @@ class FunctionPlan(Plan):
         return first
 
     def _leaf_ops(self, structure: Structure) -> list[Op]:
-        if not self._has_ops:
+        if not self.has_ops:
             if structure == NONE:
                 return []
             raise ReductionError(

@@ -21,7 +21,7 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._call.bind import signature_names
-from synknumba._call.plan import KernelPlan
+from synknumba._call.plan import FunctionPlan, KernelPlan
 from synknumba._call.trace import Seen, Trace, Unseen, ordered
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._host.copying import copy_into
@@ -103,6 +103,7 @@ class SequencePlan:
         world.command(Install(None, self.program), info=CallInfo(name))
         self._layout = struct.Struct("<" + HEAD + trace.scalars)
         self._ring: Segment | None = None
+        self._unchecked: dict[int, FunctionPlan] = {}  # functions without ops that have returned something new
         self._info = CallInfo(name)
 
     @property
@@ -139,6 +140,8 @@ class SequencePlan:
         for one, differs in changed:
             if one is not None:
                 one.mark(differs=differs)
+        while self._unchecked:
+            self._unchecked.popitem()[1].collect(None)  # raises if it returns something, which nothing says how to combine
         return [] if segment is None else self._read(segment, entries)
 
     def collect(self) -> Any:
@@ -161,7 +164,10 @@ class SequencePlan:
             left = list(descriptors)
             for number, returned in item.returned:
                 own = [left.pop(0)] if returned.segment is not None else []
-                self._plans[number].learn([(rank, returned, own)])
+                plan = self._plans[number]
+                plan.learn([(rank, returned, own)])
+                if isinstance(plan, FunctionPlan) and not plan.has_ops:
+                    self._unchecked[number] = plan
 
     def _kept_segment(self, entries: int) -> Segment:
         nbytes = entries * self.world.world_size * self.program.entry_bytes
@@ -424,7 +430,7 @@ class Sequence(Generic[P, R]):
     def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
         if until is None and (every is None or not plan.returns_something):
             plan.run(0, times, scalars)
-            return plan.collect() if plan.returns_something else None
+            return plan.collect()
         step = every or 1
         entries = times // step
         nbytes = entries * plan.world.world_size * plan.program.entry_bytes

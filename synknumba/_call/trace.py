@@ -157,6 +157,8 @@ class Trace:
 
     def _results_of(self, function: "Function[..., Any]", plan: Plan, count: Any) -> Any:
         if isinstance(plan, FunctionPlan):
+            if not plan.has_ops:
+                return None
             return Unseen(plan, None, f"the result of {function.name}", count)
         assert isinstance(plan, KernelPlan)
         found = []

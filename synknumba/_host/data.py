@@ -20,6 +20,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
+from synknumba import _tracing as tracing
 from synknumba._errors import DataError
 from synknumba._host.casting import accept, fill
 from synknumba._host.copying import private_copy
@@ -550,6 +551,7 @@ def data(
         >>> x.shape, x.alloc_size
         ((2100, 10), 22000)
     """
+    tracing.refuse("synk.data()")
     return Data(
         value, dtype=dtype, shape=shape, ndim=ndim, minibatch=minibatch, force_cast=force_cast, oversize=oversize, name=name
     )

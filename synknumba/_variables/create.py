@@ -5,6 +5,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import DTypeLike
 
+from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.casting import accept, fill
 from synknumba._ops.tree import flatten as take_apart
@@ -43,6 +44,7 @@ def variable(value: Any, name: str | None = None, *, dtype: DTypeLike | None = N
         ...     w
         <Variable 'w' float64 (3,), on 2 cpu ranks, replicas equal>
     """
+    tracing.refuse("synk.variable()")
     return _place_now(_make(value, name, dtype, flat=False))
 
 
@@ -65,6 +67,7 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
         DataError: the arrays have different dtypes; otherwise as for `variable`.
         ArgumentError, WorldError: as for `variable`.
     """
+    tracing.refuse("synk.flatten()")
     made = _make(tree, name, dtype, flat=True)
     kinds = sorted({str(one) for one in made._dtypes})  # noqa: SLF001  # created above, not shared yet
     if len(kinds) > 1:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import get_args
 
+from synknumba import _tracing as tracing
 from synknumba._device import cuda_is_initialised, probed, usable_cores
 from synknumba._errors import DeviceError, PartitionError, WorldError
 from synknumba._host import this_process
@@ -69,6 +70,7 @@ def fork(
         DeviceError: no GPU can be used, CUDA has been initialised in this process already, or Numba's compiler is off.
         CallTimeout: a rank was stopped, as by SIGSTOP, while it started, and `timeout` is over.
     """
+    tracing.refuse("synk.fork()")
     if this_process.current_rank() is not None:
         raise WorldError(f"fork() called on rank {this_process.current_rank()}; only the coordinator forks")
     problem = jit_problem()

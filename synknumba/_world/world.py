@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol, TextIO, final
 
+from synknumba import _tracing as tracing
 from synknumba._device import TRAITS, usable_cores
 from synknumba._errors import SynkError, WorldError
 from synknumba._host import segment as segment_module
@@ -337,6 +338,7 @@ class World:
         """
         # A drop in another thread, perhaps by a garbage collection there, is no call of the user, and soon over: wait for it.
         if not self._take(call or _frame(1), DROP_SECONDS if self._drops else 0.0):
+            tracing.refuse(f"{calling().function}()")
             raise WorldError(
                 "another call is in progress, in another thread or around this one; a world runs one call at a time. "
                 "Make calls from one thread, or guard them with a lock."
@@ -488,6 +490,7 @@ class World:
         1 GiB each; the end of the script does not. A call in progress is aborted and raises `WorldError` in its thread; outside
         the main thread, `close` first waits up to 2 s for the call to end.
         """
+        tracing.refuse("close()")
         self._end_ranks(keep=True)
 
     def _end_ranks(self, *, keep: bool) -> None:
@@ -703,6 +706,7 @@ def world_size() -> int:
 
 def close() -> None:
     """Closes the open world, if there is one; see `World.close`."""
+    tracing.refuse("close()")
     world = _open.world or _open.ended
     if world is not None:
         world.close()

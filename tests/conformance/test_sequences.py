@@ -1,0 +1,377 @@
+"""Sequences: the ranks repeat calls by themselves, with the bits of single calls."""
+
+import random
+
+import numpy as np
+import pytest
+from numba import cuda
+from numpy.testing import assert_allclose, assert_array_equal
+
+import synknumba as synk
+from tests.conformance.conftest import ROWS
+from tests.quick import whole
+
+
+@synk.parallel(grid=2, block=32)
+@cuda.jit
+def mix(a, b, k):
+    for i in range(cuda.grid(1), a.shape[0], cuda.gridsize(1)):
+        a[i] = 0.5 * a[i] + 0.25 * b[i] + 1e-3 * k
+
+
+@synk.parallel(grid=1, block=32, outputs={"t": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def total(a, t):
+    if cuda.grid(1) == 0:
+        for i in range(a.shape[0]):
+            t[0] += a[i]
+
+
+@synk.parallel(grid=1, block=32)
+@cuda.jit
+def scale(a, by):
+    for i in range(cuda.grid(1), a.shape[0], cuda.gridsize(1)):
+        a[i] *= by
+
+
+@synk.function(outputs=None)
+def first(a):
+    return a[0]
+
+
+@synk.function
+def dawdle(seed, rank):
+    import time
+
+    time.sleep(2e-4 * ((seed * 7 + rank * 3) % 5))
+
+
+OPS = {
+    "mix": mix,
+    "total": lambda a, b, step: total(a),
+    "reduce": lambda a, b, step: (synk.all_reduce(a, "mean"), None)[1],
+    "broadcast": lambda a, b, step: (synk.broadcast(a), None)[1],
+    "first": lambda a, b, step: first(b),
+    "scale": lambda a, b, step: scale(a, total(b) / (1.0 + abs(total(b)))),
+    "dawdle": lambda a, b, step: dawdle(step, synk.RANK),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1, *whole(*range(2, 12))])
+def test_the_bits_of_single_calls(world, seed):
+    rng = random.Random(seed)
+    ops = [rng.choice([*OPS]) for _ in range(rng.randint(2, 6))]
+    pairs = [rng.sample(range(3), 2) for _ in ops]
+    start = np.random.default_rng(seed).random((world.world_size, 3, rng.choice([5, 40])))
+
+    def calls(variables, step):
+        found = [OPS[op](variables[a], variables[b], step) for op, (a, b) in zip(ops, pairs, strict=True)]
+        return tuple(one for one in found if one is not None)
+
+    @synk.sequence
+    def body(variables):
+        return calls(variables, synk.STEP)
+
+    def fresh():
+        made = [synk.variable(np.zeros(start.shape[2])) for _ in range(3)]
+        for rank in range(world.world_size):
+            synk.set_value(rank, made, list(start[rank]))
+        return made
+
+    mine, theirs, times, every = fresh(), fresh(), rng.randint(1, 9), rng.randint(1, 3)
+    found = body(mine, times=times, every=min(every, times))
+    told = [calls(theirs, step) for step in range(times)][min(every, times) - 1 :: min(every, times)]
+    for a, b in zip(mine, theirs, strict=True):
+        for rank in range(world.world_size):
+            assert_array_equal(a.get_value(rank), b.get_value(rank))
+    assert len(found) == len(told[0])
+    for index, one in enumerate(found):
+        assert_array_equal(one, np.stack([np.asarray(entry[index]) for entry in told]))
+
+
+@synk.sequence
+def shrink(v, by):
+    scale(v, by)
+    return total(v)
+
+
+def test_results_are_kept_every_so_often(world):
+    v, size, before = synk.variable(np.full(3, 1024.0)), world.world_size, shrink.traced
+    assert_array_equal(shrink(v, 0.5, times=7, every=2), 3 * size * 1024 * 0.5 ** np.array([2, 4, 6]))
+    assert v.get_value()[0] == 1024 * 0.5**7
+    assert shrink(v, 2.0) == 3 * size * 1024 * 0.5**6
+    assert shrink(v, 2.0, times=3) == 3 * size * 1024 * 0.5**3
+    assert shrink.traced == before + 1
+    shrink(v, 2)
+    assert shrink.traced == before + 2  # an int is another type
+    assert shrink(v, 1.0, times=0, every=5).shape == (0,)
+
+
+def test_until_is_judged_in_the_script(world):
+    v, seen = synk.variable(np.full(3, 1024.0)), []
+
+    def small(now):
+        seen.append(now)
+        return now < 100 * world.world_size
+
+    found = shrink(v, 0.5, times=50, until=small)
+    assert_array_equal(found, 3 * world.world_size * 1024 * 0.5 ** np.arange(1, 6))
+    assert_array_equal(found, seen)
+    assert v.get_value()[0] == 1024 * 0.5**5
+    assert len(shrink(v, 1.0, times=7, every=2, until=lambda now: False)) == 3
+
+    def stop(now):
+        raise KeyError(now)
+
+    with pytest.raises(KeyError):
+        shrink(v, 0.5, times=5, until=stop)
+    assert v.get_value()[0] == 1024 * 0.5**6
+
+
+def test_steps_and_inner_sequences(world):
+    @synk.parallel(grid=1, block=1)
+    @cuda.jit
+    def note(log, at, value):
+        log[at] = value
+
+    @synk.sequence
+    def inner(log, outer_step, n):
+        note(log, outer_step * 3 + synk.STEP, 10 * outer_step + synk.STEP)
+
+    @synk.sequence
+    def outer(log, n):
+        inner(log, synk.STEP, 0, times=n)
+        note(log, 20 + synk.STEP, n - synk.STEP)
+
+    log = synk.variable(np.full(40, -1))
+    outer(log, 3, times=4)
+    told = np.full(40, -1)
+    for step in range(4):
+        told[3 * step : 3 * step + 3] = 10 * step + np.arange(3)
+        told[20 + step] = 3 - step
+    for rank in range(world.world_size):
+        assert_array_equal(log.get_value(rank), told)
+    outer(log, 1)
+    assert outer.traced == 1
+
+
+def test_steps_count_on_over_rounds(world):
+    @synk.function
+    def add(v, step):
+        v += step
+
+    @synk.sequence
+    def count(v):
+        add(v, synk.STEP)
+        return first(v)
+
+    v = synk.variable(np.zeros(1))
+    found = count(v, times=6, every=2)
+    assert_array_equal(found, np.tile([[1.0], [6.0], [15.0]], world.world_size))
+
+
+def test_numbers_stay_on_the_ranks(world):
+    @synk.sequence
+    def normalise(v):
+        scale(v, 1 / total(v))
+        return total(v)
+
+    v = synk.variable(np.zeros(2))
+    for rank in range(world.world_size):
+        v.set_value([1.0 + rank, 2.0], rank=rank)
+    whole_sum = sum(3.0 + rank for rank in range(world.world_size))
+    assert_allclose(normalise(v), 1.0, rtol=1e-15)
+    assert_allclose(v.get_value(), [1 / whole_sum, 2 / whole_sum], rtol=1e-15)
+    assert_allclose(normalise(v, times=3), 1.0, rtol=1e-15)
+
+
+def test_data_and_arrays(world):
+    @synk.parallel(inout=("x",), broadcast=("w",), outputs={"s": synk.output("sum", shape=(), dtype="float64")})
+    @cuda.jit
+    def step(x, w, by, s):
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            x[i] += by * (w[0] + w[2])
+            cuda.atomic.add(s, 0, x[i])
+
+    @synk.parallel(broadcast=("x",), outputs={"y": synk.output("max", shape=(), dtype="float64")}, grid=1, block=1)
+    @cuda.jit
+    def largest(x, y):
+        for i in range(x.shape[0]):
+            y[0] = max(y[0], x[i])
+
+    @synk.sequence
+    def both(x, w, by):
+        added = step(x, w, by)
+        return {"sum": added, "max": largest(x)}
+
+    rows, w = np.arange(10.0), np.array([1.0, 2.0, 3.0])
+    told, sums, tops = rows.copy(), [], []
+    for _ in range(5):
+        told += 0.5 * (w[0] + w[2])
+        sums.append(told.sum())
+        tops.append(told.max())
+    data = synk.data(rows)
+    found = both(data, w, 0.5, times=5, every=1)
+    assert_allclose(found["sum"], sums, rtol=1e-15)
+    assert_array_equal(found["max"], tops)
+    assert_array_equal(data, told)
+    array = rows.copy()
+    both(array, w, 0.5, times=5)
+    assert_array_equal(array, told)
+    assert_array_equal(w, [1.0, 2.0, 3.0])
+    assert both.traced == 2
+    both(array, w, 0.5)
+    assert both.traced == 2
+
+
+def test_results_of_all_kinds(world):
+    @synk.parallel(
+        outputs={
+            "double": synk.output("gather", shape=(), dtype="float64"),
+            "each": synk.output(None, shape=(), dtype="int64"),
+            "big": synk.output("sum", shape=(20_000,), dtype="float64"),
+            "top": synk.output("argmax", shape=(), dtype="float64"),
+        }
+    )
+    @cuda.jit
+    def kinds(x, k, double, each, big, top):
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            double[i] = 2 * x[i] + k
+            top[i] = x[i]
+            cuda.atomic.add(big, i, x[i] + k)
+            cuda.atomic.add(each, 0, 1)
+
+    @synk.function(outputs={"mean": "mean", "rows": "gather"})
+    def array_function(x, k):
+        return {"mean": x.mean() + k, "rows": x[:1] + k}
+
+    @synk.sequence
+    def body(x):
+        return kinds(x, synk.STEP), array_function(x, synk.STEP)
+
+    x = np.arange(12.0)
+    kernel, function = body(x, times=5, every=2)
+    told = [(kinds(x, step), array_function(x, step)) for step in (1, 3)]
+    for name in ("double", "each", "big"):
+        assert_array_equal(getattr(kernel, name), np.stack([np.stack(getattr(one[0], name)) for one in told]))
+    assert_array_equal(kernel.top.row, [11, 11])
+    assert_array_equal(function["mean"], [one[1]["mean"] for one in told])
+    assert_array_equal(function["rows"], np.stack([one[1]["rows"] for one in told]))
+    last = body(x)
+    assert_array_equal(last[0].double, 2 * x)
+    assert last[0].top.row == 11
+    assert body.traced == 1
+
+
+def test_variables_of_the_closure_may_get_other_memory(world):
+    v = synk.variable(np.ones(3))
+
+    @synk.sequence
+    def body(by):
+        scale(v, by)
+        return v
+
+    assert body(2.0) is v
+    v.set_value(np.ones(5))
+    body(3.0)
+    assert_array_equal(v.get_value(), np.full(5, 3.0))
+    assert body.traced == 2
+
+
+def test_an_error_tells_iteration_and_call(world):
+    @synk.function
+    def break_at(v, step, rank):
+        if step == 5 and rank == 0:
+            raise KeyError("broken")
+
+    @synk.sequence
+    def loop(v):
+        synk.all_reduce(v, "mean")
+        break_at(v, synk.STEP, synk.RANK)
+
+    v = synk.variable(np.ones(3))
+    for _ in range(2):
+        with pytest.raises(synk.RankError, match=r"in iteration 5 of 100 of loop, call 2: break_at") as caught:
+            loop(v, times=100)
+        assert [one.rank for one in caught.value.failures] == [0]
+        assert total(synk.broadcast(v, np.ones(3))) == 3 * world.world_size
+    loop(v, times=5)
+
+
+@pytest.mark.parametrize("row", ROWS[:2])
+class TestRefused:
+    """What cannot be repeated on the ranks is refused while the body is traced, with file and line."""
+
+    def refused(self, match, body, *args, **options):
+        made = synk.sequence(body)
+        with pytest.raises(synk.ArgumentError, match=match):
+            made(*args, **options)
+        v = synk.variable(np.ones(3))
+        assert shrink(v, 1.0) >= 3  # the world works on
+
+    def test_values(self, world):
+        v = synk.variable(np.ones(3))
+        here = r"test_sequences\.py:\d+: the value of t of total is not known while"
+        self.refused(here, lambda v: float(total(v)), v)
+        self.refused(here, lambda v: total(v) if total(v) > 1 else None, v)
+        self.refused(here, lambda v: f"{total(v)}", v)
+        self.refused(here, lambda v: np.sqrt(total(v)), v)
+        self.refused("the value of n of ", lambda n: int(n) + 1, 3)
+        self.refused(r"n of .* may change from call to call.*synk\.static", lambda n: list(range(n)), 3)
+        self.refused("the result of first is not known", lambda v: scale(v, first(v)), v)
+
+    def test_what_would_run_once(self, world):
+        v = synk.variable(np.ones(3))
+        again = r"inside .* would run once"
+        self.refused(again, lambda v: synk.data(np.ones(3)), v)
+        self.refused(again, lambda v: synk.variable(np.ones(3)), v)
+        self.refused(again, lambda v: v.get_value(), v)
+        self.refused(again, lambda v: v.set_value(np.ones(3)), v)
+        self.refused(again, synk.scatter, v)
+        self.refused(again, lambda v: synk.gather(v, nd_up=0), v)
+        self.refused(again, lambda v: synk.fork(2, device="cpu"), v)
+        self.refused(again, lambda v: synk.close(), v)
+
+    def test_loops(self, world):
+        v = synk.variable(np.ones(3))
+        for times in (-1, True, 2.0, "3"):
+            with pytest.raises(synk.ArgumentError, match="times must be an int of at least 0"):
+                shrink(v, 1.0, times=times)
+        with pytest.raises(synk.ArgumentError, match="every must be an int of at least 1"):
+            shrink(v, 1.0, times=3, every=0)
+        with pytest.raises(synk.ArgumentError, match="every=20 keeps nothing of times=10"):
+            shrink(v, 1.0, times=10, every=20)
+        with pytest.raises(synk.ArgumentError, match="times=0 has no last iteration"):
+            shrink(v, 1.0, times=0)
+        self.refused("returns nothing", lambda v: scale(v, 1.0), v, until=bool)
+        self.refused("an inner sequence cannot wait", lambda v: shrink(v, 1.0, until=bool), v)
+        holder = []
+
+        def around(v):
+            holder[0](v)
+
+        holder.append(synk.sequence(around))
+        with pytest.raises(synk.ArgumentError, match=r"calls itself \(around → around\)"):
+            holder[0](v)
+
+    def test_step_outside(self, world):
+        v = synk.variable(np.ones(3))
+        with pytest.raises(synk.ArgumentError, match=r"use it inside a function decorated with @synk\.sequence"):
+            scale(v, synk.STEP)
+        with pytest.raises(synk.ArgumentError, match=r"@synk\.sequence"):
+            synk.STEP + 1
+
+
+def test_static_numbers_are_part_of_the_sequence(world):
+    @synk.sequence
+    def body(v, n):
+        for _ in range(n):
+            scale(v, 2.0)
+
+    v = synk.variable(np.ones(2))
+    body(v, synk.static(3))
+    body(v, synk.static(2), times=2)
+    assert v.get_value()[0] == 2.0 ** (3 + 4)
+    assert body.traced == 2
