@@ -24,7 +24,7 @@ from synknumba._call.options import CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
-from synknumba._call.rebinding import check_rebinding
+from synknumba._call.rebinding import check_passed, check_rebinding
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.roles import find_roles
 from synknumba._call.select_rows import RowSelector
@@ -377,7 +377,9 @@ class Function(Distributed, Generic[P, R]):
             self._roles.check(self._binder.passed, args, kwargs)
 
     def _check_writes(self, call: Call) -> None:
-        """Raises `ArgumentError` if the function's source writes to an input, where the write would be lost."""
+        """Raises `ArgumentError` for a write to an input, or to the name of a variable, in the source: it would be lost."""
+        if self._inner is None:  # not a generated kernel
+            check_passed(self.name, self.py_func, self._options, call.whole)
         if self._written is None:
             self._written = written_parameters(self.py_func)
         for name, line in self._written.items():
@@ -529,7 +531,6 @@ class Function(Distributed, Generic[P, R]):
         if launch is None or self._inner is not None:
             raise ArgumentError(f"check() is for kernels, and {self.name} is none; call it, or test it as a plain function")
         call = self._planned("check", CallOptions(batch, local_batch=local_batch), world_size, args, kwargs)
-        self._check_writes(call)
         self._check_shared_memory(launch)
         check_call(self.name, self.py_func, self._parameters, self._options.outputs, self._builder, launch, call)
 
@@ -548,6 +549,7 @@ class Function(Distributed, Generic[P, R]):
             raise WorldError(f"{what}() needs world_size=… when no world is open")
         call = self._binder.bind(Call(options, partition), args, kwargs)
         self._selector.select(call)
+        self._check_writes(call)
         return call
 
     @property
