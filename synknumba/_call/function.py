@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.call import Call
 from synknumba._call.checked import check_call
-from synknumba._call.distribute import Distributed, InnerFunction, RankSideFunction, make_spec
+from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec
 from synknumba._call.launch_axes import check_axes
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
@@ -54,7 +54,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Function(Distributed, Generic[P, R]):
+class Function(Decorated, Distributed, Generic[P, R]):
     """A function that runs on all ranks when it is called. Created by the decorators.
 
     Arguments are passed by position or name, in the order of the wrapped function's parameters, without its outputs:
@@ -217,14 +217,6 @@ class Function(Distributed, Generic[P, R]):
                     "it; write @synk.parallel above @cuda.jit, not below"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def __copy__(self) -> Self:
-        """Returns the function itself, as for Python's functions."""
-        return self
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """Returns the function itself, as for Python's functions."""
-        return self
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Binds a decorated method to its instance, which is sent to the ranks by pickle."""
@@ -567,10 +559,6 @@ class Function(Distributed, Generic[P, R]):
     def __repr__(self) -> str:
         """Shows style, name and parameters."""
         return f"<synknumba {self._options.style} {self.name}({', '.join(self._parameters)})>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles as a `RankSideFunction`, since only the coordinator makes calls."""
-        return RankSideFunction, (self.name, self.py_func)
 
 
 def _hashable(size: Any) -> Any:
