@@ -26,7 +26,7 @@ from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
 from synknumba._call.rebinding import check_passed, check_rebinding
 from synknumba._call.report import PlanReport, make_report
-from synknumba._call.roles import find_roles
+from synknumba._call.roles import Roles, find_roles
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.shared_updates import SharedUpdates
 from synknumba._call.whole import warn_of_whole
@@ -102,10 +102,11 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._is_new = True  # before the first call on several ranks
         # Parameters that the source stores to. The analysis of a generated kernel, which has no line of the user's, is put off.
         self._written = None if inner is not None else written_parameters(function)
-        self._roles = find_roles(self.name, function, options) if inner is None and options.style == "kernel" else None
+        self._roles: Roles | None = None  # of what the kernel writes without a role, if anything
         self._dynamic_shared: str | None = None  # where the kernel uses it
-        if inner is None and options.style == "kernel" and isinstance(function, FunctionType):
-            self._dynamic_shared = dynamic_shared(function)
+        if inner is None and options.style == "kernel":
+            self._roles = find_roles(self.name, function, options)
+            self._dynamic_shared = dynamic_shared(function) if isinstance(function, FunctionType) else None
         self._launched: dict[Any, Function[P, R]] = {}  # with other launch configurations, by these
 
     # ---- calls
