@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from synknumba._call.arguments import IndexRange, PerRankValues
@@ -28,7 +27,7 @@ from synknumba._ops.tree import flatten, is_nested, paths
 from synknumba._tracing import Number
 from synknumba._types import Array, Op, RankConstant, Shape
 from synknumba._variables.variable import Variable
-from synknumba._wire import program
+from synknumba._wire import pickling, program
 
 RESERVED = ("batch", "local_batch", "num_slices", "output_subset", "shards")
 _MISSING = inspect.Parameter.empty
@@ -395,7 +394,7 @@ def _path(name: str, slot: Any) -> str:
 
 def _exact(value: Any) -> tuple[str, bytes]:
     """Returns a key that is equal only for values that the ranks cannot distinguish."""
-    return ("pickled", cloudpickle.dumps(value))
+    return ("pickled", pickling.dump(value))
 
 
 def _shapes_by_rank(call: Call, variable: Variable) -> list[tuple[Shape, ...]]:

@@ -7,9 +7,11 @@ generated kernels are sent without the function inside.
     distribute()              ──> all functions
 """
 
+import importlib
 import itertools
 import linecache
 import os
+import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections import namedtuple
@@ -17,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, cached_property
 from types import CellType, FunctionType, MappingProxyType
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, Self, final
 
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
@@ -75,6 +77,61 @@ class RankSideFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         current_world()
         raise AssertionError  # a rank has no world, so the line above raises
+
+
+class Decorated:
+    """What a decorator returns. Copied and pickled as Python's functions are: not at all, and by reference.
+
+    Attributes:
+        name: name in messages.
+        py_func: the wrapped function.
+    """
+
+    name: str
+    py_func: Callable[..., Any]
+
+    def __copy__(self) -> Self:
+        """Returns the function itself, as for Python's functions."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Returns the function itself, as for Python's functions."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles the place of the function; raises `ArgumentError` if no module has it under its name."""
+        module, path = getattr(self.py_func, "__module__", None), getattr(self.py_func, "__qualname__", None)
+        if module is None or path is None or _attribute(module, path) is not self:
+            raise ArgumentError(
+                f"{self.name} is decorated by synknumba, and such functions are pickled by reference, but {module}.{path} is "
+                "not this object. Decorate it at the top level of a module that the other process imports, or send a plain "
+                "function and decorate it there."
+            )
+        return find_decorated, (module, path)
+
+    def reduce_for_ranks(self) -> tuple[Any, ...]:
+        """Pickles as a `RankSideFunction`, since only the coordinator makes calls."""
+        return RankSideFunction, (self.name, self.py_func)
+
+
+def find_decorated(module: str, path: str) -> Decorated:
+    """Returns the decorated function with this place; raises `ArgumentError` where this process has none there."""
+    importlib.import_module(module)
+    found = _attribute(module, path)
+    if not isinstance(found, Decorated):
+        raise ArgumentError(
+            f"{module}.{path}, decorated by synknumba, was pickled by reference, but the module {module} here has no "
+            "such function. Decorate it in a module that both processes import, or send a plain function and decorate it here."
+        )
+    return found
+
+
+def _attribute(module: str, path: str) -> Any:
+    """Returns what a loaded module has under a dotted name; None if it has nothing there."""
+    found: Any = sys.modules.get(module)
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 @cache

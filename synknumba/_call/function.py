@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -19,15 +19,15 @@ from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.call import Call
 from synknumba._call.checked import check_call
-from synknumba._call.distribute import Distributed, InnerFunction, RankSideFunction, make_spec
+from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec
 from synknumba._call.launch_axes import check_axes
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
-from synknumba._call.rebinding import check_rebinding
+from synknumba._call.rebinding import check_passed, check_rebinding
 from synknumba._call.report import PlanReport, make_report
-from synknumba._call.roles import find_roles
+from synknumba._call.roles import Roles, find_roles
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.shared_updates import SharedUpdates
 from synknumba._call.whole import warn_of_whole
@@ -69,7 +69,7 @@ class Prepared:
     selector: RowSelector  # owns the memory for row numbers
 
 
-class Function(Distributed, Generic[P, R]):
+class Function(Decorated, Distributed, Generic[P, R]):
     """A function that runs on all ranks when it is called. Created by the decorators.
 
     Arguments are passed by position or name, in the order of the wrapped function's parameters, without its outputs:
@@ -117,10 +117,11 @@ class Function(Distributed, Generic[P, R]):
         self._is_new = True  # before the first call on several ranks
         # Parameters that the source stores to. The analysis of a generated kernel, which has no line of the user's, is put off.
         self._written = None if inner is not None else written_parameters(function)
-        self._roles = find_roles(self.name, function, options) if inner is None and options.style == "kernel" else None
+        self._roles: Roles | None = None  # of what the kernel writes without a role, if anything
         self._dynamic_shared: str | None = None  # where the kernel uses it
-        if inner is None and options.style == "kernel" and isinstance(function, FunctionType):
-            self._dynamic_shared = dynamic_shared(function)
+        if inner is None and options.style == "kernel":
+            self._roles = find_roles(self.name, function, options)
+            self._dynamic_shared = dynamic_shared(function) if isinstance(function, FunctionType) else None
         self._launched: dict[Any, Function[P, R]] = {}  # with other launch configurations, by these
 
     # ---- calls
@@ -235,14 +236,6 @@ class Function(Distributed, Generic[P, R]):
                     "it; write @synk.parallel above @cuda.jit, not below"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def __copy__(self) -> Self:
-        """Returns the function itself, as for Python's functions."""
-        return self
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """Returns the function itself, as for Python's functions."""
-        return self
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Binds a decorated method to its instance, which is sent to the ranks by pickle."""
@@ -420,7 +413,9 @@ class Function(Distributed, Generic[P, R]):
             self._roles.check(self._binder.passed, args, kwargs)
 
     def _check_writes(self, call: Call) -> None:
-        """Raises `ArgumentError` if the function's source writes to an input, where the write would be lost."""
+        """Raises `ArgumentError` for a write to an input, or to the name of a variable, in the source: it would be lost."""
+        if self._inner is None:  # not a generated kernel
+            check_passed(self.name, self.py_func, self._options, call.whole)
         if self._written is None:
             self._written = written_parameters(self.py_func)
         for name, line in self._written.items():
@@ -572,7 +567,6 @@ class Function(Distributed, Generic[P, R]):
         if launch is None or self._inner is not None:
             raise ArgumentError(f"check() is for kernels, and {self.name} is none; call it, or test it as a plain function")
         call = self._planned("check", CallOptions(batch, local_batch=local_batch), world_size, args, kwargs)
-        self._check_writes(call)
         self._check_shared_memory(launch)
         check_call(self.name, self.py_func, self._parameters, self._options.outputs, self._builder, launch, call)
 
@@ -591,6 +585,7 @@ class Function(Distributed, Generic[P, R]):
             raise WorldError(f"{what}() needs world_size=… when no world is open")
         call = self._binder.bind(Call(options, partition), args, kwargs)
         self._selector.select(call)
+        self._check_writes(call)
         return call
 
     @property
@@ -608,10 +603,6 @@ class Function(Distributed, Generic[P, R]):
     def __repr__(self) -> str:
         """Shows style, name and parameters."""
         return f"<synknumba {self._options.style} {self.name}({', '.join(self._parameters)})>"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles as a `RankSideFunction`, since only the coordinator makes calls."""
-        return RankSideFunction, (self.name, self.py_func)
 
 
 def _hashable(size: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from synknumba._call.arguments import Output
+from synknumba._call.arguments import IndexRange, Output
 from synknumba._call.call import Call
 from synknumba._call.collect import is_worthwhile
 from synknumba._device import fold_kernel
@@ -174,7 +174,7 @@ class OutputBuilder:
         if isinstance(value, Variable) and not value.is_tree:
             return self._like_variable(name, output, call, value)
         if not isinstance(value, Data | np.ndarray):
-            raise ArgumentError(f"{name} of {self._name} is like={output.like!r}, which is not an array argument of the call")
+            raise ArgumentError(self._unlike(name, output, value))
         sharded = isinstance(call.parameters.get(output.like), Sharded)
         if output.op in reduction.BY_ROWS:
             return value.dtype, value.shape[1:] if sharded else value.shape
@@ -184,6 +184,17 @@ class OutputBuilder:
                 f'cannot be combined with {output.op!r}; give shape=…, or use "gather"'
             )
         return value.dtype, value.shape
+
+    def _unlike(self, name: str, output: Output, value: Any) -> str:
+        """Returns why an output cannot be like an argument that is no array, and what to declare instead."""
+        what, dtype = f"a {type(value).__name__}, not an array argument", "float64"
+        if isinstance(value, IndexRange):
+            what, dtype = "synknumba.arange: indices, not an array argument", "int64"
+        elif isinstance(value, bool | int):
+            dtype = "bool" if isinstance(value, bool) else "int64"
+        wanted = [] if output.shape is not None else ["shape=()"]
+        wanted.append(f'dtype="{dtype if output.dtype is None else np.dtype(output.dtype).name}"')
+        return f"{name} of {self._name} is like={output.like!r}, which is {what}; write {', '.join(wanted)} in place of like="
 
     def _like_variable(self, name: str, output: Output, call: Call, value: Variable) -> "tuple[np.dtype[Any], Shape]":
         sliceable = isinstance(call.parameters.get(str(output.like)), HeldRows)

@@ -6,8 +6,9 @@ some of these mistakes with certainty, and they are refused when it is decorated
 - A statement of the function's outermost level rebinds the parameter, and up to there the array is only read.
 - The array is only read wherever its name occurs, and the name is rebound somewhere.
 
-A variable that `givens=` binds may be written or not, so a local of its name is right if it is read: `w = w - w.mean()`. An
-assignment is refused if nothing reads its value, as in `w = w - g` at the end: it was meant for the variable.
+A variable that `givens=` binds, or that a call passes, may be written or not, so a local of its name is right if it is read:
+`w = w - w.mean()`. An assignment is refused if nothing reads its value, as in `w = w - g` at the end: it was meant for the
+variable. For variables that a call passes this is found when the call is planned.
 
 Everything else is allowed: `y[:] = 2 * x; y = y.ravel()`, `y = y.reshape(-1); y += 1`, `y += 1`, `fill(y); y = None`. What may
 give the array another name, or pass it on, counts as a write.
@@ -15,7 +16,7 @@ give the array another name, or pass it on, counts as a write.
 
 import ast
 import dis
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -25,6 +26,7 @@ from synknumba._call.access import SIZES
 from synknumba._call.definition import Definition, read_code
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
+from synknumba._ops.tree import flatten
 from synknumba._variables.variable import Variable
 
 # Methods of arrays that return new numbers, whatever the array; lists and dicts have none of them.
@@ -36,15 +38,18 @@ MAX_SHOWN = 60  # characters of a value that an error repeats
 
 def check_rebinding(name: str, function: Callable[..., Any], options: FunctionOptions) -> None:
     """Raises `ArgumentError` if a function certainly rebinds a parameter that it is to write, and does not write to it."""
+    _check_written(name, function, options)
+    given = {parameter: (value, "which givens= names") for parameter, value in options.givens.items()}
+    _check_variables(name, function, options, given)
+
+
+def _check_written(name: str, function: Callable[..., Any], options: FunctionOptions) -> None:
     is_kernel = options.style == "kernel"
     roles = {"outputs": options.outputs if is_kernel else (), "updates": options.updates, "inout": options.inout}
     written = {parameter: role for role, parameters in roles.items() for parameter in parameters}
-    given = {one: value for one, value in options.givens.items() if isinstance(value, Variable)}
-    if not isinstance(function, FunctionType) or {*written, *given}.isdisjoint(_stored(function)):
-        return  # most functions; to find the source takes milliseconds
     # Other parameters may be trees, of which `y + [a]` contains the arrays themselves.
     arrays = written if is_kernel else {one for one, (variable, _) in options.updates.items() if not variable.is_tree}
-    source = _read(function, frozenset(arrays))
+    source = _read(function, written, arrays)
     if source is None:
         return
     for parameter, role in written.items():
@@ -57,18 +62,51 @@ def check_rebinding(name: str, function: Callable[..., Any], options: FunctionOp
         raise ArgumentError(
             f"{name} ({where}) assigns to {what}: this rebinds the name, and writes nothing to the array. {way_out}"
         )
-    for parameter, variable in given.items():
+
+
+def check_passed(name: str, function: Callable[..., Any], options: FunctionOptions, values: Mapping[str, Any]) -> None:
+    """Raises `ArgumentError` if a function rebinds a parameter to which a call passes a variable, and nothing reads it then.
+
+    `values` are the arguments of the call, by parameter.
+    """
+    passed = {one: (value, "to which the call passes a variable") for one, value in values.items() if one not in options.givens}
+    _check_variables(name, function, options, passed)
+
+
+def _check_variables(
+    name: str, function: Callable[..., Any], options: FunctionOptions, values: Mapping[str, tuple[Any, str]]
+) -> None:
+    """Raises `ArgumentError` for an assignment to a parameter with a variable, or a tree of them, that nothing reads.
+
+    `values` are the values of parameters, and in words how they get them.
+    """
+    held = {parameter: (_variable_in(value), value, how) for parameter, (value, how) in values.items()}
+    variables = {one: (found, value is found, how) for one, (found, value, how) in held.items() if found is not None}
+    source = _read(
+        function, variables, {one for one, (found, is_whole, _) in variables.items() if is_whole and not found.is_tree}
+    )
+    if source is None:
+        return
+    for parameter, (variable, is_whole, how) in variables.items():
         statement = source.unread(parameter)
         if statement is None:
             continue
-        way_out = _way_out(parameter, statement, "givens", is_kernel=is_kernel, is_array=not variable.is_tree)
+        is_array = is_whole and not variable.is_tree
+        way_out = _way_out(parameter, statement, "givens", is_kernel=options.style == "kernel", is_array=is_array)
+        if is_array and not variable.shape:
+            way_out = way_out.replace(f"{parameter}[:]", f"{parameter}[...]").replace(f"{parameter}[i]", f"{parameter}[()]")
         if any(updated is variable for updated, _ in options.updates.values()):
             way_out = "Accumulate into the parameter that updates= names"
         where = f"{function.__code__.co_filename}:{statement.lineno}"
         raise ArgumentError(
-            f"{name} ({where}) assigns to {parameter}, which givens= names, and never reads it again: this rebinds the "
+            f"{name} ({where}) assigns to {parameter}, {how}, and never reads it again: this rebinds the "
             f"name, and {variable.label} keeps its values. {way_out}"
         )
+
+
+def _variable_in(value: Any) -> Variable | None:
+    """Returns a value that is a variable, or the first variable in a nested one; None if there is none."""
+    return next((leaf for leaf in flatten(value)[0] if isinstance(leaf, Variable)), None)
 
 
 def _way_out(parameter: str, statement: ast.Assign | ast.AnnAssign, role: str, *, is_kernel: bool, is_array: bool) -> str:
@@ -96,11 +134,14 @@ def _stored(function: FunctionType) -> set[str]:
     return {name for value in stored for name in (value if isinstance(value, tuple) else [value])}  # 3.13 merges instructions
 
 
-def _read(function: FunctionType, arrays: Collection[str]) -> "_Source | None":
-    """Returns a function's source; None if it is unavailable, or has changed since it was compiled.
+def _read(function: Callable[..., Any], names: Collection[str], arrays: Collection[str]) -> "_Source | None":
+    """Returns the source of a function that assigns to one of these names.
 
-    `arrays` are parameters that are certainly arrays.
+    None for any other function, without source, and if the source has changed since it was compiled. `arrays` are parameters
+    that are certainly arrays.
     """
+    if not names or not isinstance(function, FunctionType) or _stored(function).isdisjoint(names):
+        return None  # most functions; to find the source takes milliseconds
     definition, code = read_code(function.__code__), function.__code__
     if definition is None or definition.parameters != [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]:
         return None

@@ -1,11 +1,11 @@
 """Base of `Expectation` and `Vectorized`: the wrapped function, its parameters, and the cache of its generated kernels."""
 
 from collections.abc import Callable, Collection
-from typing import Any, Self
+from typing import Any
 
 from synknumba._call.bind import RESERVED, Binder, signature_names
 from synknumba._call.call import OWN_PREFIX
-from synknumba._call.distribute import InnerFunction
+from synknumba._call.distribute import Decorated, InnerFunction
 from synknumba._call.options import FunctionOptions, check_names
 from synknumba._errors import ArgumentError
 from synknumba._types import DeviceKind
@@ -16,7 +16,7 @@ MAX_KERNELS = 64  # per function: one for each combination of argument types and
 MAX_KNOWN = 512  # quick keys per function; beyond, most are of variables that no longer exist
 
 
-class RowFunction:
+class RowFunction(Decorated):
     """A function of one row that is called like a `Function`; kernels are generated around it for the arguments it gets.
 
     Args:
@@ -52,14 +52,6 @@ class RowFunction:
         self._kernels: dict[tuple[Any, ...], Any] = {}  # generated kernels, by all that they depend on
         self._known: dict[Any, Any] = {}  # what calls with the same quick key have in common; a repeated call looks there only
         self._inner.dependent += [self._kernels, self._known]
-
-    def __copy__(self) -> Self:
-        """Returns the function itself, as for Python's functions."""
-        return self
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """Returns the function itself, as for Python's functions."""
-        return self
 
     def __repr__(self) -> str:
         """Name and parameters."""

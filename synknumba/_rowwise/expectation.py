@@ -130,27 +130,57 @@ class Expectation(RowFunction):
             As a `Function`; ReductionError where there are no rows, or fewer than those of a block.
         """
         selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
-        estimate.check_block(block)
-        if until is None:
-            if max_rows is not None or min_rows != MIN_ROWS:
-                raise ArgumentError(f"{self.name} got min_rows= or max_rows= without until=; to take fewer rows, pass batch=")
-            return self._estimate(Function.__call__, selecting, args, kwargs, int(block))
-        return self._stopped(until, (min_rows, max_rows), selecting, self._binder.match(args, kwargs), int(block))
+        return self._taken(Function.__call__, selecting, args, kwargs, block, until, (min_rows, max_rows))
 
-    def as_serial(self, *args: Any, num_slices: int = 1, block: int = 1, **kwargs: Any) -> Estimate:
-        """Takes the mean on the root alone, of all the rows."""
-        estimate.check_block(block)
-        selecting = {"num_slices": num_slices, **split_selection(kwargs)}
-        return self._estimate(Function.as_serial, selecting, args, kwargs, int(block))
+    def as_serial(
+        self,
+        *args: Any,
+        batch: Any = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        shards: int | None = None,
+        block: int = 1,
+        until: Callable[[Estimate], Any] | None = None,
+        min_rows: int = MIN_ROWS,
+        max_rows: int | None = None,
+        **kwargs: Any,
+    ) -> Estimate:
+        """Takes the mean on the root alone, of all the rows. Arguments are those of a call."""
+        selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
+        return self._taken(Function.as_serial, selecting, args, kwargs, block, until, (min_rows, max_rows))
 
     def plan(self, *args: Any, num_slices: int = 1, block: int = 1, world_size: int | None = None, **kwargs: Any) -> PlanReport:
-        """Plans a call without making it, as `Function.plan` does."""
+        """Plans a call without making it, as `Function.plan` does; without `until`, which takes several parts."""
         estimate.check_block(block)
+        given = [f"{option}=" for option in ("until", "min_rows", "max_rows") if option in kwargs]
+        if given:
+            raise ArgumentError(
+                f"plan() of {self.name} got {', '.join(given)}, but how many rows a call with until= takes shows only when it "
+                f"runs; plan a part of them: without these options, and with batch=slice(0, {MIN_ROWS}) for the first part"
+            )
         selection = split_selection(kwargs)
         function, _, passed = self._prepared(self._device(open_world()), num_slices, args, kwargs, blocked=block > 1)
         passed += (int(block),) if block > 1 else ()
         report = function.plan(*passed, num_slices=num_slices, **selection, world_size=world_size)
         return replace(report, outputs=(("estimate", "mean"),))
+
+    def _taken(
+        self,
+        run: Callable[..., Any],
+        selecting: Mapping[str, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        block: int,
+        until: Callable[[Estimate], Any] | None,
+        limits: tuple[Any, Any],
+    ) -> Estimate:
+        """Takes all rows, or with `until` enough of them."""
+        estimate.check_block(block)
+        if until is not None:
+            return self._stopped(run, until, limits, selecting, self._binder.match(args, kwargs), int(block))
+        if limits != (MIN_ROWS, None):
+            raise ArgumentError(f"{self.name} got min_rows= or max_rows= without until=; to take fewer rows, pass batch=")
+        return self._estimate(run, selecting, args, kwargs, int(block))
 
     # ---- kernels
 
@@ -176,6 +206,7 @@ class Expectation(RowFunction):
 
     def _stopped(
         self,
+        run: Callable[..., Any],
         until: Callable[[Estimate], Any],
         limits: tuple[Any, Any],
         selecting: Mapping[str, Any],
@@ -189,7 +220,7 @@ class Expectation(RowFunction):
         for start, stop in source.parts(*limits, block):
             passed, selection = source.take(values, start, stop)
             args = tuple(passed[name] for name in self._binder.passed)
-            part = self._estimate(Function.__call__, {**selecting, **selection}, args, {}, block)
+            part = self._estimate(run, {**selecting, **selection}, args, {}, block)
             total = part if total is None else total + part
             if source.holds(until(total)):
                 break

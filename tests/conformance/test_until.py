@@ -66,6 +66,27 @@ def test_all_rows_are_taken_if_the_condition_never_holds(world):
     check(plain(values[:7], until=lambda e: np.bool_(False)), values[:7])
 
 
+def test_the_root_alone_takes_the_same_rows(world):
+    values = np.random.default_rng(6).normal(size=50_000)
+    asked, alone = Asked(lambda e: e.count > 12_000), Asked(lambda e: e.count > 12_000)
+    plain(values, until=asked, max_rows=40_000)
+    check(plain.as_serial(values, until=alone, max_rows=40_000), values[:12_500])
+    assert alone.counts == asked.counts == [10_000, 12_500]
+    check(plain.as_serial(lambda n: values[:n], until=lambda e: True, min_rows=100, max_rows=1000), values[:100])
+    with pytest.raises(synk.ArgumentError, match="min_rows= or max_rows= without until="):
+        plain.as_serial(values, max_rows=100)
+
+
+@pytest.mark.parametrize(
+    "option", [{"until": lambda e: True}, {"min_rows": 5}, {"max_rows": 5}], ids=lambda one: next(iter(one))
+)
+def test_a_plan_has_one_part(option):
+    values = np.zeros(20_000)
+    with pytest.raises(synk.ArgumentError, match=rf"plan\(\) of plain got {next(iter(option))}=.*batch=slice\(0, 10000\)"):
+        plain.plan(values, world_size=2, **option)
+    assert plain.plan(values, world_size=2, batch=slice(0, 10_000)).rows == 10_000
+
+
 @pytest.mark.whole
 def test_samples_of_an_index(world):
     until = Asked(lambda e: e.stderr < 0.01)

@@ -63,12 +63,13 @@ say("done", *pids)
     script.finish()
 
 
-@pytest.mark.parametrize("call", ["add(1.0, 'hang')", *whole("synk.all_reduce(w, 'sum')")])
+@pytest.mark.parametrize("call", ["add(1.0, 'hang')", *whole("synk.all_reduce(large, 'sum')")])
 def test_a_call_past_its_timeout(start, call):
     script = start(
         START
         + f"""
 with synk.fork(2, device="cpu", timeout=1.0, respawn=True) as world:
+    large = synk.variable(np.ones(1 << 19))  # the script combines small ones without the ranks
     add(1.0, "")
     world.snapshot()
     add(1.0, "")

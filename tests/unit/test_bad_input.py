@@ -557,6 +557,28 @@ def test_like_something_that_is_not_an_array(world):
         f(X, X)
 
 
+def test_like_an_index_range(world):
+    for op in ("gather", "sum"):
+        for known, advice in (({}, 'shape=(), dtype="int64"'), ({"dtype": "int8"}, 'shape=(), dtype="int8"')):
+
+            @synk.parallel(outputs={"out": synk.output(op, like="rows", **known)})
+            def f(rows, out):
+                for i in range(rows.start, rows.stop):
+                    out[0] += i
+
+            with refused(synk.ArgumentError, "out of f is like='rows', which is synknumba.arange", f"write {advice} in place"):
+                f(synk.arange(5))
+
+    @synk.parallel(outputs={"out": synk.output("sum", shape=(), dtype="int64")})
+    @cuda.jit
+    def total(rows, out):
+        if cuda.grid(1) == 0:
+            for i in range(rows.start, rows.stop):
+                out[0] += i
+
+    assert total(synk.arange(5)) == 10
+
+
 def test_shapes_that_are_none(world):
     for bad in ((-1,), (2.5,), "ab", None):
         f = synk.parallel(outputs={"out": synk.output("sum", shape=lambda given, bad=bad: bad)})(lambda x, out: None)

@@ -490,6 +490,90 @@ def test_allowed(function, role):
     assert decorated(function, role).py_func is function
 
 
+# ---- variables that a call passes
+
+
+def step(w, g, rate):
+    w = w - rate * g
+
+
+def maximum(w, g, rate):
+    loss = (w * g).sum()
+    if rate > 0:
+        w = np.maximum(w, g)
+    return loss
+
+
+def kernel_step(w, g, rate):
+    i = cuda.grid(1)
+    w = w[i] - rate * g[i]
+
+
+def used_afterwards(w, g, rate):
+    w = w * rate
+    return (w + g).sum()
+
+
+def reshaped(w, g, rate):
+    w = w.reshape(-1)
+    w -= rate * g
+
+
+def dropped_at_the_end(w, g, rate):
+    w -= rate * g
+    w = None
+
+
+def variables(shape=(3,)):
+    return synk.variable(np.zeros(shape), name="w"), synk.variable(np.ones(shape), name="g")
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "advice"),
+    [
+        (synk.function(step), 1, "Write w -= rate * g, or w[:] = w - rate * g"),
+        (synk.function(maximum, outputs=None), 3, "Write w[:] = np.maximum(w, g)"),
+        (synk.parallel(cuda.jit(kernel_step)), 2, "Write to its elements: w[i] = w[i] - rate * g[i]"),
+    ],
+    ids=["step", "maximum", "kernel"],
+)
+def test_a_variable_that_a_call_passes(function, line, advice):
+    code = function.py_func.__code__
+    found = re.escape(
+        f"{function.name} ({code.co_filename}:{code.co_firstlineno + line}) assigns to w, to which the call passes a "
+        "variable, and never reads it again: this rebinds the name, and variable 'w' keeps its values. " + advice
+    )
+    with pytest.raises(synk.ArgumentError, match=f"^{found}$"):
+        function.plan(*variables(), 0.1, world_size=2)
+    with synk.fork(2, device="cpu"):
+        for call in (function, function.as_serial):
+            with pytest.raises(synk.ArgumentError, match=f"^{found}$"):
+                call(*variables(), 0.1)
+
+
+def test_a_tree_and_a_number_that_a_call_passes():
+    w, g = variables(())
+    function = synk.function(step)
+    with pytest.raises(synk.ArgumentError, match=re.escape("Write w -= rate * g, or w[...] = w - rate * g")):
+        function.plan(w, g, 0.1, world_size=2)
+    for tree in (synk.variable({"a": np.zeros(3)}), [w, 1.0]):
+        with pytest.raises(synk.ArgumentError, match=re.escape("Write to its arrays in place, as in w[key] += ...")):
+            function.plan(tree, g, 0.1, world_size=2)
+
+
+@pytest.mark.parametrize("function", [used_afterwards, reshaped, dropped_at_the_end], ids=lambda one: one.__name__)
+def test_a_local_with_the_name_of_a_variable_that_a_call_passes(function):
+    with synk.fork(2, device="cpu"):
+        w, g = variables()
+        synk.function(function, outputs=None)(w, g, 0.5)
+        assert np.array_equal(w.get_value(), np.zeros(3) if function is used_afterwards else np.full(3, -0.5))
+
+
+def test_arrays_and_numbers_that_a_call_passes_may_be_assigned_to():
+    with synk.fork(2, device="cpu"):
+        synk.function(step)(synk.data(np.zeros(4)), np.ones(4), 0.1)
+
+
 def test_without_source():
     namespace: dict = {}
     exec("def f(x, y):\n    y = 2 * x", namespace)

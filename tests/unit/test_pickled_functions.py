@@ -1,0 +1,112 @@
+"""Pickles of decorated functions: by reference for other processes, with the plain function for the ranks."""
+
+import multiprocessing
+import pickle
+import sys
+
+import cloudpickle
+import numpy as np
+import pytest
+from numba import cuda
+
+import synknumba as synk
+
+
+@synk.function(outputs="sum")
+def total(x):
+    return x.sum()
+
+
+@synk.parallel(inout=("y",))
+@cuda.jit
+def double(y):
+    i = cuda.grid(1)
+    if i < y.size:
+        y[i] *= 2
+
+
+@synk.vectorize
+def square(x):
+    return x * x
+
+
+@synk.expectation
+def mean(x):
+    return x
+
+
+class Model:
+    @synk.function(outputs="sum")
+    def total(self, x):
+        return x.sum()
+
+
+def plain(x):
+    return x.sum()
+
+
+decorated = synk.function(plain, outputs="sum")
+
+AT_TOP = [total, double, square, mean, Model.total]
+PICKLERS = pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps], ids=["pickle", "cloudpickle"])
+
+
+@PICKLERS
+@pytest.mark.parametrize("function", AT_TOP, ids=repr)
+def test_by_reference(dumps, function):
+    assert pickle.loads(dumps(function)) is function
+    assert pickle.loads(dumps({"f": [function]}))["f"][0] is function
+
+
+def nested():
+    @synk.function
+    def inner(x):
+        return x.sum()
+
+    return inner
+
+
+@PICKLERS
+@pytest.mark.parametrize(
+    ("function", "name", "place"),
+    [
+        (decorated, "plain", "plain"),
+        (double[1, 32], "double", "double"),
+        (nested(), "inner", "nested.<locals>.inner"),
+        (synk.expectation(plain), "plain", "plain"),
+        (synk.function(lambda x: x, name="identity"), "identity", "<lambda>"),
+    ],
+    ids=["plain", "launched", "nested", "expectation", "lambda"],
+)
+def test_of_no_place(dumps, function, name, place):
+    with pytest.raises(synk.ArgumentError) as caught:
+        dumps(function)
+    assert str(caught.value).startswith(f"{name} is decorated by synknumba")
+    assert f"{__name__}.{place} is not this object. Decorate it at the top level of a module" in str(caught.value)
+
+
+def test_a_pool_of_processes():
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        with pytest.raises(synk.ArgumentError, match="inner is decorated by synknumba"):
+            pool.map(nested(), [np.ones(3)])
+        with pytest.raises(synk.WorldError):  # found there; the pool's process has no world
+            pool.map(total, [np.ones(3)])
+
+
+def test_another_process_that_lacks_it(monkeypatch):
+    packed = pickle.dumps(total)
+    monkeypatch.setattr(sys.modules[__name__], "total", total.py_func)
+    with pytest.raises(synk.ArgumentError, match=rf"{__name__}\.total, decorated by synknumba, .* here has no such"):
+        pickle.loads(packed)
+
+
+def test_ranks_get_the_plain_function():
+    by_plain_function = synk.function(lambda x, f: f.py_func(x), outputs="sum")
+    with synk.fork(2, device="cpu"):
+        for function in (total, nested(), decorated):
+            assert by_plain_function(np.ones(4), function) == 4
+            with pytest.raises(synk.WorldError, match="only the coordinator makes calls"):
+                synk.function(lambda x, f: f(x), outputs="sum")(np.ones(4), function)
+        inner, squares = nested(), synk.vectorize(lambda x: x * x)
+        captured = synk.function(lambda x: inner.py_func(squares.py_func(x)), outputs="sum")
+        assert captured(np.full(4, 2.0)) == 16
