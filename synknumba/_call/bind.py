@@ -350,6 +350,8 @@ class Binder:
                 f"{name} of {self._name} is a {type(value).__name__}, which cannot be sent to the ranks "
                 f"({error}); pass an array, Data, a number, or a picklable object"
             ) from error
+        if call.world is not None:
+            call.world.code.uses([value], f"{name} of {self._name}")
         return program.Constant(value)
 
     def _check_aliases(self, call: Call) -> None:

@@ -43,6 +43,7 @@ from synknumba._variables.variable import Variable, note_failure, writing
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Program, Sharded, next_number
 from synknumba._wire.results import FIRST_LEAF
+from synknumba._world.code import Uses, refuse
 from synknumba._world.failure import CallInfo
 from synknumba._world.world import World, current_world, open_world
 from synknumba.simt.internals import check_kernel, dynamic_shared, keep_text
@@ -114,6 +115,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._builder = OutputBuilder(self.name, options.outputs)
         self._world: World | None = None
         self._plans = KeptPlans(self._binder)
+        self._uses: Uses = ()  # functions that the ranks of this world have, with their code
+        self._code = getattr(function, "__code__", None)  # that the analyses here have read
         self._is_new = True  # before the first call on several ranks
         # Parameters that the source stores to. The analysis of a generated kernel, which has no line of the user's, is put off.
         self._written = None if inner is not None else written_parameters(function)
@@ -184,6 +187,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
         world = current_world()
         world.begin()
         try:
+            for one, code in self._uses:
+                if one.__code__ is not code:
+                    refuse(one, self.name)
             plain = batch is None and local_batch is None and num_slices == 1 and output_subset is None and not kwargs
             if plain and world is self._world and (shards is None or type(shards) is int):
                 known, values = self._plans.known(args, shards)
@@ -272,8 +278,14 @@ class Function(Decorated, Distributed, Generic[P, R]):
     def _call(self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions) -> Any:
         if world is not self._world:  # plans belong to one world
             self._leave()
+            if getattr(self.py_func, "__code__", None) is not self._code:  # changed in place since the last world
+                Function.__init__(self, self.py_func, self._options, self.name, self._inner)
+            self._uses = world.code.uses(self._roots(), self.name)
             self._world = world
             world.at_close(weakref.WeakMethod(self._leave))
+        for one, code in self._uses:
+            if one.__code__ is not code:
+                refuse(one, self.name)
         options.check(self.name)
         self._check_roles(args, kwargs)
         try:
@@ -321,7 +333,13 @@ class Function(Decorated, Distributed, Generic[P, R]):
     def _leave(self) -> None:
         """Drops all plans, and the memory of their results."""
         self._world = None
+        self._uses = ()
         self._plans.clear()
+
+    def _roots(self) -> list[Any]:
+        """Returns what the ranks run in calls: the function, that inside a generated kernel, and ops."""
+        inner = [] if self._inner is None else [self._inner.py_func]
+        return [self.py_func, *inner, *(op.function for op in self._options.user_ops())]
 
     def _take_back(self, world: World) -> None:
         """Makes the next call send the function again, which has never run to its end: its globals may have changed by then."""

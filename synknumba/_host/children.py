@@ -82,16 +82,32 @@ def exit_status(pid: int) -> tuple[int | None] | None:
         return (None,)
 
 
+def has_stopped(pid: int) -> bool:
+    """Returns whether a signal has stopped a child."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
+
+
 def _is_traced(pid: int) -> bool:
     return status(pid).get("TracerPid", "0") != "0"
 
 
+def _is_over(pid: int) -> bool:
+    """Returns whether a child has ended; it is not reaped."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
 def status(pid: int) -> dict[str, str]:
-    """Returns the fields of /proc/PID/status; none if the process has ended."""
+    """Returns the fields of /proc/PID/status; none if the process has ended. Without /proc, the state of a child in words."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
-        return {}
+        return {} if os.path.exists("/proc/self") or _is_over(pid) else {"State": "unknown, since /proc is not mounted"}
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 

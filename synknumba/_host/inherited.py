@@ -8,6 +8,8 @@ import ctypes
 import fcntl
 import os
 import random
+import resource
+import select
 import stat
 import sys
 import threading
@@ -20,6 +22,9 @@ import numpy as np
 
 _OURS = "/memfd:synk-"  # how /proc shows the descriptors of memory files, such as those of `_host/stacks.py`
 _LINE_BUFFERED, _BUFFER_BYTES = 1, 8192  # stdio.h, _IOLBF and BUFSIZ
+
+_POLLED = 256  # descriptors in one poll(2); it refuses more than the soft limit of open files
+_MOST_DESCRIPTORS = 1 << 20  # the kernel's own limit, fs.nr_open, unless it is raised
 
 COMPILE_SECONDS = 30.0  # a longer compilation in another thread is not waited for
 
@@ -95,17 +100,45 @@ def close_inherited(keep: Collection[int]) -> None:
 
 
 def replace_descriptors(is_unwanted: Callable[[int, str], bool]) -> None:
-    """Replaces descriptors of this process, selected by number and path, by /dev/null.
+    """Replaces descriptors of this process, selected by number and path ("" without /proc), by /dev/null.
 
     They are not closed, so that their numbers stay in use: a stale owner, such as a socket object of the script that is
     collected here, then closes no other file.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for name in os.listdir("/proc/self/fd"):
+    for fd in _open_descriptors():
         with suppress(OSError):  # the descriptor of listdir itself
-            if is_unwanted(int(name), os.readlink(f"/proc/self/fd/{name}")):
-                os.dup2(null, int(name), inheritable=name == "0")
+            if is_unwanted(fd, _path(fd)):
+                os.dup2(null, fd, inheritable=fd == 0)
     os.close(null)
+
+
+def _open_descriptors() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:  # /proc is not mounted
+        return [fd for start in range(0, _most_descriptors(), _POLLED) for fd in _open_from(start)]
+
+
+def _open_from(start: int) -> list[int]:
+    """Returns the open ones of `_POLLED` descriptors, by poll(2), which refuses none and waits for none."""
+    polled = np.zeros(_POLLED, [("fd", np.int32), ("events", np.int16), ("revents", np.int16)])
+    polled["fd"] = range(start, start + _POLLED)
+    _libc.poll(ctypes.c_void_p(polled.ctypes.data), ctypes.c_ulong(_POLLED), 0)
+    return [int(fd) for fd in polled["fd"][polled["revents"] & select.POLLNVAL == 0]]
+
+
+def _most_descriptors() -> int:
+    with suppress(OSError):  # a sandbox may refuse prlimit
+        return min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MOST_DESCRIPTORS)
+    return _MOST_DESCRIPTORS
+
+
+def _path(fd: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:
+        return ""
 
 
 def _file(fd: int) -> tuple[int, int, int] | None:

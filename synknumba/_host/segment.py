@@ -283,6 +283,7 @@ def release_inherited(keep: Collection[Segment] = ()) -> None:
     """
     ids = {segment.id for segment in keep}
     files = {_file(segment.fd) for segment in keep if segment.fd >= 0}
+    unwanted = {_file(segment.fd) for segment in _living() if segment.fd >= 0} - files
     for segment in _living():
         if segment.id not in ids:
             segment.abandon()
@@ -290,7 +291,8 @@ def release_inherited(keep: Collection[Segment] = ()) -> None:
         if segment_id not in ids:
             _map_over(mapping, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)  # access 0: PROT_NONE
     # Before Python 3.13, a mapping owns a duplicate descriptor and closes that number when it dies, so it must stay in use.
-    replace_descriptors(lambda fd, path: bool(_DELETED.search(path)) and _file(fd) not in files)
+    # The path is empty without /proc; what is alive is found then all the same.
+    replace_descriptors(lambda fd, path: _file(fd) in unwanted or (bool(_DELETED.search(path)) and _file(fd) not in files))
 
 
 def _living() -> tuple[Segment, ...]:
@@ -374,12 +376,12 @@ def describe() -> str:
 
 def allow_descriptors() -> bool:
     """Raises the soft limit of open files to the hard limit; returns whether that raised it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return False
     try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft == hard:
+            return False
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # the kernel's own limit is lower
+    except (OSError, ValueError):  # the kernel's own limit is lower, or a sandbox refuses prlimit
         return False
     return True
 
@@ -451,6 +453,8 @@ def _open_memfd(nbytes: int) -> int:
     try:
         fd = os.memfd_create(f"{_PREFIX}{secrets.token_hex(12)}", os.MFD_CLOEXEC)
     except OSError as error:
+        if error.errno in {errno.EPERM, errno.EACCES, errno.ENOSYS}:
+            raise _refused("memfd_create", nbytes, error) from error
         raise _cannot_have(nbytes, error) from error
     os.fchmod(fd, 0o600)  # it has 0o777
     return fd
@@ -524,6 +528,14 @@ def _no_space(nbytes: int, free: int | None) -> SharedMemoryError:
     return SharedMemoryError(
         f"{nbytes:,} bytes of shared memory were requested, but {left}. Free Data that is no longer needed (free_memory()), or "
         f"{remedy}."
+    )
+
+
+def _refused(call: str, nbytes: int, error: OSError) -> SharedMemoryError:
+    """Returns the error for a call that a sandbox refuses, where no other way to shared memory is left."""
+    return SharedMemoryError(
+        f"{nbytes:,} bytes of shared memory were requested, but the system refuses {call}: {error}. Let the sandbox (seccomp) "
+        f"allow it, or let {_SHM} be writable and larger, with posix_ipc installed."
     )
 
 

@@ -12,10 +12,12 @@ allocation. So a rank that hangs in a compiled loop, a library or the driver rep
 written its stack before it died.
 """
 
+import errno
 import faulthandler
 import fcntl
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,6 +30,7 @@ ANSWER_SECONDS = 0.4  # a running rank answers within a millisecond; on a busy m
 _POLL_SECONDS = 0.001
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LOOP = f'File "{_PACKAGE}_rank/loop.py", line '  # frames below a rank's loop are the script's fork() call
+_WATCHER = f'File "{_PACKAGE}_rank/startup.py", line '  # the thread of a rank in a sandbox
 
 
 @final
@@ -35,7 +38,7 @@ class Stacks:
     """The memory file of one rank's stack traces. Created before the fork."""
 
     def __init__(self, rank: int) -> None:
-        self.fd = os.memfd_create(f"synk-stacks-{rank}", os.MFD_CLOEXEC)
+        self.fd = _open_file(f"synk-stacks-{rank}")
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
 
     def enter(self) -> None:
@@ -59,6 +62,20 @@ class Stacks:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+def _open_file(name: str) -> int:
+    """Opens a memory file, or where a sandbox refuses that, one without a name in /dev/shm; else stacks are not kept."""
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    except OSError as error:
+        if error.errno in {errno.EMFILE, errno.ENFILE}:
+            raise
+    try:
+        with tempfile.TemporaryFile(dir="/dev/shm") as file:
+            return os.dup(file.fileno())
+    except OSError:
+        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
 
 
 def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[int, str]:
@@ -90,11 +107,13 @@ def _is_done(pid: int, stacks: Stacks) -> bool:
     """Returns whether no more text will come: the handler has finished, the process has ended, or the file is closed.
 
     The handler has finished when the signal is neither pending nor blocked (it is blocked while its handler runs), and there is
-    text.
+    text. Without /proc that is not known, and `ask` waits as long as it may.
     """
     fields = status(pid)
     if stacks.fd < 0 or _has_ended(fields.get("State", "gone")):
         return True
+    if "SigPnd" not in fields:
+        return False
     held = [int(fields.get(name, "0"), 16) >> (ASK - 1) & 1 for name in ("ShdPnd", "SigPnd", "SigBlk")]
     return not any(held) and bool(stacks.read())
 
@@ -119,6 +138,7 @@ def shorten(text: str) -> str:
             threads.append([line])
         elif threads and line.startswith("  "):
             threads[-1].append(line)
+    threads = [one for one in threads if not any(_WATCHER in frame and frame.endswith("_lifeline") for frame in one)]
     told = []
     for heading, *frames in threads:
         told += [heading] if len(threads) > 1 else []

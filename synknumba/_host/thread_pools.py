@@ -30,7 +30,9 @@ def limit_threads(threads: int) -> None:
 
 
 def _limit_openblas(threads: int) -> None:
-    maps = Path("/proc/self/maps").read_text()
+    maps = ""
+    with suppress(OSError):  # without /proc, the pools are as large as the machine
+        maps = Path("/proc/self/maps").read_text()
     for path in set(re.findall(r"/\S*openblas\S*\.so\S*", maps)):
         with suppress(OSError):
             library = ctypes.CDLL(path)

@@ -10,6 +10,7 @@ A Python exception, of the user's code or of this package, is sent as news, and 
 by SIGIO from the lifeline.
 """
 
+import errno
 import linecache
 import os
 import pickle
@@ -21,6 +22,7 @@ from typing import Any, NoReturn, assert_never
 
 from synknumba._comm import DRIVERS, Communicator
 from synknumba._device import Device, DeviceKernel, open_device
+from synknumba._errors import WorldError
 from synknumba._host.inherited import flush
 from synknumba._host.segment import Segment
 from synknumba._host.this_process import end_child
@@ -43,6 +45,7 @@ from synknumba._wire.relaunch import Table
 from synknumba._wire.sequence import SequenceProgram
 from synknumba.simt.internals import explain
 
+_SANDBOX = " A sandbox refuses this system call: allow it in its profile, as by docker run --security-opt seccomp=<profile>."
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -327,8 +330,7 @@ def rank_main(config: RankConfig) -> NoReturn:
     """Runs a rank in the child, right after the fork, to the end of its process."""
     code = 1
     try:
-        settle(config)
-        code = _live(config)
+        code = _live(config) if _settled(config) else 1
     except KeyboardInterrupt:
         code = 130
     except BaseException:  # noqa: BLE001  # no exception may propagate into the copy of the script
@@ -336,6 +338,21 @@ def rank_main(config: RankConfig) -> NoReturn:
     finally:
         flush()
         os._exit(code)
+
+
+def _settled(config: RankConfig) -> bool:
+    """Settles the rank; if that fails, sends an error that names the refused call."""
+    try:
+        settle(config)
+    except Exception as error:  # noqa: BLE001  # any error is sent to the coordinator
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        told = WorldError(
+            f"rank {config.rank} could not start, since {where.line} failed: {type(error).__name__}: {error}."
+            f"{_SANDBOX if isinstance(error, PermissionError) or getattr(error, 'errno', None) == errno.ENOSYS else ''}"
+        )
+        channel.send(config.socket, channel.pack(messages.Answer(config.rank, describe_failure(told), ())), [], lambda: None)
+        return False
+    return True
 
 
 def _live(config: RankConfig) -> int:

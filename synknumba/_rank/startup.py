@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import socket
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,8 +70,17 @@ def _die_with_the_coordinator(config: RankConfig) -> None:
     # Only the coordinator has the lifeline's other end. It closes when the coordinator ends or calls exec. The kernel then
     # sends SIGIO to the rank's group; its default action is to end the process.
     signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(config.lifeline, fcntl.F_SETOWN, -os.getpid())
-    fcntl.fcntl(config.lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    try:
+        fcntl.fcntl(config.lifeline, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(config.lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    except OSError:  # a sandbox refuses it; a thread does the same, but cannot while compiled code holds the GIL
+        threading.Thread(target=end_with_the_lifeline, args=(config.lifeline,), daemon=True).start()
+
+
+def end_with_the_lifeline(lifeline: int) -> None:
+    """Kills this rank's group when the lifeline's other end closes."""
+    os.read(lifeline, 1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def _take_over_streams(config: RankConfig) -> None:

@@ -67,12 +67,15 @@ def fork(
         PartitionError: `world_size`, `device`, `devices`, `transport` or `timeout` is invalid, there are fewer GPUs than
             ranks, or the machine has no room for so many ranks.
         ArgumentError: `profile` or `prefix_output` is not True or False.
-        DeviceError: no GPU can be used, CUDA has been initialised in this process already, or Numba's compiler is off.
+        DeviceError: no GPU can be used, CUDA has been initialised in this process already, Numba's compiler is off, or
+            Python runs without the GIL.
         CallTimeout: a rank was stopped, as by SIGSTOP, while it started, and `timeout` is over.
     """
     tracing.refuse("synk.fork()")
     if this_process.current_rank() is not None:
         raise WorldError(f"fork() called on rank {this_process.current_rank()}; only the coordinator forks")
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise DeviceError("fork() does not support free-threaded Python; use a Python with the GIL, or set PYTHON_GIL=1")
     problem = jit_problem()
     if problem:
         raise DeviceError(f"fork() needs Numba's compiler, also on GPUs: {problem}")

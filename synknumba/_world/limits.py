@@ -43,9 +43,9 @@ def check_room(world_size: int) -> None:
 
 def _room() -> Iterator[tuple[str, int]]:
     """Yields the number of ranks that each limit has room for, with what the limit is called."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY:
-        free = hard - len(os.listdir("/proc/self/fd"))
+    hard = _hard_limit(resource.RLIMIT_NOFILE)
+    if hard is not None:
+        free = hard - _entries("/proc/self/fd")
         yield f"open files ({hard}, `ulimit -Hn`; a rank needs {_DESCRIPTORS})", max(0, free) // _DESCRIPTORS
     processes = [(f"{name} ({count})", count - used) for name, count, used in _process_limits()]
     if processes:
@@ -58,18 +58,33 @@ def _room() -> Iterator[tuple[str, int]]:
 
 def _process_limits() -> Iterator[tuple[str, int, int]]:
     """Yields name, limit and present use of each limit on processes."""
-    running = sum(name.isdigit() for name in os.listdir("/proc"))
+    running = _entries("/proc")
     for name in ("pid_max", "threads-max"):
         count = _number(f"/proc/sys/kernel/{name}")
         if count is not None:
             yield f"/proc/sys/kernel/{name}", count, running
-    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    if hard != resource.RLIM_INFINITY and os.geteuid() != 0:  # root has no such limit
+    hard = _hard_limit(resource.RLIMIT_NPROC)
+    if hard is not None and os.geteuid() != 0:  # root has no such limit
         yield "`ulimit -Hu`", hard, 0
     for folder in _cgroup("pids"):
         count, used = _number(f"{folder}/pids.max"), _number(f"{folder}/pids.current")
         if count is not None:
             yield f"{folder}/pids.max", count, used or 0
+
+
+def _hard_limit(which: int) -> int | None:
+    """Returns a hard limit of this process; None if there is none, or a sandbox refuses prlimit."""
+    with suppress(OSError):
+        hard = resource.getrlimit(which)[1]
+        return None if hard == resource.RLIM_INFINITY else hard
+    return None
+
+
+def _entries(folder: str) -> int:
+    """Returns the number of entries of a folder of /proc that are numbers; 0 where /proc is not mounted."""
+    with suppress(OSError):
+        return sum(name.isdigit() for name in os.listdir(folder))
+    return 0
 
 
 def _memory_limits() -> Iterator[int]:

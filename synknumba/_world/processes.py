@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import final
 
-from synknumba._host.children import exit_status, has_ended, kill, reap
+from synknumba._host.children import exit_status, has_ended, has_stopped, kill, reap
 from synknumba._host.inherited import before_fork, fork
 from synknumba._host.segment import allow_descriptors
 from synknumba._host.signals import held_signals
@@ -105,10 +105,9 @@ class Processes:
     def is_stopped(self, rank: int) -> bool:
         """Returns whether a signal or a debugger has stopped a rank."""
         try:
-            state = Path(f"/proc/{self.pids[rank]}/stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):  # it has ended
-            return False
-        return state in {"T", "t"}
+            return Path(f"/proc/{self.pids[rank]}/stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
+        except (OSError, IndexError):  # it has ended, or /proc is not mounted
+            return has_stopped(self.pids[rank])
 
     def find_dead(self, grace: float) -> Death | None:
         """Polls for a rank that has ended, for at most `grace` seconds; returns None if there is none."""

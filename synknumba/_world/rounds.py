@@ -129,15 +129,18 @@ class Rounds:
         return f"{', '.join(told)} stopped by SIGSTOP, its like, or a debugger" if told else ""
 
     def _listen(self, device: DeviceKind, unheard: set[int], rank: int, watch: Callable[[], None]) -> None:
-        """Receives a rank's answer to its start; raises `DeviceError` if it could not open its device."""
+        """Receives a rank's answer to its start; raises the error if it failed: `DeviceError` if it has no device."""
         answer, _ = channel.receive(self._processes.sockets[rank], watch)
         unheard.remove(rank)
         self._warned += answer.warned
         if answer.news is not None:
             assert isinstance(answer.news, Failed)  # the answer to a start is None or Failed
+            cause = cause_of(answer.news)
+            if isinstance(cause, WorldError):  # it came not so far as to open a device
+                raise cause
             raise DeviceError(
                 f"rank {rank} could not open its {device} device: {answer.news.type_name}: {answer.news.message}"
-            ) from cause_of(answer.news)
+            ) from cause
 
     def _hear_last_word(self, device: DeviceKind, unheard: set[int], rank: int) -> None:
         """Raises the error that a dead rank has sent before its end, if the coordinator was still waiting for another rank."""

@@ -46,6 +46,7 @@ from synknumba._types import DeviceKind, Transport
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
 from synknumba._wire.messages import Measure, Measured
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
+from synknumba._world.code import RankCode
 from synknumba._world.failure import CallInfo, calling, whereabouts
 from synknumba._world.limits import as_timeout
 from synknumba._world.mapped_segments import Kind, RankHoldings
@@ -200,6 +201,7 @@ class World:
         "_rounds",
         "_subscriptions",
         "asked",
+        "code",
         "command",
         "device",
         "devices",
@@ -270,6 +272,7 @@ class World:
         self.proven: set[int] = set()
         self.texts = dict(linecache.cache)
         self._belongings = RankHoldings()
+        self.code = RankCode()
         segment_module.sweep_names()
         segment_module.close_orphans()
         patience = CROWDED if self.world_size + 1 > usable_cores() else ROOMY

@@ -113,3 +113,9 @@ def test_a_rank_that_is_stopped_while_it_starts(no_world, monkeypatch):
     monkeypatch.undo()
     with synk.fork(2, device="cpu", timeout=30.0):
         pass
+
+
+def test_free_threaded_python_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    with pytest.raises(synk.DeviceError, match=r"free-threaded Python; .* PYTHON_GIL=1"):
+        synk.fork(1, device="cpu")

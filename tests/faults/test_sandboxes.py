@@ -1,0 +1,154 @@
+"""In sandboxes: system calls that a seccomp filter refuses, and no /proc. The package does without, or names what it needs."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.environment import environment
+from tests.faults import seccomp
+from tests.faults.scripts import HEADER
+from tests.quick import whole
+
+filters = pytest.mark.skipif(seccomp.missing() is not None, reason=str(seccomp.missing()))
+
+WORKS = """
+    os.environ.pop("SYNKNUMBA_SEGMENTS", None)
+    with synk.fork(2, device="cpu") as world:
+        rows = synk.data(ROWS)
+        assert total(rows) == total(ROWS) == ROWS.sum()
+        weights = synk.variable(np.ones(3))
+        synk.all_reduce(weights, "sum")
+        assert (weights.get_value() == 2.0).all()
+        world.dump()
+    say("right")
+"""
+REFUSED = [("F_SETOWN",), ("memfd_create",), ("prlimit64",), ("prctl",), ("F_SETOWN", "memfd_create", "prlimit64", "prctl")]
+
+
+def refusing(*calls, text):
+    """A script that works under a filter from its first line on; prctl is needed to install the filter, and refused last."""
+    return f"from tests.faults.seccomp import refuse\nrefuse(*{calls!r})\n{textwrap.dedent(text)}"
+
+
+@filters
+@pytest.mark.parametrize("calls", [*whole(*REFUSED[:-1]), REFUSED[-1]], ids="-".join)
+def test_a_world_does_without_what_a_sandbox_refuses(start, calls):
+    script = start(refusing(*calls, text=WORKS))
+    script.expect("right")
+    script.finish()
+    assert "waits for a call" in script.errors
+    assert "lifeline" not in script.errors
+
+
+@filters
+def test_ranks_end_with_a_script_that_is_killed_where_no_signal_can_be_set_on_a_pipe(start):
+    text = """
+        @synk.function(outputs="sum")
+        def sleeping(x):
+            say("working", os.getpid())
+            time.sleep(1000)
+            return x.sum()
+
+        with synk.fork(2, device="cpu"):
+            sleeping(ROWS)
+    """
+    script = start(refusing("F_SETOWN", "prctl", text=text))
+    for _ in range(2):
+        script.expect(r"working \d+")
+    script.kill(signal.SIGKILL)
+    script.process.wait()
+    script.check_nothing_left()
+
+
+@filters
+def test_more_ranks_than_are_always_started_where_limits_are_not_told(start):
+    text = """
+        from synknumba._world.limits import check_room
+        check_room(65)
+        say("room")
+    """
+    start(refusing("prlimit64", text=text)).expect("room")
+
+
+@filters
+def test_memory_files_refused_where_there_is_no_other_shared_memory(start):
+    text = """
+        os.environ["SYNKNUMBA_SEGMENTS"] = "memfd"
+        try:
+            synk.data(ROWS)
+        except synk.SharedMemoryError as error:
+            say(error)
+    """
+    script = start(refusing("memfd_create", text=text))
+    script.expect(r".*the system refuses memfd_create: \[Errno 1\] Operation not permitted\. Let the sandbox.*")
+
+
+@filters
+def test_a_call_that_a_rank_cannot_do_without_is_named(start):
+    text = """
+        try:
+            synk.fork(2, device="cpu")
+        except synk.WorldError as error:
+            say(error)
+    """
+    script = start(refusing("setpgid", text=text))
+    script.expect(
+        r"rank 0 could not start, since os\.setpgid\(0, 0\) failed: PermissionError: \[Errno 1\] Operation not permitted\. "
+        r"A sandbox refuses this system call: allow it in its profile.*"
+    )
+    script.finish()
+
+
+def in_a_namespace(*command):
+    """Runs a command where /proc is an empty folder."""
+    hidden = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    return subprocess.run([*hidden, *command], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_world_where_proc_is_not_mounted(tmp_path):
+    try:
+        problem = in_a_namespace("true").stderr
+    except FileNotFoundError as error:
+        problem = str(error)
+    if problem:
+        pytest.skip(f"no mount namespace of its own here: {problem.strip()}")
+    script = tmp_path / "script.py"
+    killed = """
+    with synk.fork(2, device="cpu", timeout=5) as world:
+        pids = world.pids
+        os.kill(pids[1], signal.SIGKILL)
+        try:
+            total(ROWS)
+        except synk.RankDied as error:
+            say(error.rank, "killed")
+    """
+    check = "assert not os.path.exists('/proc/self')\nfrom synknumba._world.limits import check_room\ncheck_room(65)\n"
+    script.write_text(HEADER + check + textwrap.dedent(WORKS) + textwrap.dedent(killed))
+    done = in_a_namespace(sys.executable, "-W", "error", str(script))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["right", "1 killed"]
+    assert "waits for a call" in done.stderr
+
+
+def test_descriptors_are_found_without_proc(monkeypatch):
+    from synknumba._host import inherited
+
+    known = {int(name) for name in os.listdir("/proc/self/fd")}
+
+    def no_proc(path):
+        raise FileNotFoundError(path)
+
+    high = os.dup2(1, 300)
+    try:
+        monkeypatch.setattr(os, "listdir", no_proc)
+        found = set(inherited._open_descriptors())
+    finally:
+        monkeypatch.undo()
+        os.close(high)
+    assert {300} <= found
+    assert found - {300} == {fd for fd in known if fd in found}
+    assert len(known - found) <= 1  # the descriptor of the listing itself

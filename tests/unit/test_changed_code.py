@@ -1,0 +1,143 @@
+"""Functions whose code is changed in place, as IPython's %autoreload does: ranks never run the code from before."""
+
+import importlib
+import sys
+import textwrap
+from types import FunctionType
+
+import numpy as np
+import pytest
+
+import synknumba as synk
+
+ROWS = np.arange(101.0)
+
+MODULE = """
+def scale():
+    return 2.0
+
+class Model:
+    def apply(self, x):
+        return 2.0 * x
+
+    @staticmethod
+    def fixed(x):
+        return 2.0 * x
+
+def total(x):
+    return scale() * x.sum()
+
+def unused(x):
+    return 2.0
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "edited_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("edited_module")
+    del sys.modules["edited_module"]
+
+
+def edit(module, old="2.0", new="3.0"):
+    """What autoreload does after an edit of the file: it updates the objects that there are, in place."""
+    scope = {"__name__": module.__name__}
+    exec(compile(textwrap.dedent(MODULE).replace(old, new), module.__file__, "exec"), scope)
+    for name, value in scope.items():
+        if isinstance(value, FunctionType):
+            getattr(module, name).__code__ = value.__code__
+    for name in ("apply", "fixed"):
+        getattr(module.Model, name).__code__ = getattr(scope["Model"], name).__code__
+
+
+REASON = r"edited_module\.py:\d+\).* was changed in place.*Call close\(\) and fork\(\) again"
+
+
+def check_changes(module, function, *arguments):
+    """The function gives twice the sum; then an error, in this world, and in the next one three times the sum."""
+    with synk.fork(2, device="cpu"):
+        assert function(ROWS, *arguments) == function(ROWS, *arguments) == 2.0 * ROWS.sum()
+        edit(module)
+        for _ in range(2):
+            with pytest.raises(synk.WorldError, match=REASON):
+                function(ROWS, *arguments)
+        with pytest.raises(synk.WorldError, match=REASON):
+            function.as_serial(ROWS, *arguments)
+    with synk.fork(2, device="cpu"):
+        assert function(ROWS, *arguments) == function(ROWS, *arguments) == 3.0 * ROWS.sum()
+
+
+def test_the_function_itself(module):
+    check_changes(module, synk.function(module.total, outputs="sum"))
+
+
+def test_a_function_that_it_calls(module):
+    scale = module.scale
+    check_changes(module, synk.function(lambda x: scale() * x.sum(), outputs="sum"))
+
+
+def test_a_function_that_it_calls_by_its_module(module):
+    check_changes(module, synk.function(lambda x: module.scale() * x.sum(), outputs="sum"))
+
+
+def test_a_method_of_a_class_that_it_uses(module):
+    model = module.Model()
+    check_changes(module, synk.function(lambda x: model.apply(x).sum(), outputs="sum"))
+
+
+def test_a_static_method(module):
+    check_changes(module, synk.function(lambda x: module.Model.fixed(x).sum(), outputs="sum"))
+
+
+def test_a_class_of_an_argument(module):
+    check_changes(module, synk.function(lambda x, model: model.apply(x).sum(), outputs="sum"), module.Model())
+
+
+def test_a_function_that_is_an_argument(module):
+    check_changes(module, synk.function(lambda x, scale: scale() * x.sum(), outputs="sum"), module.scale)
+
+
+def test_an_edit_between_the_fork_and_the_first_call(module):
+    scale = module.scale
+    function = synk.function(lambda x: scale() * x.sum(), outputs="sum")
+    with synk.fork(2, device="cpu"):
+        edit(module)
+        with pytest.raises(synk.WorldError, match=REASON):
+            function(ROWS)
+        again = synk.function(lambda x: scale() * x.sum(), outputs="sum")
+        with pytest.raises(synk.WorldError, match=REASON):
+            again(ROWS)
+    with synk.fork(2, device="cpu"):
+        assert function(ROWS) == again(ROWS) == 3.0 * ROWS.sum()
+
+
+def test_an_edit_of_what_is_not_used(module):
+    function = synk.function(lambda x: x.sum(), outputs="sum")
+    with synk.fork(2, device="cpu"):
+        assert function(ROWS) == ROWS.sum()
+        edit(module)
+        assert function(ROWS) == ROWS.sum()
+
+
+def test_a_class_of_the_script_that_is_changed_between_calls():
+    class Model:  # sent by value: cloudpickle updates the class on the ranks
+        def apply(self, x):
+            return 2.0 * x
+
+    function = synk.function(lambda x, model: model.apply(x).sum(), outputs="sum")
+    with synk.fork(2, device="cpu"):
+        assert function(ROWS, Model()) == 2.0 * ROWS.sum()
+        Model.apply = lambda self, x: 3.0 * x
+        assert function(ROWS, Model()) == 3.0 * ROWS.sum()
+
+
+def test_other_parameters_after_a_change(module):
+    function = synk.function(module.total, outputs="sum")
+    with synk.fork(2, device="cpu"):
+        assert function(ROWS) == 2.0 * ROWS.sum()
+    edit(module, "def total(x):", "def total(x, factor):")
+    with synk.fork(2, device="cpu"):
+        assert function(ROWS, 2) == 2.0 * ROWS.sum()
+        with pytest.raises(synk.ArgumentError, match="factor"):
+            function(ROWS)
