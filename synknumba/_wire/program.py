@@ -179,6 +179,9 @@ Param: TypeAlias = (
 )
 
 
+ARRAYS = (Sharded, Broadcast, Held, HeldRows, Update)  # parameters that are arrays, other than outputs
+
+
 @dataclass(frozen=True, slots=True)
 class RowSource:
     """Selection of the rows of a call.
@@ -239,6 +242,7 @@ class Program:
     lent: int = 0  # number of values, the last ones, that are ids of segments to write results to
     only_read: frozenset[str] = frozenset()  # parameters that a kernel provably does not write
     shards: int | None = None
+    sized_by: str | None = None  # of a kernel: the array whose rows or elements a launch has threads for, as `Extent.source`
 
     @property
     def is_cut(self) -> bool:
