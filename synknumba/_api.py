@@ -36,7 +36,7 @@ class _Roles(TypedDict, total=False):
 class _Sizes(_Roles, total=False):
     """Options of `parallel` that leave the parameters as they are."""
 
-    block: Block
+    block: Block | None
     grid: Grid
     smem_bytes: int
 
@@ -122,7 +122,7 @@ def parallel(
     givens: Mapping[str, Any] | None = None,
     updates: Mapping[str, Any] | None = None,
     sliceable: Iterable[str] = (),
-    block: Block = 256,
+    block: Block | None = None,
     grid: Grid = None,
     smem_bytes: int = 0,
     name: str | None = None,
@@ -146,9 +146,14 @@ def parallel(
         sliceable: names of parameters that take variables as rows: each rank passes the rows of its own array that
             `local_batch` selects, in `num_slices` slices. They are inputs unless also named in inout=. On each rank, their
             number of rows must equal that of the sharded arguments.
-        block: threads per block, an int or a tuple of up to three.
-        grid: blocks per grid, an int or a tuple of up to three; or a function of the number of rows in the launch; None for
-            one thread per row.
+        block: threads per block, an int or a tuple of up to three; None for 256 or, with grid="elements", (32, 8) in two axes
+            and (32, 4, 2) in three.
+        grid: blocks per grid, an int or a tuple of up to three; None for one thread per row; "elements" for one thread per
+            element, the last axis along x, so that `j, i = cuda.grid(2)` is the position of `u[i, j]`; or a function of the
+            number of rows in the launch. A function with a parameter named `shapes` gets the shapes of the launch's array
+            arguments by name: `lambda shapes: …`, or `lambda rows, shapes: …`. The rows and elements are those of the first
+            sharded array. Without one, they are what each rank holds of the first variable in sliceable=, the first scattered
+            one, or the first replica that is not 0-d; a rank that holds no rows of it launches nothing.
         smem_bytes: dynamic shared memory of a block, in bytes.
         name: name in messages; default: the kernel's.
 
@@ -159,7 +164,7 @@ def parallel(
         ArgumentError: a name is not a parameter of the kernel, or has two roles; or the kernel assigns to the bare name of a
             parameter that it is to write.
         LaunchError: CUDA does not allow the block, grid or shared memory size; or the kernel indexes an array by its position
-            along y or z, but neither block nor grid has a size there.
+            along y or z, but neither block nor grid has a size there. Calls raise it where a grid cannot be derived.
     """
 
     def decorate(target: Any) -> Function[..., Any]:

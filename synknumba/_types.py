@@ -21,8 +21,10 @@ Transport: TypeAlias = Literal["nccl", "host"]
 Batch: TypeAlias = int | slice | Sequence[int] | NDArray[Any] | None
 Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
-Grid: TypeAlias = int | tuple[int, ...] | Callable[[int], int | tuple[int, ...]] | None
 Block: TypeAlias = int | tuple[int, ...]
+# As a function: of the rows of a launch, of the shapes of its arrays in a parameter named `shapes`, or of both.
+GridRule: TypeAlias = Callable[[int], Block] | Callable[[dict[str, Shape]], Block] | Callable[[int, dict[str, Shape]], Block]
+Grid: TypeAlias = Block | Literal["elements"] | GridRule | None
 
 
 class Span(NamedTuple):

@@ -184,7 +184,7 @@ class Binder:
         self._claim(call, path, variable)
         number = self._hold(call, path, variable)
         sliceable, writable = name in self._options.sliceable, name in self._options.inout
-        for leaf, by_rank in enumerate(_shapes_by_rank(call, variable) if sliceable else ()):
+        for leaf, by_rank in enumerate(shapes_by_rank(call, variable) if sliceable else ()):
             if not by_rank[0]:
                 raise ArgumentError(f"{path} of {self._name} is in sliceable=, but {variable.label} is 0-d and has no rows")
             call.own_lengths[f"{path}, array {leaf}" if variable.is_tree else path] = tuple(shape[0] for shape in by_rank)
@@ -209,7 +209,7 @@ class Binder:
             )
         number = self._hold(call, name, variable)
         call.changed.append(variable)
-        shapes = _shapes_by_rank(call, variable)
+        shapes = shapes_by_rank(call, variable)
         params = [program.Update(number, leaf, op, variable.dtypes()[leaf], shapes[leaf]) for leaf in variable.leaves()]
         return program.Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
 
@@ -399,7 +399,7 @@ def _exact(value: Any) -> tuple[str, bytes]:
     return ("pickled", pickling.dump(value))
 
 
-def _shapes_by_rank(call: Call, variable: Variable) -> list[tuple[Shape, ...]]:
+def shapes_by_rank(call: Call, variable: Variable) -> list[tuple[Shape, ...]]:
     """Returns the shapes of each array by rank, for the number of ranks of the call, which may be planned for other worlds."""
     size = call.partition.parts
     placed = variable._layout[1] >= 0  # noqa: SLF001  # as for Data

@@ -17,7 +17,7 @@ from synknumba._call.call import Call
 from synknumba._call.outputs import OutputBuilder
 from synknumba._errors import ArgumentError, Finding, KernelCheckError
 from synknumba._ops import reduction
-from synknumba._ops.launch import LaunchConfig
+from synknumba._ops.launch import Extent, LaunchConfig
 from synknumba._ops.rows import Range, Rows
 from synknumba._types import Array, RankConstant, Span
 from synknumba._wire import program
@@ -31,6 +31,7 @@ def check_call(
     builder: OutputBuilder,
     launch: LaunchConfig,
     call: Call,
+    source: str | None,
 ) -> None:
     """Runs a kernel's launches of a planned call under `simt.check`; raises all findings, with the ranks that have them.
 
@@ -42,13 +43,18 @@ def check_call(
         builder: the kernel's, for the outputs' dtypes and shapes.
         launch: grid, block and shared memory.
         call: the call, with its arguments bound and its rows selected, but not sent.
+        source: the argument that gives launches their size, as for `Extent`.
     """
     kernel, found = simt.check(function), list[tuple[int, Finding]]()
     for rank, low, high in _parts(call):
         count = high - low
         made = {one: _output(builder, one, output, call, count) for one, output in outputs.items()}
         given = {one: _argument(one, param, call, rank, low, high) for one, param in call.parameters.items()}
-        grid, block = launch.resolve(None if call.count is None else count)
+        shapes = {one: value.shape for one, value in given.items() if isinstance(value, np.ndarray)}
+        extent = Extent.of(None if call.count is None else count, shapes, source)
+        if launch.launches_nothing(extent):
+            continue
+        grid, block = launch.resolve(*extent)
         try:
             kernel[grid, block, 0, launch.smem_bytes](*({**given, **made}[one] for one in parameters))
         except KernelCheckError as error:

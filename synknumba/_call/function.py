@@ -21,6 +21,7 @@ from synknumba._call.call import Call
 from synknumba._call.checked import check_call
 from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec
 from synknumba._call.launch_axes import check_axes
+from synknumba._call.launches import check_launches, sized_by
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
@@ -330,6 +331,10 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 f"the decorator, or the bytes of a block as the 4th launch argument: {self.name}[grid, block, 0, bytes](...)"
             )
 
+    def _sized_by(self, call: Call) -> str | None:
+        """Returns the argument that gives a kernel's launches their size; None for generated kernels, which take rows only."""
+        return None if self._options.launch is None or self._inner is not None else sized_by(call)
+
     def _leave(self) -> None:
         """Drops all plans, and the memory of their results."""
         self._world = None
@@ -386,12 +391,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
                 f"{self.name} got {len(call.values)} numbers, but a call takes at most {room}; pass them as an array"
             )
         info, options, launch = CallInfo(self.name, call.texts(lasting=True)), call.options, self._options.launch
-        built, wanted = Built(), []
+        built, wanted, source = Built(), [], self._sized_by(call)
         if launch is not None:
-            try:
-                launch.resolve(call.total)  # raises if the grid cannot be derived, before anything is sent
-            except LaunchError as error:
-                raise LaunchError(f"{self.name}: {error}") from error.__cause__
+            check_launches(self.name, launch, call, source)
             self._check_shared_memory(launch)
             wanted = self._builder.wanted(options.subset)
             built = self._builder.build(call, world, wanted, used)
@@ -414,6 +416,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             only_read=frozenset() if launch is None else self._only_read(call),
             shards=options.shards,
             small=small,
+            sized_by=source,
         )
         world.attach([*call.segments, *built.segments.values(), *(() if updates is None else updates.segments)], info)
         self._ship(world, program, info)
@@ -546,18 +549,21 @@ class Function(Decorated, Distributed, Generic[P, R]):
         world_size: int | None = None,
         **kwargs: Any,
     ) -> PlanReport:
-        """Plans a call without making it: each rank's rows, bytes and slices, and how results are combined.
+        """Plans a call without making it: each rank's rows, bytes, slices and grids, and how results are combined.
 
         Needs no GPU and no world. Arguments are those of a call, and `world_size`, the number of ranks to plan for; default:
         that of the open world.
 
         Raises:
             WorldError: no world is open, and `world_size` is not given.
-            ArgumentError, PartitionError, BatchError: as for a call.
+            ArgumentError, PartitionError, BatchError, LaunchError: as for a call.
         """
         options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
         call = self._planned("plan", options, world_size, args, kwargs)
-        return make_report(self.name, self._options.outputs, self._options.ops, self.update_modes, call)
+        launch, source = self._options.launch, self._sized_by(call)
+        if launch is not None:
+            check_launches(self.name, launch, call, source)
+        return make_report(self.name, self._options, self.update_modes, call, source)
 
     def check(
         self, *args: Any, batch: Batch = None, local_batch: Any = None, world_size: int | None = None, **kwargs: Any
@@ -586,7 +592,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
             raise ArgumentError(f"check() is for kernels, and {self.name} is none; call it, or test it as a plain function")
         call = self._planned("check", CallOptions(batch, local_batch=local_batch), world_size, args, kwargs)
         self._check_shared_memory(launch)
-        check_call(self.name, self.py_func, self._parameters, self._options.outputs, self._builder, launch, call)
+        source = self._sized_by(call)
+        check_launches(self.name, launch, call, source)
+        check_call(self.name, self.py_func, self._parameters, self._options.outputs, self._builder, launch, call, source)
 
     def _planned(
         self, what: str, options: CallOptions, world_size: int | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -14,7 +14,7 @@ from typing import Any
 
 from synknumba._call.definition import Definition, read_code
 from synknumba._errors import KernelError, LaunchError
-from synknumba._ops.launch import LaunchConfig
+from synknumba._ops.launch import ELEMENTS, LaunchConfig
 from synknumba.simt.internals import CudaPath, Scope, read_definition
 
 _POSITIONS, _SIZES = ("threadIdx", "blockIdx"), ("blockDim", "gridDim")
@@ -25,6 +25,7 @@ _EXAMPLES = {
     1: "block=(16, 16), grid=lambda rows: (-(-rows // 16), 4), which has 64 threads along y",
     2: "block=(16, 4, 4), grid=lambda rows: (-(-rows // 16), 8, 8), which has 32 threads along y and along z",
 }
+_ELEMENTS = {1: "j, i = cuda.grid(2) for u[i, j]", 2: "k, j, i = cuda.grid(3) for u[i, j, k]"}
 
 
 def check_axes(name: str, function: Callable[..., Any], launch: LaunchConfig) -> None:
@@ -46,11 +47,13 @@ def check_axes(name: str, function: Callable[..., Any], launch: LaunchConfig) ->
     node, index, axis = found
     given = "without grid= a launch has one thread per row, along x"
     if launch.grid is not None:
-        given = f"block={launch.block!r} and grid={launch.grid!r} give no size along {'xyz'[axis]}"
+        given = f"block={launch.threads!r} and grid={launch.grid!r} give no size along {'xyz'[axis]}"
+    block = " and no block=" if launch.grid == ELEMENTS else ""
     raise LaunchError(
         f"{name} ({function.__code__.co_filename}:{node.lineno}) uses {ast.unparse(index)} as an index in {ast.unparse(node)}, "
-        f"but it is 0 in every thread: {given}. Pass both sizes with as many axes as the kernel uses, for example "
-        f"{_EXAMPLES[axis]}; or loop over the further axes in the kernel."
+        f'but it is 0 in every thread: {given}. Pass grid="elements"{block} for one thread per element, with the last axis '
+        f"along x: {_ELEMENTS[axis]}. Or pass both sizes with as many axes as the kernel uses, for example {_EXAMPLES[axis]}; "
+        "or loop over the further axes in the kernel."
     )
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-from synknumba._call.arguments import Output
 from synknumba._call.call import Call
-from synknumba._ops.rows import Partition
+from synknumba._call.launches import launches, shares
+from synknumba._call.options import FunctionOptions
+from synknumba._ops.launch import Dim3, told_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class RankReport:
         rank: the rank.
         rows: (start, stop), positions among the rows of the call.
         own_rows: number of selected rows of its own in sliceable variables; None if there are no such variables.
+        launches: (grid, block) of each launch of a kernel, in order, three sizes each; None for a Python function.
         slices: (start, stop) of each slice that has rows, shard after shard.
         input_bytes: bytes of the arrays that it reads from the host; variables are not counted, as they are on the rank.
     """
@@ -27,6 +28,15 @@ class RankReport:
     slices: tuple[tuple[int, int], ...]
     input_bytes: int
     own_rows: int | None = None
+    launches: tuple[tuple[Dim3, Dim3], ...] | None = None
+
+    @property
+    def launch_text(self) -> str:
+        """Grids and blocks as text, each once."""
+        if self.launches is None:
+            return ""
+        told = (f"grid {told_size(grid)} of blocks {told_size(block)}" for grid, block in dict.fromkeys(self.launches))
+        return f", launches {' and '.join(told) or 'nothing'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,7 @@ class PlanReport:
         lines += [
             f"  rank {rank.rank}: rows {rank.rows[0]}..{rank.rows[1]}"
             f"{'' if rank.own_rows is None else f', {rank.own_rows} of its own,'} in {len(rank.slices)} slice(s), "
-            f"reads {rank.input_bytes:,} bytes"
+            f"reads {rank.input_bytes:,} bytes{rank.launch_text}"
             for rank in self.ranks
         ]
         listed = f"a list, one value per {'rank' if self.shards is None else 'shard'}"
@@ -72,29 +82,24 @@ class PlanReport:
         return "\n".join(lines)
 
 
-def make_report(name: str, outputs: Mapping[str, Output], ops: Any, updates: Mapping[str, Any], call: Call) -> PlanReport:
-    """Makes the report on a call; outputs are those of a kernel, `ops` those of a Python function."""
-    slicing, shards = Partition.even(call.options.num_slices), call.options.shards
+def make_report(name: str, options: FunctionOptions, updates: Mapping[str, Any], call: Call, source: str | None) -> PlanReport:
+    """Makes the report on a call; `source` is the argument that gives a kernel's launches their size."""
     per_row, whole = call.sizes()
-    own, count = None if call.own is None else call.own.counts, call.count
-    ranks, at = [], 0
-    for rank in range(call.partition.parts):
-        if isinstance(count, tuple):
-            cuts: tuple[int, ...] = (at, at + count[rank])
-            at = cuts[1]
-        else:
-            cuts = call.partition.shard_edges(count or 0, shards, rank)
-        start, stop = cuts[0], cuts[-1]
-        mine = None if own is None else own[rank]
-        slices = tuple(one for cut in pairwise(cuts) for one in _slices(*cut, mine or 0, slicing))
-        ranks.append(RankReport(rank, (start, stop), slices, per_row * (stop - start) + whole, mine))
-    told = tuple((key, output.op) for key, output in outputs.items()) or ((("result", ops),) if ops is not None else ())
+    ranks = []
+    for rank, share in enumerate(shares(call)):
+        (start, stop), launch = share.rows, options.launch
+        sizes = () if launch is None else launches(launch, call, rank, share, source)
+        read = per_row * (stop - start) + whole
+        ranks.append(RankReport(rank, share.rows, share.slices, read, share.own, None if launch is None else sizes))
+    ops = options.ops if options.style == "function" else None
+    told = tuple((key, output.op) for key, output in options.outputs.items()) or ((("result", ops),) if ops is not None else ())
     return PlanReport(
-        name, call.texts(), call.total, call.options.num_slices, tuple(ranks), told, tuple(updates.items()), shards
+        name,
+        call.texts(),
+        call.total,
+        call.options.num_slices,
+        tuple(ranks),
+        told,
+        tuple(updates.items()),
+        call.options.shards,
     )
-
-
-def _slices(start: int, stop: int, own: int, slicing: Partition) -> tuple[tuple[int, int], ...]:
-    """Returns the slices that are run: those with rows, or with rows of the rank's own."""
-    cuts = zip(pairwise(slicing.edges(stop - start)), slicing.counts(own), strict=True)
-    return tuple((start + low, start + high) for (low, high), own_rows in cuts if high > low or own_rows)

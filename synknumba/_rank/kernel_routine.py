@@ -16,12 +16,12 @@ import numpy as np
 from synknumba._device import DeviceKernel, Step
 from synknumba._host.lease import MOST_PLACES
 from synknumba._ops import reduction
-from synknumba._ops.launch import LaunchConfig
+from synknumba._ops.launch import Extent, LaunchConfig
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Moves, OutputSteps, Place, Routine, SliceRows, scalar_value
 from synknumba._rank.update_routine import variable_updates
 from synknumba._types import Array, Shape
-from synknumba._wire.program import Dynamic, Program, Result
+from synknumba._wire.program import ARRAYS, Dynamic, Program, Result
 from synknumba._wire.relaunch import Again, ScalarPacking
 
 BINDINGS_KEPT = 512  # row selections whose steps are kept; enough for an epoch of minibatches in most scripts
@@ -125,17 +125,29 @@ class KernelRoutine(Routine):
         launches, checks, parts = [], [], []
         for number, rows in enumerate(slices):
             moves = Moves(number, self.workspace.turns, outputs)
-            arguments = (self.argument(name, param, rows, values, moves) for name, param in self.program.parameters)
-            launches.append([self._kernel.convert(argument) for argument in arguments])
+            arguments = [self.argument(name, param, rows, values, moves) for name, param in self.program.parameters]
             moves.after += [step for output in outputs.values() for step in output.fold(rows)]
-            grid, block = self._launch.resolve(None if rows is None else rows.count)
-            launch = self._kernel.bind(grid, block, self._launch.smem_bytes, launches[-1], tuple(self._dynamic))
-            parts.append(moves.around(launch))
+            extent = self._extent(rows, arguments)
+            if self._launch.launches_nothing(extent):
+                parts.append(moves.around())
+            else:
+                launches.append([self._kernel.convert(argument) for argument in arguments])
+                parts.append(moves.around(self._bind_launch(extent, launches[-1])))
             checks += moves.checks
         before = [step for output in outputs.values() for step in output.before()]
         after = [step for output in outputs.values() for step in output.after()]
         steps = [*before, *self.workspace.in_order(parts), *after]
         return Binding(scalars, launches, Repetition(self.place.device, steps, checks, self._packing))
+
+    def _extent(self, rows: SliceRows | None, arguments: Sequence[Any]) -> Extent:
+        """Returns what a launch with these arguments works on."""
+        pairs = zip(self.program.parameters, arguments, strict=True)
+        shapes = {name: argument.shape for (name, param), argument in pairs if isinstance(param, ARRAYS)}
+        return Extent.of(None if rows is None else rows.count, shapes, self.program.sized_by)
+
+    def _bind_launch(self, extent: Extent, arguments: list[Any]) -> Step:
+        grid, block = self._launch.resolve(*extent)
+        return self._kernel.bind(grid, block, self._launch.smem_bytes, arguments, tuple(self._dynamic))
 
     def _placed(self, result: Result, values: tuple[Any, ...]) -> Result:
         """Returns the result with its segment in this call, if it is lent."""

@@ -179,6 +179,9 @@ Param: TypeAlias = (
 )
 
 
+ARRAYS = (Sharded, Broadcast, Held, HeldRows, Update)  # parameters that are arrays, other than outputs
+
+
 @dataclass(frozen=True, slots=True)
 class RowSource:
     """Selection of the rows of a call.
@@ -240,6 +243,7 @@ class Program:
     only_read: frozenset[str] = frozenset()  # parameters that a kernel provably does not write
     shards: int | None = None
     small: tuple[int, int] | None = None  # place (first, number of bytes) of a Python function's small results; None for all
+    sized_by: str | None = None  # of a kernel: the array whose rows or elements a launch has threads for, as `Extent.source`
 
     @property
     def is_cut(self) -> bool:

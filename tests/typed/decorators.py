@@ -122,3 +122,7 @@ summed.plam(data)  # type: ignore[attr-defined]
 density.plam(data)  # type: ignore[attr-defined]
 synk.function(otputs="sum")  # type: ignore[call-overload]
 synk.parallel(grid="x")  # type: ignore[call-overload]
+synk.parallel(grid="elements", block=(32, 8))(untyped)
+synk.parallel(grid=lambda shapes: shapes["u"][0], block=None)(untyped)
+synk.parallel(grid=lambda rows, shapes: (rows, shapes["u"][1]))(untyped)
+synk.parallel(grid=str.upper)(untyped)  # type: ignore[arg-type]

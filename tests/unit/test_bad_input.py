@@ -529,11 +529,11 @@ def test_launches_that_cuda_does_not_accept(world):
     with refused(synk.LaunchError, "no argument is sharded", "no rows to derive the grid from"):
         no_rows()
 
-    @synk.parallel(outputs={"n": synk.output("sum", shape=())}, grid=lambda rows: rows - 10)
+    @synk.parallel(outputs={"n": synk.output("sum", shape=())}, grid=lambda rows: rows - 10)  # a rank has 5
     def bad_rule(x, n):
         n[0] = 1
 
-    with refused(synk.LaunchError, "grid(10)", "1 to"):
+    with refused(synk.LaunchError, "grid(5)", "1 to"):
         bad_rule(X)
 
 

@@ -1,6 +1,8 @@
 """Grids and blocks: the default, the limits, and what is refused."""
 
+import math
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synknumba._errors import LaunchError
-from synknumba._ops.launch import LaunchConfig
+from synknumba._ops.launch import Extent, LaunchConfig
 
 
 @given(rows=st.integers(0, 10**9), block=st.integers(1, 1024))
@@ -54,7 +56,7 @@ def test_resolved(config: LaunchConfig, rows: int | None, grid: tuple[int, ...],
         ({"block": True}, "got True"),
         ({"block": "256"}, "got '256'"),
         ({"block": [256]}, r"got \[256\]"),
-        ({"block": None}, "got None"),
+        ({"block": None, "grid": 0}, "grid must be 1 to"),
         ({"block": (16, 16)}, r"grid= is required with the 2-D block=\(16, 16\)"),
         ({"block": (8, 8, 8)}, "grid= is required with the 3-D"),
         ({"grid": 0}, "grid must be 1 to 2147483647 along x; got 0"),
@@ -62,6 +64,7 @@ def test_resolved(config: LaunchConfig, rows: int | None, grid: tuple[int, ...],
         ({"grid": (1, 65536)}, "1 to 65535 along y"),
         ({"grid": (1, 1, 65536)}, "1 to 65535 along z"),
         ({"grid": 1.5}, "got 1.5"),
+        ({"grid": "element"}, "grid must be a number of blocks.*or \"elements\" for one per element; got 'element'"),
         ({"grid": (1, None)}, "got"),
         ({"smem_bytes": -1}, "smem_bytes must be a non-negative int; got -1"),
         ({"smem_bytes": 1.0}, "smem_bytes"),
@@ -86,6 +89,90 @@ def test_refused_when_made(options: dict[str, Any], says: str) -> None:
 def test_refused_when_resolved(config: LaunchConfig, rows: int | None, says: str) -> None:
     with pytest.raises(LaunchError, match=says):
         config.resolve(rows)
+
+
+FIELD = {"u": (70, 100), "w": (9,), "cube": (5, 6, 40), "deep": (2, 3, 4, 5), "tall": (10**6, 3), "none": (0, 7)}
+
+
+@pytest.mark.parametrize(
+    ("config", "source", "grid", "block"),
+    [
+        (LaunchConfig(grid="elements"), "w", (1, 1, 1), (256, 1, 1)),
+        (LaunchConfig(grid="elements"), "u", (4, 9, 1), (32, 8, 1)),
+        (LaunchConfig(grid="elements"), "cube", (2, 2, 3), (32, 4, 2)),
+        (LaunchConfig((16, 16), "elements"), "u", (7, 5, 1), (16, 16, 1)),
+        (LaunchConfig(4, "elements"), "w", (3, 1, 1), (4, 1, 1)),
+        (LaunchConfig((4, 4, 4), "elements"), "cube", (10, 2, 2), (4, 4, 4)),
+        (LaunchConfig((4, 256), "elements"), "tall", (1, 3907, 1), (4, 256, 1)),
+        (LaunchConfig(grid="elements"), None, (8, 1, 1), (256, 1, 1)),
+        (LaunchConfig(grid=lambda shapes: shapes["cube"]), "u", (5, 6, 40), (256, 1, 1)),
+        (LaunchConfig(grid=lambda rows, shapes: (rows, len(shapes["u"]))), "u", (2000, 2, 1), (256, 1, 1)),
+        (LaunchConfig(grid=lambda shapes, rows: (rows, len(shapes["u"]))), "u", (2000, 2, 1), (256, 1, 1)),
+        (LaunchConfig(grid=lambda shapes, step=3: step * shapes["w"][0]), "w", (27, 1, 1), (256, 1, 1)),
+        (LaunchConfig(grid=lambda n, *, shapes: n), "u", (2000, 1, 1), (256, 1, 1)),
+        (LaunchConfig(grid=math.isqrt), "u", (44, 1, 1), (256, 1, 1)),
+    ],
+)
+def test_resolved_by_shapes(config: LaunchConfig, source: str | None, grid: tuple[int, ...], block: tuple[int, ...]) -> None:
+    assert config.resolve(2000, FIELD, source) == (grid, block)
+
+
+def test_a_function_of_shapes_alone_needs_no_rows() -> None:
+    assert LaunchConfig(grid=lambda shapes: shapes["w"]).resolve(None, FIELD) == ((9, 1, 1), (256, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("config", "source", "says"),
+    [
+        (LaunchConfig(grid="elements"), None, "no argument is sharded.*no elements to derive the grid from; pass grid="),
+        (LaunchConfig(grid=lambda rows, shapes: 1), None, "no argument is sharded.*or as a function of shapes"),
+        (LaunchConfig(grid="elements"), "deep", r"arrays of 1 to 3 axes.*deep has 4: \(2, 3, 4, 5\).*math.prod"),
+        (LaunchConfig(64, "elements"), "u", r"block=64 has 1 axis, but u has 2 axes, \(70, 100\).*block=\(32, 8\)"),
+        (LaunchConfig((8, 8), "elements"), "w", r"block=\(8, 8\) has 2 axes, but w has 1 axis, \(9,\).*write block=256"),
+        (LaunchConfig((8, 8), "elements"), "cube", r"block=\(32, 4, 2\), or leave it out"),
+        (LaunchConfig(grid="elements"), "tall", r"125000 blocks of 8 along y.*at most 65535.*such as block=\(16, 16\)"),
+        (LaunchConfig(grid=lambda shapes: shapes["v"]), "w", r"grid\(shapes=\{'u': .* raised KeyError: 'v'; grid= takes"),
+        (LaunchConfig(grid=lambda rows, shapes: 0), "w", r"grid\(rows=9, shapes=.*\) must be 1 to"),
+        (LaunchConfig(grid=lambda a, b, shapes: 1), "w", "raised TypeError: .*'b'"),
+    ],
+)
+def test_refused_by_shapes(config: LaunchConfig, source: str | None, says: str) -> None:
+    with pytest.raises(LaunchError, match=says):
+        config.resolve(*Extent.of(None, FIELD, source))
+
+
+@given(length=st.integers(1, 2**30), axis=st.integers(1, 2))
+def test_the_block_advised_for_a_long_axis_is_right(length: int, axis: int) -> None:
+    """Along y and z, where CUDA's grids have 65535 blocks."""
+    shapes = {"u": (length, *[5] * axis)}
+    refused = ""
+    try:
+        LaunchConfig(grid="elements").resolve(1, shapes, "u")
+    except LaunchError as error:
+        refused = str(error)
+    assert bool(refused) == (length > 65535 * (8, 2)[axis - 1])
+    if refused and (found := re.search(r"such as block=\((.*)\)\.", refused)):
+        LaunchConfig(tuple(map(int, found[1].split(","))), "elements").resolve(1, shapes, "u")
+    elif refused:
+        assert "loop over the elements" in refused
+        assert length > 65535 * (1024, 64)[axis - 1]
+
+
+@pytest.mark.parametrize(
+    ("config", "rows", "source", "nothing"),
+    [
+        (LaunchConfig(), 0, None, True),
+        (LaunchConfig(), 1, None, False),
+        (LaunchConfig(grid=2), 0, None, False),
+        (LaunchConfig(grid=lambda rows: rows), 0, None, True),
+        (LaunchConfig(grid="elements"), 0, "none", True),
+        (LaunchConfig(grid="elements"), 70, "u", False),
+        (LaunchConfig(grid="elements"), 0, None, True),
+        (LaunchConfig(grid="elements"), None, None, False),  # an error, to be raised by `resolve`
+    ],
+)
+def test_launches_of_nothing(config: LaunchConfig, rows: int | None, source: str | None, nothing: bool) -> None:
+    assert config.launches_nothing(Extent(rows, FIELD, source)) is nothing
 
 
 def test_pickles() -> None:

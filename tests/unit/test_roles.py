@@ -236,7 +236,7 @@ def failing(*_):
 
 
 def test_functions_of_the_user_that_raise():
-    with pytest.raises(synk.LaunchError, match=r"double: grid\(1000\) raised KeyError: 'mine'") as caught:
+    with pytest.raises(synk.LaunchError, match=r"double: grid\(500\) raised KeyError: 'mine'") as caught:
         synk.parallel(inout=("y",), grid=failing)(double)(X, X.copy())
     assert isinstance(caught.value.__cause__, KeyError)
     with pytest.raises(synk.ReductionError, match=r"shape of y of double is a function, which raised KeyError.*dict with x"):

@@ -1,0 +1,102 @@
+"""The launches of a call, as the coordinator plans them: each rank's slices, and what each works on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from synknumba._call.bind import shapes_by_rank
+from synknumba._call.call import Call
+from synknumba._errors import LaunchError
+from synknumba._ops.launch import Dim3, Extent, LaunchConfig
+from synknumba._ops.rows import Partition
+from synknumba._types import Shape
+from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Sharded, Update
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One rank's rows of a call: start and stop of all, and of each slice that has rows."""
+
+    rows: tuple[int, int]
+    slices: tuple[tuple[int, int], ...]
+    own: int | None = None  # number of its rows of sliceable variables
+
+
+def shares(call: Call) -> Iterator[Share]:
+    """Yields the share of each rank that runs."""
+    slicing, count = Partition.even(call.options.num_slices), call.count
+    own, at = None if call.own is None else call.own.counts, 0
+    for rank in range(call.run_partition.parts):
+        if isinstance(count, tuple):
+            cuts: tuple[int, ...] = (at, at + count[rank])
+            at = cuts[1]
+        else:
+            cuts = call.run_partition.shard_edges(count or 0, call.options.shards, rank)
+        mine = None if own is None else own[rank]
+        slices = tuple(one for cut in pairwise(cuts) for one in _slices(*cut, mine or 0, slicing))
+        yield Share((cuts[0], cuts[-1]), slices, mine)
+
+
+def _slices(start: int, stop: int, own: int, slicing: Partition) -> tuple[tuple[int, int], ...]:
+    """Returns the slices that are run: those with rows, or with rows of the rank's own."""
+    cuts = zip(pairwise(slicing.edges(stop - start)), slicing.counts(own), strict=True)
+    return tuple((start + low, start + high) for (low, high), own_rows in cuts if high > low or own_rows)
+
+
+def sized_by(call: Call) -> str | None:
+    """Returns the array argument whose rows, or elements, get threads; None if none has rows.
+
+    It is the first sharded array; without one, the first sliceable variable, scattered variable, or variable with an axis.
+    """
+    parameters = call.parameters.items()
+    for kind in (Sharded, HeldRows):
+        for name, param in parameters:
+            if isinstance(param, kind):
+                return name
+    held = [name for name, param in parameters if isinstance(param, Held) and call.variables[name].root_shapes()[0]]
+    return next((name for name in held if call.variables[name].sharded), next(iter(held), None))
+
+
+def check_launches(name: str, launch: LaunchConfig, call: Call, source: str | None) -> None:
+    """Raises `LaunchError` if the grid of a rank's launch cannot be derived, or CUDA would refuse it."""
+    if not launch.is_derived:
+        return
+    try:
+        for rank, share in enumerate(shares(call)):
+            launches(launch, call, rank, share, source)
+    except LaunchError as error:
+        raise LaunchError(f"{name}: {error}") from error.__cause__
+
+
+def launches(launch: LaunchConfig, call: Call, rank: int, share: Share, source: str | None) -> tuple[tuple[Dim3, Dim3], ...]:
+    """Returns grid and block of each of a rank's launches, in order; `source` is `sized_by(call)`."""
+    counts = [None] if call.count is None else [stop - start for start, stop in share.slices]
+    known: dict[int | None, tuple[Dim3, Dim3] | None] = {}
+    for count in dict.fromkeys(counts):  # slices of the same number of rows have the same launch
+        extent = Extent.of(count, _shapes(call, rank, count), source)
+        known[count] = None if launch.launches_nothing(extent) else launch.resolve(*extent)
+    return tuple(one for one in map(known.get, counts) if one is not None)
+
+
+def _shapes(call: Call, rank: int, rows: int | None) -> dict[str, Shape]:
+    """Returns the shapes of the arrays of one launch on a rank, with so many rows."""
+    found = ((name, _shape(call, name, param, rank, rows)) for name, param in call.parameters.items())
+    return {name: shape for name, shape in found if shape is not None}
+
+
+def _shape(call: Call, name: str, param: Param, rank: int, rows: int | None) -> Shape | None:
+    """Returns the shape of an argument in one launch; None for what is no array."""
+    match param:
+        case Sharded(array):
+            assert rows is not None  # a call with sharded arguments has rows
+            return (rows, *array.shape[1:])
+        case Broadcast(array):
+            return array.shape
+        case Held():
+            return shapes_by_rank(call, call.variables[name])[0][rank] or (1,)  # as kernels get 0-d ones
+        case HeldRows():
+            assert rows is not None  # as above
+            return (rows, *shapes_by_rank(call, call.variables[name])[0][rank][1:])
+        case Update(shapes=shapes):
+            return shapes[rank] or (1,)
+    return None
