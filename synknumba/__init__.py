@@ -10,6 +10,7 @@ from synknumba._call.arguments import output as output
 from synknumba._call.arguments import per_rank as per_rank
 from synknumba._call.distribute import distribute as distribute
 from synknumba._call.function import Function as Function
+from synknumba._call.future import Future as Future
 from synknumba._call.report import PlanReport as PlanReport
 from synknumba._call.sequence import Sequence as Sequence
 from synknumba._call.sequence import sequence as sequence

@@ -19,7 +19,9 @@ from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.call import Call
 from synknumba._call.checked import check_call
+from synknumba._call.collect import Count
 from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec
+from synknumba._call.future import Future
 from synknumba._call.launch_axes import check_axes
 from synknumba._call.launches import check_launches, sized_by
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
@@ -39,13 +41,14 @@ from synknumba._host.data import Data
 from synknumba._ops.launch import LaunchConfig, named_launch
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
-from synknumba._types import Batch
+from synknumba._types import Array, Batch
 from synknumba._variables.variable import Variable, note_failure, writing
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Program, Sharded, next_number
 from synknumba._wire.results import FIRST_LEAF
 from synknumba._world.code import Uses, refuse
 from synknumba._world.failure import CallInfo
+from synknumba._world.flight import Flight
 from synknumba._world.world import World, current_world, open_world
 from synknumba.simt.internals import check_kernel, dynamic_shared, keep_text
 
@@ -83,7 +86,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
     Calls take the options `batch`, `local_batch`, `num_slices`, `output_subset` and `shards` besides; see `__call__`.
 
-    Only the coordinator calls, one call at a time. A call returns when all ranks are done.
+    Only the coordinator calls, one call at a time. A call returns when all ranks are done; `submit` returns while they work.
 
     Attributes:
         name: name in messages.
@@ -208,6 +211,111 @@ class Function(Decorated, Distributed, Generic[P, R]):
         finally:
             world.end()
 
+    @overload
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]: ...
+    @overload
+    def submit(self, *args: Any, batch: Batch, **kwargs: Any) -> Future[R]: ...
+    @overload
+    def submit(self, *args: Any, local_batch: Any, **kwargs: Any) -> Future[R]: ...
+    @overload
+    def submit(self, *args: Any, num_slices: int, **kwargs: Any) -> Future[R]: ...
+    @overload
+    def submit(self, *args: Any, output_subset: Sequence[str | int] | str | int | None, **kwargs: Any) -> Future[R]: ...
+    @overload
+    def submit(self, *args: Any, shards: int | None, **kwargs: Any) -> Future[R]: ...
+
+    def submit(  # type: ignore[misc]  # as for `__call__`
+        self,
+        *args: Any,
+        batch: Batch = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        output_subset: Sequence[str | int] | str | int | None = None,
+        shards: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Starts a call, and returns while the ranks work.
+
+        Arguments are those of a call. NumPy arrays have been copied when this returns. The script must not change the contents
+        of a `Data`, nor read the rows of `inout=` arguments, before the call has ended: when `result()` has returned, or
+        another use of the world, which waits for it.
+
+        A world has one call in flight: a second `submit`, as every other use of the world, first waits for the first. The
+        world's timeout counts from `submit`, and is noticed by `result()` or the next use of the world, as is a rank's death.
+
+        Returns:
+            The future of the result.
+
+        Raises:
+            ArgumentError and others: as for a call, of what is found before the ranks start.
+        """
+        options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
+        return self.submit_then(None, args, kwargs, options)
+
+    def submit_then(
+        self, then: Callable[[World, Any], Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+    ) -> Future[Any]:
+        """Starts a call whose result is what `then` makes of the world and the usual result.
+
+        `then` is called when the round has ended, while the world is held; `call_held` makes further calls there.
+        """
+        world = current_world()
+        world.begin()
+        try:
+            shards = options.shards
+            if options.is_plain and not kwargs and world is self._world and (shards is None or type(shards) is int):
+                known, values = self._plans.known(args, shards)
+                if known is not None:
+                    plan, count, references = known
+                    changed = [variable for one in references if (variable := one()) is not None]
+                    return self._launch(world, plan, values, count, changed, then, keep=args)
+            start = partial(self._launch_bound, world, then)
+            return self._call(world, args, kwargs, options, start)
+        finally:
+            world.end()
+
+    def call_held(self, world: World, args: tuple[Any, ...], options: CallOptions) -> Any:
+        """Makes a call where the world is held already, as in the `then` of a submitted call."""
+        return self._call(world, args, {}, options)
+
+    def _launch_bound(self, world: World, then: Callable[[World, Any], Any] | None, call: Call, plan: Plan) -> Future[Any]:
+        values = (*call.values, *call.row_values)
+        return self._launch(world, plan, values, call.count, call.changed, then, call.write_back, keep=call)
+
+    def _launch(
+        self,
+        world: World,
+        plan: Plan,
+        values: tuple[Any, ...],
+        count: Count,
+        changed: Sequence[Variable],
+        then: Callable[[World, Any], Any] | None,
+        write_back: Sequence[tuple[str, Array, Data]] = (),
+        *,
+        keep: object,
+    ) -> Future[Any]:
+        """Starts a call that is to be in flight; `keep` stays alive until its end."""
+
+        def collect(_: object = keep) -> Any:
+            result = plan.finish(count)
+            self._succeeded(world, write_back)
+            return result if then is None else then(world, result)
+
+        def give_up(error: BaseException) -> None:
+            note_failure(world, changed, error)
+            if self.number not in world.proven:
+                self._take_back(world)
+
+        future: Future[Any] = Future(flight := Flight(world, plan.info, plan.learn, collect, give_up))
+        for variable in changed:
+            self._mark(world, variable)
+        try:
+            plan.launch(values, flight)
+        except BaseException as error:
+            note_failure(world, changed, error)
+            raise
+        return future
+
     def __getitem__(self, config: Any) -> "Function[P, R]":
         """Returns the kernel with another launch configuration, as in `kernel[grid, block](x)` or `[grid, block, 0, smem]`.
 
@@ -276,7 +384,15 @@ class Function(Decorated, Distributed, Generic[P, R]):
         if variable is not None:
             variable.mark(differs=world.world_size > 1)
 
-    def _call(self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions) -> Any:
+    def _call(
+        self,
+        world: World,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: CallOptions,
+        start: Callable[[Call, Plan], Any] | None = None,
+    ) -> Any:
+        """Binds and plans a call, and runs it, or passes it to `start`."""
         if world is not self._world:  # plans belong to one world
             self._leave()
             if getattr(self.py_func, "__code__", None) is not self._code:  # changed in place since the last world
@@ -290,13 +406,17 @@ class Function(Decorated, Distributed, Generic[P, R]):
         options.check(self.name)
         self._check_roles(args, kwargs)
         try:
-            return self._bound(world, args, kwargs, options)
+            call, plan = self._planned_for(world, args, kwargs, options)
+            return self._run(world, call, plan) if start is None else start(call, plan)
         except BaseException:
             if self.number not in world.proven:
                 self._take_back(world)
             raise
 
-    def _bound(self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions) -> Any:
+    def _planned_for(
+        self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+    ) -> tuple[Call, Plan]:
+        """Returns the bound call and its plan, which the ranks have."""
         call = self._binder.bind(Call(options, world.partition, world), args, kwargs)
         self._selector.select(call)
         self._selector.encode(call)
@@ -311,15 +431,22 @@ class Function(Decorated, Distributed, Generic[P, R]):
         else:
             world.attach(call.segments, plan.info)
             world.tally.scattered_bytes += plan.scattered_by(call.count) - plan.scattered_bytes
+        return call, plan
+
+    def _run(self, world: World, call: Call, plan: Plan) -> Any:
         for variable in call.changed:
             self._mark(world, variable)
         with writing(world, call.changed) if call.changed else nullcontext():
             result = plan.execute((*call.values, *call.row_values), call.count)
+        self._succeeded(world, call.write_back)
+        return result
+
+    def _succeeded(self, world: World, write_back: Sequence[tuple[str, Array, Data]]) -> None:
+        """Notes that the function has run to its end, and writes rows back to NumPy arrays."""
         if self.number not in world.proven:
             world.proven.update((self.number,) if self._inner is None else (self.number, self._inner.number))
-        for _, array, staged in call.write_back:
+        for _, array, staged in write_back:
             copy_into(array, staged.data)
-        return result
 
     # ---- plans
 

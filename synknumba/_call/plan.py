@@ -5,7 +5,8 @@
                                                   └─ Program, sent to the ranks once
 
 A plan is found by the key of the call: kinds, dtypes, shapes and segments of arguments, slices and subset. Executing it writes
-the values that change (scalars, bounds of the batch) to shared memory, rings the ranks, and combines their results.
+the values that change (scalars, bounds of the batch) to shared memory, rings the ranks, and combines their results. A submitted
+call does this in two steps, `launch` and `finish`, between which the script goes on.
 """
 
 import struct
@@ -44,6 +45,7 @@ from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
 from synknumba._wire.results import RankReturn, ResultReader
 from synknumba._world.failure import CallInfo
+from synknumba._world.flight import Flight
 from synknumba._world.rounds import RankNews
 from synknumba._world.world import World
 
@@ -63,6 +65,7 @@ class Plan(ABC):
 
     lenders: Sequence[Lender] = ()
     updates: SharedUpdates | None = None
+    _selection: Selection | None = None  # of the rows in which results are found
 
     def __init__(self, world: World, program: Program, info: CallInfo, call: Call) -> None:
         self.world = world
@@ -88,6 +91,27 @@ class Plan(ABC):
 
         `values` are in the order of the program's `values` format, without the segment ids of results at its end.
         """
+        self._send(values)
+        self.world.run(self._number, self.info, self.learn)
+        return self.collect(count) if self.updates is None else self.finish(count)
+
+    def launch(self, values: tuple[Any, ...], flight: Flight) -> None:
+        """Starts one call as `execute` does, without waiting for its end; `finish` follows when the round has ended."""
+        self._send(values)
+        self.world.launch(flight, self._number)
+
+    def finish(self, count: Count) -> Any:
+        """Collects the result of a call, and assigns the variables that it updates."""
+        result = self.collect(count)
+        if self.updates is not None:
+            self.updates.assign(self.world)
+        return result
+
+    def _send(self, values: tuple[Any, ...]) -> None:
+        """Writes what changes from call to call to shared memory."""
+        selection = self._selection
+        if selection is not None:
+            selection.values = values[selection.first :]
         if self.lenders:
             values = (*values, *[lender.choose() for lender in self.lenders])
         if self._pack is not None:
@@ -95,12 +119,6 @@ class Plan(ABC):
         tally = self._tally
         tally.calls += 1  # counts failed calls, too
         tally.scattered_bytes += self.scattered_bytes
-        self.world.run(self._number, self.info, self.learn)
-        if self.updates is None:
-            return self.collect(count)
-        result = self.collect(count)
-        self.updates.assign(self.world)
-        return result
 
     @property
     def update_bytes(self) -> int:
@@ -152,8 +170,8 @@ class KernelPlan(Plan):
         self._segments = {key: segment for key, segment in segments.items() if key not in self._lenders}
         self._combining = self._combine([results[key] for key in sorted(built.combined)]) if built.combined else None
         self._lent_mean = any(results[key].op == "mean" for key in self._lenders)
-        self._selection = Selection(program, self._inputs)
-        self._collectors = [self._collector(results[key], world.ranks.results) for key in wanted]
+        self._selection = selection = Selection(program, self._inputs)
+        self._collectors = [self._collector(results[key], selection, world.ranks.results) for key in wanted]
         self._alone = self._collectors[0] if len(wanted) == 1 else None
         self._finish = result_class(name, tuple(wanted)) if len(wanted) > 1 else None
         self.wanted = {key: results[key] for key in wanted}
@@ -173,12 +191,9 @@ class KernelPlan(Plan):
             self._combining.forget()
 
     def select(self, values: tuple[Any, ...]) -> None:
-        """Notes the rows that a call selects, for results that are row numbers."""
+        """Notes the rows that a call of a sequence selects, for results that are row numbers."""
+        assert self._selection is not None  # made with the plan
         self._selection.values = values[self._selection.first :]
-
-    def execute(self, values: tuple[Any, ...], count: Count) -> Any:
-        self.select(values)
-        return super().execute(values, count)
 
     def collect(self, count: Count) -> Any:
         if self._lenders:  # results that are returned without a copy have yet to be completed
@@ -194,9 +209,10 @@ class KernelPlan(Plan):
 
     def collector_in(self, memory: Array, name: str) -> Collector:
         """Returns the collector of a small result in other memory than the control block's, of the same shape."""
-        return self._collector(self.wanted[name], memory)
+        assert self._selection is not None  # made with the plan
+        return self._collector(self.wanted[name], self._selection, memory)
 
-    def _collector(self, result: Result, memory: Array) -> Collector:
+    def _collector(self, result: Result, selection: Selection, memory: Array) -> Collector:
         assert result.parts is not None  # only wanted outputs are collected
         if result.name in self._lenders:
             lender, shape = self._lenders[result.name], result.shape
@@ -214,7 +230,7 @@ class KernelPlan(Plan):
         parts = parts[: self.program.shard_partition.parts]
         if result.rows is not None:
             rows = self._segments[result.name].array(result.rows.dtype, result.rows.shape, result.rows.offset)
-            return make_locator(result.op, parts, rows[: len(parts)], self._selection)
+            return make_locator(result.op, parts, rows[: len(parts)], selection)
         return make_collector(result.op, parts, self.weights)
 
     def _lender(self, result: Result, place: Segment) -> Lender:

@@ -66,6 +66,14 @@ def has_ended(pid: int) -> bool:
     return exit_status(pid) is not None
 
 
+def lives(pid: int) -> bool:
+    """Returns whether a child still runs, and reaps nothing."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
+
+
 def exit_status(pid: int) -> tuple[int | None] | None:
     """Returns None for a child that still runs. Else ends the processes of its group, reaps it, and returns its exit code.
 

@@ -16,7 +16,8 @@ from numba.core import types
 from synknumba._call.arguments import IndexRange, Output
 from synknumba._call.bind import RESERVED
 from synknumba._call.function import Function
-from synknumba._call.options import FunctionOptions
+from synknumba._call.future import Future
+from synknumba._call.options import CallOptions, FunctionOptions
 from synknumba._call.report import PlanReport
 from synknumba._errors import ArgumentError, KernelError
 from synknumba._host.data import Data
@@ -32,7 +33,7 @@ from synknumba._rowwise.stopping import MIN_ROWS, RowSource
 from synknumba._rowwise.types import check_types, type_key
 from synknumba._types import DeviceKind, RankConstant, as_flag
 from synknumba._variables.variable import Variable
-from synknumba._world.world import current_world, open_world
+from synknumba._world.world import World, current_world, open_world
 
 # Most blocks of a launch. A core runs block after block, and one is the fastest. 1056 are the 8 blocks of 256 threads that fit
 # on each of the 132 multiprocessors of an H100: 6 % faster than half of them for random numbers.
@@ -132,6 +133,45 @@ class Expectation(RowFunction):
         selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
         return self._taken(Function.__call__, selecting, args, kwargs, block, until, (min_rows, max_rows))
 
+    def submit(
+        self,
+        *args: Any,
+        batch: Any = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        shards: int | None = None,
+        block: int = 1,
+        until: None = None,
+        **kwargs: Any,
+    ) -> Future[Estimate]:
+        """Starts a call, and returns while the ranks work; see `Function.submit`.
+
+        Raises:
+            ArgumentError: `until` is given, whose condition decides after each part whether there is another; or as for a call.
+        """
+        given = [option for option in ("min_rows", "max_rows") if option in kwargs]
+        if until is not None or given:
+            option = "until" if until is not None else given[0]
+            raise ArgumentError(
+                f"{self.name}.submit takes no {option}=, since until= decides between parts of a call; write "
+                f"{self.name}(..., until=...), or submit parts, as in {self.name}.submit(..., batch=slice(0, 1000)), and add "
+                "the estimates"
+            )
+        estimate.check_block(block)
+        selecting = {"batch": batch, "local_batch": local_batch, "num_slices": num_slices, "shards": shards}
+        blocked, last = block > 1, (int(block),) if block > 1 else ()
+        device = self._device(current_world())
+        function, reader, passed = self._prepared(device, num_slices, args, kwargs, blocked=blocked)
+        options = CallOptions(batch, num_slices, local_batch=local_batch, shards=shards)
+
+        def finished(world: World, results: Any) -> Estimate:
+            def run(again: Function[..., Any], *values: Any, **_: Any) -> Any:
+                return again.call_held(world, values, options)
+
+            return self._completed(run, reader, results, device, selecting, args, kwargs, int(block))
+
+        return function.submit_then(finished, (*passed, *last), {}, options)
+
     def as_serial(
         self,
         *args: Any,
@@ -192,11 +232,27 @@ class Expectation(RowFunction):
         kwargs: Mapping[str, Any],
         block: int,
     ) -> Estimate:
-        """Runs the kernel, and again with weights, or values, in other units where its sums overflow."""
-        device, num_slices, blocked = self._device(current_world()), selecting["num_slices"], block > 1
+        """Runs the kernel, and makes an estimate of its results."""
+        device, blocked = self._device(current_world()), block > 1
         last = (block,) if blocked else ()
-        function, reader, passed = self._prepared(device, num_slices, args, kwargs, blocked=blocked)
-        lines, units = reader.read(run(function, *passed, *last, **selecting)), None
+        function, reader, passed = self._prepared(device, selecting["num_slices"], args, kwargs, blocked=blocked)
+        results = run(function, *passed, *last, **selecting)
+        return self._completed(run, reader, results, device, selecting, args, kwargs, block)
+
+    def _completed(
+        self,
+        run: Callable[..., Any],
+        reader: LineReader,
+        results: Any,
+        device: DeviceKind,
+        selecting: Mapping[str, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        block: int,
+    ) -> Estimate:
+        """Returns the estimate; runs the kernel again with weights, or values, in other units where its sums overflow."""
+        num_slices, blocked, last = selecting["num_slices"], block > 1, (block,) if block > 1 else ()
+        lines, units = reader.read(results), None
         while (others := reader.units(lines, units)) is not None:  # at most twice
             function, reader, passed = self._prepared(device, num_slices, args, kwargs, scaled=True, blocked=blocked)
             units, powers = others, [*others.values.tolist(), *([] if self._weight is None else [others.weight])]

@@ -15,7 +15,8 @@ from numba.np.numpy_support import as_dtype
 
 from synknumba._call.arguments import IndexRange, Output
 from synknumba._call.function import Function
-from synknumba._call.options import FunctionOptions
+from synknumba._call.future import Future
+from synknumba._call.options import CallOptions, FunctionOptions
 from synknumba._call.report import PlanReport
 from synknumba._errors import ArgumentError
 from synknumba._host.data import Data
@@ -27,7 +28,7 @@ from synknumba._rowwise.reduce import Reducible
 from synknumba._rowwise.types import Loop, cast_name, integer_limits, out_of_range
 from synknumba._types import DeviceKind, Shape
 from synknumba._variables.variable import Variable
-from synknumba._world.world import current_world, open_world
+from synknumba._world.world import World, current_world, open_world
 
 # Blocks of a launch. A core runs one thread per element. On a GPU threads loop over rows: about as many blocks as fit on 132
 # multiprocessors at once a few times over; where rows are numbers, of which there are more, up to 16 such waves.
@@ -97,6 +98,25 @@ class Vectorized(Reducible):
         function, passed, row = self._prepared(self._device(current_world()), out, args, kwargs)
         result = function(*passed, batch=batch, local_batch=local_batch, num_slices=num_slices, shards=shards)
         return result.reshape(len(result), *row) if out is None else out
+
+    def submit(
+        self,
+        *args: Any,
+        out: Any = None,
+        batch: Any = None,
+        local_batch: Any = None,
+        num_slices: int = 1,
+        shards: int | None = None,
+        **kwargs: Any,
+    ) -> Future[Any]:
+        """Starts a call, and returns while the ranks work; see `Function.submit`. `out` is written when the call has ended."""
+        function, passed, row = self._prepared(self._device(current_world()), out, args, kwargs)
+        options = CallOptions(batch, num_slices, local_batch=local_batch, shards=shards)
+
+        def shaped(_: World, result: Any) -> Any:
+            return result.reshape(len(result), *row) if out is None else out
+
+        return function.submit_then(shaped, passed, {}, options)
 
     def as_serial(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Applies the function on the root alone, to all rows."""

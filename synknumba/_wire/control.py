@@ -141,17 +141,22 @@ class ControlBlock:
             if doorbell.wake(self.base, rank):
                 semaphore.post()
 
-    def sleep_coordinator(self) -> bool:
-        """Sleeps until the last rank arrives, for up to SLEEP_SECONDS. Returns whether all have arrived."""
+    def sleep_coordinator(self, seconds: float = SLEEP_SECONDS) -> bool:
+        """Sleeps until the last rank arrives, for up to `seconds`. Returns whether all have arrived."""
         posted = False
         try:
             if doorbell.coordinator_sleeps(self.base, self.world_size) == 0:
-                posted = self.done.wait(SLEEP_SECONDS)
+                posted = self.done.wait(seconds)
         finally:
             # Also on Ctrl-C. If a rank has cleared the flag, it is about to post the semaphore. A post too late for this wait
             # only ends a later sleep early; that round then finds ARRIVED too small, and sleeps again.
             if doorbell.coordinator_wakes(self.base) == 0 and not posted:
                 self.done.wait(SLEEP_SECONDS)
+        return self.all_arrived
+
+    @property
+    def all_arrived(self) -> bool:
+        """Whether every rank has answered the last round."""
         return bool(doorbell.read(self.base, doorbell.ARRIVED) == self.world_size)
 
     def sleep_rank(self, rank: int, sequence: int, coordinator: int) -> bool:

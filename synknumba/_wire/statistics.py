@@ -57,7 +57,8 @@ class Phases:
     Attributes:
         starting: from `fork()` until every rank has opened its device.
         preparing: messages to the ranks: sending and compiling functions; mapping, allocating and freeing memory.
-        working: calls and collectives, from the ring of the doorbell until the last rank has answered or the call has failed.
+        working: calls and collectives, from the ring of the doorbell until the last rank has answered or the call has failed;
+            of submitted calls, until the script has noticed that.
         open: total time since `fork()`, until the end if the world is closed, with the time between the death of a rank and
             the call that starts the ranks again. Time in none of the other phases was spent in
             the script, including the preparation of arguments and the combination of results.

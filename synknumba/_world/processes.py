@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import final
 
-from synknumba._host.children import exit_status, has_ended, has_stopped, kill, reap
+from synknumba._host.children import exit_status, has_ended, has_stopped, kill, lives, reap
 from synknumba._host.inherited import before_fork, fork
 from synknumba._host.segment import allow_descriptors
 from synknumba._host.signals import held_signals
@@ -124,6 +124,11 @@ class Processes:
             if time.monotonic() >= deadline:
                 return None
             time.sleep(0.01)
+
+    @property
+    def has_dead(self) -> bool:
+        """Whether a rank has ended; `find_dead` will find it."""
+        return not all(pid and lives(pid) for pid in tuple(self.pids))
 
     def join(self, seconds: float) -> None:
         """Waits until all ranks have ended, for at most `seconds`."""

@@ -2,9 +2,12 @@
 
     ring ──> ranks work ──> all have arrived ──> read news ──> show warnings ──> raise failures
 
-Only one round is under way at a time; the thread that starts it holds the world. While the coordinator waits, it checks the
-ranks every 50 ms. The death of a rank or a timeout ends the world in the middle of the round. So does any other exception
-raised there, as by Ctrl-C: ranks still at work would answer the next round with the results of this one.
+Only one round is under way at a time; the thread that starts it holds the world. A round that `ring` has started goes on while
+nobody holds the world, until the thread that takes it next completes the round with `land` (`flight.py`).
+
+While the coordinator waits, it checks the ranks every 50 ms. The death of a rank or a timeout ends the world in the middle of
+the round. So does any other exception raised there, as by Ctrl-C: ranks still at work would answer the next round with the
+results of this one.
 """
 
 import contextlib
@@ -19,7 +22,7 @@ from synknumba._errors import ArgumentError, CallTimeout, DeviceError, SynkError
 from synknumba._host.signals import held_signals
 from synknumba._types import Array, DeviceKind
 from synknumba._wire import channel, doorbell, pickling
-from synknumba._wire.control import MESSAGE, ControlBlock
+from synknumba._wire.control import MESSAGE, SLEEP_SECONDS, ControlBlock
 from synknumba._wire.messages import Answer, Command, Failed, Install, News, Stop, Warned
 from synknumba._wire.rank_warnings import show
 from synknumba._wire.statistics import Tally
@@ -47,6 +50,13 @@ class Ranks(Protocol):
 
     def run(self, number: int, info: CallInfo, learn: Learn) -> None:
         """Runs a program on every rank."""
+
+    def ring(self, number: int, info: CallInfo) -> None:
+        """Starts a program on every rank, without waiting; `land` completes the round."""
+
+    def land(self, info: CallInfo, learn: Learn, seconds: float | None = None) -> bool:
+        """Completes the round that `ring` has started."""
+        ...
 
     def command(self, command: Command, descriptors: Sequence[int] = (), info: CallInfo | None = None) -> list[RankNews]:
         """Executes a command on every rank; returns the ranks' news."""
@@ -76,7 +86,10 @@ class Rounds:
         self.sequence = 0  # number of the last round
         self.timeout = timeout
         self.in_flight: CallInfo | None = None  # description of the round under way, once the compiled wait has ended
-        self.under_way = False  # if true between two calls, a round was interrupted and the world not yet ended
+        # If true between two calls, a round was interrupted and the world not yet ended. False while the script goes on during
+        # a round that `ring` has started.
+        self.under_way = False
+        self._rung = 0.0  # when `ring` started the round, by `time.monotonic`
         self.starts_again = False  # whether the next call starts the ranks again after a failure; for messages
         self._over = threading.Event()
         self._ending = False  # set before the ranks are killed: their deaths are then no errors
@@ -178,6 +191,69 @@ class Rounds:
         if self._warned:
             self._show_warnings()
 
+    def ring(self, number: int, info: CallInfo) -> None:
+        """Starts a program on every rank, and returns while they work.
+
+        Leaves `under_way` true. The caller sets it to false once it has noted that the round is to be completed by `land`, so
+        that an interrupt before that ends the world.
+        """
+        self.under_way = True
+        try:
+            self.sequence += 1
+            self._rung = time.monotonic()
+            if doorbell.ring(self._base, self._world_size, self.sequence, number) != 0:
+                self._control.wake_ranks()
+            self.in_flight = info
+        except BaseException as error:
+            self._failed(error)
+            raise
+
+    def land(self, info: CallInfo, learn: Learn, seconds: float | None = None) -> bool:
+        """Completes the round that `ring` has started; arguments and errors as for `run`.
+
+        The time limit counts from `ring`, but is exceeded only once the ranks were seen at work here.
+
+        Returns:
+            False if the ranks need longer than `seconds`. They are still at work then, and `under_way` is true.
+        """
+        self.under_way = True
+        try:
+            if seconds is not None and not self._arrive_within(seconds, info):
+                return False
+            try:
+                code = doorbell.await_all(self._base, self._world_size, *self._spins)
+                if code != doorbell.ALL_DONE:
+                    self._finish_round(code, info, learn, time.monotonic() - self._rung)
+            finally:
+                self._tally.working += int((time.monotonic() - self._rung) * 1e9)
+            self.in_flight = None
+            self.under_way = False
+        except BaseException as error:
+            self._failed(error)
+            raise
+        if self._warned:
+            self._show_warnings()
+        return True
+
+    def _arrive_within(self, seconds: float, info: CallInfo) -> bool:
+        """Waits until all ranks have answered, for at most `seconds`, and returns whether they have."""
+        until = time.monotonic() + seconds
+        watch = self._watch(info, time.monotonic() - self._rung)
+        while not self._control.all_arrived:
+            left = until - time.monotonic()
+            if left <= 0.0:
+                return False
+            if not self._control.sleep_coordinator(min(left, SLEEP_SECONDS)):
+                watch()
+        return True
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether `land` would not wait: all ranks have answered the round, one has died, or the time limit is exceeded."""
+        if self._control.all_arrived or self._processes.has_dead:
+            return True
+        return self.timeout is not None and time.monotonic() - self._rung > self.timeout
+
     def _failed(self, error: BaseException) -> None:
         """Ends the round in which an exception was raised, or the world if the round is not over."""
         if isinstance(error, SynkError):  # the round is over, or the world has ended
@@ -200,13 +276,20 @@ class Rounds:
         """
         self.kill("a call was interrupted")
 
-    def _finish_round(self, code: int, info: CallInfo, learn: Learn) -> None:
-        """Completes a round that did not end within the compiled wait, or that has news; `code` is that wait's result."""
+    def _finish_round(self, code: int, info: CallInfo, learn: Learn, spent: float = 0.0) -> None:
+        """Completes a round that did not end within the compiled wait, or that has news.
+
+        Args:
+            code: result of that wait.
+            info: description of the call for messages.
+            learn: as for `run`.
+            spent: seconds of the time limit that have passed.
+        """
         self.in_flight = info
         if code == -1:
             self._control.wake_ranks()
             code = doorbell.await_all(self._base, self._world_size, *self._spins)
-        watch = self._watch(info)
+        watch = self._watch(info, spent)
         while code == doorbell.NOT_YET and not self._control.sleep_coordinator():
             watch()
         news = self._read_news(info, watch)
@@ -221,9 +304,9 @@ class Rounds:
         if failures:
             raise rank_error(info, failures)
 
-    def _watch(self, info: CallInfo) -> Callable[[], None]:
+    def _watch(self, info: CallInfo, spent: float = 0.0) -> Callable[[], None]:
         """Returns a check to call repeatedly while ranks work: it raises if a rank has died or the time limit is exceeded."""
-        spent, last = 0.0, time.monotonic()
+        last = time.monotonic()
 
         def watch() -> None:
             nonlocal spent, last
@@ -370,6 +453,7 @@ class Rounds:
     def disown(self) -> None:
         """Resets the state in a child that the script has forked, perhaps during a call, as if the world had ended."""
         self.under_way = False  # else the next call would end the world
+        self.in_flight = None
         self._ending = True
         self._over = threading.Event()  # new: another thread of the script may have used the old one
         self._killing = threading.Lock()

@@ -48,6 +48,7 @@ from synknumba._wire.messages import Measure, Measured
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
 from synknumba._world.code import RankCode
 from synknumba._world.failure import CallInfo, calling, whereabouts
+from synknumba._world.flight import Flight, lock_limit, remaining
 from synknumba._world.limits import as_timeout
 from synknumba._world.mapped_segments import Kind, RankHoldings
 from synknumba._world.processes import Processes
@@ -188,6 +189,7 @@ class World:
         "_died",
         "_drops",
         "_first_transport",
+        "_flight",
         "_is_mine",
         "_life",
         "_lock",
@@ -252,6 +254,7 @@ class World:
         self._lock = threading.RLock()  # never taken twice; an RLock can tell whether this thread holds it
         self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001  # as `Condition` uses it
         self._call: FrameType | None = None  # frame of the call that has the world
+        self._flight: Flight | None = None  # call on which the ranks work while the script goes on
         self._looking = threading.RLock()  # held to read the control block, which another thread may free
         self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._closing = False
@@ -331,13 +334,14 @@ class World:
         self._at_close.append(callback)
 
     def begin(self, call: FrameType | None = None) -> None:
-        """Takes the world for one call: until `end()`, no other thread can use it.
+        """Takes the world for one call: until `end()`, no other thread can use it. First waits for the call in flight.
 
         Args:
             call: frame that calls `end()`; default: the caller's.
 
         Raises:
             WorldError: the world is closed, or another call is in progress.
+            RankDied, CallTimeout: of the call in flight; other errors of it stay in its future.
         """
         # A drop in another thread, perhaps by a garbage collection there, is no call of the user, and soon over: wait for it.
         if not self._take(call or _frame(1), DROP_SECONDS if self._drops else 0.0):
@@ -348,6 +352,8 @@ class World:
             )
         if self._rounds.under_way:
             self._rounds.break_off()
+        if self._flight is not None:
+            self._land_first()
         if self._closed:
             self._give_back()
             raise self.closed_error()
@@ -363,6 +369,83 @@ class World:
         self._give_back()
         if self._belongings.unwanted:
             self._drop_unwanted()
+
+    # ---- the call in flight
+
+    def launch(self, flight: Flight, number: int) -> None:
+        """Starts a program on every rank for a call that is to be in flight; between `begin` and `end`."""
+        self._rounds.ring(number, flight.info)
+        self._flight = flight
+        self._rounds.under_way = False  # last: see `Rounds.ring`
+
+    def await_flight(self, flight: Flight, seconds: float | None) -> None:
+        """Waits until a call in flight has ended, for at most `seconds`. Its result or error is then in `flight`.
+
+        Raises:
+            WorldError: this thread is in another call, around this one.
+        """
+        began = time.monotonic()
+        if not self._take(_frame(), lock_limit(seconds)):
+            if self._is_mine():
+                raise WorldError(f"result() of {flight.info} was asked for in the middle of another call; ask after it")
+            return  # another thread had the world for so long
+        try:
+            if self._rounds.under_way:
+                self._rounds.break_off()
+            if self._flight is flight:
+                self._land(remaining(seconds, began))
+            elif not flight.over:  # it was interrupted, and the round has ended meanwhile
+                flight.interrupt()
+        finally:
+            self.end()
+
+    def has_landed(self, flight: Flight) -> bool:
+        """Returns whether `await_flight` would not wait for the ranks."""
+        with self._looking:
+            if self._flight is flight:
+                return self._closed or self._rounds.is_decided
+        return flight.over or self._call is None  # else the thread that has the world completes it
+
+    def _land(self, seconds: float | None = None) -> None:
+        """Waits for the call in flight, for at most `seconds`, and completes it; the world is held."""
+        flight = self._flight
+        assert flight is not None
+        self._rounds.under_way = True  # first: after an interrupt below, the next use of the world ends it
+        self._flight = None
+        try:
+            if not self._rounds.land(flight.info, flight.learn, seconds):
+                self._flight = flight
+                self._rounds.under_way = False
+                return
+            flight.complete()
+        except (SynkError, Warning) as error:  # a warning of a rank that the script's filters turn into an error
+            flight.fail(error)
+        except BaseException:
+            flight.interrupt()
+            raise
+
+    def _land_first(self) -> None:
+        """Completes the call in flight before another call, and raises its error if that has ended the world."""
+        flight = self._flight
+        assert flight is not None
+        try:
+            self._land()
+            if self._closed:
+                flight.raise_error()
+            flight.warn_if_dropped()
+        except BaseException:
+            self._give_back()
+            raise
+
+    def _land_last(self, *, at_exit: bool) -> None:
+        """Completes the call in flight before the end of the world; at the end of the script nobody will ask for its error."""
+        flight = self._flight
+        if flight is not None:
+            self._land()
+            if at_exit:
+                flight.drop()
+            else:
+                flight.warn_if_dropped()
 
     def _take(self, call: FrameType, seconds: float = 0.0) -> bool:
         """Takes the world for the call with this frame, if possible, and returns whether it did; checks no state.
@@ -427,7 +510,7 @@ class World:
         if not self._take(_frame()):
             return  # a call is in progress; `end` sends the drop
         try:
-            if not self._closed and not self._rounds.under_way:
+            if not self._closed and not self._rounds.under_way and self._flight is None:
                 self._drop_now()
         except SynkError as error:
             if self._closed:
@@ -448,6 +531,9 @@ class World:
                 self._at_end = self._control.worked, Memory(segment_module.total_bytes(), (), (), ())
                 self.tally.closed = time.monotonic_ns()
             self._closed = True
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.fail(WorldError(f"the world was closed while {flight.info} was in flight; call fork() to start again"))
         self._subscriptions.close()
         while self._at_close:
             callback = self._at_close.pop()()
@@ -491,12 +577,14 @@ class World:
 
         `Data` and `Variable`s keep their contents. From GPUs, `close` fetches the values of variables still in use, of up to
         1 GiB each; the end of the script does not. A call in progress is aborted and raises `WorldError` in its thread; outside
-        the main thread, `close` first waits up to 2 s for the call to end.
+        the main thread, `close` first waits up to 2 s for the call to end. It waits for a call that was submitted, whose future
+        keeps the result.
         """
         tracing.refuse("close()")
-        self._end_ranks(keep=True)
+        self._end_ranks()
 
-    def _end_ranks(self, *, keep: bool) -> None:
+    def _end_ranks(self, *, at_exit: bool = False, patient: bool = True) -> None:
+        """Ends the ranks: at the end of the script without fetching values; if not `patient`, without the call in flight."""
         if _open.ended is self:
             _open.ended = None
         if self._closed or self.is_inherited:
@@ -508,14 +596,25 @@ class World:
                 self._rounds.kill("the world was closed during a call")
                 return
             try:
-                if keep and not self.traits.shares_memory and not self._rounds.under_way:
-                    self._keep_residents()
-                if not self._closed:
-                    self._rounds.stop(CLOSE_SECONDS)
+                self._close_now(at_exit=at_exit, patient=patient)
             finally:
                 self._give_back()
         finally:
             self._closing = False
+
+    def _close_now(self, *, at_exit: bool, patient: bool) -> None:
+        """Ends the ranks, while the world is held."""
+        try:
+            if not self._rounds.under_way and (patient or self._flight is None):
+                self._land_last(at_exit=at_exit)
+        finally:
+            busy = self._rounds.under_way or self._flight is not None
+            if not self._closed and not busy and not at_exit and not self.traits.shares_memory:
+                self._keep_residents()
+            if not self._closed and self._flight is not None:
+                self._rounds.kill()
+            if not self._closed:
+                self._rounds.stop(CLOSE_SECONDS)
 
     def _keep_residents(self) -> None:
         """Fetches the values of variables from GPUs."""
@@ -541,6 +640,9 @@ class World:
         """Marks the world as closed in a child that the script has forked, without touching the script's ranks."""
         self._closed = True
         self._died = "it belongs to the process from which this one was forked"
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.lose(self._died)
         self._rounds.disown()
 
     # ---- diagnosis
@@ -573,7 +675,7 @@ class World:
         if self.traits.shares_memory or self._rounds.under_way or not self._take(_frame()):
             return nothing
         try:
-            if self._closed:
+            if self._closed or self._flight is not None:
                 return nothing
             news = self.command(Measure(), info=CallInfo("statistics"))
             return [item for _, item, _ in news if isinstance(item, Measured)] or nothing
@@ -656,9 +758,9 @@ class World:
         """Returns the world, which is closed at the end of the block."""
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        """Closes the world."""
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        """Closes the world; after Ctrl-C or `sys.exit` without waiting for a submitted call."""
+        self._end_ranks(patient=kind is None or issubclass(kind, Exception))
 
     def __repr__(self) -> str:
         """Shows size, device and state."""
@@ -716,10 +818,11 @@ def close() -> None:
 
 
 def _close_at_exit() -> None:
-    """Closes the open world without fetching values that nothing will read."""
+    """Closes the open world without fetching values that nothing will read; after Ctrl-C also without the call in flight."""
     world = _open.world
     if world is not None:
-        world._end_ranks(keep=False)  # noqa: SLF001
+        interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
+        world._end_ranks(at_exit=True, patient=not interrupted)  # noqa: SLF001
 
 
 def world_to_start_again() -> World | None:

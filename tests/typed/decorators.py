@@ -41,6 +41,9 @@ summed(data, c=2.0, batch=slice(4), shards=3)
 summed(data, local_batch=[1, 2], output_subset=0)
 summed.as_serial(data)
 assert_type(summed.plan(data, world_size=2), synk.PlanReport)
+assert_type(summed.submit(data, c=2.0), synk.Future[Any])
+assert_type(summed.submit(data, batch=4).result(timeout=1.0), Any)
+assert_type(logged.submit(data), synk.Future[None])
 logged(data)
 logged(np.arange(3.0))
 
@@ -105,6 +108,10 @@ def halved(x: float) -> float:
 assert_type(density(data, 7), synk.Estimate)
 assert_type(density(synk.arange(100), seed=7, num_slices=2), synk.Estimate)
 assert_type(density.plan(data, 7, world_size=2), synk.PlanReport)
+assert_type(density.submit(data, 7).result(), synk.Estimate)
+assert_type(density.submit(data, 7).exception(), Exception | None)
+assert_type(density.submit(data, 7).done(), bool)
+assert_type(squared.submit(data, shards=2), synk.Future[Any])
 assert_type(weighted, synk.Expectation)
 assert_type(squared, synk.Vectorized)
 assert_type(halved, synk.Vectorized)
@@ -114,6 +121,8 @@ squared(data, out=data, shards=2)
 
 summed()  # type: ignore[call-overload]  # x is missing
 summed(data, 2.0, 3.0)  # type: ignore[call-overload]
+summed.submit(data, d=2.0)  # type: ignore[call-overload]
+density.submit(data, 7, until=lambda e: True)  # type: ignore[arg-type]
 summed(data, d=2.0)  # type: ignore[call-overload]
 summed(data, shards="all")  # type: ignore[call-overload]
 doubled(data)  # type: ignore[call-overload]  # y is missing

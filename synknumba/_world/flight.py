@@ -1,0 +1,150 @@
+"""Calls in flight: the ranks work on one while the script goes on.
+
+    World.launch ── ring ──> the script goes on, the ranks work ──> World.begin, await_flight or close ── land ──> complete
+
+A world has at most one call in flight, which no thread holds. Whoever takes the world next first waits for it: its result or
+error then stays in its `Flight`, to which the script's `Future` refers.
+"""
+
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any, final
+
+from synknumba._errors import WorldError
+from synknumba._world.failure import CallInfo
+
+if TYPE_CHECKING:
+    from synknumba._world.rounds import Learn
+    from synknumba._world.world import World
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+@final
+class Flight:
+    """One call in flight.
+
+    Args:
+        world: world of the call.
+        info: description of the call for messages.
+        learn: receives the news of the ranks, as for `Rounds.run`.
+        collect: completes the call when the round has ended, and returns its result; may run further rounds.
+        give_up: notes the effects of a failure, such as variables whose values are not known any more.
+
+    Attributes:
+        over: whether the call has ended, with a result or an error.
+        result: its result; None before.
+        error: its error; None before, or if it has a result.
+        told: whether the error was raised, or warned of.
+    """
+
+    __slots__ = ("_collect", "_dropped", "_give_up", "_world", "error", "info", "learn", "over", "result", "told")
+
+    def __init__(
+        self,
+        world: "World",
+        info: CallInfo,
+        learn: "Learn",
+        collect: Callable[[], Any],
+        give_up: Callable[[BaseException], None],
+    ) -> None:
+        self._world = world
+        self.info = info
+        self.learn = learn
+        self._collect: Callable[[], Any] | None = collect
+        self._give_up: Callable[[BaseException], None] | None = give_up
+        self._dropped = False  # whether the script has no future of it any more
+        self.over = False
+        self.told = False
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    # ---- for the world
+
+    def complete(self) -> None:
+        """Collects the result, after the round and while the world is held; keeps an error."""
+        assert self._collect is not None  # it has not ended
+        try:
+            self.result = self._collect()
+        except Exception as error:  # noqa: BLE001  # raised by `result()` of the future
+            self.fail(error)
+        else:
+            self._end()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the call with an error."""
+        if self.over:
+            return
+        self.error, give_up = error, self._give_up
+        self._end()
+        if give_up is not None:
+            give_up(error)
+
+    def interrupt(self) -> None:
+        """Ends the call whose round or collection an exception from outside has broken off, which is raised itself."""
+        self.fail(WorldError(f"{self.info} was interrupted while it was in flight, so it has no result; call again"))
+        self.told = True
+
+    def lose(self, why: str) -> None:
+        """Ends the call in a child that the script has forked, where nothing has failed."""
+        self.error, self.told = WorldError(f"{self.info} was in flight, and {why}"), True
+        self._end()
+
+    def _end(self) -> None:
+        self._collect = self._give_up = None  # frees the arguments
+        self.over = True
+
+    # ---- for the future
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `wait` would return or raise without waiting for the ranks."""
+        return self.over or self._world.has_landed(self)
+
+    def wait(self, seconds: float | None) -> bool:
+        """Waits until the call has ended, for at most `seconds`. Returns whether it has."""
+        if not self.over:
+            self._world.await_flight(self, seconds)
+        return self.over
+
+    def raise_error(self) -> None:
+        """Raises the call's error, if it has one."""
+        if self.error is not None:
+            self.told = True
+            raise self.error
+
+    def drop(self) -> None:
+        """Notes that the script has no future of the call any more, so that nobody asks for its error."""
+        self._dropped = True
+        self.warn_if_dropped()
+
+    def warn_if_dropped(self) -> None:
+        """Warns of an error for which nobody can ask."""
+        if self._dropped and self.error is not None and not self.told:
+            self.told = True
+            what = f"{type(self.error).__name__}: {self.error}"
+            message = f"a submitted call of {self.info} failed, and nobody asked for its result(): {what}"
+            warnings.warn(message, RuntimeWarning, stacklevel=_depth_of_script())
+
+
+def _depth_of_script() -> int:
+    """Returns the `stacklevel` at which the function that calls this one warns about the script's line."""
+    depth, frame = 1, sys._getframe(1)  # noqa: SLF001  # as the warnings module does
+    above: FrameType | None = frame
+    while above is not None and above.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        depth, above = depth + 1, above.f_back
+    return depth
+
+
+def remaining(seconds: float | None, began: float) -> float | None:
+    """Returns what is left of `seconds` since `began`, by `time.monotonic`; None for no limit."""
+    return None if seconds is None else max(0.0, seconds - (time.monotonic() - began))
+
+
+def lock_limit(seconds: float | None) -> float:
+    """Returns the time limit in the form that locks take."""
+    return threading.TIMEOUT_MAX if seconds is None else min(seconds, threading.TIMEOUT_MAX)
