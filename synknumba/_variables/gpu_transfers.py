@@ -3,6 +3,7 @@
 values                    page-locked staging segment ── each rank copies its own ──> variables
 collectives, "nccl"       from GPU to GPU
 collectives, "host"       download to the staging segment, collective there as on cores, upload
+exchanges, "host"         download of the rows that travel to the staging segment, upload
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.transfers import Pair, Row, Run, Traffic, Work, describe, pairs_of
-from synknumba._wire.program import Collective, HostArray, Transfer, next_number
+from synknumba._wire.program import Collective, HostArray, Transfer, Transferred, next_number
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport import join
 from synknumba._world.world import World
@@ -25,7 +26,7 @@ from synknumba._world.world import World
 ALIGNMENT = 256
 BYTES_KEPT = 256 << 20  # of staging memory; a larger segment is freed after the call
 
-_Arrays = tuple[tuple[int, int, tuple[HostArray | None, ...]], ...]
+_Arrays = tuple[Transferred, ...]
 
 
 class StagingLayout:
@@ -50,7 +51,7 @@ class GpuTraffic(Traffic):
 
     # ---- values
 
-    def deliver(self, storage: Allocation, values: Sequence[Row]) -> None:
+    def deliver(self, storage: Allocation, values: Sequence[Row], *, own: bool = False) -> None:
         packing, places = StagingLayout(), {}
         for leaf, row in enumerate(values):
             dtype = storage.layout.leaf(leaf).dtype
@@ -60,11 +61,12 @@ class GpuTraffic(Traffic):
         self._stage(packing)
         for host, value in places.values():
             fill(self._host(host), value)
-        arrays = tuple(
-            (storage.number, leaf, tuple(None if value is None else places[leaf, id(value)][0] for value in row))
-            for leaf, row in enumerate(values)
-        )
-        self._transfer(arrays, storage, up=True)
+        arrays = []
+        for leaf, row in enumerate(values):
+            hosts = tuple(None if value is None else places[leaf, id(value)][0] for value in row)
+            firsts = tuple(storage.layout.own(leaf, rank).start for rank in range(len(row))) if own else ()
+            arrays.append(Transferred(storage.number, leaf, hosts, firsts))
+        self._transfer(tuple(arrays), storage, up=True)
         self._let_go(packing)
 
     def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
@@ -75,7 +77,7 @@ class GpuTraffic(Traffic):
         self._stage(packing)
         ranks = range(self.world.world_size)
         arrays = tuple(
-            (storage.number, leaf, tuple(host if one == rank else None for one in ranks))
+            Transferred(storage.number, leaf, tuple(host if one == rank else None for one in ranks))
             for (leaf, rank), host in zip(places, hosts, strict=True)
         )
         self._transfer(arrays, storage, up=False)
@@ -119,10 +121,36 @@ class GpuTraffic(Traffic):
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         join(self.world)
         if not DRIVERS[self.world.transport].in_shared_memory:
-            arrays = tuple(pair.ends() for pair in pairs)
+            arrays = tuple(pair.exchanged() if work.kind == "exchange" else pair.operand() for pair in pairs)
             program = Collective(next_number(), work.kind, arrays, work.op, work.root, self.world.transport)
             return self.install(program, describe(work, pairs))
-        return self._staged(work, pairs)
+        return self._staged_copies(pairs) if work.kind == "exchange" else self._staged(work, pairs)
+
+    def _staged_copies(self, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
+        """Plans an exchange in which the rows that travel go to the staging segment, and from there to their targets."""
+        packing = StagingLayout()
+        down: list[Transferred] = []
+        up: list[Transferred] = []
+        size = self.world.world_size
+        for pair in pairs:
+            of = pair.source.layout.leaf(pair.leaf)
+            for copy in pair.source.layout.copies(pair.leaf):
+                host = packing.place(of.dtype, (copy.count, *of.shapes[copy.source][1:]), self._staging.id)
+                down.append(
+                    Transferred(pair.source.number, pair.leaf, _on(copy.source, host, size), (copy.source_start,) * size)
+                )
+                up.append(Transferred(pair.target.number, pair.leaf, _on(copy.target, host, size), (copy.target_start,) * size))
+        if not down:
+            return _do_nothing, ()
+        self._stage(packing)
+        give, first = self._install_transfer(tuple(down), up=False)
+        take, second = self._install_transfer(tuple(up), up=True)
+
+        def run() -> None:
+            give()
+            take()
+
+        return run, (*first, *second)
 
     def _staged(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         packing = StagingLayout()
@@ -132,14 +160,16 @@ class GpuTraffic(Traffic):
             for pair, given in zip(pairs, gives, strict=True)
         ]
         self._stage(packing)
-        arrays = [pair.ends(given, got) for pair, given, got in zip(pairs, gives, gets, strict=True)]
+        arrays = [pair.operand(given, got) for pair, given, got in zip(pairs, gives, gets, strict=True)]
         root_gives = {work.root} if work.kind == "broadcast" else None
         root_gets = {work.root} if work.kind == "reduce" else None
         given_arrays = tuple(
-            (pair.source.number, pair.leaf, _for_ranks(hosts, root_gives)) for pair, hosts in zip(pairs, gives, strict=True)
+            Transferred(pair.source.number, pair.leaf, _for_ranks(hosts, root_gives))
+            for pair, hosts in zip(pairs, gives, strict=True)
         )
         got_arrays = tuple(
-            (pair.target.number, pair.leaf, _for_ranks(hosts, root_gets)) for pair, hosts in zip(pairs, gets, strict=True)
+            Transferred(pair.target.number, pair.leaf, _for_ranks(hosts, root_gets))
+            for pair, hosts in zip(pairs, gets, strict=True)
         )
         down, first = self._install_transfer(given_arrays, up=False)
         middle, second = self.over_host(work, arrays, [self._staging], describe(work, pairs))
@@ -159,6 +189,14 @@ class GpuTraffic(Traffic):
 def _on_root(leaf: LeafLayout, root: int) -> LeafLayout:
     """Returns the layout of an array on the root alone, empty on other ranks; 0-d arrays, which are small, stay."""
     return LeafLayout(leaf.dtype, tuple(s if rank == root else (0,) * len(s) for rank, s in enumerate(leaf.shapes)))
+
+
+def _on(rank: int, host: HostArray, world_size: int) -> tuple[HostArray | None, ...]:
+    return tuple(host if one == rank else None for one in range(world_size))
+
+
+def _do_nothing() -> None:
+    """Runs an exchange without copies: of a single rank that is not its own neighbour."""
 
 
 def _for_ranks(hosts: Sequence[HostArray], ranks: set[int] | None) -> tuple[HostArray | None, ...]:
