@@ -105,14 +105,19 @@ class Halo:
         """Returns why the halo does not fit own rows of these numbers on the ranks; None if it does. `what` has the rows."""
         if min(counts) >= self.width:
             return None
+        total, leave = sum(counts), "leaves" if sum(counts) == 1 else "leave"
         return (
-            f"halo={self.width} needs {self.width} row{'s' if self.width > 1 else ''} on every rank, and {sum(counts)} rows of "
-            f"{what} on {len(counts)} rank{'s' if len(counts) > 1 else ''} leave {min(counts)}"
+            f"halo={self.width} needs {_counted(self.width, 'row')} on every rank, and {_counted(total, 'row')} of {what} on "
+            f"{_counted(len(counts), 'rank')} {leave} {min(counts)}"
         )
 
     def __str__(self) -> str:
         """Returns the options of `scatter` that make such a halo."""
         return f"halo={self.width}" + (", periodic" if self.periodic else "")
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def first_rows(halo: Halo | None, counts: Sequence[int]) -> tuple[int, ...]:

@@ -485,20 +485,6 @@ def test_another_world_keeps_halos(fork_row, periodic):
             assert_array_equal(synk.snapshot(u), 4 * whole)
 
 
-def test_a_world_with_too_few_rows_for_a_rank():
-    synk.close()
-    with synk.fork(1, device="cpu"):
-        u = synk.scatter(synk.variable(np.arange(5.0), "u"), halo=2)
-    with synk.fork(3, device="cpu"):
-        told = r"halo=2 needs 2 rows on every rank, and 5 rows of variable 'u' on 3 ranks leave 1; call fork\(1\), or divide"
-        with pytest.raises(synk.PartitionError, match=told):
-            synk.exchange(u)
-    with synk.fork(2, device="cpu"):
-        assert_windows(u, np.arange(5.0), 2, 2, False)
-    synk.close()
-
-
-@pytest.mark.usefixtures("world")
 def test_a_snapshot_keeps_halos(world):
     size = world.world_size
     whole = numbers((4 * size, 2), "float64")
