@@ -1,5 +1,7 @@
 """Variables scattered with a halo, and `exchange`, against NumPy: windows of the padded whole."""
 
+import os
+import signal
 from itertools import pairwise
 
 import numpy as np
@@ -259,6 +261,20 @@ def test_sliceable_rows_are_own_rows(world):
     assert_windows(u, now.reshape(-1, 2), size, 1, True)
 
 
+@pytest.mark.parametrize("num_slices", [1, 3])
+def test_an_update_has_the_shape_of_the_local_array(world, num_slices):
+    size = world.world_size
+    u = synk.scatter(synk.variable(np.ones((2 * size, 2))), halo=1, periodic=True)
+
+    @synk.function(updates={"new": (u, "sum")})
+    def count(x, new):
+        new += len(x)
+
+    count(np.zeros(6 * size), num_slices=num_slices)
+    assert_array_equal(look(u), np.full((size, 4, 2), 6.0))
+    assert synk.get_lengths(u) == [2] * size
+
+
 # ---- OFFSET and OWN
 
 
@@ -495,3 +511,42 @@ def test_a_snapshot_keeps_halos(world):
     assert_array_equal(copy, 2 * whole)
     synk.scatter(u, copy, halo=1, periodic=True)
     assert_windows(u, 2 * whole, size, 1, True)
+
+
+def die(world):
+    """A rank dies between two calls, and the next call finds it."""
+    os.kill(world.pids[-1], signal.SIGKILL)
+    with pytest.raises(synk.RankDied):
+        synk.variable(0.0)
+
+
+def test_values_that_are_known_after_a_death(fork_row):
+    """Own rows and halos as at the last snapshot, or as the script has set them since."""
+    with fork_row() as world:
+        size = world.world_size
+        whole = numbers((4 * size, 2), "float64")
+        u, v = (synk.scatter(synk.variable(whole), halo=1, periodic=True) for _ in range(2))
+        spoil(u, synk.OWN)
+        world.snapshot()
+        spoil(u, synk.OWN)
+        last = owned(whole, size)[-1]
+        synk.set_value(size - 1, v, -last)
+        die(world)
+        assert_array_equal(synk.snapshot(u), 2 * whole)
+    with fork_row():
+        halos = [one[[0, -1]] for one in windows(whole, size, 1, True)]
+        for got, rows, stale in zip(look(u), owned(2 * whole, size), halos, strict=True):
+            assert_array_equal(got, np.concatenate([stale[:1], rows, stale[1:]]))
+        synk.exchange(u)
+        assert_windows(u, 2 * whole, size, 1, True)
+        now = np.concatenate([whole[: -len(last)], -last])
+        for got, rows, stale in zip(look(v), owned(now, size), halos, strict=True):
+            assert_array_equal(got, np.concatenate([stale[:1], rows, stale[1:]]))
+
+
+def test_repeated_calls_are_not_bound_again(world, monkeypatch):
+    """Nor those that pass OFFSET and OWN."""
+    u = synk.scatter(synk.variable(np.zeros(3 * world.world_size)), halo=1)
+    wanted = where(u, synk.OFFSET, synk.OWN)
+    monkeypatch.setattr(type(where._binder), "bind", None)
+    assert_array_equal(where(u, synk.OFFSET, synk.OWN), wanted)
