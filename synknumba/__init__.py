@@ -38,6 +38,7 @@ from synknumba._rowwise.expectation import Expectation as Expectation
 from synknumba._rowwise.map import Vectorized as Vectorized
 from synknumba._tracing import STEP as STEP
 from synknumba._types import OFFSET as OFFSET
+from synknumba._types import OWN as OWN
 from synknumba._types import RANK as RANK
 from synknumba._types import WORLD_SIZE as WORLD_SIZE
 from synknumba._types import Extremum as Extremum
@@ -45,6 +46,7 @@ from synknumba._types import Span as Span
 from synknumba._variables.collectives import all_gather as all_gather
 from synknumba._variables.collectives import all_reduce as all_reduce
 from synknumba._variables.collectives import broadcast as broadcast
+from synknumba._variables.collectives import exchange as exchange
 from synknumba._variables.collectives import gather as gather
 from synknumba._variables.collectives import get_lengths as get_lengths
 from synknumba._variables.collectives import get_shapes as get_shapes

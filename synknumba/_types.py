@@ -15,7 +15,7 @@ from synknumba._errors import ArgumentError
 
 DeviceKind: TypeAlias = Literal["cuda", "cpu"]
 NamedOp: TypeAlias = Literal["sum", "prod", "min", "max", "mean", "gather", "argmin", "argmax"]
-CollectiveKind: TypeAlias = Literal["broadcast", "all_gather", "reduce", "all_reduce", "reduce_scatter"]
+CollectiveKind: TypeAlias = Literal["broadcast", "all_gather", "reduce", "all_reduce", "reduce_scatter", "exchange"]
 CollectiveOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
 Transport: TypeAlias = Literal["nccl", "host"]
 Batch: TypeAlias = int | slice | Sequence[int] | NDArray[Any] | None
@@ -28,7 +28,7 @@ Grid: TypeAlias = Block | Literal["elements"] | GridRule | None
 
 
 class Span(NamedTuple):
-    """One launch's part of an index range: the indices start, start + 1, …, stop − 1."""
+    """Consecutive indices start, start + 1, …, stop − 1: of one launch's part of an index range, or of a rank's own rows."""
 
     start: int
     stop: int
@@ -125,6 +125,7 @@ class RankConstant(Enum):
     RANK = "rank"
     WORLD_SIZE = "world_size"
     OFFSET = "offset"
+    OWN = "own"  # the `Span` of a variable's own rows, which the coordinator fills in
     SLICE = "slice"
     POSITION = "position"  # of the slice's first row among the rows of the call
 
@@ -136,5 +137,6 @@ class RankConstant(Enum):
 RANK: Final = RankConstant.RANK
 WORLD_SIZE: Final = RankConstant.WORLD_SIZE
 OFFSET: Final = RankConstant.OFFSET
+OWN: Final = RankConstant.OWN
 
 Scalar: TypeAlias = bool | int | float | complex | np.generic

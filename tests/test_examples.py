@@ -17,6 +17,7 @@ SMALL = {
     "option_pricing.py": "--paths 20011",
     "ising.py": "--side 16 --lattices 8 --warm-up 60 --measurements 10",
     "histogram.py": "--rows 20011",
+    "heat.py": "--cells 40 --steps 200",
 }
 
 # script, its arguments, what it must print. An uneven number of rows on three ranks is the hard case of each.
@@ -33,6 +34,7 @@ RUNS = [
     ("option_pricing.py", f"{SMALL['option_pricing.py']} --device cpu --ranks 3", "the prices are right within it"),
     ("ising.py", f"{SMALL['ising.py']} --device cpu --ranks 3", "the results are Onsager's"),
     ("histogram.py", f"{SMALL['histogram.py']} --device cpu --ranks 3", "every count is NumPy's"),
+    ("heat.py", f"{SMALL['heat.py']} --device cpu --ranks 3", "agrees with the closed form"),
 ]
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from synknumba._call.arguments import IndexRange, PerRankValues
 from synknumba._call.call import Call, leaves_of
 from synknumba._call.options import FunctionOptions
+from synknumba._call.variable_rows import fill_in, own_by_rank, shapes_by_rank
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
 from synknumba._ops.tree import flatten, is_nested, paths
@@ -118,6 +119,7 @@ class Binder:
             call.parameters[name] = self._param(call, name, name, value)
         for name, (variable, op) in self._options.updates.items():
             call.parameters[name] = self._update(call, name, variable, op)
+        fill_in(self._name, call)
         self._check_aliases(call)
         return call
 
@@ -187,7 +189,12 @@ class Binder:
         for leaf, by_rank in enumerate(shapes_by_rank(call, variable) if sliceable else ()):
             if not by_rank[0]:
                 raise ArgumentError(f"{path} of {self._name} is in sliceable=, but {variable.label} is 0-d and has no rows")
-            call.own_lengths[f"{path}, array {leaf}" if variable.is_tree else path] = tuple(shape[0] for shape in by_rank)
+            owned = own_by_rank(variable, by_rank)
+            call.own_lengths[f"{path}, array {leaf}" if variable.is_tree else path] = tuple(
+                own.stop - own.start for own in owned
+            )
+        if not sliceable:
+            call.intact[path] = variable
         kind, flag = (program.HeldRows, writable) if sliceable else (program.Held, read_only)
         params = [kind(number, leaf, flag) for leaf in variable.leaves()]
         if not (read_only or (sliceable and not writable)):
@@ -209,6 +216,7 @@ class Binder:
             )
         number = self._hold(call, name, variable)
         call.changed.append(variable)
+        call.intact[name] = variable
         shapes = shapes_by_rank(call, variable)
         params = [program.Update(number, leaf, op, variable.dtypes()[leaf], shapes[leaf]) for leaf in variable.leaves()]
         return program.Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
@@ -397,16 +405,3 @@ def _path(name: str, slot: Any) -> str:
 def _exact(value: Any) -> tuple[str, bytes]:
     """Returns a key that is equal only for values that the ranks cannot distinguish."""
     return ("pickled", pickling.dump(value))
-
-
-def shapes_by_rank(call: Call, variable: Variable) -> list[tuple[Shape, ...]]:
-    """Returns the shapes of each array by rank, for the number of ranks of the call, which may be planned for other worlds."""
-    size = call.partition.parts
-    placed = variable._layout[1] >= 0  # noqa: SLF001  # as for Data
-    if placed and len(variable.shapes()[0]) == size:
-        return variable.shapes()
-    if not variable.sharded:
-        return [(shape,) * size for shape in variable.root_shapes()]
-    totals = [(sum(shape[0] for shape in shapes), shapes[0][1:]) for shapes in variable.shapes()]
-    # As if all rows were scattered over that many ranks.
-    return [tuple((count, *row) for count in call.partition.counts(total)) for total, row in totals]

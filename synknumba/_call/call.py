@@ -41,6 +41,7 @@ class Call:
     whole: dict[str, Any] = field(default_factory=dict)  # arguments as they were passed, for output shapes
     own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)  # rows on each rank of each sliceable variable
     variables: dict[str, Variable] = field(default_factory=dict)  # by the parameter, or leaf of one, that receives them
+    intact: dict[str, Variable] = field(default_factory=dict)  # those of them that ranks get whole, not in rows
     changed: list[Variable] = field(default_factory=list)  # that ranks may write to
     rows: Rows | None = None  # of the sharded arguments that `batch` selects; None if nothing is sharded
     own: OwnRows | None = None  # of the sliceable variables that `local_batch` selects; None if there are none

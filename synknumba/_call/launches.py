@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from synknumba._call.bind import shapes_by_rank
 from synknumba._call.call import Call
+from synknumba._call.variable_rows import shapes_by_rank
 from synknumba._errors import LaunchError
 from synknumba._ops.launch import Dim3, Extent, LaunchConfig
 from synknumba._ops.rows import Partition

@@ -1,4 +1,4 @@
-"""Plan cache of a function, with a fast path for calls that pass only `Data`, variables and scalars."""
+"""Plan cache of a function, with a fast path for calls that pass only `Data`, variables, scalars and rank constants."""
 
 import weakref
 from collections import OrderedDict
@@ -9,6 +9,7 @@ from synknumba._call.call import Call
 from synknumba._call.collect import Count
 from synknumba._call.plan import Plan
 from synknumba._host.data import Data
+from synknumba._types import RankConstant
 from synknumba._variables.variable import Variable
 
 BYTES_KEPT = 256 << 20  # of results in shared memory, per function, so that a loop over ever new lengths does not fill /dev/shm
@@ -23,8 +24,8 @@ KnownCall: TypeAlias = tuple[Plan, Count, "tuple[weakref.ref[Variable], ...]"]
 class KeptPlans:
     """The plans of one function in one world.
 
-    A plan is found by the key of its call. A call with nothing but `Data`, variables and numbers, all by position, is found by
-    their layouts and types alone.
+    A plan is found by the key of its call. A call with nothing but `Data`, variables, numbers and rank constants, all by
+    position, is found by their layouts and types, and the constants, alone.
     """
 
     def __init__(self, binder: Binder) -> None:
@@ -65,6 +66,8 @@ class KeptPlans:
             elif kind is int and -(2**63) <= arg < 2**63:
                 key.append(int)
                 values.append(arg)
+            elif kind is RankConstant:
+                key.append(arg)
             else:
                 return None, ()
         return self._known.get(tuple(key)), tuple(values)
@@ -96,11 +99,23 @@ class KeptPlans:
         """Adds a call to the fast path, if its arguments allow it."""
         scalars = [arg for arg in args if type(arg) is float or (type(arg) is int and -(2**63) <= arg < 2**63)]
         arrays = [arg for arg in args if type(arg) is Data or type(arg) is Variable]
+        constants = sum(type(arg) is RankConstant for arg in args)
         fixed = self._binder.fixed
         # Numbers and NumPy arrays bound by givens= exclude the fast path: they are not in `args`, but are packed, or copied to
         # shared memory, at each call.
         copied = len(call.segments) > sum(isinstance(one, Data) for one in (*arrays, *fixed))
-        if len(scalars) + len(arrays) == len(args) == len(self._binder.passed) and scalars == call.values and not copied:
-            types = (arg._layout if isinstance(arg, Data | Variable) else type(arg) for arg in args)  # noqa: SLF001
+        if (
+            len(scalars) + len(arrays) + constants == len(args) == len(self._binder.passed)
+            and scalars == call.values
+            and not copied
+        ):
+            types = map(_type_key, args)
             key = (call.options.shards, *(one._layout for one in fixed), *types)  # noqa: SLF001
             self._known[key] = plan, call.count, tuple(map(weakref.ref, call.changed))
+
+
+def _type_key(arg: Any) -> Any:
+    """Returns what stands for an argument of the fast path in the key of its call."""
+    if isinstance(arg, Data | Variable):
+        return arg._layout  # noqa: SLF001  # as above
+    return arg if isinstance(arg, RankConstant) else type(arg)

@@ -131,15 +131,15 @@ class SequencePlan:
         kept = -1 if segment is None else segment.id
         self._layout.pack_into(self.world.ranks.values.data, 0, first, count, period if entries else 0, kept, *scalars, *lent)
         self.world.tally.calls += 1
-        changed = [(variable(), differs) for variable, differs in self.trace.changed.values()]
+        changed = [(variable(), differs, sharded) for variable, differs, sharded in self.trace.changed.values()]
         try:
             self.world.run(self.program.number, self._info, self._learn)
         except BaseException as error:
-            note_failure(self.world, [one for one, _ in changed], error)
+            note_failure(self.world, [one for one, *_ in changed], error)
             raise
-        for one, differs in changed:
+        for one, differs, sharded in changed:
             if one is not None:
-                one.mark(differs=differs)
+                one.mark(differs=differs, sharded=sharded)
         while self._unchecked:
             self._unchecked.popitem()[1].collect(None)  # raises if it returns something, which nothing says how to combine
         return [] if segment is None else self._read(segment, entries)

@@ -28,8 +28,15 @@ from synknumba._ops.tree import flatten, unflatten
 from synknumba._tracing import Formula, Here, Number, Unknown
 from synknumba._types import CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.collectives import check_uniform, checked_op, several_of
-from synknumba._variables.transfers import Work, pairs_of
+from synknumba._variables.collectives import (
+    check_halos,
+    check_no_halo,
+    check_uniform,
+    checked_op,
+    pairs_in_place,
+    several_of,
+)
+from synknumba._variables.transfers import Work
 from synknumba._variables.variable import Variable, check_rank, traffic_of
 from synknumba._wire.program import Broadcast, Held, HeldRows, Result, Sharded, Update
 from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, waits
@@ -96,7 +103,8 @@ class Trace:
         self.slots = 0  # numbers that the ranks share
         self.plans: list[Plan] = []
         self.variables: dict[int, tuple[weakref.ref[Variable], Any]] = {}  # with their layouts, by number of their memory
-        self.changed: dict[int, tuple[weakref.ref[Variable], bool]] = {}  # and whether replicas may differ, by id
+        # Variables that ranks write, by id, with the last part's arguments of `Variable.mark`.
+        self.changed: dict[int, tuple[weakref.ref[Variable], bool, bool | None]] = {}
         self.programs: set[int] = set()
         self.segments: set[int] = set()
         self.written: set[int] = set()  # segments whose rows ranks write
@@ -202,7 +210,7 @@ class Trace:
         for variable in call.variables.values():
             self._hold(variable)
         for variable in call.changed:
-            self.changed[id(variable)] = weakref.ref(variable), self.world.world_size > 1
+            self.changed[id(variable)] = weakref.ref(variable), self.world.world_size > 1, None
         self.segments |= prepared.plan.program.segments()
 
     def _hold(self, variable: Variable) -> Allocation:
@@ -237,26 +245,28 @@ class Trace:
 
     def collective(self, kind: CollectiveKind, given: Any, op: Any, root: int, dest: Any) -> Any:
         """Records a collective in place."""
-        if dest is not None or kind not in {"all_reduce", "reduce", "broadcast"}:
+        if dest is not None or kind not in {"all_reduce", "reduce", "broadcast", "exchange"}:
             raise ArgumentError(
-                f"{tracing.where()}: {kind} gives variables other memory, which {self.name} cannot; call it before"
+                f"{tracing.where()}: {kind} gives variables other memory, which {self.name} cannot do; call it before, or after"
             )
         several = several_of(given, kind)
-        known: CollectiveOp | None = None if kind == "broadcast" else checked_op(several, op, kind)
+        known: CollectiveOp | None = checked_op(several, op, kind) if kind in {"all_reduce", "reduce"} else None
         storages = [self._hold(one) for one in several]
-        check_uniform(several, kind)
-        root = check_rank(root, self.world.world_size)
-        pairs = [pair for storage in storages for pair in pairs_of(storage, storage)]
-        keys = frozenset(
-            ("variable", storage.number, leaf) for storage in storages for leaf in range(len(storage.layout.leaves))
-        )
-        for number, segments, access in traffic_of(self.world).programs(Work(kind, known, root), pairs, keys):
+        if kind == "exchange":
+            check_halos(several)
+        else:
+            check_no_halo(several, kind)
+            check_uniform(several, kind)
+        work = Work(kind, known, check_rank(root, self.world.world_size))
+        keys = frozenset(("variable", one.number, leaf) for one in storages for leaf in range(len(one.layout.leaves)))
+        for number, segments, access in traffic_of(self.world).programs(work, pairs_in_place(work, several), keys):
             self.programs.add(number)
             self.parts.append(Part(number, kind, access))
             self.kept += segments
             self.segments |= {segment.id for segment in segments}
+        differs = kind in {"reduce", "exchange"} and self.world.world_size > 1
         for one in several:
-            self.changed[id(one)] = weakref.ref(one), kind == "reduce" and self.world.world_size > 1
+            self.changed[id(one)] = weakref.ref(one), differs, kind == "exchange"
         return given
 
     # ---- inner sequences

@@ -9,6 +9,7 @@ callable without arguments) once, and all ranks run their steps at every call.
     reduce           on the root: op over the arrays of all ranks; on the others its old target
     all_reduce       op over the arrays of all ranks
     reduce_scatter   its part of op over the arrays of all ranks
+    exchange         its old target, with elements that `Exchange.copies` lists from the arrays of all ranks
 
     op               value
     sum, prod        a₀ + a₁ + … and a₀ · a₁ · …, in the arrays' dtype, so integers wrap
@@ -30,6 +31,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from synknumba._ops.halo import Copy
 from synknumba._types import CollectiveKind, CollectiveOp
 
 Step: TypeAlias = Callable[[], object]
@@ -41,8 +43,9 @@ class Exchange:
 
     All arrays are one-dimensional, C-contiguous and of one numeric or bool dtype; records are sent as bytes.
 
-    In place: a rank's target may be the memory of its own source. In all_gather the source may instead be this rank's part of
-    the target, and in reduce_scatter the target this rank's part of the source. Otherwise sources and targets do not overlap.
+    In place: a rank's target may be the memory of its own source; of an exchange, no element is then both read and written. In
+    all_gather the source may instead be this rank's part of the target, and in reduce_scatter the target this rank's part of
+    the source. Otherwise sources and targets do not overlap.
     """
 
     dtype: Any
@@ -50,6 +53,7 @@ class Exchange:
     targets: tuple[Any, ...]  # by rank; None as for sources
     source_counts: tuple[int, ...]  # elements that each rank sends
     target_counts: tuple[int, ...]  # elements that each rank receives
+    copies: tuple[Copy, ...] = ()  # what an exchange copies, in elements; empty for other collectives
 
 
 class Communicator(ABC):
@@ -106,6 +110,14 @@ class Communicator(ABC):
         """
 
     @abstractmethod
+    def exchange(self, exchanges: Sequence[Exchange]) -> Step:
+        """Copies ranges of elements from ranks' sources to ranks' targets, as `Exchange.copies` lists them.
+
+        Called by all ranks with the same copies; each waits for those from which it gets elements, and may wait for those that
+        get elements from it. No element is written twice. A copy may stay on one rank.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Frees this rank's end; idempotent. Not collective: it waits for no other rank."""
 
@@ -114,8 +126,8 @@ def make_step(
     communicator: Communicator, kind: CollectiveKind, op: CollectiveOp | None, root: int, exchanges: Sequence[Exchange]
 ) -> Step:
     """Returns the step of a collective given by name; `op` is None, or `root` ignored, where the collective has none."""
-    rest = {"broadcast": (root,), "all_gather": (), "reduce": (op, root), "all_reduce": (op,), "reduce_scatter": (op,)}
-    step: Step = getattr(communicator, kind)(exchanges, *rest[kind])
+    rest = {"broadcast": (root,), "reduce": (op, root), "all_reduce": (op,), "reduce_scatter": (op,)}
+    step: Step = getattr(communicator, kind)(exchanges, *rest.get(kind, ()))
     return step
 
 

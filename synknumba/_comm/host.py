@@ -5,7 +5,8 @@
     rank 2's array   [ part 0 | part 1 | part 2 ]      the others do the same with their parts
 
 No participant reads or writes elements of another's part, so a step has no barrier and no intermediate copy. The caller has
-barriers around it: all participants start after all arrays are written, and continue after all have ended.
+barriers around it: all participants start after all arrays are written, and continue after all have ended. The copies of an
+exchange are not divided: participant r of W makes those to rank r.
 
 Parts end where a cache line of the first target begins, so that no two participants write to one line. Processes map arrays at
 different addresses, but mappings begin on pages, so the offset in a line is the same in all of them.
@@ -33,6 +34,7 @@ from numba.extending import intrinsic, register_jitable
 
 from synknumba._comm.base import Communicator, Exchange, Step
 from synknumba._host.signals import held_signals
+from synknumba._ops.halo import Copy
 from synknumba._ops.reduction import UFUNCS
 from synknumba._types import Array, CollectiveOp
 from synknumba._wire.compiled import compiled
@@ -91,6 +93,17 @@ class HostCommunicator(Communicator):
             for target, (begin, end) in zip(e.targets, _ranges(e.target_counts), strict=True)
         )
         return self._combine(op, pieces)
+
+    def exchange(self, exchanges: Sequence[Exchange]) -> Step:
+        return _move(
+            _Piece(
+                (_part_of(e.sources[one.source], one.source_start, one),),
+                (_part_of(e.targets[one.target], one.target_start, one),),
+            )
+            for e in exchanges
+            for one in e.copies
+            if one.target % self._parts == self._part
+        )
 
     def close(self) -> None:
         pass  # steps own what they use
@@ -154,6 +167,10 @@ def share(count: int, itemsize: int, address: int, part: int, parts: int) -> tup
 def _ranges(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Returns where each rank's elements begin and end in the concatenation of all."""
     return pairwise(accumulate(counts, initial=0))
+
+
+def _part_of(array: Array, start: int, copy: Copy) -> Array:
+    return array[start : start + copy.count]
 
 
 def _address(array: Array) -> int:

@@ -172,6 +172,10 @@ class NcclCommunicator(Communicator):
 
         return self._step(exchanges, plan)
 
+    def exchange(self, exchanges: Sequence[Exchange]) -> Step:
+        plans = [self._exchange(_viewed(exchange, np.uint8)) for exchange in exchanges]
+        return partial(_run, list(_merged(plans)), tuple(exchanges))
+
     def close(self) -> None:
         self._nccl = None  # drops this end's reference only; see _connect
 
@@ -208,6 +212,22 @@ class NcclCommunicator(Communicator):
         else:
             calls = [partial(self._nccl.allGather, source, target, counts[0], nccl.NCCL_UINT8, self._stream.ptr)]
         return [_Round(calls, [])] if sum(counts) else []
+
+    def _exchange(self, exchange: Exchange) -> list[_Round]:
+        """Sends and receives in the order of the copies, by which NCCL matches those between two ranks."""
+        source, target = self._addresses(exchange)
+        calls: list[_Call] = []
+        here: list[_Call] = []
+        for one in exchange.copies:
+            given, got = source + one.source_start, target + one.target_start
+            if one.source == one.target == self._rank:
+                kind = runtime.memcpyDeviceToDevice
+                here.append(partial(runtime.memcpyAsync, got, given, one.count, kind, self._stream.ptr))
+            elif one.source == self._rank:
+                calls.append(self._send(given, one.count, one.target))
+            elif one.target == self._rank:
+                calls.append(self._receive(got, one.count, one.source))
+        return [_Round(calls, here)] if calls or here else []
 
     def _reduce_whole(self, exchange: Exchange, op: CollectiveOp, function: Any, counts: Sequence[int]) -> list[_Round]:
         """Reduces with one call of `allReduce` or `reduceScatter`; counts are in elements of the exchange."""
@@ -351,7 +371,8 @@ def _viewed(exchange: Exchange, dtype: Any) -> Exchange:
     arrays, counts = (exchange.sources, exchange.targets), (exchange.source_counts, exchange.target_counts)
     views = [tuple(None if array is None else array.view(dtype) for array in side) for side in arrays]
     scaled = [tuple(count * scale for count in side) for side in counts]
-    return Exchange(dtype, views[0], views[1], scaled[0], scaled[1])
+    copies = tuple(copy.scaled(scale) for copy in exchange.copies)
+    return Exchange(dtype, views[0], views[1], scaled[0], scaled[1], copies)
 
 
 def _consecutive(counts: Sequence[int]) -> list[_Part]:

@@ -3,7 +3,7 @@
     rank r:  | leaf 0 | pad | leaf 1 | pad | leaf 2 |        one allocation, every leaf aligned to 256 bytes
     flat:    | leaf 0 | leaf 1 | leaf 2 |                    one dtype, no padding: the leaves form one vector
 
-Shapes may differ between ranks. A layout never changes: a variable with other shapes gets other memory.
+Shapes may differ between ranks. A layout never changes: a variable with other shapes, or another halo, gets other memory.
 """
 
 import math
@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from synknumba._types import Shape
+from synknumba._ops.halo import Copy, Halo
+from synknumba._types import Shape, Span
 
 ALIGNMENT = 256  # bytes: that of a CUDA allocation, and more than a cache line
 VECTOR = -1  # pseudo leaf index: all leaves of a flat layout as one vector
@@ -47,6 +48,7 @@ class StorageLayout:
 
     leaves: tuple[LeafLayout, ...]  # the arrays of its tree, in order
     flat: bool = False  # whether the arrays have one dtype and are stored without gaps
+    halo: Halo | None = None  # rows of neighbours in the arrays, which their shapes include
 
     def place(self, rank: int) -> tuple[list[int], int]:
         """Returns the byte offset of each leaf in a rank's memory, and the total bytes.
@@ -58,6 +60,28 @@ class StorageLayout:
         unit = 1 if self.flat else ALIGNMENT
         *offsets, total = accumulate((-(-leaf.nbytes(rank) // unit) * unit for leaf in self.leaves), initial=0)
         return offsets, total
+
+    def own(self, index: int, rank: int) -> Span:
+        """Returns the indices of a rank's own rows in one array, of at least one dimension."""
+        shapes = self.leaves[index].shapes
+        length = shapes[rank][0]
+        return Span(0, length) if self.halo is None else self.halo.own(length, rank, len(shapes))
+
+    def own_counts(self, index: int) -> tuple[int, ...]:
+        """Returns the number of own rows of each rank in one array, of at least one dimension."""
+        owned = (self.own(index, rank) for rank in range(len(self.leaves[index].shapes)))
+        return tuple(stop - start for start, stop in owned)
+
+    def own_shapes(self, index: int) -> tuple[Shape, ...]:
+        """Returns the shapes of one array by rank, without the rows of halos."""
+        shapes = self.leaves[index].shapes
+        if self.halo is None:
+            return shapes
+        return tuple((count, *shape[1:]) for count, shape in zip(self.own_counts(index), shapes, strict=True))
+
+    def copies(self, index: int) -> list[Copy]:
+        """Returns the copies, in rows, that renew the halos of one array."""
+        return [] if self.halo is None else self.halo.copies(self.own_counts(index))
 
     def pieces(self) -> Sequence[int]:
         """Returns the units of transfer: the index of each leaf, or `VECTOR` for a flat layout."""

@@ -57,8 +57,8 @@ class CollectiveRoutine(Steps):
     def make(self) -> list[Step]:
         told = self._told
         exchanges = [
-            Exchange(dtype, self._lines(dtype, source), self._lines(dtype, target), source.counts, target.counts)
-            for dtype, source, target in told.arrays
+            Exchange(dtype, self._lines(dtype, source), self._lines(dtype, target), source.counts, target.counts, copies)
+            for dtype, source, target, copies in told.arrays
         ]
         step = make_step(self._communicator, told.kind, told.op, told.root, exchanges)
         return [self.place.device.on_stream(step) if self._communicator.on_stream else step]
@@ -82,11 +82,11 @@ class TransferRoutine(Steps):
 
     def make(self) -> list[Step]:
         device, steps = self.place.device, []
-        for number, leaf, hosts in self._told.arrays:
-            mine = hosts[self.place.rank]
+        for number, leaf, hosts, firsts in self._told.arrays:
+            mine, holding = hosts[self.place.rank], self.place.holdings[number]
             if mine is None:
                 continue
-            array = self.place.holdings[number].array(leaf)
+            array = holding.rows(leaf, firsts[self.place.rank], mine.shape[0]) if firsts else holding.array(leaf)
             host = self.place.host(mine)
             steps.append(device.upload(array, host) if self._told.up else device.download(host, array))
         return steps or [lambda: None]

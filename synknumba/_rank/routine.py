@@ -234,7 +234,7 @@ class Routine(Repeated):
             case wire.HeldRows(number, leaf, writable):
                 assert rows is not None  # a call with sliceable arguments has rows
                 assert rows.own is not None
-                array = self.place.holdings[number].array(leaf)
+                array = self.place.holdings[number].own(leaf)
                 buffer = self.workspace.held_rows(slot, array, rows.own, writable=writable)
                 moves.before += [] if buffer.load is None else [buffer.load]
                 moves.after += [] if buffer.store is None else [buffer.store]
@@ -309,6 +309,8 @@ class Routine(Repeated):
                 return 0 if rows is None else rows.number
             case RankConstant.POSITION:
                 return 0 if rows is None else rows.start
+            case RankConstant.OWN:
+                raise AssertionError(constant)  # the coordinator fills it in
 
 
 def _name_of(slot: object) -> object:

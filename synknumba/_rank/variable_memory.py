@@ -1,6 +1,9 @@
 """`Holding`, the memory of one variable on a rank, with its arrays."""
 
+import math
 from typing import Any, final
+
+import numpy as np
 
 from synknumba._device import Device, Step
 from synknumba._ops.variable_layout import StorageLayout, line_type
@@ -28,6 +31,18 @@ class Holding:
         """Returns one array, writable, for kernels and Python functions; `leaf` may be `VECTOR` for a flat layout."""
         of = self.layout.leaf(leaf)
         return self._device.view(self._memory, self._offsets[leaf], of.dtype, of.shapes[self._rank])
+
+    def rows(self, leaf: int, first: int, count: int) -> Any:
+        """Returns consecutive rows of one array, of at least one dimension."""
+        of = self.layout.leaf(leaf)
+        row = of.shapes[self._rank][1:]
+        nbytes = math.prod(row) * int(np.dtype(of.dtype).itemsize)
+        return self._device.view(self._memory, self._offsets[leaf] + first * nbytes, of.dtype, (count, *row))
+
+    def own(self, leaf: int) -> Any:
+        """Returns the rank's own rows of one array, of at least one dimension: without those of halos."""
+        start, stop = self.layout.own(leaf, self._rank)
+        return self.rows(leaf, start, stop - start)
 
     def line(self, leaf: int) -> Any:
         """Returns one array as a 1-D array for collectives; of bytes if its dtype is not numeric."""

@@ -71,6 +71,7 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
     if isinstance(value, Variable):
         return _describe_variable(function, name, value, rows=name in sliceable)
     if isinstance(value, RankConstant):
+        refuse_span(function, name, value)
         return Given("scalar", types.int64)
     if isinstance(value, PerRankValues):
         return _describe_per_rank(function, name, value)
@@ -81,6 +82,15 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
     if array.ndim == 0:
         return Given("number" if isinstance(array, Data) else "scalar", kind)  # a 0-d NumPy array is passed as a number
     return Given("whole", kind, array.shape) if name in broadcast else Given("rows", kind, array.shape[1:])
+
+
+def refuse_span(function: str, name: str, constant: Any) -> None:
+    """Raises `ArgumentError` for a constant that is no number."""
+    if constant is RankConstant.OWN:
+        raise ArgumentError(
+            f"{name} of {function} is synk.OWN, the span of a variable's own rows, which kernels and functions of arrays take; "
+            "pass numbers, or name the variable in sliceable= to get its own rows"
+        )
 
 
 def _describe_variable(function: str, name: str, variable: Variable, *, rows: bool) -> Given:

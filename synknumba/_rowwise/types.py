@@ -23,7 +23,7 @@ from synknumba._call.distribute import InnerFunction
 from synknumba._device import TRAITS
 from synknumba._errors import ArgumentError, KernelError, SynkError
 from synknumba._host.data import Data
-from synknumba._rowwise.arguments import Given, numba_type
+from synknumba._rowwise.arguments import Given, numba_type, refuse_span
 from synknumba._rowwise.generate import define_kernel, kernel_name, kernel_text
 from synknumba._rowwise.moment_kernels import ARRAYS_OF_ROWS, Kind
 from synknumba._types import DeviceKind, RankConstant
@@ -262,6 +262,7 @@ def _type_of(function: str, name: str, value: Any, parameter: Kind, device: Devi
             return None
         dtype, ndim = value.dtype, len(next(iter(value.root_shapes())))
     elif isinstance(value, IndexRange | RankConstant):
+        refuse_span(function, name, value)
         return types.int64
     elif hasattr(value, "__array__"):
         array = value if isinstance(value, Data | np.ndarray) else np.asarray(value)

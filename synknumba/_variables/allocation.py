@@ -80,6 +80,10 @@ class Allocation:
         host = self.host(leaf, rank)
         return self.segment.array(host.dtype, host.shape, host.offset)
 
+    def own(self, leaf: int, rank: int) -> Array:
+        """Returns a view of one rank's own rows of an array, of at least one dimension; on cores only."""
+        return self.array(leaf, rank)[slice(*self.layout.own(leaf, rank))]
+
     def end(self, leaf: int, places: Sequence[HostArray] = ()) -> tuple[Any, End]:
         """Returns one array, or `VECTOR`, as an operand of a collective: its transfer dtype, and its location on every rank.
 

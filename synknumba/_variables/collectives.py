@@ -9,8 +9,10 @@ Only the coordinator calls these functions, once for all ranks; on a rank they r
 function returns when every rank is done.
 """
 
+import operator
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, cast, final
 
 import numpy as np
@@ -18,11 +20,13 @@ import numpy as np
 from synknumba import _tracing as tracing
 from synknumba._errors import ArgumentError, DataError, PartitionError, ReductionError
 from synknumba._ops import rows as rows_module
+from synknumba._ops.halo import Halo
 from synknumba._ops.rows import Rows
 from synknumba._ops.tree import describe, flatten, parts_like, shape_told, unflatten
-from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape, known_options
+from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape, as_flag, known_options
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.transfers import Pair, Traffic, Work, pairs_of
+from synknumba._variables.kept import held_rows
+from synknumba._variables.transfers import Pair, Traffic, Work, leaf_pairs, pairs_of
 from synknumba._variables.variable import Values, Variable, check_rank, note_failure, traffic_of
 from synknumba._world.world import World, current_world, open_world, raise_untold
 
@@ -72,23 +76,33 @@ class placed:  # noqa: N801  # used as a function
             self._world.end()
 
 
-def give_values(world: World, several: Sequence[Variable], values: Sequence[Values], *, sharded: bool | None = None) -> None:
-    """Writes new values to several variables; if memory does not suffice for all, none of them changes."""
-    rooms = [one.room_for(world, new) for one, new in zip(several, values, strict=True)]
+def give_rows(world: World, several: Sequence[Variable], values: Sequence[Values], halo: Halo | None) -> None:
+    """Writes each rank's rows to several variables; if memory does not suffice for all, none of them changes."""
+    rooms = [one.room_for(world, new, halo) for one, new in zip(several, values, strict=True)]
     for one, new, room in zip(several, values, rooms, strict=True):
-        one.assign(world, new, room, sharded=sharded)
+        one.assign(world, new, room, sharded=True)
 
 
-def run_in_place(world: World, work: Work, several: Sequence[Variable], *, differs: bool) -> None:
+def run_in_place(world: World, work: Work, several: Sequence[Variable], *, differs: bool, sharded: bool = False) -> None:
     """Runs a collective that writes its result over its source; `differs` is whether replicas may differ afterwards."""
     traffic = traffic_of(world)
-    run = traffic.collective(work, [pair for one in several for pair in pairs_of(one.storage(), one.storage())])
+    run = traffic.collective(work, pairs_in_place(work, several))
     run()
     for one in several:
-        one.mark(differs=differs, sharded=False)
+        one.mark(differs=differs, sharded=sharded)
     if len(several) == 1:
         layout = several[0]._layout  # noqa: SLF001  # only as a key
         traffic.remember((work, layout, layout), run, [several[0].storage()])
+
+
+def pairs_in_place(work: Work, several: Sequence[Variable]) -> list[Pair]:
+    """Returns the arrays of a collective in place; halos are of each array, so an exchange has no vectors."""
+    storages = [one.storage() for one in several]
+    return [
+        pair
+        for storage in storages
+        for pair in (leaf_pairs(storage) if work.kind == "exchange" else pairs_of(storage, storage))
+    ]
 
 
 def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: Any = None) -> Any:
@@ -119,7 +133,7 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
         except BaseException as error:
             note_failure(world, [target], error)
             raise
-        sharded = kind == "reduce_scatter"
+        sharded = kind in ("reduce_scatter", "exchange")
         target.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)
         return target
     finally:
@@ -145,7 +159,7 @@ def run_into(
         shapes = [tuple(shape(given, rank) for rank in range(world.world_size)) for given in one.shapes()]
         storage = target.storage()
         # A source must not be overwritten before every rank has read it.
-        if any(target is other for other in several) or target.shapes() != shapes:
+        if any(target is other for other in several) or target.shapes() != shapes or target.halo is not None:
             storage = Allocation(world, target.layout_with(shapes))
         storages.append(storage)
         pairs += [Pair(one.storage(), storage, leaf) for leaf in one.leaves()]
@@ -267,12 +281,29 @@ def check_rows(several: Sequence[Variable], what: str) -> None:
             raise PartitionError(f"{what} divides or joins rows, but {one.label} is 0-d; give it at least one dimension")
 
 
+def check_no_halo(several: Sequence[Variable], what: str) -> None:
+    """Raises `PartitionError` if ranks hold rows of their neighbours; the variables must have been placed."""
+    for one in several:
+        if one.halo is not None:
+            raise PartitionError(
+                f"{what}: {one.label} is scattered with a halo: rows of different ranks are not the same rows; gather it"
+            )
+
+
+def check_halos(several: Sequence[Variable]) -> None:
+    """Raises `PartitionError` if a variable has no halo."""
+    for one in several:
+        if one.halo is None:
+            what = "divided without a halo" if one.sharded else "a replica"
+            raise PartitionError(f"exchange: {one.label} is {what}; scatter it with halo=1 first")
+
+
 def check_uniform(
     several: Sequence[Variable], what: str, way_out: str = "use all_gather or gather for arrays of different lengths"
 ) -> None:
-    """Raises `PartitionError` if shapes differ between ranks."""
+    """Raises `PartitionError` if the shapes of own rows differ between ranks."""
     for one in several:
-        for shapes in one.shapes():
+        for shapes in map(one.storage().layout.own_shapes, one.leaves()):
             if len(set(shapes)) > 1:
                 raise PartitionError(f"{what} needs one shape on all ranks, but {one.label} has {_told(shapes)}; {way_out}")
 
@@ -297,8 +328,9 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     """Copies the root's arrays, or new values, to every rank.
 
     Without `values`, the ranks copy the root's arrays, in place if all ranks have the root's shapes. With `values`, the
-    coordinator writes them to all ranks. Either way, arrays of other shapes are replaced, and all replicas are equal
-    afterwards. Every rank waits for the root; the call returns when all ranks have their arrays.
+    coordinator writes them to all ranks; a variable with a halo, which needs `values`, becomes a replica. Either way, arrays of
+    other shapes are replaced, and all replicas are equal afterwards. Every rank waits for the root; the call returns when all
+    ranks have their arrays.
 
     Args:
         vars: a `Variable`, or a tree of variables.
@@ -312,7 +344,7 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     Raises:
         ArgumentError: `vars` contains something other than variables, or one variable twice.
         DataError: a value has another structure or number of dimensions, or its dtype does not cast safely.
-        PartitionError: there is no such rank.
+        PartitionError: there is no such rank, or a variable has a halo and gets no values.
         WorldError: there is no world, or it is busy, or a variable belongs to another one, or this process is a rank.
         SharedMemoryError, RankError: there is no memory for the arrays; nothing has changed.
         DeviceError: the transport requested from `fork()` cannot be set up.
@@ -332,6 +364,7 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
                 of_ranks = dict.fromkeys(range(world.world_size), arrays)
                 new.append((one, of_ranks, one.room_for(world, of_ranks)))  # before anything changes: there may be none
         if own:
+            check_no_halo(own, "broadcast")
             _broadcast_from(world, own, root)
         for one, of_ranks, room in new:
             one.assign(world, of_ranks, room, sharded=False)
@@ -355,12 +388,16 @@ def _broadcast_from(world: World, several: Sequence[Variable], root: int) -> Non
 
 
 @known_options
-def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
+def scatter(vars: Any, values: Any = None, batch: Batch = None, *, halo: int = 0, periodic: bool = False) -> Any:
     """Divides rows among the ranks: of n rows, rank r of W gets rows r·n // W up to (r+1)·n // W, as in calls.
 
     The rows pass through the coordinator: it writes each rank's part of `values`, or of the array that it first fetches from
-    the root, rank 0. Each rank holds only its own rows afterwards, possibly none; where the shape changes, in new memory. The
-    call returns when all ranks have their rows.
+    the root, rank 0: of a variable that is divided already, the root's own rows. Each rank holds only its own rows afterwards,
+    possibly none; where the shape changes, in new memory. The call returns when all ranks have their rows.
+
+    With `halo=h`, a rank's array also has copies of h rows of each neighbour, before and after its own rows. Kernels and
+    functions get the array with these halos, which `exchange` renews; values, lengths and `sliceable=` are those of own rows.
+    `synk.OWN` passes the `Span` of own rows in the array, and `synk.OFFSET` the row of the whole at which the array begins.
 
     Args:
         vars: a `Variable`, or a tree of variables, of at least one dimension.
@@ -368,26 +405,64 @@ def scatter(vars: Any, values: Any = None, batch: Batch = None) -> Any:
             variables or in the place of one.
         batch: rows to select before dividing: an int (the first rows), a slice, a list of row numbers, or a boolean mask; None
             for all.
+        halo: number of rows of each neighbour that a rank holds beside its own; 0 for none, also where there was a halo.
+        periodic: whether the first and the last rank are neighbours too, so that the rows form a ring.
 
     Returns:
         `vars`.
 
     Raises:
         BatchError: the batch selects rows that do not exist, or none.
-        PartitionError: an array is 0-d.
-        ArgumentError, DataError, WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for `broadcast`.
+        PartitionError: an array is 0-d, or a rank would have fewer rows than the halo.
+        ArgumentError: `halo` is no int of at least 0, or `periodic` is given without it; or as for `broadcast`.
+        DataError, WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for `broadcast`.
     """
-    several = several_of(vars, "scatter")
+    several, ring = several_of(vars, "scatter"), _halo_of(halo, periodic)
     check_rows(several, "scatter")
     given = matched_or_none(vars, several, values, "scatter")
     accepted = [one.fetch([0])[0] if arrays is None else arrays for one, arrays in zip(several, given, strict=True)]
     chosen = [[(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted]
     empty = [None if arrays is None else [array[:0] for array in arrays] for arrays in given]  # the rows follow
+    for one, arrays in zip(several, chosen, strict=True):
+        _check_rows_for(ring, [rows.count for _, rows in arrays], one.label)
     with placed(several, initial=empty) as world:
         ranks, partition = range(world.world_size), world.partition
-        parts = [{rank: [_taken(array, partition.of(rows, rank)) for array, rows in one] for rank in ranks} for one in chosen]
-        give_values(world, several, parts, sharded=True)
+        parts = [
+            {
+                rank: [held_rows(partial(_taken_between, *pair), pair[1].count, partition, rank, ring) for pair in one]
+                for rank in ranks
+            }
+            for one in chosen
+        ]
+        give_rows(world, several, parts, ring)
     return vars
+
+
+def _halo_of(width: Any, periodic: Any) -> Halo | None:
+    """Returns the halo that the options of `scatter` mean; None for a width of 0."""
+    is_ring = as_flag(periodic, "scatter: periodic")
+    try:
+        number = -1 if isinstance(width, bool | np.bool) else operator.index(width)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ArgumentError(f"scatter: halo must be an int of at least 1, or 0 for no halo, got {width!r}")
+    if is_ring and not number:
+        raise ArgumentError("scatter: periodic=True needs halo=…, the number of rows of each neighbour, such as halo=1")
+    return Halo(number, is_ring) if number else None
+
+
+def _check_rows_for(halo: Halo | None, lengths: Sequence[int], label: str) -> None:
+    """Raises `PartitionError` if arrays of these lengths have too few rows for a halo on the ranks of the open world."""
+    if halo is None:
+        return
+    partition = current_world().partition
+    for problem in filter(None, (halo.problem(partition.counts(length), label) for length in lengths)):
+        raise PartitionError(f"scatter: {problem}; use a narrower halo, or fewer ranks")
+
+
+def _taken_between(array: Array, rows: Rows, start: int, stop: int) -> Array:
+    return _taken(array, rows.between(start, stop))
 
 
 def _taken(array: Array, rows: Rows) -> Array:
@@ -397,7 +472,7 @@ def _taken(array: Array, rows: Rows) -> Array:
 
 @known_options
 def gather(vars: Any, nd_up: int = 1) -> Any:
-    """Returns the arrays of all ranks, joined in rank order. The variables do not change.
+    """Returns the arrays of all ranks, joined in rank order, without halos. The variables do not change.
 
     Args:
         vars: a `Variable`, or a tree of variables.
@@ -421,7 +496,7 @@ def gather(vars: Any, nd_up: int = 1) -> Any:
         else:
             check_rows(several, "gather with nd_up=0")
             check_row_shapes(several, "gather")
-        found = [one.copies(world, range(world.world_size)) for one in several]
+        found = [one.own_copies(world, range(world.world_size)) for one in several]
     join: Callable[[Sequence[Array]], Array] = np.stack if nd_up else np.concatenate
     results = [
         unflatten(one.structure(), [join([arrays[leaf] for arrays in by_rank]) for leaf in one.leaves()])
@@ -457,6 +532,7 @@ def all_gather(vars: Any, dest: Any = None) -> Any:
     check_rows(several, "all_gather")
     targets = destinations(vars, several, dest, "all_gather")
     with placed([*several, *targets], written=targets) as world:
+        check_no_halo(several, "all_gather")
         check_row_shapes(several, "all_gather")
 
         def shape(shapes: tuple[Shape, ...], _: int) -> Shape:
@@ -495,6 +571,7 @@ def reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, in_place
     known = checked_op(several, op, "reduce")
     with placed(several, written=several if in_place else ()) as world:
         root = check_rank(root, world.world_size)
+        check_no_halo(several, "reduce")
         check_uniform(several, "reduce")
         if in_place:
             run_in_place(world, Work("reduce", known, root), several, differs=world.world_size > 1)
@@ -526,6 +603,7 @@ def all_reduce(vars: Any, op: CollectiveOp | Literal["mean"] | None = None) -> A
     several = several_of(vars, "all_reduce")
     known = checked_op(several, op, "all_reduce")
     with placed(several) as world:
+        check_no_halo(several, "all_reduce")
         check_uniform(several, "all_reduce")
         run_in_place(world, Work("all_reduce", known), several, differs=False)
     return vars
@@ -561,6 +639,7 @@ def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, 
     check_rows(several, "reduce_scatter")
     targets = destinations(vars, several, dest, "reduce_scatter")
     with placed([*several, *targets], written=targets) as world:
+        check_no_halo(several, "reduce_scatter")
         check_uniform(several, "reduce_scatter")
 
         def shape(shapes: tuple[Shape, ...], rank: int) -> Shape:
@@ -569,6 +648,32 @@ def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, 
 
         run_into(world, Work("reduce_scatter", known), several, targets, shape, sharded=True)
     return vars if dest is None else dest
+
+
+@known_options
+def exchange(vars: Any) -> Any:
+    """Copies rows of neighbours to the halos of variables that are scattered with a halo.
+
+    Every rank waits for its neighbours; the call returns when all have their rows. Own rows do not change. The halos of several
+    variables are exchanged together.
+
+    Args:
+        vars: a `Variable`, or a tree of variables, each divided by `scatter` with `halo=`.
+
+    Returns:
+        `vars`.
+
+    Raises:
+        PartitionError: a variable has no halo.
+        ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
+    """
+    if (quick := run_known(vars, "exchange", None)) is not None:
+        return quick
+    several = several_of(vars, "exchange")
+    with placed(several) as world:
+        check_halos(several)
+        run_in_place(world, Work("exchange"), several, differs=world.world_size > 1, sharded=True)
+    return vars
 
 
 @known_options
@@ -603,14 +708,16 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
         rank: rank to write to.
         vars: a `Variable`, or a tree of variables.
         values: new values, in the structure of `vars`: arrays, `Data`, numbers or trees of these. Shapes may differ from the
-            old ones.
+            old ones; those of a variable with a halo are its own rows on that rank, as many as before, and halos stay as they
+            are until `exchange`.
         batch: rows of `values` to write, as for `scatter`; None for all.
 
     Returns:
         `vars`.
 
     Raises:
-        PartitionError: there is no such rank, or an array is 0-d and `batch` is given.
+        PartitionError: there is no such rank, or an array is 0-d and `batch` is given, or a variable has a halo
+            and own rows of another shape.
         ArgumentError, DataError, BatchError, WorldError, SharedMemoryError, RankError, RankDied, CallTimeout: as for `scatter`.
     """
     several = several_of(vars, "set_value")
@@ -620,13 +727,15 @@ def set_value(rank: int, vars: Any, values: Any, batch: Batch = None) -> Any:
         accepted = [[_taken(array, rows_module.select(batch, len(array))) for array in arrays] for arrays in accepted]
     with placed(several) as world:
         rank = check_rank(rank, world.world_size)
-        give_values(world, several, [{rank: arrays} for arrays in accepted])
+        rooms = [one.room_to_set(world, {rank: arrays}) for one, arrays in zip(several, accepted, strict=True)]
+        for one, arrays, (room, own) in zip(several, accepted, rooms, strict=True):
+            one.assign(world, {rank: arrays}, room, own=own)
     return vars
 
 
 @known_options
 def get_value(rank: int, vars: Any) -> Any:
-    """Returns copies of one rank's arrays, as NumPy arrays in the structure of `vars`.
+    """Returns copies of one rank's arrays, without halos, as NumPy arrays in the structure of `vars`.
 
     Raises:
         ArgumentError, PartitionError, WorldError, SharedMemoryError, RankDied, CallTimeout: as for `broadcast`.
@@ -636,7 +745,7 @@ def get_value(rank: int, vars: Any) -> Any:
 
 @known_options
 def get_lengths(vars: Any) -> Any:
-    """Returns the number of rows on each rank: for each array a list with one int per rank, in the structure of `vars`.
+    """Returns the number of own rows of each rank: for each array a list with one int per rank, in the structure of `vars`.
 
     Raises:
         PartitionError: an array is 0-d.
@@ -644,22 +753,20 @@ def get_lengths(vars: Any) -> Any:
     """
     several = several_of(vars, "get_lengths")
     check_rows(several, "get_lengths")
-    return _of_ranks(vars, several, lambda shape: shape[0])
+    return _of_ranks(vars, several, lambda one, leaf: list(one.storage().layout.own_counts(leaf)))
 
 
 @known_options
 def get_shapes(vars: Any) -> Any:
-    """Returns the shape on each rank: for each array a list with one tuple per rank, in the structure of `vars`.
+    """Returns the shape on each rank, with halos: for each array a list with one tuple per rank, in the structure of `vars`.
 
     Raises:
         ArgumentError, WorldError: as for `broadcast`.
     """
-    return _of_ranks(vars, several_of(vars, "get_shapes"), lambda shape: shape)
+    return _of_ranks(vars, several_of(vars, "get_shapes"), lambda one, leaf: list(one.shapes()[leaf]))
 
 
-def _of_ranks(vars: Any, several: Sequence[Variable], told: Callable[[Shape], Any]) -> Any:
+def _of_ranks(vars: Any, several: Sequence[Variable], told: Callable[[Variable, int], list[Any]]) -> Any:
     with placed(several, written=()):
-        results = [
-            unflatten(one.structure(), [[told(shape) for shape in shapes] for shapes in one.shapes()]) for one in several
-        ]
+        results = [unflatten(one.structure(), [told(one, leaf) for leaf in one.leaves()]) for one in several]
     return like(vars, results)

@@ -3,6 +3,7 @@
 values                    page-locked staging segment ── each rank copies its own ──> variables
 collectives, "nccl"       from GPU to GPU
 collectives, "host"       download to the staging segment, collective there as on cores, upload
+exchanges, "host"         download of the rows that travel to the staging segment, upload
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from synknumba._host.segment import Segment
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.transfers import Pair, Row, Run, Traffic, Work, describe, pairs_of
-from synknumba._wire.program import Collective, HostArray, Transfer, next_number
+from synknumba._variables.transfers import Pair, Row, Run, Traffic, Work, describe, operands_of, pairs_of
+from synknumba._wire.program import Collective, HostArray, Transfer, Transferred, next_number
 from synknumba._wire.sequence import Access, Key
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport import join
@@ -26,7 +27,7 @@ from synknumba._world.world import World
 ALIGNMENT = 256
 BYTES_KEPT = 256 << 20  # of staging memory; a larger segment is freed after the call
 
-_Arrays = tuple[tuple[int, int, tuple[HostArray | None, ...]], ...]
+_Arrays = tuple[Transferred, ...]
 
 
 class StagingLayout:
@@ -51,7 +52,7 @@ class GpuTraffic(Traffic):
 
     # ---- values
 
-    def deliver(self, storage: Allocation, values: Sequence[Row]) -> None:
+    def deliver(self, storage: Allocation, values: Sequence[Row], *, own: bool = False) -> None:
         packing, places = StagingLayout(), {}
         for leaf, row in enumerate(values):
             dtype = storage.layout.leaf(leaf).dtype
@@ -61,11 +62,12 @@ class GpuTraffic(Traffic):
         self._stage(packing)
         for host, value in places.values():
             fill(self._host(host), value)
-        arrays = tuple(
-            (storage.number, leaf, tuple(None if value is None else places[leaf, id(value)][0] for value in row))
-            for leaf, row in enumerate(values)
-        )
-        self._transfer(arrays, storage, up=True)
+        arrays = []
+        for leaf, row in enumerate(values):
+            hosts = tuple(None if value is None else places[leaf, id(value)][0] for value in row)
+            firsts = tuple(storage.layout.own(leaf, rank).start for rank in range(len(row))) if own else ()
+            arrays.append(Transferred(storage.number, leaf, hosts, firsts))
+        self._transfer(tuple(arrays), storage, up=True)
         self._let_go(packing)
 
     def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
@@ -76,7 +78,7 @@ class GpuTraffic(Traffic):
         self._stage(packing)
         ranks = range(self.world.world_size)
         arrays = tuple(
-            (storage.number, leaf, tuple(host if one == rank else None for one in ranks))
+            Transferred(storage.number, leaf, tuple(host if one == rank else None for one in ranks))
             for (leaf, rank), host in zip(places, hosts, strict=True)
         )
         self._transfer(arrays, storage, up=False)
@@ -120,10 +122,42 @@ class GpuTraffic(Traffic):
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         join(self.world)
         if not DRIVERS[self.world.transport].in_shared_memory:
-            arrays = tuple(pair.ends() for pair in pairs)
-            program = Collective(next_number(), work.kind, arrays, work.op, work.root, self.world.transport)
-            return self.install(program, describe(work, pairs))
-        return self._staged(work, pairs)
+            return self.install(self._on_stream(work, pairs), describe(work, pairs))
+        return self._staged_copies(pairs) if work.kind == "exchange" else self._staged(work, pairs)
+
+    def _on_stream(self, work: Work, pairs: Sequence[Pair]) -> Collective:
+        return Collective(next_number(), work.kind, tuple(operands_of(work, pairs)), work.op, work.root, self.world.transport)
+
+    def _staged_copies(self, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
+        """Plans an exchange in which the rows that travel go to the staging segment, and from there to their targets."""
+        packing = StagingLayout()
+        down, up = self._travelling(packing, pairs, self._staging.id)
+        if not down:
+            return _do_nothing, ()
+        self._stage(packing)
+        give, first = self._install_transfer(down, up=False)
+        take, second = self._install_transfer(up, up=True)
+
+        def run() -> None:
+            give()
+            take()
+
+        return run, (*first, *second)
+
+    def _travelling(self, packing: StagingLayout, pairs: Sequence[Pair], segment: int) -> tuple[_Arrays, _Arrays]:
+        """Returns the copies of an exchange to a staging segment, and those from there to their targets."""
+        down: list[Transferred] = []
+        up: list[Transferred] = []
+        size = self.world.world_size
+        for pair in pairs:
+            of = pair.source.layout.leaf(pair.leaf)
+            for copy in pair.source.layout.copies(pair.leaf):
+                host = packing.place(of.dtype, (copy.count, *of.shapes[copy.source][1:]), segment)
+                down.append(
+                    Transferred(pair.source.number, pair.leaf, _on(copy.source, host, size), (copy.source_start,) * size)
+                )
+                up.append(Transferred(pair.target.number, pair.leaf, _on(copy.target, host, size), (copy.target_start,) * size))
+        return tuple(down), tuple(up)
 
     def _staged(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         packing = StagingLayout()
@@ -133,14 +167,16 @@ class GpuTraffic(Traffic):
             for pair, given in zip(pairs, gives, strict=True)
         ]
         self._stage(packing)
-        arrays = [pair.ends(given, got) for pair, given, got in zip(pairs, gives, gets, strict=True)]
+        arrays = [pair.operand(given, got) for pair, given, got in zip(pairs, gives, gets, strict=True)]
         root_gives = {work.root} if work.kind == "broadcast" else None
         root_gets = {work.root} if work.kind == "reduce" else None
         given_arrays = tuple(
-            (pair.source.number, pair.leaf, _for_ranks(hosts, root_gives)) for pair, hosts in zip(pairs, gives, strict=True)
+            Transferred(pair.source.number, pair.leaf, _for_ranks(hosts, root_gives))
+            for pair, hosts in zip(pairs, gives, strict=True)
         )
         got_arrays = tuple(
-            (pair.target.number, pair.leaf, _for_ranks(hosts, root_gets)) for pair, hosts in zip(pairs, gets, strict=True)
+            Transferred(pair.target.number, pair.leaf, _for_ranks(hosts, root_gets))
+            for pair, hosts in zip(pairs, gets, strict=True)
         )
         down, first = self._install_transfer(given_arrays, up=False)
         middle, second = self.over_host(work, arrays, [self._staging], describe(work, pairs))
@@ -157,32 +193,33 @@ class GpuTraffic(Traffic):
         join(self.world)
         info = describe(work, pairs)
         if not DRIVERS[self.world.transport].in_shared_memory:
-            arrays = tuple(pair.ends() for pair in pairs)
-            program = Collective(next_number(), work.kind, arrays, work.op, work.root, self.world.transport)
+            program = self._on_stream(work, pairs)
             self.install(program, info)
             return [(program.number, [], Access(keys, keys))]  # the stream waits for other ranks
-        packing = StagingLayout()
-        segment = Segment(1)  # of its own: the staging segment is freed after large transfers
-        places = [
-            tuple(
-                packing.place(pair.source.layout.leaf(pair.leaf).dtype, shape, segment.id)
-                for shape in pair.source.layout.leaf(pair.leaf).shapes
+        packing, segment = StagingLayout(), Segment(1)  # of its own: the staging segment is freed after large transfers
+        middle: list[Collective] = []
+        if work.kind == "exchange":
+            down, up = self._travelling(packing, pairs, segment.id)
+        else:
+            layouts = [pair.source.layout.leaf(pair.leaf) for pair in pairs]
+            places = [tuple(packing.place(of.dtype, shape, segment.id) for shape in of.shapes) for of in layouts]
+            down = up = tuple(
+                Transferred(pair.source.number, pair.leaf, hosts) for pair, hosts in zip(pairs, places, strict=True)
             )
-            for pair in pairs
-        ]
+            middle = [self.host_program(work, [p.operand(hosts, hosts) for p, hosts in zip(pairs, places, strict=True)])]
+        if not down:
+            return []
         segment.grow(max(packing.nbytes, 1))
         self.world.attach([segment], info)
-        arrays_of = tuple((pair.source.number, pair.leaf, hosts) for pair, hosts in zip(pairs, places, strict=True))
-        middle = self.host_program(work, [pair.ends(hosts, hosts) for pair, hosts in zip(pairs, places, strict=True)])
-        down, up = (Transfer(next_number(), is_up, arrays_of) for is_up in (False, True))
-        for program_of in (down, middle, up):
-            self.install(program_of, info)
         staged = frozenset({("staging", segment.id)})
-        return [
-            (down.number, [segment], Access(reads=keys, writes=staged)),
-            (middle.number, [], Access(staged, staged, staged, staged)),
-            (up.number, [], Access(reads=staged, writes=keys)),
+        told: list[tuple[Collective | Transfer, Access]] = [
+            (Transfer(next_number(), up=False, arrays=down), Access(reads=keys, writes=staged)),
+            *((one, Access(staged, staged, staged, staged)) for one in middle),
+            (Transfer(next_number(), up=True, arrays=up), Access(writes=keys, remote_reads=staged)),
         ]
+        for program_of, _ in told:
+            self.install(program_of, info)
+        return [(program_of.number, [segment], access) for program_of, access in told]
 
     def _places(self, packing: StagingLayout, of: LeafLayout) -> tuple[HostArray, ...]:
         return tuple(packing.place(of.dtype, shape, self._staging.id) for shape in of.shapes)
@@ -191,6 +228,14 @@ class GpuTraffic(Traffic):
 def _on_root(leaf: LeafLayout, root: int) -> LeafLayout:
     """Returns the layout of an array on the root alone, empty on other ranks; 0-d arrays, which are small, stay."""
     return LeafLayout(leaf.dtype, tuple(s if rank == root else (0,) * len(s) for rank, s in enumerate(leaf.shapes)))
+
+
+def _on(rank: int, host: HostArray, world_size: int) -> tuple[HostArray | None, ...]:
+    return tuple(host if one == rank else None for one in range(world_size))
+
+
+def _do_nothing() -> None:
+    """Runs an exchange without copies: of a single rank that is not its own neighbour."""
 
 
 def _for_ranks(hosts: Sequence[HostArray], ranks: set[int] | None) -> tuple[HostArray | None, ...]:

@@ -1,12 +1,14 @@
 """`Kept`: values of a variable in the coordinator's own memory, to be put on the ranks of the next world."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import numpy as np
 
 from synknumba._errors import PartitionError
+from synknumba._ops.halo import Halo
 from synknumba._ops.rows import Partition
 from synknumba._types import Array
 
@@ -20,20 +22,23 @@ class Kept:
     """The values of a variable on the ranks of one world.
 
     Attributes:
-        parts: the arrays, by rank; the same list for ranks with equal replicas.
+        parts: the arrays, by rank, with their halos; the same list for ranks with equal replicas.
         sharded: whether each rank has its own rows.
         differs: whether replicas may differ.
+        halo: halo of the arrays; None without.
     """
 
     parts: Sequence[list[Array]]
     sharded: bool = False
     differs: bool = False
+    halo: Halo | None = None
 
     def fit(self, partition: Partition, label: str) -> "Kept":
-        """Returns the values for a world of another size: replicas on every rank, rows divided anew.
+        """Returns the values for a world of another size: replicas on every rank, rows divided anew, and halos of these rows.
 
         Raises:
-            PartitionError: each rank had an array of its own that is not a part of a whole.
+            PartitionError: each rank had an array of its own that is not a part of a whole, or there are fewer rows for a rank
+                than the halo has.
         """
         size = partition.parts
         if len(self.parts) == size:
@@ -47,10 +52,34 @@ class Kept:
                 f"{label} has an array of its own on each of {len(self.parts)} ranks, which have no place on {size}; call "
                 f"fork({len(self.parts)}), or set it: synk.broadcast(v, value) for replicas, synk.scatter(v, value) for rows"
             )
-        wholes = [np.concatenate(leaf) for leaf in zip(*self.parts, strict=True)]
-        bounds = [[partition.part(len(whole), rank) for whole in wholes] for rank in range(size)]
-        parts = [[whole[start:stop] for whole, (start, stop) in zip(wholes, of, strict=True)] for of in bounds]
-        return Kept(parts, sharded=True, differs=size > 1)
+        wholes = [np.concatenate(leaf) for leaf in zip(*self.own(), strict=True)]
+        problems = [self.halo.problem(partition.counts(len(one)), label) for one in wholes] if self.halo else []
+        for problem in filter(None, problems):
+            raise PartitionError(f"{problem}; call fork({len(self.parts)}), or divide it anew: synk.scatter(v, value, halo=…)")
+        parts = [
+            [held_rows(partial(_between, one), len(one), partition, rank, self.halo) for one in wholes] for rank in range(size)
+        ]
+        return Kept(parts, True, size > 1, self.halo)
+
+    def own(self) -> "Sequence[list[Array]]":
+        """Returns views of the arrays without halos, by rank."""
+        if self.halo is None:
+            return self.parts
+        size = len(self.parts)
+        spans = [[self.halo.own(len(one), rank, size) for one in arrays] for rank, arrays in enumerate(self.parts)]
+        return [
+            [one[slice(*span)] for one, span in zip(arrays, of, strict=True)]
+            for arrays, of in zip(self.parts, spans, strict=True)
+        ]
+
+    def with_own(self, values: Mapping[int, list[Array]]) -> "Kept":
+        """Returns the same with other values of some ranks' own rows."""
+        parts = [[array.copy() for array in arrays] if rank in values else arrays for rank, arrays in enumerate(self.parts)]
+        new = Kept(parts, self.sharded, self.differs, self.halo)
+        for rank, arrays in values.items():
+            for own, value in zip(new.own()[rank], arrays, strict=True):
+                own[...] = value
+        return new
 
     def whole(self, label: str) -> list[Array]:
         """Returns copies of the arrays of a replica, or of the rows of all ranks, joined.
@@ -58,11 +87,24 @@ class Kept:
         Raises:
             PartitionError: the shapes on the ranks do not allow it.
         """
-        by_leaf = list(zip(*self.parts, strict=True))
+        by_leaf = list(zip(*self.own(), strict=True))
         fits = all(len({array.shape[self.sharded :] for array in leaf}) == 1 for leaf in by_leaf)
         if not fits or (self.sharded and not all(leaf[0].ndim for leaf in by_leaf)):
             raise PartitionError(f"the arrays of {label} differ in shape between the ranks; use get_value(rank=…) for each")
         return [np.concatenate(leaf) if self.sharded else leaf[0].copy() for leaf in by_leaf]
+
+
+def held_rows(take: Callable[[int, int], Array], n: int, partition: Partition, rank: int, halo: Halo | None) -> Array:
+    """Returns the rows of a whole of n rows that a rank holds, with its halos; `take` returns those from start to stop − 1."""
+    start, stop = partition.part(n, rank)
+    if halo is None:
+        return take(start, stop)
+    found = [take(*span) for span in halo.spans(start, stop, n, rank, partition.parts)]
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _between(whole: Array, start: int, stop: int) -> Array:
+    return whole[start:stop]
 
 
 def _same(some: Sequence[Array], others: Sequence[Array]) -> bool:

@@ -11,6 +11,7 @@ and in memory that the coordinator has mapped, it does the work itself, since th
 combined in place; `GpuTraffic` (in `gpu_transfers`) implements it on GPUs.
 """
 
+import math
 import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -24,10 +25,11 @@ import numpy as np
 from synknumba._comm import Communicator, Exchange, host_communicator, make_step, prepare
 from synknumba._host.casting import fill
 from synknumba._host.segment import Segment
+from synknumba._ops.variable_layout import line_type
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation, not_in_use
 from synknumba._wire.messages import Install
-from synknumba._wire.program import Collective, End, HostArray, Transfer, next_number
+from synknumba._wire.program import Collective, End, HostArray, Operand, Transfer, next_number
 from synknumba._wire.sequence import Access, Key
 from synknumba._world.failure import CallInfo
 from synknumba._world.world import World
@@ -36,7 +38,6 @@ DIRECT_BYTES = 2 << 20  # read and written in total: one core does this much in 
 PLANS_KEPT = 4096  # a few KiB each; a model of thousands of arrays needs one for each unless they are flattened
 
 Run: TypeAlias = Callable[[], object]
-Ends: TypeAlias = tuple[Any, End, End]  # dtype, source, target
 Row: TypeAlias = tuple[Array | None, ...]  # new values of one array of a variable, by rank; None where the rank keeps its own
 
 
@@ -53,14 +54,26 @@ class Pair:
         """Whether each rank's target is its source."""
         return self.source is self.target
 
-    def ends(self, given: Sequence[HostArray] = (), got: Sequence[HostArray] = ()) -> Ends:
-        """Returns the operands of a collective; `given` and `got` are locations of copies, as in `Allocation.end`."""
-        return (*self.source.end(self.leaf, given), self.target.end(self.leaf, got)[1])
+    def operand(self, given: Sequence[HostArray] = (), got: Sequence[HostArray] = ()) -> Operand:
+        """Returns the operand of a collective; `given` and `got` are locations of copies, as in `Allocation.end`."""
+        return Operand(*self.source.end(self.leaf, given), self.target.end(self.leaf, got)[1])
+
+    def exchanged(self) -> Operand:
+        """Returns the operand of an exchange, with the copies between the ranks."""
+        of = self.source.layout.leaf(self.leaf)
+        elements = line_type(of.dtype, math.prod(of.shapes[0][1:]))[1]  # of one row
+        copies = [copy.scaled(elements) for copy in self.source.layout.copies(self.leaf) if elements]
+        return self.operand()._replace(copies=tuple(copies))
 
 
 def pairs_of(source: Allocation, target: Allocation) -> list[Pair]:
     """Returns the arrays of two allocations as pairs; a single vector if they are flat."""
     return [Pair(source, target, leaf) for leaf in source.layout.pieces()]
+
+
+def leaf_pairs(storage: Allocation) -> list[Pair]:
+    """Returns each array of an allocation as a pair with itself."""
+    return [Pair(storage, storage, leaf) for leaf in range(len(storage.layout.leaves))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,11 @@ class Work:
     kind: CollectiveKind
     op: CollectiveOp | None = None
     root: int = 0
+
+
+def operands_of(work: Work, pairs: Sequence[Pair]) -> list[Operand]:
+    """Returns the operands of a collective that works on the arrays themselves."""
+    return [pair.exchanged() if work.kind == "exchange" else pair.operand() for pair in pairs]
 
 
 class Traffic(ABC):
@@ -86,8 +104,11 @@ class Traffic(ABC):
         self.quick: dict[Any, Run] = {}  # what runs a collective, by the key of the call: for `run_known`
 
     @abstractmethod
-    def deliver(self, storage: Allocation, values: Sequence[Row]) -> None:
-        """Writes values to the ranks' arrays, which have the shapes of the values: one row for each array of the variable."""
+    def deliver(self, storage: Allocation, values: Sequence[Row], *, own: bool = False) -> None:
+        """Writes values to the ranks' arrays: one row for each array of the variable.
+
+        The arrays, or with `own` the ranks' own rows of them, have the shapes of the values.
+        """
 
     @abstractmethod
     def fetch(self, storage: Allocation, places: Sequence[tuple[int, int]]) -> list[Array]:
@@ -154,22 +175,21 @@ class Traffic(ABC):
         return numbers
 
     def over_host(
-        self, work: Work, arrays: Sequence[Ends], segments: Sequence[Segment], info: CallInfo
+        self, work: Work, arrays: Sequence[Operand], segments: Sequence[Segment], info: CallInfo
     ) -> tuple[Run, tuple[int, ...]]:
         """Plans a collective over shared memory: the coordinator does a small one itself, the ranks a large one.
 
         The operands give the locations of all ranks' arrays, which are in `segments`. Returns what `plan` does.
         """
-        counts = ((np.dtype(dtype).itemsize, (*source.counts, *target.counts)) for dtype, source, target in arrays)
-        nbytes = sum(itemsize * sum(of_ranks) for itemsize, of_ranks in counts)  # read and written, on all ranks together
+        nbytes = sum(map(_bytes_moved, arrays)) if work.kind == "exchange" else sum(map(_bytes_of_all, arrays))
         if nbytes <= DIRECT_BYTES or self.world.world_size == 1:
             return _direct(work, arrays, segments, self.alone), ()
         return self.install(self.host_program(work, arrays), info)
 
     @staticmethod
-    def host_program(work: Work, arrays: Sequence[Ends]) -> Collective:
+    def host_program(work: Work, arrays: Sequence[Operand]) -> Collective:
         """Returns the program of a collective by the ranks over shared memory."""
-        for dtype in {dtype for dtype, _, _ in arrays}:
+        for dtype in {one.dtype for one in arrays}:
             prepare(work.op, dtype)  # compiles once, here, instead of on all ranks at the same time
         return Collective(next_number(), work.kind, tuple(arrays), work.op, work.root, "host")
 
@@ -221,7 +241,17 @@ def describe(work: Work, pairs: Sequence[Pair]) -> CallInfo:
     return CallInfo(work.kind, tuple(texts))
 
 
-def _direct(work: Work, arrays: Sequence[Ends], segments: Sequence[Segment], transport: Communicator) -> Run:
+def _bytes_of_all(one: Operand) -> int:
+    """Returns the bytes that a collective reads and writes, on all ranks together."""
+    return int(np.dtype(one.dtype).itemsize) * sum((*one.source.counts, *one.target.counts))
+
+
+def _bytes_moved(one: Operand) -> int:
+    """Returns the bytes that an exchange reads and writes, on all ranks together."""
+    return 2 * int(np.dtype(one.dtype).itemsize) * sum(copy.count for copy in one.copies)
+
+
+def _direct(work: Work, arrays: Sequence[Operand], segments: Sequence[Segment], transport: Communicator) -> Run:
     """Returns a callable with which a single participant carries out a whole collective."""
     by_id = {segment.id: segment for segment in segments}
 
@@ -229,24 +259,25 @@ def _direct(work: Work, arrays: Sequence[Ends], segments: Sequence[Segment], tra
         return tuple(by_id[host.segment].array(host.dtype, host.shape, host.offset) for host in end.hosts)
 
     exchanges = [
-        Exchange(dtype, lines(source), lines(target), source.counts, target.counts) for dtype, source, target in arrays
+        Exchange(dtype, lines(source), lines(target), source.counts, target.counts, copies)
+        for dtype, source, target, copies in arrays
     ]
     return make_step(transport, work.kind, work.op, work.root, exchanges)
 
 
 @final
 class CoreTraffic(Traffic):
-    def deliver(self, storage: Allocation, values: Sequence[Row]) -> None:
+    def deliver(self, storage: Allocation, values: Sequence[Row], *, own: bool = False) -> None:
         spread = []
         for leaf, row in enumerate(values):
             first, *others = row
             is_one = first is not None and bool(others) and all(value is first for value in others)
-            is_large = first is not None and first.nbytes * len(row) > DIRECT_BYTES
+            is_large = first is not None and not own and first.nbytes * len(row) > DIRECT_BYTES
             if is_one and is_large:  # the ranks should copy it themselves
                 spread.append(Pair(storage, storage, leaf))
             for rank, value in enumerate(row[:1] if is_one and is_large else row):
                 if value is not None:
-                    fill(storage.array(leaf, rank), value)
+                    fill(storage.own(leaf, rank) if own else storage.array(leaf, rank), value)
         if spread:
             self.collective(Work("broadcast"), spread)()
 
@@ -267,10 +298,11 @@ class CoreTraffic(Traffic):
 
     def plan(self, work: Work, pairs: Sequence[Pair]) -> tuple[Run, tuple[int, ...]]:
         segments = [storage.segment for pair in pairs for storage in (pair.source, pair.target) if storage.segment]
-        return self.over_host(work, [pair.ends() for pair in pairs], segments, describe(work, pairs))
+        return self.over_host(work, operands_of(work, pairs), segments, describe(work, pairs))
 
     def programs(self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]) -> list[tuple[int, list[Segment], Access]]:
-        program = self.host_program(work, [pair.ends() for pair in pairs])
+        program = self.host_program(work, operands_of(work, pairs))
         self.install(program, describe(work, pairs))
-        # Each rank works on a part of the elements, of all ranks' arrays.
-        return [(program.number, [], Access(keys, keys, keys, keys))]
+        if work.kind == "exchange":  # each rank writes its own halos, which no other reads
+            return [(program.number, [], Access(remote_reads=keys, nearby=True))]
+        return [(program.number, [], Access(keys, keys, keys, keys))]  # each works on a part of all ranks' arrays

@@ -29,6 +29,7 @@ from synknumba._errors import (
 from synknumba._host import this_process
 from synknumba._host.casting import accept
 from synknumba._host.data import Data
+from synknumba._ops.halo import Halo
 from synknumba._ops.tree import LEAF, Structure, describe, parts_like, shape_told, unflatten
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array, Shape
@@ -60,7 +61,9 @@ class Variable:
     Pass it to functions like any other argument: on each rank the function receives the rank's own array, and may write to it
     in place. A variable may be used by any number of functions, and in collectives, and in world after world.
 
-    `shape`, `size` and `nbytes` are those on the root, rank 0; `get_shapes` and `get_lengths` return those on all ranks.
+    `shape`, `size` and `nbytes` are those on the root, rank 0; `get_shapes` and `get_lengths` return those on all ranks. Of a
+    variable scattered with a halo, `shape`, `size`, `nbytes` and `get_shapes` count the rows of the halos; values and lengths
+    are those of each rank's own rows.
     `np.asarray`, `bool`, `int` and `float` copy the root's array to the coordinator. If the variable is divided, so that each
     rank has rows of its own, or shapes differ between ranks, they and `len` raise `PartitionError`.
 
@@ -145,7 +148,7 @@ class Variable:
         if self.is_tree or not shapes[0]:
             raise ArgumentError(f"{self.label} has no length: it is {'a tree' if self.is_tree else '0-d'}")
         self._check_whole("length", "use synk.get_lengths(v), or len() of get_value(rank=…) or of synk.gather(v, nd_up=0)")
-        return shapes[0][0]
+        return shapes[0][0] if self.halo is None else self.storage().layout.own_counts(0)[0]
 
     def root_shapes(self) -> list[Shape]:
         """Returns the shape of each array on the root."""
@@ -174,13 +177,13 @@ class Variable:
         where = f"on {world.world_size} {world.device} rank{'s' if world.world_size > 1 else ''}"
         if self._sharded:
             told = self.shapes()[0] if not self.is_tree else self.shapes()
-            return f"{where}, shards {told}"
+            return f"{where}, shards {told}" + ("" if self.halo is None else f" with {self.halo}")
         return f"{where}, replicas {'may differ' if self._differs else 'equal'}"
 
     # ---- values
 
     def get_value(self, rank: int | None = None) -> Any:
-        """Returns a copy of one rank's array.
+        """Returns a copy of one rank's array, without the rows of halos.
 
         Called in the coordinator, between calls. Without an open world, returns what the next world would start from.
 
@@ -211,12 +214,14 @@ class Variable:
 
         Args:
             value: array, `Data`, number or nested list; for a tree, a tree of these. The number of dimensions must be the
-                variable's, and the dtype must cast safely to the variable's. The shape may differ.
+                variable's, and the dtype must cast safely to the variable's. The shape may differ, unless the variable is
+                scattered with a halo: the value is then the rank's own rows, and halos stay as they are until `exchange`.
             rank: rank to write to; None for all.
 
         Raises:
             DataError: the value has another number of dimensions, or its dtype does not cast safely; nothing has changed.
-            PartitionError: there is no such rank, or `rank` is None and the variable is divided; nothing has changed.
+            PartitionError: there is no such rank, or `rank` is None and the variable is divided, or a value for a variable with
+                a halo has another shape than the rank's own rows; nothing has changed.
             VariableLost: one rank is set, and the values on the others are lost.
             WorldError: this process is a rank, or there is no world and `rank` is given.
         """
@@ -240,7 +245,8 @@ class Variable:
             ranks = range(world.world_size) if rank is None else [check_rank(rank, world.world_size)]
             new = dict.fromkeys(ranks, values)
             try:
-                self.assign(world, new, self.room_for(world, new))
+                room, own = self.room_to_set(world, new)
+                self.assign(world, new, room, own=own)
             except BaseException as error:
                 note_failure(world, [self], error)
                 raise
@@ -250,6 +256,10 @@ class Variable:
     def value_on(self, rank: int) -> Any:
         """Returns a copy of one rank's array; for a tree, the tree of arrays."""
         return unflatten(self._structure, self.fetch([rank])[0])
+
+    def held_on(self, rank: int) -> Any:
+        """Returns a copy of one rank's array as functions get it, with its halos; for a tree, the tree of arrays."""
+        return unflatten(self._structure, self.fetch([rank], own=False)[0])
 
     def whole_value(self) -> Any:
         """Returns a copy of the value, for a divided variable the rows of all ranks; for a tree, the tree of arrays."""
@@ -320,6 +330,11 @@ class Variable:
         """Whether each rank has its own rows instead of a replica."""
         return self._sharded
 
+    @property
+    def halo(self) -> Halo | None:
+        """Halo of the arrays on the ranks, which their shapes include; None without."""
+        return None if self._storage is None else self._storage.layout.halo
+
     def storage(self) -> Allocation:
         """Returns the memory of the variable, which must have been placed."""
         assert self._storage is not None  # callers have called `place`
@@ -354,12 +369,12 @@ class Variable:
         kept = (self._recall() if initial is None else Kept((initial,))).fit(world.partition, self.label)
         known = kept if initial is None else self._known()
         by_leaf = [tuple(arrays[leaf] for arrays in kept.parts) for leaf in self.leaves()]
-        storage = Allocation(world, self.layout_with([tuple(value.shape for value in row) for row in by_leaf]))
+        storage = Allocation(world, self.layout_with([tuple(value.shape for value in row) for row in by_leaf], kept.halo))
         traffic_of(world).deliver(storage, by_leaf)
         world._residents.add(self)  # noqa: SLF001
-        self._use(storage)
         self._pending = None
         self._differs, self._sharded = kept.differs, kept.sharded
+        self._use(storage)
         self._written = self._torn = False
         # `initial` is the caller's own memory, and is assigned next.
         self._given = None if initial is not None or storage.segment is not None else kept
@@ -404,7 +419,7 @@ class Variable:
         goes_back = self._snapshot is not None and life.keeps_snapshots
         if in_memory and (life.reason is None or not self._written or not goes_back):
             parts = self._parts_in_memory()
-            return Kept(parts[:1] * len(parts) if self._are_equal() else parts, self._sharded, self._differs)
+            return Kept(parts[:1] * len(parts) if self._are_equal() else parts, self._sharded, self._differs, self.halo)
         if self._snapshot is not None and life.reason is not None and life.not_kept is None:
             return self._snapshot
         if life.not_kept is not None:
@@ -418,10 +433,11 @@ class Variable:
             "to divide its rows. Call world.snapshot() now and then to keep the values of all variables."
         )
 
-    def _recall_parts(self) -> Sequence[_Values]:
+    def _recall_parts(self, *, own: bool) -> Sequence[_Values]:
         """Returns the values that the coordinator knows, for the ranks of the world that has ended."""
         kept, world = self._recall(), self.storage().world
-        return kept.fit(world.partition, self.label).parts
+        fitted = kept.fit(world.partition, self.label)
+        return fitted.own() if own else fitted.parts
 
     def _parts_in_memory(self) -> list[_Values]:
         """Returns views of the arrays of all ranks, in shared memory; raises `WorldError` if they are on GPUs."""
@@ -429,6 +445,11 @@ class Variable:
         if storage.segment is None:
             raise self._inherited()
         return [[storage.array(leaf, rank) for leaf in self.leaves()] for rank in range(storage.world.world_size)]
+
+    def _inherited_parts(self, *, own: bool) -> Sequence[_Values]:
+        """Returns views of the arrays that the process from which this one was forked shares with it."""
+        kept = Kept(self._parts_in_memory(), halo=self.halo)
+        return kept.own() if own else kept.parts
 
     def _are_equal(self) -> bool:
         """Whether all ranks certainly have equal replicas."""
@@ -439,7 +460,7 @@ class Variable:
         ranks = range(world.world_size)
         if self._are_equal():
             return Kept(self.copies(world, [0]) * len(ranks))
-        return Kept(self.copies(world, ranks), self._sharded, self._differs)
+        return Kept(self.copies(world, ranks), self._sharded, self._differs, self.halo)
 
     def _take_snapshot(self, world: World) -> Kept:
         """Returns the values for a snapshot; those of the last one if nothing was written since."""
@@ -470,10 +491,31 @@ class Variable:
             if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
                 raise DataError(f"{self.label} has dtype {dtype}, which GPUs do not support; use float64 or complex128")
 
-    def room_for(self, world: World, values: Values) -> Allocation:
+    def room_to_set(self, world: World, values: Values) -> tuple[Allocation, bool]:
+        """Returns memory for values that the script sets, and whether they are own rows only, beside halos that stay.
+
+        Raises:
+            PartitionError: the variable has a halo, and a value has another shape than the own rows.
+        """
+        layout = self.storage().layout
+        if layout.halo is None:
+            return self.room_for(world, values), False
+        for leaf in self.leaves():
+            shapes = layout.own_shapes(leaf)
+            for rank, arrays in values.items():
+                if arrays[leaf].shape != shapes[rank]:
+                    raise PartitionError(
+                        f"set_value: {self.label} is scattered with {layout.halo}, so its own rows on rank {rank} keep their "
+                        f"shape {shapes[rank]}; got {arrays[leaf].shape}. Divide other rows with synk.scatter(v, value, "
+                        f"halo={layout.halo.width})"
+                    )
+        return self.storage(), True
+
+    def room_for(self, world: World, values: Values, halo: Halo | None = None) -> Allocation:
         """Returns memory for new values: the variable's own, or, if shapes change, new memory with the arrays to keep.
 
-        Ranks that are absent in `values` keep their arrays. Called between the world's `begin` and `end`.
+        Ranks that are absent in `values` keep their arrays. Values and memory have the given halo. Called between the world's
+        `begin` and `end`.
         """
         old = self.storage()
         ranks = range(world.world_size)
@@ -481,30 +523,35 @@ class Variable:
             tuple(values[rank][i].shape if rank in values else leaf.shapes[rank] for rank in ranks)
             for i, leaf in enumerate(old.layout.leaves)
         ]
-        if shapes == self.shapes():
+        if shapes == self.shapes() and halo == old.layout.halo:
             return old
-        return Allocation(world, self.layout_with(shapes), carry=old if len(values) < world.world_size else None)
+        return Allocation(world, self.layout_with(shapes, halo), carry=old if len(values) < world.world_size else None)
 
-    def assign(self, world: World, values: Values, storage: Allocation, *, sharded: bool | None = None) -> None:
+    def assign(
+        self, world: World, values: Values, storage: Allocation, *, sharded: bool | None = None, own: bool = False
+    ) -> None:
         """Writes new values to memory that `room_for` has returned; called between the world's `begin` and `end`.
 
-        `sharded` is whether each rank has its own rows from now on; None leaves this unchanged.
+        `sharded` is whether each rank has its own rows from now on; None leaves this unchanged. With `own`, the values are own
+        rows only.
         """
         ranks = range(world.world_size)
         told = [tuple(values[rank][i] if rank in values else None for rank in ranks) for i in self.leaves()]
-        traffic_of(world).deliver(storage, told)
-        whole = len(values) == world.world_size
+        traffic_of(world).deliver(storage, told, own=own)
+        whole = len(values) == world.world_size and not own
         same = whole and all(all(one is row[0] for one in row) for row in told)
         written, given = self._written, self._given
         self.mark(differs=not same, sharded=sharded)
         self._use(storage)
         self._written = written and not whole
         if storage.segment is None and (whole or given is not None):
-            self._given = self._copy_given(world, values, given)
+            self._given = self._copy_given(world, values, given, own=own)
             self._written = self._given is None
 
-    def _copy_given(self, world: World, values: Values, old: Kept | None) -> Kept | None:
+    def _copy_given(self, world: World, values: Values, old: Kept | None, *, own: bool) -> Kept | None:
         """Returns a copy of the values that GPUs have got, with those that other ranks keep; None if it would be large."""
+        if own:  # beside halos that stay
+            return None if old is None else old.with_own(values)
         different = {id(array): array for arrays in values.values() for array in arrays}
         if sum(array.nbytes for array in different.values()) > GIVEN_BYTES:
             return None
@@ -513,28 +560,29 @@ class Variable:
             [copies[id(array)] for array in values[rank]] if rank in values or old is None else old.parts[rank]
             for rank in range(world.world_size)
         ]
-        return Kept(parts, self._sharded, self._differs)
+        return Kept(parts, self._sharded, self._differs, self.halo)
 
     def replace(self, storage: Allocation, *, sharded: bool) -> None:
         """Replaces the memory of the variable; replicas may differ afterwards if it is sharded."""
-        self._use(storage)
         self.mark(differs=sharded, sharded=sharded)
+        self._use(storage)
 
     def mark(self, *, differs: bool, sharded: bool | None = None) -> None:
         """Records that ranks may have written: whether replicas may differ, and each rank has its own rows; None: as before."""
         self._differs = differs
         self._written = True
         self._given = None
-        if sharded is not None:
+        if sharded is not None and sharded is not self._sharded:
             self._sharded = sharded
+            self._use(self.storage())
 
-    def layout_with(self, shapes: Sequence[tuple[Shape, ...]]) -> StorageLayout:
-        """Returns a layout of the arrays with other shapes, by rank."""
+    def layout_with(self, shapes: Sequence[tuple[Shape, ...]], halo: Halo | None = None) -> StorageLayout:
+        """Returns a layout of the arrays with other shapes, by rank, which include the rows of the halo."""
         leaves = tuple(LeafLayout(dtype, shape) for dtype, shape in zip(self._dtypes, shapes, strict=True))
-        return StorageLayout(leaves, self._flat)
+        return StorageLayout(leaves, self._flat, halo)
 
-    def fetch(self, ranks: Sequence[int]) -> list[_Values]:
-        """Returns copies of the arrays on the given ranks."""
+    def fetch(self, ranks: Sequence[int], *, own: bool = True) -> list[_Values]:
+        """Returns copies of the arrays on the given ranks: of own rows, or with halos."""
         refuse_on_rank("variables are read")
         storage, world = self._storage, open_world()
         if storage is None:
@@ -545,7 +593,7 @@ class Variable:
         if world is None or (not is_here and storage.world.is_inherited):
             for rank in ranks:
                 check_rank(rank, storage.world.world_size)
-            parts = self._parts_in_memory() if storage.world.is_inherited else self._recall_parts()
+            parts = self._inherited_parts(own=own) if storage.world.is_inherited else self._recall_parts(own=own)
             return [[value.copy() for value in parts[rank]] for rank in ranks]
         world.begin()
         try:
@@ -553,18 +601,29 @@ class Variable:
                 self.place(world)
             for rank in ranks:
                 check_rank(rank, world.world_size)
-            return self.copies(world, ranks)
+            return self.own_copies(world, ranks) if own else self.copies(world, ranks)
         finally:
             world.end()
 
+    def own_copies(self, world: World, ranks: Sequence[int]) -> list[_Values]:
+        """Returns copies of the own rows on the given ranks; called between the world's `begin` and `end`."""
+        found, layout = self.copies(world, ranks), self.storage().layout
+        if layout.halo is None:
+            return found
+        return [
+            [array[slice(*layout.own(leaf, rank))] for leaf, array in enumerate(arrays)]
+            for rank, arrays in zip(ranks, found, strict=True)
+        ]
+
     def copies(self, world: World, ranks: Sequence[int]) -> list[_Values]:
-        """Returns copies of the arrays on the given ranks; called between the world's `begin` and `end`."""
+        """Returns copies of the arrays on the given ranks, with halos; called between the world's `begin` and `end`."""
         flat = iter(traffic_of(world).fetch(self.storage(), [(leaf, rank) for rank in ranks for leaf in self.leaves()]))
         return [[next(flat) for _ in self.leaves()] for _ in ranks]
 
     def _use(self, storage: Allocation) -> None:
+        """Takes memory, and makes the key of the variable in plans, which depend on whether rows are divided."""
         self._storage = storage
-        self._layout = ("variable", storage.number)
+        self._layout = ("shards" if self._sharded else "variable", storage.number)
 
     def _note_failure(self, world: World, *, torn: bool) -> None:
         if self._storage is None or not self._storage.lives_in(world):

@@ -11,8 +11,9 @@ index of an array in the variable's tree.
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from synknumba._ops.halo import Copy
 from synknumba._ops.rows import Partition
 from synknumba._types import CollectiveKind, CollectiveOp, Op, RankConstant, Shape, Transport
 
@@ -302,24 +303,33 @@ class End:
     hosts: tuple[HostArray, ...] = ()  # each rank's array, if they are in segments; empty if they are on GPUs
 
 
+class Operand(NamedTuple):
+    """One array of a collective."""
+
+    dtype: Any
+    source: End
+    target: End
+    copies: tuple[Copy, ...] = ()  # of an exchange, in elements
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """A collective on several arrays."""
 
     number: int
     kind: CollectiveKind
-    arrays: tuple[tuple[Any, End, End], ...]  # dtype, source, target
+    arrays: tuple[Operand, ...]
     op: CollectiveOp | None  # of a reduction
     root: int  # of broadcast and reduce; ignored by others
     transport: Transport
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that hold the arrays."""
-        return frozenset(host.segment for _, *ends in self.arrays for end in ends for host in end.hosts)
+        return frozenset(host.segment for one in self.arrays for end in (one.source, one.target) for host in end.hosts)
 
     def variables(self) -> frozenset[int]:
         """Returns the numbers of the variables' memory that the collective uses."""
-        return frozenset(end.variable for _, *ends in self.arrays for end in ends)
+        return frozenset(end.variable for one in self.arrays for end in (one.source, one.target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,18 +357,27 @@ class Combination:
     transport: Transport | None  # between the devices that hold the parts; None if the parts are in shared memory
 
 
+class Transferred(NamedTuple):
+    """One array of a transfer."""
+
+    variable: int
+    leaf: int
+    hosts: tuple[HostArray | None, ...]  # by rank; None where nothing is copied
+    firsts: tuple[int, ...] = ()  # row of each rank's array at which the host array's rows begin; empty for whole arrays
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """Copies between a variable's arrays and host memory."""
 
     number: int
     up: bool  # whether the copies are from the host to the variable; otherwise the reverse
-    arrays: tuple[tuple[int, int, tuple[HostArray | None, ...]], ...]  # variable, leaf, host array of each rank that copies
+    arrays: tuple[Transferred, ...]
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the copies read or write."""
-        return frozenset(host.segment for _, _, hosts in self.arrays for host in hosts if host is not None)
+        return frozenset(host.segment for one in self.arrays for host in one.hosts if host is not None)
 
     def variables(self) -> frozenset[int]:
         """Returns the numbers of the variables' memory that the copies read or write."""
-        return frozenset(variable for variable, _, _ in self.arrays)
+        return frozenset(one.variable for one in self.arrays)

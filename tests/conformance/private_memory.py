@@ -41,7 +41,7 @@ class Links:
 
 
 class LinkedCommunicator(Communicator):
-    """A transport between memories that only their own ranks can reach: the reductions of a program's results."""
+    """A transport between memories that only their own ranks can reach: reductions of a program's results, and exchanges."""
 
     def __init__(self, links: Links, world_size: int, rank: int) -> None:
         self._links, self._rank, self._world_size = links, rank, world_size
@@ -64,6 +64,26 @@ class LinkedCommunicator(Communicator):
             combine()
             self._links.barrier.wait()
             one.targets[self._rank][:] = targets[self._rank]
+            self._links.barrier.wait()
+
+        return step
+
+    def exchange(self, exchanges: Sequence[Exchange]) -> Any:
+        moves, begin = [], 0
+        for one in exchanges:
+            for copy in one.copies:
+                line = np.ndarray((copy.count,), one.dtype, self._links.memory, begin)
+                moves.append((one, copy, line))
+                begin += -(-line.nbytes // 16) * 16
+
+        def step() -> None:
+            for one, copy, line in moves:
+                if copy.source == self._rank:
+                    line[:] = one.sources[self._rank][copy.source_start :][: copy.count]
+            self._links.barrier.wait()
+            for one, copy, line in moves:
+                if copy.target == self._rank:
+                    one.targets[self._rank][copy.target_start :][: copy.count] = line
             self._links.barrier.wait()
 
         return step

@@ -250,7 +250,7 @@ class Model:
     def collective(self, pick: Pick) -> None:
         at, variable, held = self._variable(pick)
         uniform = len({one.shape for one in held}) == 1
-        kind = pick(5 if uniform else 1)
+        kind = pick(6 if uniform else 1)
         if kind == 0:
             value = np.arange(LENGTHS[pick(len(LENGTHS))]) * 2
             synk.scatter(variable, value)
@@ -267,8 +267,12 @@ class Model:
             root = pick(len(held))
             synk.reduce(variable, "min", root=root)
             held = [np.minimum.reduce(held) if rank == root else one for rank, one in enumerate(held)]
-        else:
+        elif kind == 4 or len(held[0]) < len(held):
             assert np.array_equal(synk.gather(variable, nd_up=0), np.concatenate(held))
+        else:
+            haloed = synk.scatter(synk.variable(held[0]), halo=1, periodic=True)
+            assert np.array_equal(synk.gather(synk.exchange(haloed), nd_up=0), held[0])
+            self.calls += 2
         held = [one.copy() for one in held]
         self.variables[at] = variable, held
         self.calls += 1

@@ -190,12 +190,13 @@ total(numbers)
 @pytest.mark.gpu
 @pytest.mark.multi_gpu
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("call", ["all_reduce(v, 'max')", "broadcast(v)"])
+@pytest.mark.parametrize("call", ["all_reduce(v, 'max')", "broadcast(v)", "exchange(h)"])
 def test_rank_killed_inside_a_collective(start, finish, call, rank):
     script = start(
         KILLER
         + NCCL.format(timeout="")
         + f"""
+h = synk.scatter(synk.variable(np.ones((4, 20_000_000), np.float32)), halo=2)
 synk.{call}
 say("ranks", *world.pids)
 killer = Killer(world.pids[{rank}])

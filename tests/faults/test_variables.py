@@ -35,6 +35,7 @@ USES = {
     "into another": "synk.all_gather(big, dest=small); synk.reduce_scatter(big, 'max', dest=small)",
     "of values": "synk.broadcast(big, np.zeros(SIZE // 8)); synk.set_value(1, big, np.ones(SIZE // 8))",
     "other shapes": "synk.scatter(big); synk.all_gather(big)",
+    "halos": "synk.scatter(big, halo=9); synk.exchange(big); synk.exchange([big]); synk.broadcast(big, np.zeros(SIZE // 8))",
     "single ranks": "synk.get_value(1, big), synk.gather(big), big.get_value()",
     "argument of a function": "grow(big); total(big)",
     "argument of a kernel": "negate(big)",
@@ -77,6 +78,9 @@ def use(k):
     synk.all_reduce([v, u], "max")
     synk.reduce(u, "max", in_place=False)
     synk.all_gather(w)
+    synk.exchange(synk.scatter(v, halo=2 + k % 3, periodic=True))
+    synk.scatter(v, np.ones(1000 + 600 * k))
+    synk.all_gather(v)
     synk.broadcast(u, np.ones(1 + k % 7))
     return synk.reduce_scatter(v, "sum").get_value(0)[0]
 
@@ -98,7 +102,9 @@ with synk.fork(2, device="cpu") as world:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("call", ["all_reduce(v, 'max')", *whole("broadcast(v)", "all_gather(v, dest=u)"), "reduce(v, 'max')"])
+@pytest.mark.parametrize(
+    "call", ["all_reduce(v, 'max')", *whole("broadcast(v)", "all_gather(v, dest=u)"), "reduce(v, 'max')", "exchange(h)"]
+)
 def test_rank_killed_during_a_large_collective(start, call, rank):
     script = start(
         KILLER
@@ -107,6 +113,7 @@ numbers = synk.data(ROWS)
 world = synk.fork(2, device="cpu")
 v = synk.variable(np.ones(2_000_000))
 u = synk.variable(np.ones(1))
+h = synk.scatter(synk.variable(np.ones((8, 200_000))), halo=4)
 total(numbers)
 synk.{call}
 say("ranks", *world.pids)
@@ -188,6 +195,7 @@ def collectives(v, u):
         synk.broadcast(u, np.ones(1 + k % 5))
         synk.reduce([u, v], "max", in_place=False)
         synk.gather(synk.scatter(synk.variable(rows[:9]), rows), nd_up=0)
+        synk.exchange(synk.scatter(synk.variable(rows[:9]), rows, halo=k % 3 + 1))
         synk.set_value(1, v, rows)
 
 def try_one(seconds):

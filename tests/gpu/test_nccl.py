@@ -16,6 +16,7 @@ from numpy.testing import assert_array_equal
 
 from synknumba._comm.base import Exchange
 from synknumba._device import probe
+from synknumba._ops.halo import Copy
 
 REAL = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
@@ -29,6 +30,7 @@ DTYPES_OF_OP = {
 }
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum, "avg": np.add}
 
+MOVES = ("broadcast", "all_gather", "exchange")  # which copy bytes, whatever numbers they are
 EQUAL = (0, 1, 1000, 140_003)  # the last is long enough to be combined by parts, and divisible by nothing
 
 
@@ -71,11 +73,34 @@ class Case:
         return slice(start, start + self.counts[array][rank])
 
 
+def copies(case: Case, array: int) -> tuple[Copy, ...]:
+    """What an exchange copies: from both neighbours in a ring to both ends of a rank, and within a rank, out of its middle."""
+    if case.collective != "exchange":
+        return ()
+    counts, found = case.counts[array], []
+    for rank, count in enumerate(counts):
+        below, above = (rank - 1) % len(counts), (rank + 1) % len(counts)
+        low, high, own = (min(count, counts[other]) // 8 for other in (below, above, rank))
+        found.append(Copy(below, counts[below] // 2, rank, 0, low))
+        found.append(Copy(above, counts[above] // 4, rank, count - high, high))
+        found.append(Copy(rank, count // 4, rank, count // 8, own))
+    return tuple(one for one in found if one.count)
+
+
+def exchanged(case: Case, array: int, sources: list[np.ndarray], kept: list[np.ndarray]) -> list[np.ndarray]:
+    """What each rank has after an exchange, given what it had in its target before."""
+    results = [one.copy() for one in kept]
+    for one in copies(case, array):
+        part = sources[one.source][one.source_start : one.source_start + one.count]
+        results[one.target][one.target_start : one.target_start + one.count] = part
+    return results
+
+
 def given(case: Case, array: int, rank: int, run: int = 0) -> np.ndarray:
     """What a rank gives."""
     rng = np.random.default_rng([array, rank, run])
     dtype, count = np.dtype(case.dtype), case.source_counts(array)[rank]
-    if case.collective in ("broadcast", "all_gather"):
+    if case.collective in MOVES:
         return rng.integers(0, 2 if dtype.kind == "b" else 256, count * dtype.itemsize, np.uint8).view(dtype)[:count]
     if dtype.kind == "b":
         return rng.integers(0, 2, count).astype(dtype)
@@ -162,7 +187,8 @@ class Rank:
         sources, targets = (
             tuple(one if rank == self.rank else None for rank in range(self.world_size)) for one in (source, target)
         )
-        return Exchange(np.dtype(case.dtype), sources, targets, case.source_counts(array), case.target_counts(array))
+        counts = case.source_counts(array), case.target_counts(array)
+        return Exchange(np.dtype(case.dtype), sources, targets, *counts, copies(case, array))
 
     def play(self, case: Case) -> list[list[np.ndarray]]:
         """The targets after the first run, and after a second one of the same step with other numbers."""
@@ -294,11 +320,15 @@ class Ranks:
         for run in range(2):
             for array in range(len(case.counts)):
                 sources = [given(case, array, rank, run) for rank in range(self.world_size)]
-                for rank, value in enumerate(expected(case, array, sources)):
+                values = expected(case, array, sources)
+                if case.collective == "exchange":
+                    kept = [self.kept(case, array, rank, sources) for rank in range(self.world_size)]
+                    values = [*exchanged(case, array, sources, kept)]
+                for rank, value in enumerate(values):
                     wanted = self.kept(case, array, rank, sources) if value is None else value
                     got = results[rank][run][array]
                     assert got.dtype == wanted.dtype
-                    if case.collective in ("broadcast", "all_gather"):  # bytes, whatever numbers they are
+                    if case.collective in MOVES:  # bytes, whatever numbers they are
                         got, wanted = got.view(np.uint8), wanted.view(np.uint8)
                     assert_array_equal(got, wanted, f"{case}, array {array}, run {run}, rank {rank}")
 
@@ -370,6 +400,13 @@ def test_all_gather(ranks: Ranks, dtype: str, in_place: bool) -> None:
 
 
 @in_place_or_not
+@every_dtype
+def test_exchange(ranks: Ranks, dtype: str, in_place: bool) -> None:
+    for counts in (equal_counts(ranks.world_size), unequal_counts(ranks.world_size)):
+        ranks.check(Case("exchange", dtype, counts, in_place=in_place))
+
+
+@in_place_or_not
 @every_op
 def test_reduce(ranks: Ranks, op: str, dtype: str, in_place: bool) -> None:
     for root in {0, ranks.world_size - 1}:
@@ -412,9 +449,10 @@ def test_captured_into_a_graph(many: Ranks, in_place: bool) -> None:
             many.check(case)
             if collective == "reduce_scatter":
                 many.check(replace(case, counts=unequal_counts(many.world_size)))
-    for collective in ("broadcast", "all_gather"):
+    for collective in MOVES:
         many.check(Case(collective, "float32", equal_counts(many.world_size), in_place=in_place, captured=True))
-    many.check(Case("all_gather", "int16", unequal_counts(many.world_size), in_place=in_place, captured=True))
+    for collective in ("all_gather", "exchange"):
+        many.check(Case(collective, "int16", unequal_counts(many.world_size), in_place=in_place, captured=True))
 
 
 @in_place_or_not

@@ -61,6 +61,14 @@ assert_type(synk.function(numbers, givens={"beta": 0.5}, outputs="sum")(data), A
 assert_type(synk.function(untyped), synk.Function[..., None])
 assert_type(step, synk.Function[..., Any])
 
+# ---- halos
+
+
+assert_type(synk.exchange(synk.scatter(variable, data, halo=1, periodic=True)), Any)
+step(data, variable, synk.OFFSET, synk.OWN)
+own: synk.Span = synk.Span(1, 3)
+assert_type(own.start, int)
+
 # ---- kernels: parameters are those of a plain function, unless some are outputs, and those of a dispatcher are unknown
 
 
@@ -126,6 +134,7 @@ density.submit(data, 7, until=lambda e: True)  # type: ignore[arg-type]
 summed(data, d=2.0)  # type: ignore[call-overload]
 summed(data, shards="all")  # type: ignore[call-overload]
 doubled(data)  # type: ignore[call-overload]  # y is missing
+synk.scatter(variable, halo="1")  # type: ignore[arg-type]
 logged(8)  # type: ignore[call-overload]
 summed.plam(data)  # type: ignore[attr-defined]
 density.plam(data)  # type: ignore[attr-defined]

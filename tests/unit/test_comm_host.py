@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from synknumba import _comm
 from synknumba._comm import Communicator, Exchange, prepare
 from synknumba._comm.host import SCRATCH_BYTES, STREAM_BYTES, HostCommunicator, share
+from synknumba._ops.halo import Copy
 from synknumba._types import Transport
 from tests.conformance.collectives.cases import complex_product
 
@@ -335,6 +336,41 @@ def test_broadcast(dtype: str, world_size: int, length: int, root: int, world: W
     assert [target.tobytes() for target in targets] == [want] * world_size
 
 
+@st.composite
+def copies(draw: st.DrawFn, counts: list[int]) -> list[Copy]:
+    """Copies between arrays of these lengths, which read the middle of each and write before and after it."""
+    found = []
+    for target, count in enumerate(counts):
+        for side in range(2):
+            source = draw(st.integers(0, len(counts) - 1))
+            length = draw(st.integers(0, min(count, counts[source]) // 4))
+            start = counts[source] // 4 + draw(st.integers(0, counts[source] // 4))
+            found.append(Copy(source, start, target, (count - length) * side, length))
+    return draw(st.permutations(found))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    dtype=st.sampled_from(DTYPES),
+    counts=st.lists(lengths, min_size=1, max_size=5),
+    world=worlds,
+    in_place=st.booleans(),
+    seed=seeds,
+    data=st.data(),
+)
+def test_exchange(dtype: str, counts: list[int], world: World, in_place: bool, seed: int, data: st.DataObject) -> None:
+    rng, moved = np.random.default_rng(seed), data.draw(copies(counts))
+    sources = tuple(world.array(values(rng, dtype, count)) for count in counts)
+    targets = sources if in_place else tuple(world.blank(count, dtype) for count in counts)
+    given_by_ranks, wants = [source.copy() for source in sources], [target.copy() for target in targets]
+    for one in moved:
+        part = given_by_ranks[one.source][one.source_start : one.source_start + one.count]
+        wants[one.target][one.target_start : one.target_start + one.count] = part
+    exchange = Exchange(np.dtype(dtype), sources, targets, tuple(counts), tuple(counts), tuple(moved))
+    world.run(lambda communicator: communicator.exchange([exchange]))
+    assert [target.tobytes() for target in targets] == [want.tobytes() for want in wants]
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("offset", [0, 3, 64, 100])
 def test_long_copies_pass_by_the_caches(parts: int, offset: int) -> None:
@@ -386,6 +422,7 @@ def test_steps_about_nothing_do_nothing() -> None:
         communicator.broadcast(exchanges, 1)()
         communicator.reduce(exchanges, "max", 0)()
         communicator.reduce_scatter(exchanges, "prod")()
+        communicator.exchange(exchanges)()
     communicator.close()
     communicator.close()
 

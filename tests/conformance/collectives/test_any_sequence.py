@@ -134,6 +134,23 @@ class Sequences(RuleBasedStateMachine):
         self.check(model)
 
     @precondition(lambda self: self.models)
+    @rule(which=places, length=lengths, seed=seeds, width=st.integers(1, 3), periodic=st.booleans())
+    def exchange(self, which, length, seed, width, periodic):
+        """With a halo meanwhile."""
+        model = self.pick(which)
+        value = self.value(model, length + width * self.size, seed)
+        synk.scatter(model.variable, value, halo=width, periodic=periodic)
+        for _ in range(2):
+            synk.exchange(model.variable)
+        for rank, part in enumerate(self.parts(value)):
+            assert_same(synk.get_value(rank, model.variable), part)
+        with pytest.raises((synk.PartitionError, synk.ReductionError)):
+            synk.all_reduce(model.variable, "max")
+        model.ranks = self.parts(value)
+        synk.scatter(model.variable, value)
+        self.check(model)
+
+    @precondition(lambda self: self.models)
     @rule(which=places)
     def gather(self, which):
         model = self.pick(which)

@@ -20,6 +20,7 @@ CALLS = {
     "broadcast two": lambda v, u: synk.broadcast([u, v], [np.zeros(2), LARGE]),
     "broadcast one of two": lambda v, u: synk.broadcast([u, v], [None, LARGE]),
     "scatter": lambda v, u: synk.scatter(v, LARGE),
+    "scatter with a halo": lambda v, u: synk.scatter([u, v], [np.zeros(9), LARGE], halo=2, periodic=True),
     "scatter two": lambda v, u: synk.scatter([u, v], [np.zeros(9), LARGE]),
     "set_value": lambda v, u: synk.set_value(1, v, LARGE),
     "method": lambda v, u: v.set_value(LARGE),

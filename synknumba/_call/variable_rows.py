@@ -1,0 +1,95 @@
+"""Rows of variables in a call: their number on each rank, and the values of `synk.OFFSET` and `synk.OWN`.
+
+                 lower halo | own rows            | upper halo
+    local row    0 …        | OWN.start …         | OWN.stop …         of the array that the function gets
+    global row   OFFSET …   | OFFSET+OWN.start …  |                    modulo the number of rows, if the halo is periodic
+
+Both belong to the first scattered variable that the ranks get whole, not in rows. If there is none, all rows of the first
+variable are a rank's own, and begin at row 0. Where the call has rows, `synk.OFFSET` is that of these rows instead.
+"""
+
+from synknumba._call.call import Call, leaves_of
+from synknumba._errors import ArgumentError, PartitionError
+from synknumba._ops.halo import first_rows
+from synknumba._types import RankConstant, Shape, Span
+from synknumba._variables.variable import Variable
+from synknumba._wire.program import Filled, Param, PerRank, Tree
+
+
+def shapes_by_rank(call: Call, variable: Variable) -> list[tuple[Shape, ...]]:
+    """Returns the shapes of each array by rank, for the number of ranks of the call, which may be planned for other worlds."""
+    size = call.partition.parts
+    placed = variable._layout[1] >= 0  # noqa: SLF001  # as for Data
+    if placed and len(variable.shapes()[0]) == size:
+        return variable.shapes()
+    if not variable.sharded:
+        return [(shape,) * size for shape in variable.root_shapes()]
+    # As if all rows were scattered over that many ranks.
+    return [_scattered(call, variable, leaf) for leaf in variable.leaves()]
+
+
+def _scattered(call: Call, variable: Variable, leaf: int) -> tuple[Shape, ...]:
+    layout, halo, size = variable.storage().layout, variable.halo, call.partition.parts
+    counts, row = call.partition.counts(sum(layout.own_counts(leaf))), layout.leaves[leaf].shapes[0][1:]
+    if halo is None:
+        return tuple((count, *row) for count in counts)
+    problem = halo.problem(counts, variable.label)
+    if problem is not None:
+        raise PartitionError(f"{problem}; plan for fewer ranks")
+    return tuple((halo.length(count, rank, size), *row) for rank, count in enumerate(counts))
+
+
+def own_by_rank(variable: Variable, shapes: tuple[Shape, ...]) -> tuple[Span, ...]:
+    """Returns the indices of each rank's own rows in an array of a variable, given its shapes by rank."""
+    if variable.halo is None:
+        return tuple(Span(0, shape[0]) for shape in shapes)
+    return tuple(variable.halo.own(shape[0], rank, len(shapes)) for rank, shape in enumerate(shapes))
+
+
+def fill_in(name: str, call: Call) -> None:
+    """Replaces `synk.OWN`, and `synk.OFFSET` in a call without rows, by a value for each rank; all arguments are bound.
+
+    Raises:
+        ArgumentError: it is not clear whose rows are meant.
+    """
+    has_rows = call.lengths or call.minibatches or call.empties or call.own_lengths
+    wanted = {RankConstant.OWN} if has_rows else {RankConstant.OWN, RankConstant.OFFSET}
+    leaves = [leaf for param in call.parameters.values() for leaf in leaves_of(param)]
+    asked = {leaf.constant for leaf in leaves if isinstance(leaf, Filled)} & wanted
+    variable = _whose(name, call, " and ".join(sorted(map(repr, asked)))) if asked else None
+    if variable is None:
+        if RankConstant.OWN in asked:
+            raise ArgumentError(
+                f"{name} gets synk.OWN, the indices of own rows in the array of a variable, but no variable with rows that is "
+                "not in sliceable=; pass one, or synk.arange(n) for the rows of the call"
+            )
+        return
+    shapes = shapes_by_rank(call, variable)[0]
+    owned = own_by_rank(variable, shapes)
+    firsts = first_rows(variable.halo, [own.stop - own.start for own in owned])
+    values: dict[RankConstant, PerRank] = {RankConstant.OWN: PerRank(owned)}
+    if not has_rows:
+        values[RankConstant.OFFSET] = PerRank(firsts if variable.sharded else (0,) * len(firsts))
+    call.key.append((owned, firsts))
+    call.parameters = {one: _replaced(param, values) for one, param in call.parameters.items()}
+
+
+def _whose(name: str, call: Call, told: str) -> Variable | None:
+    """Returns the variable whose rows are meant; None if there is none with rows."""
+    passed = [(path, one) for path, one in call.intact.items() if one.root_shapes()[0]]
+    scattered = [(path, one) for path, one in passed if one.sharded] or passed[:1]
+    for path, one in scattered[1:]:
+        first, other = scattered[0]
+        if one.halo != other.halo:
+            raise ArgumentError(
+                f"{name} gets {told}, but {first} has {other.halo or 'no halo'} and {path} has {one.halo or 'no halo'}, so "
+                "a row has other indices in one than in the other; scatter both alike, or pass numbers by synk.per_rank([...])"
+            )
+    return scattered[0][1] if scattered else None
+
+
+def _replaced(param: Param, values: dict[RankConstant, PerRank]) -> Param:
+    """Returns a parameter with constants replaced by values."""
+    if isinstance(param, Tree):
+        return Tree(param.structure, tuple(_replaced(leaf, values) for leaf in param.leaves))
+    return values.get(param.constant, param) if isinstance(param, Filled) else param

@@ -1,0 +1,130 @@
+"""Halos: the rows of its neighbours that a rank holds copies of, beside its own rows (pure).
+
+    rank 1:   | rank 0's last rows | own rows | rank 2's first rows |
+               lower halo                       upper halo
+
+There is none below the first row of the whole and above the last, unless the halo is periodic: the first and the last rank are
+then neighbours, and a single rank is its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import final
+
+from synknumba._types import Span
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Consecutive rows, or elements, that one rank's array gets from another's."""
+
+    source: int  # rank
+    source_start: int
+    target: int  # rank
+    target_start: int
+    count: int
+
+    def scaled(self, factor: int) -> "Copy":
+        """Returns the same copy in units of which `factor` make one.
+
+        >>> Copy(0, 4, 1, 0, 2).scaled(10)
+        Copy(source=0, source_start=40, target=1, target_start=0, count=20)
+        """
+        starts = self.source_start * factor, self.target_start * factor
+        return Copy(self.source, starts[0], self.target, starts[1], self.count * factor)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Halo:
+    """How many rows of each neighbour a rank holds, and whether the last rank and the first are neighbours."""
+
+    width: int  # at least 1
+    periodic: bool = False
+
+    def sides(self, rank: int, world_size: int) -> tuple[int, int]:
+        """Returns the rows of the lower and the upper halo of a rank.
+
+        >>> [Halo(2).sides(rank, 3) for rank in range(3)], Halo(2, periodic=True).sides(0, 1)
+        ([(0, 2), (2, 2), (2, 0)], (2, 2))
+        """
+        lower = self.width if self.periodic or rank > 0 else 0
+        upper = self.width if self.periodic or rank < world_size - 1 else 0
+        return lower, upper
+
+    def own(self, length: int, rank: int, world_size: int) -> Span:
+        """Returns the indices of a rank's own rows in its array of so many rows.
+
+        >>> Halo(2).own(7, 1, 3)
+        Span(start=2, stop=5)
+        """
+        lower, upper = self.sides(rank, world_size)
+        return Span(lower, length - upper)
+
+    def length(self, own: int, rank: int, world_size: int) -> int:
+        """Returns the number of rows of a rank's array, given that of its own rows."""
+        return sum(self.sides(rank, world_size)) + own
+
+    def spans(self, start: int, stop: int, n: int, rank: int, world_size: int) -> list[Span]:
+        """Returns the rows of the whole that a rank holds: its own, start … stop − 1 of n, and those of its halos, in order.
+
+        No rank has fewer rows than the halo.
+
+        >>> Halo(1).spans(3, 6, 9, 1, 3), Halo(1, periodic=True).spans(0, 3, 9, 0, 3)
+        ([Span(start=2, stop=7)], [Span(start=8, stop=9), Span(start=0, stop=4)])
+        """
+        lower, upper = self.sides(rank, world_size)
+        low, high = start - lower, stop + upper
+        found = [Span(n + low, n)] if low < 0 else []
+        found.append(Span(max(low, 0), min(high, n)))
+        return [*found, Span(0, high - n)] if high > n else found
+
+    def copies(self, counts: Sequence[int]) -> list[Copy]:
+        """Returns the copies that renew all halos, in rows of the ranks' arrays, given the number of own rows of each rank.
+
+        No rank has fewer rows than the halo. The copies read own rows, and write rows of halos, each once.
+
+        >>> Halo(1).copies([3, 2])[0]
+        Copy(source=1, source_start=1, target=0, target_start=3, count=1)
+        """
+        found = []
+        for rank, count in enumerate(counts):
+            lower, upper = self.sides(rank, len(counts))
+            if lower:
+                below = (rank - 1) % len(counts)
+                first = self.sides(below, len(counts))[0] + counts[below] - lower
+                found.append(Copy(below, first, rank, 0, lower))
+            if upper:
+                above = (rank + 1) % len(counts)
+                found.append(Copy(above, self.sides(above, len(counts))[0], rank, lower + count, upper))
+        return found
+
+    def problem(self, counts: Sequence[int], what: str) -> str | None:
+        """Returns why the halo does not fit own rows of these numbers on the ranks; None if it does. `what` has the rows."""
+        if min(counts) >= self.width:
+            return None
+        total, leave = sum(counts), "leaves" if sum(counts) == 1 else "leave"
+        return (
+            f"halo={self.width} needs {_counted(self.width, 'row')} on every rank, and {_counted(total, 'row')} of {what} on "
+            f"{_counted(len(counts), 'rank')} {leave} {min(counts)}"
+        )
+
+    def __str__(self) -> str:
+        """Returns the options of `scatter` that make such a halo."""
+        return f"halo={self.width}" + (", periodic" if self.periodic else "")
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def first_rows(halo: Halo | None, counts: Sequence[int]) -> tuple[int, ...]:
+    """Returns the row of the whole that is row 0 of each rank's array, given own rows; below 0 for a row before the first.
+
+    >>> first_rows(Halo(1), [3, 2]), first_rows(Halo(1, periodic=True), [3, 2]), first_rows(None, [3, 2])
+    ((0, 2), (-1, 2), (0, 3))
+    """
+    starts = accumulate(counts[:-1], initial=0)
+    return tuple(start - (0 if halo is None else halo.sides(rank, len(counts))[0]) for rank, start in enumerate(starts))
