@@ -394,7 +394,7 @@ class Victim:
     def prepare_exit(self) -> None:
         self.open()
         with self.company():
-            self.calls()
+            self.idle()
             self.say("phase")
         self.let_go()
         self.open()
