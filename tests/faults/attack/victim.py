@@ -285,7 +285,7 @@ class Victim:
             del self.rows
             os._exit(0 if same else 9)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        struck = self.case["harms"] or "group" in self.case["act"]  # it too
+        struck = self.case["harms"] or self.case["act"].startswith("signal")  # it may be taken for a rank
         if status and not (status < 0 and struck):
             self.say("wrong status of a child:", status)
 
@@ -379,7 +379,14 @@ class Victim:
             return
         if self.case["in_thread"]:
             over = threading.Event()  # an interrupted `join` takes a thread for ended on Python 3.11
-            threading.Thread(target=lambda: (self.attacked(), over.set())).start()
+
+            def call() -> None:
+                try:
+                    self.attacked()
+                finally:
+                    over.set()
+
+            threading.Thread(target=call).start()
             uninterrupted(self, over.wait)
         else:
             uninterrupted(self, self.attacked)
