@@ -35,7 +35,7 @@ from synknumba._call.select_rows import RowSelector
 from synknumba._call.shared_updates import SharedUpdates
 from synknumba._call.whole import warn_of_whole
 from synknumba._device import fold_kernel
-from synknumba._errors import ArgumentError, DecoratedError, LaunchError, ReductionError, WorldError
+from synknumba._errors import ArgumentError, DecoratedError, LaunchError, ReductionError, SharedMemoryError, WorldError
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._ops.launch import LaunchConfig, named_launch
@@ -208,6 +208,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
                         raise
             options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
             return self._call(world, args, kwargs, options)
+        except SharedMemoryError:  # perhaps of results, of which ranks tell once: plans made anew are told again
+            self._plans.forget_all()
+            raise
         finally:
             world.end()
 

@@ -161,10 +161,11 @@ class Processes:
             while True:
                 self._asked += 1
                 turn = self._asked
-                pids = list(self.pids)  # another thread may end them meanwhile
-                told = ask({pids[rank]: self._stacks[rank] for rank in ranks if pids[rank]})
+                # Another thread may be ending them, or starting them: those that are not forked yet have no pid.
+                pids = {rank: pid for rank, pid in enumerate(self.pids) if pid and rank in ranks}
+                told = ask({pid: self._stacks[rank] for rank, pid in pids.items()})
                 if turn == self._asked:
-                    return {rank: told[pids[rank]] for rank in ranks if pids[rank] in told}
+                    return {rank: told[pid] for rank, pid in pids.items() if pid in told}
                 # A signal handler has interrupted this request with another, which consumed the answers.
 
     def last_words(self, rank: int) -> tuple[str, str]:

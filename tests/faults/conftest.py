@@ -11,7 +11,7 @@ from tests.faults.nursery import Nursery
 from tests.faults.scripts import MAKERS, Script
 
 # For processes of their own: what is made there cannot all be sent, and here `distribute()` would send it.
-collect_ignore = ["matrix"]
+collect_ignore = ["attack", "matrix"]
 
 
 @pytest.fixture(scope="session")

@@ -25,14 +25,14 @@ _PID = struct.Struct("i")
 
 
 class Nursery:
-    """The process that forks scripts."""
+    """The process that forks scripts; `variables` are set in its environment."""
 
-    def __init__(self) -> None:
+    def __init__(self, **variables: str) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, *FLAGS, __file__, str(theirs.fileno())],
-                env=environment(),
+                env=environment(**variables),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

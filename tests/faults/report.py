@@ -59,6 +59,10 @@ what the script still holds after it has released everything, after the first te
 | calls | on | worlds | seconds | memory, MB | free on a GPU, MB | descriptors | mappings | children | names in /dev/shm | |
 |---|---|---|---|---|---|---|---|---|---|---|
 """
+ATTACK = """
+`python -m tests.faults.attack` draws cases at random: an environment (limits, closed streams, damaged caches), a phase, a fault
+and threads of the script. It checks that nothing hangs, is wrong, leaks or is left.
+"""
 GPU_WORDS = "These tests fail if anything is left behind or the next call is wrong."
 GPU_HEAD = """| fault | the script gets | seconds | leaks | next call |
 |---|---|---|---|---|
@@ -143,7 +147,7 @@ def respawn_rows() -> str:
 
 def kept() -> str:
     """The sections that are of other runs."""
-    return f"\n{RESPAWN_HEAD}{respawn_rows()}\n## Random calls\n{soak_rows()}\n## On GPUs\n{gpu_rows()}"
+    return f"\n{RESPAWN_HEAD}{respawn_rows()}\n## Random calls\n{soak_rows()}{ATTACK}\n## On GPUs\n{gpu_rows()}"
 
 
 def main() -> int:

@@ -17,6 +17,7 @@ from numba import cuda
 
 import synknumba as synk
 from synknumba._host import stacks
+from synknumba._world.processes import Processes
 from tests.faults.scripts import await_work, lives, poll, scribes
 from tests.quick import whole
 
@@ -471,6 +472,26 @@ def test_dump_while_another_thread_closes_the_world():
         for thread in threads:
             thread.join()
         assert not problems
+
+
+def test_dump_while_the_ranks_start_again(monkeypatch):
+    """Another thread may ask when only some of the ranks have been forked."""
+    told = []
+    real = Processes._fork_one
+
+    def dump_and_fork(processes, config):
+        told.append(dumped(world))
+        real(processes, config)
+
+    with synk.fork(2, device="cpu", respawn=True) as world:
+        assert total(ROWS) == ROWS.sum()
+        os.kill(world.pids[1], signal.SIGKILL)
+        with pytest.raises(synk.RankDied):
+            total(ROWS)
+        monkeypatch.setattr(Processes, "_fork_one", dump_and_fork)
+        assert total(ROWS) == ROWS.sum()
+    assert len(told) == 2
+    assert all("rank" in one for one in told)
 
 
 def test_dump_by_a_signal_handler_in_the_middle_of_a_call_and_of_a_dump():

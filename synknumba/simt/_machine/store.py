@@ -80,11 +80,14 @@ class KernelStore:
             if not is_ours(self.path.stat()):
                 return None
             descriptor = os.open(self.path / key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(descriptor, "rb") as file:
+            try:  # `open` does not close the descriptor of a directory, which it refuses
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode) or not is_ours(status):
                     return None
-                content = file.read()
+                with open(descriptor, "rb", closefd=False) as file:
+                    content = file.read()
+            finally:
+                os.close(descriptor)
             if time.time() - status.st_mtime > _USE_SECONDS:
                 os.utime(self.path / key)
         except OSError:

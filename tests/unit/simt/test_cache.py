@@ -353,7 +353,7 @@ class TestStore:
         assert stat.S_IMODE((cache_directory / "k").stat().st_mode) == 0o600
 
     @pytest.mark.parametrize(
-        "damage", ["short", "empty", "flipped", "foreign", "others write", "link", "pipe", "directory of others"]
+        "damage", ["short", "empty", "flipped", "foreign", "others write", "link", "pipe", "directory", "directory of others"]
     )
     def test_what_is_not_ours_or_not_whole(self, damage: str, cache_directory: Path) -> None:
         store = KernelStore(cache_directory)
@@ -370,10 +370,15 @@ class TestStore:
         elif damage == "pipe":  # a read waits for a writer
             path.unlink()
             os.mkfifo(path)
+        elif damage == "directory":
+            path.unlink()
+            path.mkdir()
         else:
             flipped = content[:-1] + bytes([content[-1] ^ 1])
             path.write_bytes({"short": content[:-1], "empty": b"", "flipped": flipped, "foreign": b"something else"}[damage])
+        before = os.listdir("/proc/self/fd")
         assert store.read("k") is None
+        assert len(os.listdir("/proc/self/fd")) == len(before)
 
     def test_damaged_kernel_is_replaced(self, tmp_path: Path, cache_directory: Path) -> None:
         launched(load(tmp_path, KERNEL.format("1")).kernel)
