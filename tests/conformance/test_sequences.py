@@ -329,7 +329,7 @@ class TestRefused:
         self.refused(again, lambda v: synk.variable(np.ones(3)), v)
         self.refused(again, lambda v: v.get_value(), v)
         self.refused(again, lambda v: v.set_value(np.ones(3)), v)
-        self.refused(again, synk.scatter, v)
+        self.refused(again, lambda v: synk.scatter(v, np.ones(3)), v)
         self.refused(again, lambda v: synk.gather(v, nd_up=0), v)
         self.refused(again, lambda v: synk.fork(2, device="cpu"), v)
         self.refused(again, lambda v: synk.close(), v)

@@ -335,7 +335,7 @@ def test_a_kernel_of_variables_alone_has_no_rows(s):
         pass
 
     with refused(synk.LaunchError, "grid"):
-        no_grid(s)
+        no_grid(synk.variable(1.0))
     with refused(synk.ReductionError, "rows of gathers", "no argument is sharded"):
         gathers(s)
 
