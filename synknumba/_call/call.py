@@ -12,6 +12,7 @@ from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._ops.local_rows import OwnRows
 from synknumba._ops.rows import Partition, Rows
+from synknumba._tracing import Number
 from synknumba._types import Array
 from synknumba._variables.variable import Variable
 from synknumba._wire.program import Broadcast, Dynamic, HeldRows, OwnSource, Param, RowSource, Sharded, Tree
@@ -95,7 +96,7 @@ class Call:
         """
         changing = {name for name, param in self.parameters.items() if lasting and isinstance(param, Dynamic | Tree)}
         passed = ((name, value) for name, value in self.whole.items() if not name.startswith(OWN_PREFIX))
-        return tuple(f"{name}: {type(one).__name__ if name in changing else _describe(one)}" for name, one in passed)
+        return tuple(f"{name}: {_type_told(one) if name in changing else _describe(one)}" for name, one in passed)
 
     def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
         """Adds a scalar that is sent with each call, and returns its parameter."""
@@ -111,6 +112,12 @@ def leaves_of(param: Param) -> Iterator[Param]:
         return
     for one in param.leaves:
         yield from leaves_of(one)
+
+
+def _type_told(value: Any) -> str:
+    if isinstance(value, Number):
+        return "int" if value.is_int else "float"
+    return type(value).__name__
 
 
 def _describe(value: Any) -> str:

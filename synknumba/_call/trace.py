@@ -99,6 +99,7 @@ class Trace:
         self.scalars = scalars
         self.lenders: list[Lender] = []  # of results in memory that each round chooses; their segments are further scalars
         self.parts: Parts = []
+        self.calls = 0  # so far
         self.used = 0  # bytes of the ranks' small results
         self.slots = 0  # numbers that the ranks share
         self.plans: list[Plan] = []
@@ -130,6 +131,7 @@ class Trace:
         for name, value in (("batch", options.batch), ("local_batch", options.local_batch)):
             if isinstance(value, Unknown):
                 raise ArgumentError(f"{tracing.where()}: {name}= of {function.name} must be known while {self.name} is traced")
+        self.calls += 1
         args, kwargs = tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
         prepared = function.prepare(self.world, args, kwargs, options, self.used)
         plan, call = prepared.plan, prepared.call
@@ -147,7 +149,7 @@ class Trace:
         self._note_memory(prepared)
         lent = [self._lend(lender) for lender in plan.lenders]
         packed, formulas = _packed(plan.program.values, (*values, *lent))
-        self.parts.append(Part(plan.program.number, str(plan.info), self._access(prepared), packed, formulas))
+        self.parts.append(Part(plan.program.number, str(plan.info), self.calls, self._access(prepared), packed, formulas))
         self.programs.add(plan.program.number)
         return self._results_of(function, plan, call.count)
 
@@ -199,8 +201,8 @@ class Trace:
             stage = frozenset({("stage", slot)})
             # At the end of the body that makes it, which may be around the one that uses it; or has ended, and made its last.
             home = next((parts for parts in (*self._outer, self.parts) if parts is seen.home), self.parts)
-            home.append(Part(-1, seen.label, Access(writes=stage), puts=shared))
-            home.append(Part(-1, seen.label, Access(remote_reads=stage), combines=shared))
+            home.append(Part(-1, seen.label, self.calls, Access(writes=stage), puts=shared))
+            home.append(Part(-1, seen.label, self.calls, Access(remote_reads=stage), combines=shared))
         return slot
 
     # ---- memory
@@ -249,6 +251,7 @@ class Trace:
             raise ArgumentError(
                 f"{tracing.where()}: {kind} gives variables other memory, which {self.name} cannot do; call it before, or after"
             )
+        self.calls += 1
         several = several_of(given, kind)
         known: CollectiveOp | None = checked_op(several, op, kind) if kind in {"all_reduce", "reduce"} else None
         storages = [self._hold(one) for one in several]
@@ -261,7 +264,7 @@ class Trace:
         keys = frozenset(("variable", one.number, leaf) for one in storages for leaf in range(len(one.layout.leaves)))
         for number, segments, access in traffic_of(self.world).programs(work, pairs_in_place(work, several), keys):
             self.programs.add(number)
-            self.parts.append(Part(number, kind, access))
+            self.parts.append(Part(number, kind, self.calls, access))
             self.kept += segments
             self.segments |= {segment.id for segment in segments}
         differs = kind in {"reduce", "exchange"} and self.world.world_size > 1

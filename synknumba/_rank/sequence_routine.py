@@ -135,7 +135,7 @@ class SequenceRoutine(Repeated):
         """Lets the other ranks go, and raises the error with the place where it happened."""
         self._board[sequence.abort_word(self.place.world_size)] = 1
         part = self.running
-        where = f", call {self.program.parts.index(part) + 1}: {part.name}" if part in self.program.parts else ""
+        where = "" if part is None else f", call {part.call}: {part.name}"
         error.add_note(f"in iteration {self._numbers.steps[0]} of {end} of {self.program.name}{where}")
         raise error
 

@@ -71,6 +71,7 @@ class Part:
     Attributes:
         number: of the program; −1 for one of the steps of a `Shared`.
         name: for messages.
+        call: number of the call in the body, from 1.
         access: memory that it reads and writes.
         values: its packed values, with zeros in place of those in `formulas`.
         formulas: (offset in bytes, `struct` letter, formula) of the values that change.
@@ -81,6 +82,7 @@ class Part:
 
     number: int
     name: str
+    call: int
     access: Access
     values: bytes = b""
     formulas: tuple[tuple[int, str, Formula], ...] = ()
