@@ -103,6 +103,11 @@ class Number(Unknown):
         """The formula."""
         return self._formula
 
+    @property
+    def formula_of_step(self) -> bool:
+        """Whether it is the number of the iteration of the outermost sequence."""
+        return self._formula == ("step", 0)
+
     def __repr__(self) -> str:
         """Shows the formula."""
         return f"<{self.label} of a sequence>"
@@ -215,6 +220,20 @@ class _Step(Number):
 
 
 STEP = _Step()
+
+
+@final
+class Line(Unknown):
+    """A line of a `Data` whose number is not known yet: row numbers, for `batch=` of a call in a sequence.
+
+    Attributes:
+        data: the `Data`.
+        number: the number of the line.
+    """
+
+    def __init__(self, data: Any, number: Number) -> None:
+        self.data, self.number = data, number
+        self.label = f"a line of {data.name or 'the data'}"
 
 
 @final

@@ -10,6 +10,7 @@ from synknumba._host.segment import Segment
 from synknumba._ops import rows as rows_module
 from synknumba._ops.local_rows import OwnRows, select_own
 from synknumba._ops.rows import Listed, Range, Rows
+from synknumba._tracing import Line
 from synknumba._types import Array, RankConstant
 from synknumba._wire.program import Filled, FunctionStyle, HostArray, OwnSource, Param, PerRank, RowSource, Update
 
@@ -46,6 +47,8 @@ class RowSelector:
                 )
             return None
         agree = len({*lengths.values()}) == 1
+        if isinstance(batch, Line):
+            batch = batch.data.data[0]  # of the others, the number of rows is the same
         rows = rows_module.select(batch, rows_module.common_length(lengths, () if agree else call.written()[0]))
         for name, available in call.minibatches.items():
             rows_module.minibatch_rows(rows, available, name)
@@ -100,7 +103,13 @@ class RowSelector:
         """Encodes the selection for the ranks."""
         _check_writable(call)
         rows, own = call.rows, call.own
-        if isinstance(rows, Range):
+        if isinstance(call.options.batch, Line):
+            lines = call.options.batch.data
+            segment = lines._segment  # noqa: SLF001  # shared with this package
+            call.source = RowSource("line", 0, HostArray(segment.id, lines.dtype, lines.shape))
+            call.row_values = (call.options.batch.number,)
+            call.segments.append(segment)
+        elif isinstance(rows, Range):
             every = call.options.batch is None
             call.source = RowSource("all", rows.count) if every else RowSource("range")
             call.row_values = () if every else (rows.start, rows.step, rows.count)

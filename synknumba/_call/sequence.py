@@ -417,6 +417,8 @@ class Sequence(Generic[P, R]):
             raise ArgumentError(f"{self.name}: until= judges what {self.name} returns, and it returns nothing")
         if times == 0:
             return self._nothing(plan, every)
+        for lines in plan.trace.lines:
+            lines.check(self.name, times)
         try:
             result = self._repeat(plan, told.scalars, times, every, until)
         except BaseException:

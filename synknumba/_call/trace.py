@@ -10,22 +10,22 @@ import struct
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 import numpy as np
 
 from synknumba import _tracing as tracing
-from synknumba._call.call import leaves_of
+from synknumba._call.call import Call, leaves_of
 from synknumba._call.distribute import result_class
 from synknumba._call.options import CallOptions
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
-from synknumba._errors import ArgumentError
+from synknumba._errors import ArgumentError, BatchError
 from synknumba._host.data import Data
 from synknumba._host.lease import Lender
 from synknumba._ops import reduction
 from synknumba._ops.tree import flatten, unflatten
-from synknumba._tracing import Formula, Here, Number, Unknown
+from synknumba._tracing import Formula, Here, Line, Number, Unknown
 from synknumba._types import CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collectives import (
@@ -83,6 +83,36 @@ class Seen(Number):
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Row numbers of a call, a line for each iteration; checked at each call of the sequence, as they may have changed."""
+
+    line: Line
+    function: str
+    rows: int  # number of rows of the call's arrays
+
+    def check(self, name: str, times: int) -> None:
+        """Raises `BatchError` if there are too few lines, or a row does not exist."""
+        array = self.line.data.data
+        if self.line.number.formula_of_step and times > len(array):
+            raise BatchError(
+                f"{name}: {self.line.label} has {len(array)} lines of row numbers, but times={times}; give it as many"
+            )
+        low, high = array.min(), array.max()
+        if low < 0 or high >= self.rows:
+            at = np.argwhere((array < 0) | (array >= self.rows))[0]
+            raise BatchError(
+                f"{name}: batch= of {self.function} has row {array[tuple(at)]} in line {at[0]}, but its rows are 0 to "
+                f"{self.rows - 1}"
+            )
+
+
+def rows_of(call: Call) -> int:
+    """Returns the number of rows of the arrays of a call."""
+    return next(iter(call.lengths.values()))
+
+
+@final
 class Trace:
     """What the body of a sequence does, recorded.
 
@@ -108,6 +138,7 @@ class Trace:
         self.changed: dict[int, tuple[weakref.ref[Variable], bool, bool | None]] = {}
         self.programs: set[int] = set()
         self.segments: set[int] = set()
+        self.lines: list[Lines] = []
         self.written: set[int] = set()  # segments whose rows ranks write
         self.kept: list[Any] = []  # memory that the parts use and nobody else keeps
         self._outer: list[Parts] = []  # bodies around the innermost one
@@ -128,8 +159,10 @@ class Trace:
         self, function: "Function[..., Any]", args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
     ) -> Any:
         """Records a call; returns stand-ins for its results."""
+        if isinstance(options.batch, Line):
+            self._note_lines(function, options.batch)
         for name, value in (("batch", options.batch), ("local_batch", options.local_batch)):
-            if isinstance(value, Unknown):
+            if isinstance(value, Unknown) and not isinstance(value, Line):
                 raise ArgumentError(f"{tracing.where()}: {name}= of {function.name} must be known while {self.name} is traced")
         self.calls += 1
         args, kwargs = tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
@@ -144,8 +177,16 @@ class Trace:
         self.used = prepared.used
         self.kept.append(prepared.selector)
         values = (*call.values, *call.row_values)
+        if isinstance(options.batch, Line):
+            self.lines.append(Lines(options.batch, function.name, rows_of(call)))
         if isinstance(plan, KernelPlan):
             plan.select(values)
+            located = [name for name, result in plan.wanted.items() if result.op in reduction.LOCATING]
+            if located and isinstance(options.batch, Line):
+                raise ArgumentError(
+                    f"{tracing.where()}: {located[0]} of {function.name} is a row number, which rows of "
+                    f"{options.batch.label} do not have in a sequence; use another output"
+                )
         self._note_memory(prepared)
         lent = [self._lend(lender) for lender in plan.lenders]
         packed, formulas = _packed(plan.program.values, (*values, *lent))
@@ -153,12 +194,20 @@ class Trace:
         self.programs.add(plan.program.number)
         return self._results_of(function, plan, call.count)
 
+    def _note_lines(self, function: "Function[..., Any]", line: Line) -> None:
+        data = line.data
+        if data.ndim != 2 or data.dtype != np.int64 or not data.shape[0] or not data.shape[1]:
+            raise ArgumentError(
+                f"{tracing.where()}: batch= of {function.name} takes a line of row numbers: {line.label} must be 2-D and "
+                f"int64, with a line for each iteration, and is {data.dtype} {data.shape}"
+            )
+
     def _argument(self, value: Any) -> Any:
         """Returns an argument with NumPy arrays, which are part of the sequence, copied to memory of its own."""
         if isinstance(value, np.ndarray) and value.ndim:
             self.kept.append(Data(value))
             return self.kept[-1]
-        if isinstance(value, Unseen):
+        if isinstance(value, Unseen | Line):
             value._refuse()  # noqa: SLF001
         if isinstance(value, dict | list | tuple):
             leaves, structure = flatten(value)

@@ -84,6 +84,8 @@ class ArrayOperations(NDArrayOperatorsMixin):
         return self.data.T
 
     def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, tracing.Number):
+            return tracing.Line(self, index)
         return self.data[unwrap(index)]
 
     def __iter__(self) -> Iterator[Any]:

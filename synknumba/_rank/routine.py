@@ -155,8 +155,9 @@ class Routine(Repeated):
             return Range(0, 1, source.length)
         if source.kind == "range":
             return Range(*values[:3])
-        assert source.indices is not None  # a "list" has indices
-        return Listed(self.place.host(source.indices)[: values[0]])
+        assert source.indices is not None  # a "list" or "line" has indices
+        host = self.place.host(source.indices)
+        return Listed(host[values[0]] if source.kind == "line" else host[: values[0]])
 
     def own_rows(self, values: tuple[Any, ...]) -> tuple[Rows | None, int]:
         """Returns this rank's rows of sliceable variables, and the total number of rows of lower ranks."""

@@ -20,7 +20,7 @@ from synknumba._types import CollectiveKind, CollectiveOp, Op, RankConstant, Sha
 _numbers = itertools.count()
 
 FunctionStyle: TypeAlias = Literal["kernel", "function"]
-RowsKind: TypeAlias = Literal["none", "all", "range", "list"]
+RowsKind: TypeAlias = Literal["none", "all", "range", "list", "line"]
 
 
 def next_number() -> int:
@@ -189,17 +189,18 @@ class RowSource:
 
     Attributes:
         kind: "none": there is no sharded argument, so there are no rows; "all": rows 0 … length − 1; "range": three values give
-            start, step and count; "list": one value gives the count, and `indices` the rows. These values follow the scalars.
+            start, step and count; "list": one value gives the count, and `indices` the rows; "line": one value gives the line
+            of `indices` that has the rows. These values follow the scalars.
     """
 
     kind: RowsKind
     length: int = 0  # number of rows of the sharded arguments
-    indices: HostArray | None = None  # int64 row numbers, with room for at least count of them
+    indices: HostArray | None = None  # int64 row numbers, with room for at least count of them, or lines of them
 
     @property
     def values(self) -> str:
         """Format of the selection's values in each call: one `struct` letter per value."""
-        return {"range": "qqq", "list": "q"}.get(self.kind, "")
+        return {"range": "qqq", "list": "q", "line": "q"}.get(self.kind, "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,6 +225,39 @@ def test_data_and_arrays(world):
     assert both.traced == 2
 
 
+def test_rows_by_the_step(world):
+    @synk.parallel(outputs={"s": synk.output("sum", shape=(), dtype="float64")})
+    @cuda.jit
+    def add(x, s):
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            cuda.atomic.add(s, 0, x[i])
+
+    @synk.function(outputs="gather")
+    def same(x):
+        return x + 0.0
+
+    @synk.sequence
+    def epoch(x, order):
+        return add(x, batch=order[synk.STEP]), same(x, batch=order[2 * synk.STEP + 1])
+
+    rng = np.random.default_rng(0)
+    x, order = synk.data(rng.random(50)), synk.data(rng.integers(0, 50, (11, 7)))
+    for _ in range(2):
+        sums, rows = epoch(x, order, times=5, every=1)
+        assert_allclose(sums, x.data[order.data[:5]].sum(axis=1), rtol=1e-14)
+        assert_array_equal(rows, x.data[order.data[1:11:2]])
+        order[:] = rng.integers(0, 50, (11, 7))
+    assert epoch.traced == 1
+    with pytest.raises(synk.BatchError, match="has 11 lines of row numbers, but times=12"):
+        epoch(x, order, times=12)
+    order[3, 2] = 50
+    with pytest.raises(synk.BatchError, match="has row 50 in line 3, but its rows are 0 to 49"):
+        epoch(x, order, times=5)
+    with pytest.raises(synk.ArgumentError, match="must be 2-D and int64"):
+        epoch(x, synk.data(np.arange(6.0)))
+
+
 def test_results_of_all_kinds(world):
     @synk.parallel(
         outputs={
