@@ -56,6 +56,7 @@ from synknumba._variables.collectives import reduce_scatter as reduce_scatter
 from synknumba._variables.collectives import scatter as scatter
 from synknumba._variables.collectives import set_value as set_value
 from synknumba._variables.collectives import snapshot as snapshot
+from synknumba._variables.collectives import swap as swap
 from synknumba._variables.create import flatten as flatten
 from synknumba._variables.create import variable as variable
 from synknumba._variables.variable import Variable as Variable

@@ -45,6 +45,9 @@ class Recorder(Protocol):
     def collective(self, kind: Any, given: Any, op: Any, root: int, dest: Any) -> Any:
         """Records a collective; returns the variables that have its result."""
 
+    def swap(self, first: Any, second: Any) -> None:
+        """Exchanges the memory of two variables, for the calls that follow."""
+
 
 current: Recorder | None = None  # of the sequence that is traced, in any thread
 

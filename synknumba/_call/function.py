@@ -72,6 +72,7 @@ class Prepared:
     used: int  # bytes of the ranks' small results up to the end of its own
     written: frozenset[str]  # parameters that the source stores to
     selector: RowSelector  # owns the memory for row numbers
+    uses: Uses  # functions that the ranks run, with their code
 
 
 class Function(Decorated, Distributed, Generic[P, R]):
@@ -504,7 +505,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
             if small[1] < FIRST_LEAF:
                 raise ArgumentError(f"{self.name}: a sequence has room for the results of fewer functions; call it in two")
         plan, used = self._make_plan(world, call, used, small)
-        return Prepared(plan, call, used if small is None else sum(small), frozenset(self._written or ()), selector)
+        uses = world.code.uses(self._roots(), self.name)
+        return Prepared(plan, call, used if small is None else sum(small), frozenset(self._written or ()), selector, uses)
 
     def _make_plan(self, world: World, call: Call, used: int = 0, small: tuple[int, int] | None = None) -> tuple[Plan, int]:
         """Returns a new plan, and the bytes used of the ranks' small results; `small` is where those of a function are."""

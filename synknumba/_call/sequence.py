@@ -35,6 +35,7 @@ from synknumba._variables.variable import Variable, note_failure
 from synknumba._wire.messages import Install, ReturnedInSequence
 from synknumba._wire.program import HostArray, next_number
 from synknumba._wire.sequence import HEAD, SequenceProgram, board_words
+from synknumba._world.code import refuse
 from synknumba._world.failure import CallInfo
 from synknumba._world.rounds import RankNews
 from synknumba._world.world import World, current_world
@@ -78,12 +79,14 @@ def static(value: Any) -> Any:
 class SequencePlan:
     """A sequence that the ranks have, for arguments of some layout."""
 
-    def __init__(self, world: World, name: str, trace: Trace, result: Any) -> None:
+    def __init__(self, world: World, name: str, trace: Trace, results: AnySequence[Any]) -> None:
         self.world = world
         self.trace = trace
-        self._leaves, self._structure = flatten(result)
-        results = [leaf.unseen if isinstance(leaf, Seen) else leaf for leaf in self._leaves]
-        self._results = [one if isinstance(one, Unseen) else None for one in results]
+        self._leaves, self._structure = flatten(results[0])
+        # Of each turn, the stand-ins among the leaves; None for the others, which are returned as they are.
+        self._turns = [[_unseen(leaf) for leaf in flatten(result)[0]] for result in results]
+        self._results = self._turns[0]
+        self._at = 0  # number of the last iteration
         self._plans = {plan.program.number: plan for plan in trace.plans}
         size = 8 * board_words(world.world_size, trace.slots)
         self._board_segment = Segment(size)
@@ -96,6 +99,7 @@ class SequencePlan:
             slots=trace.slots,
             board=HostArray(self._board_segment.id, np.dtype(np.int64), (size // 8,)),
             entry_bytes=trace.used,
+            starts=tuple(trace.starts),
             segment_ids=frozenset(trace.segments),
             variable_numbers=frozenset(trace.variables),
         )
@@ -140,15 +144,17 @@ class SequencePlan:
         for one, differs, sharded in changed:
             if one is not None:
                 one.mark(differs=differs, sharded=sharded)
+        self.trace.turn(first, count)
         while self._unchecked:
             self._unchecked.popitem()[1].collect(None)  # raises if it returns something, which nothing says how to combine
-        return [] if segment is None else self._read(segment, entries)
+        self._at = first + count - 1
+        return [] if segment is None else self._read(segment, entries, period)
 
     def collect(self) -> Any:
         """Returns the results of the last iteration."""
         found: dict[int, Any] = {}
         leaves = []
-        for leaf, one in zip(self._leaves, self._results, strict=True):
+        for leaf, one in zip(self._leaves, self._turns[self._at % len(self._turns)], strict=True):
             if one is None:
                 leaves.append(leaf)
                 continue
@@ -176,11 +182,19 @@ class SequencePlan:
         self.world.attach([self._ring])
         return self._ring
 
-    def _read(self, segment: Segment, entries: int) -> list[Any]:
-        """Returns, for each result, an array of what the kept iterations have."""
+    def _read(self, segment: Segment, entries: int, period: int) -> list[Any]:
+        """Returns, for each result, an array of what the kept iterations have, from iteration 0 on."""
         shape = entries, self.world.world_size, self.program.entry_bytes
         memory: Array = segment.array(np.uint8, shape)
-        return [leaf if one is None else _combined(one, memory) for leaf, one in zip(self._leaves, self._results, strict=True)]
+        if len(self._turns) == 1:
+            pairs = zip(self._leaves, self._results, strict=True)
+            return [leaf if one is None else _combined(one, memory) for leaf, one in pairs]
+        out = []
+        for place, leaf in enumerate(self._leaves):
+            ones = [self._turns[((entry + 1) * period - 1) % len(self._turns)][place] for entry in range(entries)]
+            kept = [_combined(one, memory[entry : entry + 1])[0] for entry, one in enumerate(ones) if one is not None]
+            out.append(np.stack(kept) if kept else leaf)
+        return out
 
     def empty(self) -> list[Any]:
         """Returns the results of no iterations; of calls whose results are not known yet, None."""
@@ -204,6 +218,12 @@ class SequencePlan:
             plan.forget()
         for number in (*self.trace.programs, self.program.number):
             self.world.forget("program", number)
+
+
+def _unseen(leaf: Any) -> Unseen | None:
+    """Returns the stand-in for a result of a call that the body returns; None for anything else."""
+    one = leaf.unseen if isinstance(leaf, Seen) else leaf
+    return one if isinstance(one, Unseen) else None
 
 
 def _is_small(one: Unseen) -> bool:
@@ -299,7 +319,7 @@ class Sequence(Generic[P, R]):
         self._plans: OrderedDict[Any, tuple[SequencePlan, list[Any]]] = OrderedDict()
         self._staging: dict[Any, Data] = {}
         self._world: World | None = None
-        self.traced = 0  # how often the body was run
+        self.traced = 0  # how often the body was recorded
 
     def __call__(self, *args: Any, times: Any = 1, every: int | None = None, until: Any = None, **kwargs: Any) -> Any:
         """Runs the calls of the body on all ranks, over and over, without the script.
@@ -417,6 +437,9 @@ class Sequence(Generic[P, R]):
             raise ArgumentError(f"{self.name}: until= judges what {self.name} returns, and it returns nothing")
         if times == 0:
             return self._nothing(plan, every)
+        for one, code in plan.trace.uses:
+            if one.__code__ is not code:
+                refuse(one, self.name)
         for lines in plan.trace.lines:
             lines.check(self.name, times)
         try:
@@ -459,7 +482,7 @@ class Sequence(Generic[P, R]):
         return plan.unflatten(plan.empty())
 
     def _plan(self, world: World, structure: Structure, told: _Arguments) -> SequencePlan:
-        key = (structure, *told.key)
+        key = (getattr(self._body, "__code__", None), structure, *told.key)
         found = self._plans.get(key)
         if found is not None and found[0].is_current:
             self._plans.move_to_end(key)
@@ -479,9 +502,13 @@ class Sequence(Generic[P, R]):
         self.traced += 1
         tracing.current = trace
         try:
-            result = self._body(**unflatten(structure, told.leaves))
-            return SequencePlan(world, self.name, trace, result)
+            results = [self._body(**unflatten(structure, told.leaves))]
+            while not trace.end_of_turn():
+                results.append(self._body(**unflatten(structure, told.leaves)))
+            trace.undo()
+            return SequencePlan(world, self.name, trace, results)
         except BaseException:
+            trace.undo()
             for plan in trace.plans:
                 plan.forget()
             raise

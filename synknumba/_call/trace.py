@@ -6,6 +6,7 @@ Each call is worked out as usual, and its program is sent to the ranks; a part n
 calls return stands in for results: it can be returned by the body, and a 0-d result can be an argument of later calls.
 """
 
+import math
 import struct
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,12 +41,16 @@ from synknumba._variables.transfers import Work
 from synknumba._variables.variable import Variable, check_rank, traffic_of
 from synknumba._wire.program import Broadcast, Held, HeldRows, Result, Sharded, Update
 from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, waits
+from synknumba._world.code import Uses
 from synknumba._world.world import World
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function, Prepared
 
 Parts: TypeAlias = "list[Part | Loop]"
+Swap: TypeAlias = "tuple[weakref.ref[Variable], weakref.ref[Variable]]"
+
+MOST_TURNS = 4  # iterations after which swapped variables must have their memory again
 
 
 class Unseen(Unknown):
@@ -138,7 +143,11 @@ class Trace:
         self.changed: dict[int, tuple[weakref.ref[Variable], bool, bool | None]] = {}
         self.programs: set[int] = set()
         self.segments: set[int] = set()
+        self.starts = [0]  # index of the first part of each turn
+        self.swaps: list[list[Swap]] = [[]]  # of each turn
+        self._memory: list[tuple[Variable, Variable]] = []  # swaps so far, while the body runs
         self.lines: list[Lines] = []
+        self.uses: Uses = ()  # functions that the ranks run, with their code
         self.written: set[int] = set()  # segments whose rows ranks write
         self.kept: list[Any] = []  # memory that the parts use and nobody else keeps
         self._outer: list[Parts] = []  # bodies around the innermost one
@@ -176,6 +185,7 @@ class Trace:
             )
         self.used = prepared.used
         self.kept.append(prepared.selector)
+        self.uses += prepared.uses
         values = (*call.values, *call.row_values)
         if isinstance(options.batch, Line):
             self.lines.append(Lines(options.batch, function.name, rows_of(call)))
@@ -266,7 +276,8 @@ class Trace:
 
     def _hold(self, variable: Variable) -> Allocation:
         storage = variable.place(self.world)
-        self.variables[storage.number] = weakref.ref(variable), variable._layout  # noqa: SLF001  # as a key
+        # As at first: swapped variables have other memory in later turns.
+        self.variables.setdefault(storage.number, (weakref.ref(variable), variable._layout))  # noqa: SLF001  # as a key
         return storage
 
     def _access(self, prepared: "Prepared") -> Access:
@@ -321,6 +332,48 @@ class Trace:
             self.changed[id(one)] = weakref.ref(one), differs, kind == "exchange"
         return given
 
+    def swap(self, first: Variable, second: Variable) -> None:
+        """Exchanges the memory of two variables, for the calls that follow."""
+        if self._outer:
+            raise ArgumentError(
+                f"{tracing.where()}: swap in {self.names[-1]}, which {self.name} calls; swap in {self.name}, or write two steps"
+            )
+        for one in (first, second):
+            self._hold(one)
+            self.changed[id(one)] = weakref.ref(one), self.world.world_size > 1, None
+        first.trade(second)
+        self.swaps[-1].append((weakref.ref(first), weakref.ref(second)))
+        self._memory.append((first, second))
+
+    def end_of_turn(self) -> bool:
+        """Ends an iteration; returns whether swapped variables have the memory again that they had at first.
+
+        Raises:
+            ArgumentError: that takes more than MOST_TURNS iterations.
+        """
+        period = _period(self.swaps[0])
+        if period > MOST_TURNS:
+            raise ArgumentError(f"{self.name}: swapped variables repeat after {period} iterations; at most {MOST_TURNS}")
+        if len(self.swaps) == period:
+            return True
+        self.starts.append(len(self.parts))
+        self.swaps.append([])
+        return False
+
+    def undo(self) -> None:
+        """Gives swapped variables the memory back that they had at first."""
+        while self._memory:
+            first, second = self._memory.pop()
+            first.trade(second)
+
+    def turn(self, first: int, count: int) -> None:
+        """Swaps variables as that many iterations do, from the number of the first on."""
+        for iteration in range(first, first + count % len(self.swaps)):
+            for pair in self.swaps[iteration % len(self.swaps)]:
+                one, other = (variable() for variable in pair)
+                if one is not None and other is not None:
+                    one.trade(other)
+
     # ---- inner sequences
 
     @contextmanager
@@ -337,6 +390,21 @@ class Trace:
             self.parts = self._outer.pop()
             self.names.pop()
         self.parts.append(Loop(name, formula, self.depth + 1, tuple(ordered(parts))))
+
+
+def _period(swaps: Sequence[Swap]) -> int:
+    """Returns the number of iterations after which swapped variables have their own memory again."""
+    place: dict[int, int] = {}
+    for pair in swaps:
+        first, second = map(id, (one() for one in pair))
+        place[first], place[second] = place.get(second, second), place.get(first, first)
+    period = 1
+    for start, following in place.items():
+        length, at = 1, following
+        while at != start:
+            length, at = length + 1, place[at]
+        period = math.lcm(period, length)
+    return period
 
 
 def ordered(parts: Sequence[Part | Loop]) -> Parts:

@@ -109,10 +109,12 @@ class SequenceRoutine(Repeated):
         self._count = 0
         self._news, self._descriptors = [], []
         kept = self._kept(segment, count // period) if period else None
+        ends = (*self.program.starts[1:], len(self._actions))
+        turns = [self._actions[start:end] for start, end in zip(self.program.starts, ends, strict=True)]
         try:
             for iteration in range(count):
                 self._line[sequence.ITERATION] = self._numbers.steps[0] = first + iteration
-                for action in self._actions:
+                for action in turns[(first + iteration) % len(turns)]:
                     action()
                 if kept is not None and (iteration + 1) % period == 0:
                     kept[iteration // period] = self.place.control.results[self.place.rank, : self.program.entry_bytes]

@@ -677,6 +677,34 @@ def exchange(vars: Any) -> Any:
 
 
 @known_options
+def swap(first: Variable, second: Variable) -> None:
+    """Exchanges the memory of two variables: each has the other's values, rows and halo afterwards. Nothing is copied.
+
+    In a sequence the calls after it use the memory of the other; the ranks run the body alternately in both ways.
+
+    Args:
+        first: a `Variable`.
+        second: another, of the same dtypes, structure and numbers of dimensions.
+
+    Raises:
+        ArgumentError: they are not two variables that fit each other.
+        WorldError, SharedMemoryError, VariableLost: as for `broadcast`.
+    """
+    several = several_of([first, second], "swap")
+    if not isinstance(first, Variable) or not isinstance(second, Variable):
+        raise ArgumentError("swap takes two variables, as in synk.swap(u, v)")
+    destinations(first, several[:1], second, "swap")
+    if tracing.current is not None and tracing.current.is_here:
+        tracing.current.swap(first, second)
+        return
+    if open_world() is None:
+        first.trade(second)
+        return
+    with placed(several):
+        first.trade(second)
+
+
+@known_options
 def snapshot(vars: Any) -> Any:
     """Returns copies of the values of variables: a replica's array, and of divided variables the rows of all ranks, joined.
 

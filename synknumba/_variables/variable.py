@@ -54,6 +54,10 @@ def traffic_of(world: World) -> Traffic:
     return traffic
 
 
+# What belongs to the values of a variable, rather than to its name, dtypes and structure.
+_TRADED = ("_differs", "_given", "_layout", "_pending", "_seen", "_sharded", "_snapshot", "_storage", "_torn", "_written")
+
+
 @final
 class Variable:
     """An array, or a nested tree of arrays, on every rank. Created by `variable` and `flatten`.
@@ -561,6 +565,13 @@ class Variable:
             for rank in range(world.world_size)
         ]
         return Kept(parts, self._sharded, self._differs, self.halo)
+
+    def trade(self, other: "Variable") -> None:
+        """Exchanges memory and values with another variable."""
+        for name in _TRADED:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, theirs)
+            setattr(other, name, mine)
 
     def replace(self, storage: Allocation, *, sharded: bool) -> None:
         """Replaces the memory of the variable; replicas may differ afterwards if it is sharded."""

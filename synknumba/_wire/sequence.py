@@ -110,7 +110,8 @@ class SequenceProgram:
     (0 to keep none), the segment for these, and then the scalars, 8 bytes each.
 
     Attributes:
-        parts: the parts of an iteration.
+        parts: the parts of an iteration; of as many iterations as it takes for swapped variables to have their memory again.
+        starts: index of the first part of each of these iterations.
         scalars: `struct` letters of the scalars.
         slots: number of results that ranks share.
         board: where ranks show their counts and put down results: int64, `board_words(W, slots)` long.
@@ -125,6 +126,7 @@ class SequenceProgram:
     board: HostArray
     entry_bytes: int
     programs: frozenset[int] = frozenset()
+    starts: tuple[int, ...] = (0,)
     segment_ids: frozenset[int] = frozenset()
     variable_numbers: frozenset[int] = field(default_factory=frozenset)
 

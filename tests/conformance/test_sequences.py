@@ -225,6 +225,52 @@ def test_data_and_arrays(world):
     assert both.traced == 2
 
 
+@pytest.mark.parametrize("until", [None, lambda results: False])
+def test_swapped_variables(world, until):
+    @synk.parallel(grid=1, block=1)
+    @cuda.jit
+    def double(source, target):
+        target[0] = 2 * source[0] + 1
+
+    @synk.sequence
+    def step(u, v):
+        double(u, v)
+        synk.swap(u, v)
+        return total(u), first(v)
+
+    @synk.sequence
+    def around(a, b, c):
+        double(a, b)
+        synk.swap(a, b)
+        synk.swap(b, c)
+        return first(a)
+
+    u, v, a, b, c = (synk.variable(np.array([float(k)])) for k in range(5))
+    size = world.world_size
+    for start, times in ((0, 5), (31, 4), (511, 1)):
+        now = [(start + 1) * 2**k - 1 for k in range(times + 1)]
+        assert u.get_value() == start
+        sums, lasts = step(u, v, times=times, every=1, until=until)
+        assert_array_equal(sums, size * np.array(now[1:], float))
+        assert_array_equal(lasts, np.tile(np.array(now[:-1], float)[:, None, None], (1, size, 1))[..., 0])
+        assert u.get_value() == now[-1]
+        assert v.get_value() == now[-2]
+    assert step.traced == 2  # once for each arrangement
+
+    values = [2.0, 3.0, 4.0]
+    for _ in range(7):
+        values[1] = 2 * values[0] + 1
+        values = [values[1], values[2], values[0]]
+    around(a, b, c, times=7)
+    assert [float(one) for one in (a, b, c)] == values
+    synk.swap(a, c)
+    assert [float(one) for one in (c, b, a)] == values
+    with pytest.raises(synk.DataError, match="dtype"):
+        synk.swap(a, synk.variable(np.array([1])))
+    with pytest.raises(synk.ArgumentError, match="twice"):
+        synk.swap(a, a)
+
+
 def test_rows_by_the_step(world):
     @synk.parallel(outputs={"s": synk.output("sum", shape=(), dtype="float64")})
     @cuda.jit
