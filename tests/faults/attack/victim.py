@@ -164,7 +164,10 @@ class Victim:
         if self.world is None or self.world.closed:
             synk.close()
             case = self.case
-            self.world = synk.fork(case["world_size"], device=case["device"], timeout=case["timeout"], respawn=case["respawn"])
+            ranks: dict[str, Any] = {"world_size": case["world_size"]}
+            if case["device"] == "cuda":  # all on the first GPU, as on a machine with one
+                ranks = {"devices": [0] * case["world_size"]}
+            self.world = synk.fork(**ranks, device=case["device"], timeout=case["timeout"], respawn=case["respawn"])
 
     def fork(self) -> None:
         self.close()
