@@ -36,6 +36,7 @@ from synknumba._host.signals import held_signals
 from synknumba._ops.reduction import UFUNCS
 from synknumba._types import Array, CollectiveOp
 from synknumba._wire.compiled import compiled
+from synknumba._wire.native import Native, NativeStep, call_of
 
 CACHE_LINE = 64  # bytes; a line written by two cores moves back and forth between them
 SCRATCH_BYTES = 8192  # with as many bytes of each of two sources it fits a first-level cache of 32 KiB
@@ -118,7 +119,7 @@ class HostCommunicator(Communicator):
                 calls.append((_combiner(op, dtype.str), _address(table), (table, group, self._scratch)))
             else:
                 calls.append((_ufuncs(op, dtype), group, None))
-        return _step(calls)
+        return _Step(calls)
 
 
 def prepare(op: CollectiveOp | None, dtype: Any) -> None:
@@ -182,21 +183,30 @@ def _is_compiled(op: CollectiveOp, dtype: np.dtype[Any]) -> bool:
     return known and dtype.isnative
 
 
-def _step(calls: list[_Call]) -> Step:
-    def step() -> None:
-        for function, argument, _ in calls:
+@final
+class _Step(Native):
+    """A step of one or more calls."""
+
+    def __init__(self, calls: list[_Call]) -> None:
+        self._calls = calls
+
+    def __call__(self) -> None:
+        for function, argument, _ in self._calls:
             function(argument)
 
-    return step
+    def native(self) -> Sequence[NativeStep] | None:
+        if not all(isinstance(argument, int) for _, argument, _ in self._calls):
+            return None
+        return [call_of(*call) for call in self._calls]
 
 
 def _move(pieces: Iterable[_Piece]) -> Step:
     """Returns a step that copies the source of each piece to its targets."""
     as_bytes = [_viewed(piece, np.uint8) for piece in pieces if len(piece.sources[0])]
     if not as_bytes:
-        return _step([])
+        return _Step([])
     table = _table(as_bytes, 0, 0)
-    return _step([(_mover(), _address(table), (table, as_bytes))])
+    return _Step([(_mover(), _address(table), (table, as_bytes))])
 
 
 def _table(pieces: Sequence[_Piece], scratch: int, scratch_address: int) -> Array:
