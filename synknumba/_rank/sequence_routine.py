@@ -44,8 +44,11 @@ class SequenceRoutine(Repeated):
         self.segments = program.segments()
         self.variables = program.variables()
         self._routines = routines
-        self._head = struct.Struct("<" + HEAD)
+        head = struct.Struct("<" + HEAD)
         self._numbers = Numbers(_depth(program.parts), program.scalars, program.slots)
+        self._unpack, self._packed = head.unpack, place.control.values.data[: head.size]
+        scalars = place.control.values[head.size :][: self._numbers.scalars.nbytes]
+        self._scalars: Array | None = scalars.view(np.int64) if program.scalars else None  # of a round
         self._turns: Array = np.zeros(program.slots, np.int64)  # how often each shared result has been combined
         self._uses_table = runs_tables(place.device)
         self._table: SequenceTable | None = None
@@ -66,10 +69,9 @@ class SequenceRoutine(Repeated):
 
     def __call__(self) -> News | None:
         """Runs the iterations of one round."""
-        values = self.place.control.values
-        first, count, period, segment = self._head.unpack_from(values.data)
-        scalars = self._numbers.scalars
-        scalars[:] = values[self._head.size : self._head.size + scalars.nbytes].view(np.int64)
+        first, count, period, segment = self._unpack(self._packed)
+        if self._scalars is not None:
+            self._numbers.scalars[:] = self._scalars
         self._news, self._descriptors = [], []
         kept = self._kept(segment, count // period) if period else None
         self._running = None
