@@ -25,6 +25,8 @@ from synknumba._wire import board, sequence
 from synknumba._wire.messages import News, Returned, ReturnedInSequence
 from synknumba._wire.sequence import HEAD, Loop, Part, SequenceProgram, Shared, Wait
 
+ABORT_PERIOD = 64  # iterations in Python after which a rank that waits for no other sees that one has failed
+
 
 @final
 class SequenceRoutine(Repeated):
@@ -105,7 +107,10 @@ class SequenceRoutine(Repeated):
         """Runs iterations in Python."""
         assert self._actions is not None  # prepared
         self._count = 0
+        abort = self._board[sequence.abort_word(self.place.world_size) :].data
         for iteration in range(count):
+            if iteration % ABORT_PERIOD == ABORT_PERIOD - 1 and abort[0]:
+                raise GivenUp
             self._position[sequence.ITERATION] = self._numbers.steps[0] = first + iteration
             for action in self._actions:
                 action()

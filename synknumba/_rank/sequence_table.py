@@ -119,12 +119,13 @@ class SequenceTable:
 
     def run(self, first: int, count: int, period: int, kept: Array | None) -> None:
         """Runs iterations; `kept`, shape (entries, bytes), gets this rank's small results after each period."""
-        state, words, python = self._addresses, self._words, self._python
         if not count:
             return
+        state, words, python = self._addresses, self._words, self._python
         self._numbers.steps[0] = self._position[sequence.ITERATION] = first
         self._position[sequence.AT] = 0
         words[table.AT] = words[table.DONE_PARTS] = words[table.ITERATION] = 0
+        words[table.BEGAN] = 0
         words[table.TIMES], words[table.PERIOD] = count, 0 if kept is None else period
         if kept is not None:
             words[table.KEPT], words[table.KEPT_STRIDE] = kept.ctypes.data, kept.strides[0]
@@ -146,7 +147,7 @@ class SequenceTable:
         if code == table.FAILED:
             call = next(one for one in self._kept if isinstance(one, NativeCall) and one.words.ctypes.data == self._rows[at][3])
             raise_error(self._words[table.CODE], int(call.words[1]))
-        if code == table.GIVEN_UP or self._board[sequence.abort_word(self._place.world_size)]:
+        if code == table.GIVEN_UP or self._abort[0]:
             raise GivenUp
         if code == table.LATE:
             time.sleep(NAP_SECONDS)
@@ -155,6 +156,7 @@ class SequenceTable:
         program, place = self._program, self._place
         self._results = place.control.results[place.rank]
         at = sequence.position_word(place.world_size, place.rank)
+        self._abort = self._board[sequence.abort_word(place.world_size) :].data
         self._position = self._board[at : at + sequence.LINE]
         state = np.zeros(table.STATE_WORDS, np.int64)
         words = {

@@ -49,7 +49,7 @@ DOUBLE, SINGLE, INT = range(3)  # types of combined parts
 
 # Words of the state.
 AT, DONE_PARTS, ITERATION, TIMES, STEP, PERIOD, KEPT, KEPT_STRIDE, ENTRY, ENTRY_BYTES = range(10)
-BOARD, WORLD_SIZE, RANK, PAUSES, YIELDS, POSITION, CODE, ROWS, STATE_WORDS = range(10, 19)
+BOARD, WORLD_SIZE, RANK, PAUSES, YIELDS, POSITION, CODE, ROWS, BEGAN, STATE_WORDS = range(10, 20)
 
 FINISHED, TO_PYTHON, LATE, PAUSED, FAILED, GIVEN_UP = range(6)
 LINE_BYTES = 64  # from one rank's part on a stage to the next
@@ -233,7 +233,9 @@ def _row(row: int, state: int) -> int:
 def run(table: int, state: int) -> int:
     """Runs the rows from word AT of the state on, until all iterations are finished or Python has to do something."""
     rows, board, rank = load_word(state + 8 * ROWS), load_word(state + 8 * BOARD), load_word(state + 8 * RANK)
-    at, count, began = load_word(state), load_word(state + 8 * DONE_PARTS), clock()
+    at, count, began = load_word(state), load_word(state + 8 * DONE_PARTS), load_word(state + 8 * BEGAN)
+    if began == 0:
+        began = clock()
     times, iteration = load_word(state + 8 * TIMES), load_word(state + 8 * ITERATION)
     step, period = load_word(state + 8 * STEP), load_word(state + 8 * PERIOD)
     first = load_word(step) - iteration
@@ -301,4 +303,5 @@ def run(table: int, state: int) -> int:
     store_word(state, at)
     store_word(state + 8 * DONE_PARTS, count)
     store_word(state + 8 * ITERATION, iteration)
+    store_word(state + 8 * BEGAN, began if why == TO_PYTHON else 0)
     return why
