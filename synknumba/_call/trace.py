@@ -191,8 +191,8 @@ class Trace:
             stage = frozenset({("stage", slot)})
             # At the end of the body that makes it, which may be around the one that uses it; or has ended, and made its last.
             home = next((parts for parts in (*self._outer, self.parts) if parts is seen.home), self.parts)
-            home.append(Part(-1, seen.label, Access(writes=stage), puts=shared))
-            home.append(Part(-1, seen.label, Access(remote_reads=stage), combines=shared))
+            home.append(Part(-1, seen.label, Access(writes=stage), puts=shared, begins=False))
+            home.append(Part(-1, seen.label, Access(remote_reads=stage), combines=shared, begins=False))
         return slot
 
     # ---- memory
@@ -250,9 +250,10 @@ class Trace:
         keys = frozenset(
             ("variable", storage.number, leaf) for storage in storages for leaf in range(len(storage.layout.leaves))
         )
-        for number, segments, access in traffic_of(self.world).programs(Work(kind, known, root), pairs, keys):
+        steps = traffic_of(self.world).programs(Work(kind, known, root), pairs, keys)
+        for index, (number, segments, access) in enumerate(steps):
             self.programs.add(number)
-            self.parts.append(Part(number, kind, access))
+            self.parts.append(Part(number, kind, access, begins=not index))
             self.kept += segments
             self.segments |= {segment.id for segment in segments}
         for one in several:

@@ -130,7 +130,10 @@ class SequenceRoutine(Repeated):
         """Lets the other ranks go, and raises the error with the place where it happened."""
         self._board[sequence.abort_word(self.place.world_size)] = 1
         part = self.running
-        where = f", call {self.program.parts.index(part) + 1}: {part.name}" if part in self.program.parts else ""
+        where, parts = "", self.program.parts
+        if part in parts:
+            calls = [isinstance(one, Loop) or one.begins for one in parts[: parts.index(part) + 1]]
+            where = f", call {sum(calls)}: {part.name}"
         error.add_note(f"in iteration {self._numbers.steps[0]} of {end} of {self.program.name}{where}")
         raise error
 

@@ -17,7 +17,7 @@ import numpy as np
 from numba import types
 
 from synknumba._device import Device, Step
-from synknumba._rank.collective_routine import Steps
+from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_numbers import Numbers
@@ -237,15 +237,34 @@ class SequenceTable:
         elif part.combines is not None:
             self._add_combination(part, part.combines)
         else:
-            steps = self._steps(part)
-            if steps is None:
+            routine = self._routines[part.number]
+            steps = None if isinstance(routine, StagedRoutine) else self._steps(part)
+            if isinstance(routine, StagedRoutine):
+                self._add_turns(routine)
+            elif steps is None:
                 self._in_python(self._doing(part))
-                return
-            for step, native in steps:
-                if native is None:
-                    self._in_python(step)  # type: ignore[arg-type]  # what it returns is of no use
-                for one in native or ():
-                    self._add_native(one)
+            else:
+                self._add_steps(steps)
+
+    def _add_turns(self, routine: StagedRoutine) -> None:
+        """Adds steps that differ from turn to turn."""
+        self._kept.append(routine)
+        even, odd = ([_ways(step) for step in steps] for steps in routine.steps())
+        begin = len(self._rows)
+        self._row(table.TURN, routine.turn.ctypes.data)
+        self._add_steps(even)
+        jump = len(self._rows)
+        self._row(table.JUMP)
+        self._rows[begin][2] = len(self._rows)
+        self._add_steps(odd)
+        self._rows[jump][1] = len(self._rows)
+
+    def _add_steps(self, steps: Sequence[_Ways]) -> None:
+        for step, native in steps:
+            if native is None:
+                self._in_python(step)  # type: ignore[arg-type]  # what it returns is of no use
+            for one in native or ():
+                self._add_native(one)
 
     def _add_native(self, step: NativeStep) -> None:
         self._kept.append(step)

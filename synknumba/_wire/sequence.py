@@ -77,6 +77,7 @@ class Part:
         puts, combines: a number to put down for the other ranks, or to combine.
         wait: wait before it; None if it waits for no other rank.
         shows: whether the rank shows its count afterwards.
+        begins: whether a call of the body begins with it; false for further parts of one.
     """
 
     number: int
@@ -88,6 +89,7 @@ class Part:
     combines: Shared | None = None
     wait: Wait | None = None
     shows: bool = False
+    begins: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,13 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     MEET,  # wait until all ranks are here
     ENTER,  # step, times, row after the loop
     AGAIN,  # step, times, row at which the loop begins
-    PYTHON,  # index, for the caller
+    TURN,  # number of turns so far, row for odd ones
+    JUMP,  # row
+    PYTHON,
     PUT,  # stage, source, bytes, bytes between the two stages, turn
     COMBINE,  # target, stage, operation on numbers, type of the parts, bytes between the two stages, turn
     OPERATE,  # target, left, right, operation on numbers
-) = range(13)
+) = range(15)
 
 # Operations: on floats, then on ints. What they take is float64 or int64.
 TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS = range(7)
@@ -280,6 +282,15 @@ def run(table: int, state: int) -> int:
             if found >= 0:
                 why = found
                 break
+        elif code == TURN:
+            turn = load_word(load_word(row + 8))
+            store_word(load_word(row + 8), turn + 1)
+            if turn & 1 != 0:
+                at = load_word(row + 16)
+                continue
+        elif code == JUMP:
+            at = load_word(row + 8)
+            continue
         elif code == ENTER:
             store_word(load_word(row + 8), 0)
             if load_word(load_word(row + 16)) <= 0:
