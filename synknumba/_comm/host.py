@@ -21,7 +21,7 @@ A step over arrays of one dtype is one call of a compiled function with one inte
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -119,7 +119,7 @@ class HostCommunicator(Communicator):
                 calls.append((_combiner(op, dtype.str), _address(table), (table, group, self._scratch)))
             else:
                 calls.append((_ufuncs(op, dtype), group, None))
-        return _Step(calls)
+        return _step(calls)
 
 
 def prepare(op: CollectiveOp | None, dtype: Any) -> None:
@@ -184,29 +184,35 @@ def _is_compiled(op: CollectiveOp, dtype: np.dtype[Any]) -> bool:
 
 
 @final
-class _Step(Native):
-    """A step of one or more calls."""
+class _Step(partial[object], Native):
+    """A step of one or more calls; of a single one the call itself, without a Python frame."""
 
-    def __init__(self, calls: list[_Call]) -> None:
-        self._calls = calls
-
-    def __call__(self) -> None:
-        for function, argument, _ in self._calls:
-            function(argument)
+    calls: list[_Call]
 
     def native(self) -> Sequence[NativeStep] | None:
-        if not all(isinstance(argument, int) for _, argument, _ in self._calls):
+        if not all(isinstance(argument, int) for _, argument, _ in self.calls):
             return None
-        return [call_of(*call) for call in self._calls]
+        return [call_of(*call) for call in self.calls]
+
+
+def _step(calls: list[_Call]) -> Step:
+    step = _Step(calls[0][0], calls[0][1]) if len(calls) == 1 else _Step(_run_all, calls)
+    step.calls = calls
+    return step
+
+
+def _run_all(calls: list[_Call]) -> None:
+    for function, argument, _ in calls:
+        function(argument)
 
 
 def _move(pieces: Iterable[_Piece]) -> Step:
     """Returns a step that copies the source of each piece to its targets."""
     as_bytes = [_viewed(piece, np.uint8) for piece in pieces if len(piece.sources[0])]
     if not as_bytes:
-        return _Step([])
+        return _step([])
     table = _table(as_bytes, 0, 0)
-    return _Step([(_mover(), _address(table), (table, as_bytes))])
+    return _step([(_mover(), _address(table), (table, as_bytes))])
 
 
 def _table(pieces: Sequence[_Piece], scratch: int, scratch_address: int) -> Array:

@@ -131,9 +131,9 @@ class CpuKernel(DeviceKernel):
         found = self._kernel.native(grid, block, tuple(args), smem_bytes)
         if found is None:
             return None
-        address, kinds, values, code = found
+        address, kinds, sizes, values, code = found
         try:
-            return NativeCall(address, kinds, values, code, {at: len(values) - len(args) + at for at in changing})
+            return NativeCall(address, kinds, (*sizes, *values), code, {at: len(sizes) + at for at in changing})
         except TypeError:  # an argument that has no form in words
             return None
 

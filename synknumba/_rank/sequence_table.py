@@ -199,11 +199,13 @@ class SequenceTable:
             elif part.combines is not None:
                 self._numbers.has_cell(part.combines.slot, part.combines.dtype)
 
-    def _add(self, parts: Sequence[Part | Loop]) -> None:
-        for number, part in enumerate(parts):
+    def _add(self, parts: Sequence[Part | Loop], outer: int | None = None) -> None:
+        """Adds parts; `outer` is the index of the loop that they are in, which the rank shows meanwhile."""
+        for index, part in enumerate(parts):
+            number = index if outer is None else outer - 1
             if isinstance(part, Loop):
                 self.running = None
-                self._add_loop(part)
+                self._add_loop(part, number if outer is None else outer)
                 self._row(table.FINISH, 0, number + 1)
                 continue
             self.running = part
@@ -213,8 +215,8 @@ class SequenceTable:
             self._row(table.FINISH, int(part.shows), number + 1)
         self.running = None
 
-    def _add_loop(self, loop: Loop) -> None:
-        """Adds an inner sequence, with all ranks at the same place before and after."""
+    def _add_loop(self, loop: Loop, number: int) -> None:
+        """Adds an inner sequence, with all ranks at the same place before and after; `number` is its index."""
         step = self._numbers.steps[loop.depth :].ctypes.data
         times = np.zeros(1, np.int64)
         self._kept.append(times)
@@ -226,7 +228,7 @@ class SequenceTable:
         self._row(table.MEET)
         enter = len(self._rows)
         self._row(table.ENTER, step, times.ctypes.data)
-        self._add(loop.parts)
+        self._add(loop.parts, number)
         self._row(table.AGAIN, step, times.ctypes.data, enter + 1)
         self._rows[enter][3] = len(self._rows)
         self._row(table.MEET)

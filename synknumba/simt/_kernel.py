@@ -249,7 +249,7 @@ class Kernel:
 
         Returns:
             The address of the launch function, which has Numba's calling convention; the types of its arguments; the
-            arguments: sizes of grid and block, dynamic shared memory, then the kernel's; and the owner of the code.
+            arguments that precede the kernel's, which are sizes; the kernel's; and the owner of the code.
         """
         args = self.coerce(args)
         compiled = self._natives.get(self.entry(args, block))
@@ -257,7 +257,7 @@ class Kernel:
             return None
         kinds, result = compiled
         address = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
-        return address, (*[types.int64] * 7, *kinds), (*grid, *block, smem, *args), result
+        return address, (*[types.int64] * 7, *kinds), (*grid, *block, smem), args, result
 
     def coerce(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Applies extensions, unwraps `cuda.In` and the like, adds defaults, and converts scalars to a declared signature."""
