@@ -11,7 +11,6 @@ import inspect
 import operator
 import struct
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as AnySequence
 from functools import partial
@@ -28,7 +27,7 @@ from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._ops.tree import Structure, flatten, paths, unflatten
+from synknumba._ops.tree import LEAF, Structure, flatten, paths, unflatten
 from synknumba._tracing import Number
 from synknumba._types import Array
 from synknumba._variables.variable import Variable, note_failure
@@ -42,6 +41,7 @@ from synknumba._world.world import World, current_world
 
 OPTIONS = ("times", "every", "until")
 PLANS_KEPT = 16  # of one sequence
+KNOWN_KEPT = 256  # kinds of calls of one sequence that are found by the layouts of their arguments alone
 KEPT_BYTES = 64 << 20  # of small results that one round keeps; of more, a round ends at each
 SEQUENTIAL = 8  # NumPy sums fewer parts than this in order, along any axis
 
@@ -106,7 +106,13 @@ class SequencePlan:
         world.attach([self._board_segment])
         world.command(Install(None, self.program), info=CallInfo(name))
         self._layout = struct.Struct("<" + HEAD + trace.scalars)
+        self._pack, self._memory = self._layout.pack_into, world.ranks.values.data
+        self._collect = self._make_collect()
+        self._changed = tuple(trace.changed.values())
+        self._layouts = tuple(trace.variables.values())
         self._ring: Segment | None = None
+        self.forgotten = False
+        self.used = 0  # number of the world's call that has used it last
         self._unchecked: dict[int, FunctionPlan] = {}  # functions without ops that have returned something new
         self._info = CallInfo(name)
 
@@ -123,25 +129,31 @@ class SequencePlan:
     @property
     def is_current(self) -> bool:
         """Whether the variables still have the memory that the ranks' programs refer to."""
-        pairs = [(variable(), layout) for variable, layout in self.trace.variables.values()]
-        return all(one is not None and one._layout == layout for one, layout in pairs)  # noqa: SLF001  # as a key
+        for variable, layout in self._layouts:
+            one = variable()
+            if one is None or one._layout != layout:  # noqa: SLF001  # as a key
+                return False
+        return True
 
     def run(self, first: int, count: int, scalars: AnySequence[Any], period: int = 0) -> list[Any]:
         """Runs iterations in one round; with a period, returns the results that it keeps, one of `entries` each."""
         entries = count // period if period else 0
         segment = self._kept_segment(entries) if entries else None
-        self._board[:] = 0
-        lent = [lender.choose() for lender in self.trace.lenders]
+        self._board.fill(0)
+        if self.trace.lenders:
+            scalars = [*scalars, *[lender.choose() for lender in self.trace.lenders]]
         kept = -1 if segment is None else segment.id
-        self._layout.pack_into(self.world.ranks.values.data, 0, first, count, period if entries else 0, kept, *scalars, *lent)
-        self.world.tally.calls += 1
-        changed = [(variable(), differs, sharded) for variable, differs, sharded in self.trace.changed.values()]
+        self._pack(self._memory, 0, first, count, period if entries else 0, kept, *scalars)
+        tally = self.world.tally
+        tally.calls += 1
+        self.used = tally.calls
         try:
             self.world.run(self.program.number, self._info, self._learn)
         except BaseException as error:
-            note_failure(self.world, [one for one, *_ in changed], error)
+            note_failure(self.world, [variable() for variable, *_ in self._changed], error)
             raise
-        for one, differs, sharded in changed:
+        for variable, differs, sharded in self._changed:
+            one = variable()
             if one is not None:
                 one.mark(differs=differs, sharded=sharded)
         self.trace.turn(first, count)
@@ -152,6 +164,22 @@ class SequencePlan:
 
     def collect(self) -> Any:
         """Returns the results of the last iteration."""
+        return self._collect()
+
+    def _make_collect(self) -> Callable[[], Any]:
+        if len(self._turns) > 1:
+            return self._collect_all
+        if not self._leaves:
+            return lambda: unflatten(self._structure, [])
+        if len(self._leaves) == 1 and self._structure == LEAF:
+            (one,), (leaf,) = self._results, self._leaves
+            if one is None:
+                return lambda: leaf
+            if one.index is None:
+                return partial(one.plan.collect, one.count)
+        return self._collect_all
+
+    def _collect_all(self) -> Any:
         found: dict[int, Any] = {}
         leaves = []
         for leaf, one in zip(self._leaves, self._turns[self._at % len(self._turns)], strict=True):
@@ -214,6 +242,7 @@ class SequencePlan:
 
     def forget(self) -> None:
         """Makes the ranks drop the sequence and its calls."""
+        self.forgotten = True
         for plan in self.trace.plans:
             plan.forget()
         for number in (*self.trace.programs, self.program.number):
@@ -316,7 +345,8 @@ class Sequence(Generic[P, R]):
         self.__wrapped__ = function
         signature_names(function, "the sequence", OPTIONS)
         self._signature = inspect.signature(function)
-        self._plans: OrderedDict[Any, tuple[SequencePlan, list[Any]]] = OrderedDict()
+        self._plans: dict[Any, tuple[SequencePlan, list[Any]]] = {}
+        self._known: dict[tuple[Any, ...], SequencePlan] = {}  # of calls that `_find` finds
         self._staging: dict[Any, Data] = {}
         self._world: World | None = None
         self.traced = 0  # how often the body was recorded
@@ -351,6 +381,10 @@ class Sequence(Generic[P, R]):
         world = current_world()
         world.begin()
         try:
+            if not kwargs and times and world is self._world:
+                plan, scalars = self._find(args)
+                if plan is not None and not plan.forgotten and plan.is_current:
+                    return self._repeat(plan, scalars, times, every, until)
             return self._run(world, args, kwargs, times, every, until)
         finally:
             world.end()
@@ -423,6 +457,30 @@ class Sequence(Generic[P, R]):
 
     # ---- calls
 
+    def _find(self, args: tuple[Any, ...]) -> tuple[SequencePlan | None, list[Any]]:
+        """Returns the plan of a call with nothing but `Data`, variables and numbers, if it is known, and the numbers."""
+        key: list[Any] = [getattr(self._body, "__code__", None)]
+        scalars: list[Any] = []
+        for arg in args:
+            kind = arg.__class__
+            if kind is Variable or kind is Data:
+                key.append(arg._layout)  # noqa: SLF001  # hot path: no call
+            elif kind is float or (kind is int and -(2**63) <= arg < 2**63):
+                key.append(kind)
+                scalars.append(arg)
+            else:
+                return None, scalars
+        return self._known.get(tuple(key)), scalars
+
+    def _remember(self, args: tuple[Any, ...], told: _Arguments, plan: SequencePlan) -> None:
+        """Makes `_find` find the plan of a call, if its arguments allow it."""
+        kinds = [type(arg) for arg in args]
+        if len(args) == len(told.leaves) == len(self._signature.parameters) and {Variable, Data, float, int}.issuperset(kinds):
+            if len(self._known) >= KNOWN_KEPT:
+                self._known.clear()
+            key = (arg._layout if isinstance(arg, Variable | Data) else type(arg) for arg in args)  # noqa: SLF001  # as a key
+            self._known[getattr(self._body, "__code__", None), *key] = plan
+
     def _run(
         self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int, every: int | None, until: Any
     ) -> Any:
@@ -433,26 +491,35 @@ class Sequence(Generic[P, R]):
         leaves, structure = self._bound(args, kwargs)
         told = self._told_apart(leaves, structure)
         plan = self._plan(world, structure, told)
-        if until is not None and not plan.returns_something:
-            raise ArgumentError(f"{self.name}: until= judges what {self.name} returns, and it returns nothing")
+        self._check_until(plan, until)
         if times == 0:
             return self._nothing(plan, every)
+        if not kwargs:
+            self._remember(args, told, plan)
+        result = self._repeat(plan, told.scalars, times, every, until)
+        for array, staged in told.write_back:
+            if staged._segment.id in plan.trace.written:  # noqa: SLF001  # shared with this package
+                copy_into(array, staged.data)
+        return result
+
+    def _check_until(self, plan: SequencePlan, until: Any) -> None:
+        if until is not None and not plan.returns_something:
+            raise ArgumentError(f"{self.name}: until= judges what {self.name} returns, and it returns nothing")
+
+    def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
+        self._check_until(plan, until)
         for one, code in plan.trace.uses:
             if one.__code__ is not code:
                 refuse(one, self.name)
         for lines in plan.trace.lines:
             lines.check(self.name, times)
         try:
-            result = self._repeat(plan, told.scalars, times, every, until)
+            return self._rounds(plan, scalars, times, every, until)
         except BaseException:
             self._drop(plan)  # ranks may have stopped at different places
             raise
-        for array, staged in told.write_back:
-            if staged._segment.id in plan.trace.written:  # noqa: SLF001  # shared with this package
-                copy_into(array, staged.data)
-        return result
 
-    def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
+    def _rounds(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
         if until is None and (every is None or not plan.returns_something):
             plan.run(0, times, scalars)
             return plan.collect()
@@ -485,15 +552,14 @@ class Sequence(Generic[P, R]):
         key = (getattr(self._body, "__code__", None), structure, *told.key)
         found = self._plans.get(key)
         if found is not None and found[0].is_current:
-            self._plans.move_to_end(key)
             return found[0]
         for one in [known for known, (plan, _) in self._plans.items() if not plan.is_current]:
             self._plans.pop(one)[0].forget()
         plan = self._trace(world, structure, told)
         self._plans[key] = plan, told.kept
         while len(self._plans) > PLANS_KEPT:
-            _, (old, _) = self._plans.popitem(last=False)
-            old.forget()
+            oldest = min((one for one in self._plans if one is not key), key=lambda one: self._plans[one][0].used)
+            self._plans.pop(oldest)[0].forget()
         return plan
 
     def _trace(self, world: World, structure: Structure, told: _Arguments) -> SequencePlan:
@@ -545,6 +611,7 @@ class Sequence(Generic[P, R]):
         """Drops all plans, and the memory of their results."""
         self._world = None
         self._plans.clear()
+        self._known.clear()
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """Binds a decorated method to its instance."""

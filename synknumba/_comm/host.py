@@ -22,7 +22,7 @@ A step over arrays of one dtype is one call of a compiled function with one inte
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -38,6 +38,7 @@ from synknumba._ops.halo import Copy
 from synknumba._ops.reduction import UFUNCS
 from synknumba._types import Array, CollectiveOp
 from synknumba._wire.compiled import compiled
+from synknumba._wire.native import Native, NativeStep, call_of
 
 CACHE_LINE = 64  # bytes; a line written by two cores moves back and forth between them
 SCRATCH_BYTES = 8192  # with as many bytes of each of two sources it fits a first-level cache of 32 KiB
@@ -199,12 +200,27 @@ def _is_compiled(op: CollectiveOp, dtype: np.dtype[Any]) -> bool:
     return known and dtype.isnative
 
 
-def _step(calls: list[_Call]) -> Step:
-    def step() -> None:
-        for function, argument, _ in calls:
-            function(argument)
+@final
+class _Step(partial[object], Native):
+    """A step of one or more calls; of a single one the call itself, without a Python frame."""
 
+    calls: list[_Call]
+
+    def native(self) -> Sequence[NativeStep] | None:
+        if not all(isinstance(argument, int) for _, argument, _ in self.calls):
+            return None
+        return [call_of(*call) for call in self.calls]
+
+
+def _step(calls: list[_Call]) -> Step:
+    step = _Step(calls[0][0], calls[0][1]) if len(calls) == 1 else _Step(_run_all, calls)
+    step.calls = calls
     return step
+
+
+def _run_all(calls: list[_Call]) -> None:
+    for function, argument, _ in calls:
+        function(argument)
 
 
 def _move(pieces: Iterable[_Piece]) -> Step:

@@ -11,13 +11,62 @@ from synknumba._device.base import Buffer, Device, DeviceKernel, Step, Three, Wo
 from synknumba._ops.reduction import accumulate, locate
 from synknumba._ops.rows import Range, Rows
 from synknumba._types import Array, Op, Shape, UserOp
+from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep
 from synknumba.simt import jit
+
+FILL_BYTES = 1 << 20  # a fill by compiled code copies as much; writing alone is faster for arrays larger than a cache
 
 
 def _read_only(view: Array) -> Array:
     view = view.view()
     view.flags.writeable = False
     return view
+
+
+# Steps are partials, which are called without a Python frame, and which show what they call.
+
+
+@final
+class Copy(partial[None], Native):
+    """A copy of one array to another, as `Copy(np.copyto, target, source)`."""
+
+    def native(self) -> Sequence[NativeStep] | None:
+        target, source = self.args
+        if target.dtype != source.dtype or target.shape != source.shape:
+            return None
+        if not (target.flags.c_contiguous and source.flags.c_contiguous):
+            return None
+        return [NativeCopy(target.ctypes.data, source.ctypes.data, target.nbytes, (target, source))]
+
+
+@final
+class Fill(partial[None], Native):
+    """An array filled with one value, as `Fill(array.fill, value)`."""
+
+    def native(self) -> Sequence[NativeStep] | None:
+        array: Array = self.func.__self__  # type: ignore[attr-defined]
+        if array.nbytes > FILL_BYTES or not array.flags.c_contiguous:
+            return None
+        return Copy(np.copyto, array, np.full_like(array, self.args[0])).native()
+
+
+@final
+class Launch(partial[object], Native):
+    """A launch of a kernel with a list of arguments, as `Launch(launch, *args)`, or `Launch(_launch, launch, args)`.
+
+    Attributes:
+        entry: function that returns the launch as compiled code makes it, for these arguments.
+    """
+
+    entry: Callable[[], NativeCall | None]
+
+    def native(self) -> Sequence[NativeStep] | None:
+        call = self.entry()
+        return None if call is None else [call]
+
+
+def _launch(launch: Callable[..., object], args: list[Any]) -> None:
+    launch(*args)
 
 
 @final
@@ -31,8 +80,8 @@ class CpuWorkspace(Workspace):
             if rows.step == 1:  # a view of the segment
                 return Buffer(view if writable else _read_only(view))
             buffer = self.scratch(slot, host.dtype, view.shape)
-            load: Step = partial(np.copyto, buffer, view)
-            store: Step = partial(np.copyto, view, buffer)
+            load: Step = Copy(np.copyto, buffer, view)
+            store: Step = Copy(np.copyto, view, buffer)
         else:
             indices = rows.indices
             buffer = self.scratch(slot, host.dtype, (len(indices), *host.shape[1:]))
@@ -72,7 +121,21 @@ class CpuKernel(DeviceKernel):
 
     def bind(self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]) -> Step:
         launch: Callable[..., object] = self._kernel.bind(grid, block, tuple(args), smem_bytes)
-        return (lambda: launch(*args)) if changing else partial(launch, *args)
+        step = Launch(_launch, launch, args) if changing else Launch(launch, *args)
+        step.entry = partial(self._native, grid, block, smem_bytes, args, changing)
+        return step
+
+    def _native(
+        self, grid: Three, block: Three, smem_bytes: int, args: list[Any], changing: Sequence[int]
+    ) -> NativeCall | None:
+        found = self._kernel.native(grid, block, tuple(args), smem_bytes)
+        if found is None:
+            return None
+        address, kinds, sizes, values, code = found
+        try:
+            return NativeCall(address, kinds, (*sizes, *values), code, {at: len(sizes) + at for at in changing})
+        except TypeError:  # an argument that has no form in words
+            return None
 
 
 @final
@@ -86,7 +149,7 @@ class CpuDevice(Device):
         return CpuKernel(jit(function, fastmath=options.get("fastmath"), debug=options.get("debug")))
 
     def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
-        return partial(array.fill, value)
+        return Fill(array.fill, value)
 
     def memory(self, nbytes: int) -> Array:
         return np.empty(max(nbytes, 1), np.uint8)
@@ -98,13 +161,13 @@ class CpuDevice(Device):
         return _read_only(array)
 
     def copy(self, target: Array, source: Array) -> Step:
-        return partial(np.copyto, target, source)
+        return Copy(np.copyto, target, source)
 
     def upload(self, target: Array, host: Array) -> Step:
-        return partial(np.copyto, target, host)
+        return Copy(np.copyto, target, host)
 
     def download(self, host: Array, source: Array) -> Step:
-        return partial(np.copyto, host, source)
+        return Copy(np.copyto, host, source)
 
     def accumulate(self, op: Op, target: Array, source: Array, weight: int = 1) -> Step:
         if isinstance(op, UserOp):

@@ -5,12 +5,15 @@ from typing import Any, final
 
 import numpy as np
 
-from synknumba._comm import Communicator, Exchange, make_step
+from synknumba._comm import Communicator, Exchange, host_communicator, make_step
 from synknumba._device import Step
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
-from synknumba._wire.program import Collective, End, Transfer
+from synknumba._types import Array
+from synknumba._wire.program import Collective, End, Staged, Transfer
 from synknumba._wire.relaunch import Again
+
+LINE_BYTES = 64  # of a cache line; arrays on a stage begin at one
 
 
 class Steps(Repeated):
@@ -70,6 +73,51 @@ class CollectiveRoutine(Steps):
         own = self.place.holdings[end.variable].line(end.leaf)
         assert own.dtype == np.dtype(dtype)  # ensured by the coordinator
         return tuple(own if rank == self.place.rank else None for rank in range(self.place.world_size))
+
+
+@final
+class StagedRoutine(Repeated):
+    """One of the two steps of a small all_reduce, on one rank.
+
+    Attributes:
+        turn: number of calls so far, one int64: its lowest bit is the place on the stage.
+    """
+
+    function = None
+
+    def __init__(self, told: Staged, place: Place) -> None:
+        self.place = place
+        self.segments = told.segments()
+        self.variables = told.variables()
+        self.turn: Array = np.zeros(1, np.int64)
+        self._told = told
+        self._steps: tuple[list[Step], list[Step]] | None = None
+
+    def steps(self) -> tuple[list[Step], list[Step]]:
+        """Returns the steps of even turns, and those of odd ones."""
+        if self._steps is None:
+            self._steps = self._of_turn(0), self._of_turn(1)
+        return self._steps
+
+    def _of_turn(self, turn: int) -> list[Step]:
+        told, place, exchanges, copies, offset = self._told, self.place, [], [], 0
+        stage = place.host(told.stage)[turn]
+        for dtype, end in told.arrays:
+            own = place.host(end.hosts[place.rank])
+            places = tuple(line[offset : offset + own.nbytes].view(dtype) for line in stage)
+            copies.append(place.device.copy(places[place.rank], own))
+            exchanges.append(Exchange(dtype, places, (own,), end.counts, (len(own),)))
+            offset += -(-own.nbytes // LINE_BYTES) * LINE_BYTES
+        return [make_step(host_communicator(0, 1), "all_reduce", told.op, 0, exchanges)] if told.combines else copies
+
+    def __call__(self) -> None:
+        """Runs the step."""
+        for step in self.steps()[self.turn[0] % 2]:
+            step()
+        self.turn[0] += 1
+
+    def forget_buffers(self) -> None:
+        self._steps = None
 
 
 @final

@@ -6,7 +6,7 @@
 around the launches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -77,6 +77,25 @@ class KernelRoutine(Routine):
             binding.run.renew(scalars)
             binding.scalars = scalars
         self._now = binding
+
+    @property
+    def dynamic(self) -> Mapping[int, Dynamic]:
+        """The scalars of a call, by position among the launches' arguments."""
+        return self._dynamic
+
+    @property
+    def launches(self) -> int:
+        """Number of launches of a run."""
+        return 0 if self._now is None else len(self._now.launches)
+
+    def steps(self, packed: bytes) -> list[Step]:
+        """Binds packed values; returns the steps of a run, for whoever runs them one by one.
+
+        The caller keeps them only as long as no buffers are forgotten and no other values are bound.
+        """
+        self.bind_packed(packed)
+        assert self._now is not None  # bound
+        return self._now.run.steps
 
     def run(self) -> None:
         assert self._now is not None  # bound by `__call__`

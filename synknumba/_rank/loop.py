@@ -27,7 +27,7 @@ from synknumba._host.inherited import flush
 from synknumba._host.segment import Segment
 from synknumba._host.this_process import end_child
 from synknumba._ops.launch import LaunchConfig
-from synknumba._rank.collective_routine import CollectiveRoutine, TransferRoutine
+from synknumba._rank.collective_routine import CollectiveRoutine, StagedRoutine, TransferRoutine
 from synknumba._rank.combination_routine import CombinationRoutine
 from synknumba._rank.function_routine import FunctionRoutine
 from synknumba._rank.kernel_routine import KernelRoutine
@@ -39,7 +39,7 @@ from synknumba._types import Transport
 from synknumba._wire import channel, messages, pickling
 from synknumba._wire import doorbell as doorbell_module
 from synknumba._wire.control import MESSAGE
-from synknumba._wire.program import Collective, Combination, FunctionSpec, Program, Transfer
+from synknumba._wire.program import Collective, Combination, FunctionSpec, Program, Staged, Transfer
 from synknumba._wire.rank_warnings import Collector
 from synknumba._wire.relaunch import Table
 from synknumba._wire.sequence import SequenceProgram
@@ -203,7 +203,9 @@ class Rank:
                 routine.forget_buffers()
 
     def _install(
-        self, spec: FunctionSpec | None, program: Program | Combination | Collective | Transfer | SequenceProgram | None
+        self,
+        spec: FunctionSpec | None,
+        program: Program | Combination | Collective | Staged | Transfer | SequenceProgram | None,
     ) -> None:
         if spec is not None:
             if spec.id in self.functions:  # sent again after a failure: the programs refer to what was sent first
@@ -214,6 +216,8 @@ class Rank:
                 self.routines[program.number] = self._routine(program, self.functions[program.function])
             case Collective():
                 self.routines[program.number] = CollectiveRoutine(program, self.place, self._transport(program.transport))
+            case Staged():
+                self.routines[program.number] = StagedRoutine(program, self.place)
             case Combination():
                 source = self.routines[program.program]
                 assert isinstance(source, KernelRoutine)  # installed earlier, and a combination follows only a kernel

@@ -51,6 +51,11 @@ class Repetition:
             self._runs = 1
 
     @property
+    def steps(self) -> list[Step]:
+        """The steps, after the checks, for whoever runs them one by one."""
+        return [*self._checks, *self._steps]
+
+    @property
     def is_recorded(self) -> bool:
         """Whether the steps are recorded."""
         return self._replay is not None

@@ -131,10 +131,19 @@ class Routine(Repeated):
     def call(self, packed: bytes) -> News | None:
         """Binds packed values if they have changed, and runs the steps."""
         if packed != self._packed:
-            self._packed = None  # the binding is undefined until `bind` has succeeded
-            self.bind(self._unpack(packed), packed[: self._scalar_bytes])
-            self._packed = packed
+            self.bind_packed(packed)
         return self.run()
+
+    def bind_packed(self, packed: bytes) -> None:
+        """Binds packed values."""
+        self._packed = None  # the binding is undefined until `bind` has succeeded
+        self.bind(self._unpack(packed), packed[: self._scalar_bytes])
+        self._packed = packed
+
+    @property
+    def scalar_bytes(self) -> int:
+        """Number of bytes of the scalars among the packed values, which precede the others."""
+        return self._scalar_bytes
 
     def forget_buffers(self) -> None:
         self._packed = None

@@ -2,70 +2,30 @@
 
     values ──> for each iteration: for each part: wait for other ranks → formulas → run its routine → show the count
 
-The parts' own routines run them; their values come from templates in which formulas are filled in. If a part fails, the rank
+On cores the parts become a table, which compiled code runs (`sequence_table.py`). On other devices the loop is Python's: the
+parts' own routines run them, and their values come from templates in which formulas are filled in. If a part fails, the rank
 sets a word of the board on which the others leave their waits, and the world remains usable.
 """
 
-import operator
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, TypeAlias, final
+from typing import NoReturn, final
 
 import numpy as np
 
 from synknumba._device import fold_kernel
 from synknumba._ops import reduction
 from synknumba._rank.routine import Place, Repeated, Routine
+from synknumba._rank.sequence_numbers import Numbers
+from synknumba._rank.sequence_table import NAP_SECONDS, Action, GivenUp, SequenceTable, runs_tables
 from synknumba._types import Array, UserOp
 from synknumba._wire import board, sequence
 from synknumba._wire.messages import News, Returned, ReturnedInSequence
-from synknumba._wire.sequence import HEAD, Formula, Loop, Part, SequenceProgram, Shared, Wait
+from synknumba._wire.sequence import HEAD, Loop, Part, SequenceProgram, Shared, Wait
 
-NAP_SECONDS = 2e-4  # between two rounds of spins, in a wait for a rank that works for long
-
-OPERATORS: Mapping[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": operator.pow,
-    "neg": operator.neg,
-    "abs": operator.abs,
-}
-
-_Action: TypeAlias = Callable[[], None]
-
-
-class GivenUp(Exception):  # noqa: N818  # nothing is wrong on this rank
-    """Raised in a wait when another rank has failed, which reports it."""
-
-
-@final
-class _Numbers:
-    """What formulas refer to."""
-
-    def __init__(self, slots: int) -> None:
-        self.steps: list[int] = [0]
-        self.scalars: tuple[Any, ...] = ()
-        self.results: list[Any] = [0] * slots
-
-    def evaluate(self, formula: Formula) -> Any:
-        """Returns the value of a formula."""
-        kind, *operands = formula
-        match kind:
-            case "value":
-                return operands[0]
-            case "step":
-                return self.steps[operands[0]]
-            case "scalar":
-                return self.scalars[operands[0]]
-            case "result":
-                return self.results[operands[0]]
-        return OPERATORS[kind](*map(self.evaluate, operands))
+ABORT_PERIOD = 64  # iterations in Python after which a rank that waits for no other sees that one has failed
 
 
 @final
@@ -86,43 +46,78 @@ class SequenceRoutine(Repeated):
         self.segments = program.segments()
         self.variables = program.variables()
         self._routines = routines
-        self._layout = struct.Struct("<" + HEAD + program.scalars)
-        self._numbers = _Numbers(program.slots)
-        self._actions: list[_Action] | None = None  # of the parts of an iteration
+        head = struct.Struct("<" + HEAD)
+        self._numbers = Numbers(_depth(program.parts), program.scalars, program.slots)
+        self._unpack, self._packed = head.unpack, place.control.values.data[: head.size]
+        scalars = place.control.values[head.size :][: self._numbers.scalars.nbytes]
+        self._scalars: Array | None = scalars.view(np.int64) if program.scalars else None  # of a round
+        self._turns: Array = np.zeros(program.slots, np.int64)  # how often each shared result has been combined
+        self._uses_table = runs_tables(place.device) and len(program.starts) == 1
+        self._table: SequenceTable | None = None
+        self._actions: list[Action] | None = None  # of the parts of an iteration, in Python
         self._count = 0  # parts finished in this call
         self._news: list[tuple[int, Returned]] = []
         self._descriptors: list[int] = []
-        self.running: Part | None = None  # for messages
+        self._running: Part | None = None
+
+    @property
+    def running(self) -> Part | None:
+        """The part that is run, for messages."""
+        return self._running if self._table is None else self._table.running
 
     def forget_buffers(self) -> None:
         self._actions = None
+        self._table = None
 
     def __call__(self) -> News | None:
         """Runs the iterations of one round."""
-        if self._actions is None:
-            self._board = self.place.host(self.program.board)
-            self._address = self._board.ctypes.data
-            self._line = self._board[sequence.LINE * self.place.rank :][: sequence.LINE]
-            self._actions = [self._action(part) for part in self.program.parts]
-        first, count, period, segment, *scalars = self._layout.unpack(bytes(self.place.control.values[: self._layout.size]))
-        self._numbers.scalars = tuple(scalars)
-        self._count = 0
+        first, count, period, segment = self._unpack(self._packed)
+        if self._scalars is not None:
+            self._numbers.scalars[:] = self._scalars
         self._news, self._descriptors = [], []
         kept = self._kept(segment, count // period) if period else None
-        ends = (*self.program.starts[1:], len(self._actions))
-        turns = [self._actions[start:end] for start, end in zip(self.program.starts, ends, strict=True)]
+        self._running = None
+        self._numbers.steps[0] = first
         try:
-            for iteration in range(count):
-                self._line[sequence.ITERATION] = self._numbers.steps[0] = first + iteration
-                for action in turns[(first + iteration) % len(turns)]:
-                    action()
-                if kept is not None and (iteration + 1) % period == 0:
-                    kept[iteration // period] = self.place.control.results[self.place.rank, : self.program.entry_bytes]
+            if self._actions is None and self._table is None:
+                self._prepare()
+            if self._table is not None:
+                self._table.run(first, count, period, kept)
+            else:
+                self._run(first, count, period, kept)
         except GivenUp:
             pass
         except BaseException as error:  # noqa: BLE001  # raised again
             self._fail(error, first + count)
         return ReturnedInSequence(tuple(self._news)) if self._news else None
+
+    def _prepare(self) -> None:
+        self._board = self.place.host(self.program.board)
+        self._address = self._board.ctypes.data
+        if self._uses_table:
+            args = self.program, self.place, self._numbers, self._board, self._turns, self._routines
+            self._table = SequenceTable(*args, self._doing)
+            self._table.build()
+        else:
+            at = sequence.position_word(self.place.world_size, self.place.rank)
+            self._position = self._board[at : at + sequence.LINE]
+            self._actions = [self._action(part) for part in self.program.parts]
+
+    def _run(self, first: int, count: int, period: int, kept: Array | None) -> None:
+        """Runs iterations in Python."""
+        assert self._actions is not None  # prepared
+        ends = (*self.program.starts[1:], len(self._actions))
+        turns = [self._actions[start:end] for start, end in zip(self.program.starts, ends, strict=True)]
+        self._count = 0
+        abort = self._board[sequence.abort_word(self.place.world_size) :].data
+        for iteration in range(count):
+            if iteration % ABORT_PERIOD == ABORT_PERIOD - 1 and abort[0]:
+                raise GivenUp
+            self._position[sequence.ITERATION] = self._numbers.steps[0] = first + iteration
+            for action in turns[(first + iteration) % len(turns)]:
+                action()
+            if kept is not None and (iteration + 1) % period == 0:
+                kept[iteration // period] = self.place.control.results[self.place.rank, : self.program.entry_bytes]
 
     def descriptors(self, news: News) -> list[int]:
         return self._descriptors
@@ -143,14 +138,14 @@ class SequenceRoutine(Repeated):
 
     # ---- parts
 
-    def _action(self, part: Part | Loop) -> _Action:
+    def _action(self, part: Part | Loop) -> Action:
         """Returns a callable that runs one part."""
         if isinstance(part, Loop):
             return partial(self._loop, part, [self._action(one) for one in part.parts])
         do = self._doing(part)
 
         def action() -> None:
-            self.running = part
+            self._running = part
             if part.wait is not None:
                 self._await(part.wait)
             do()
@@ -160,19 +155,14 @@ class SequenceRoutine(Repeated):
 
         return action
 
-    def _loop(self, loop: Loop, actions: Sequence[_Action]) -> None:
+    def _loop(self, loop: Loop, actions: Sequence[Action]) -> None:
         """Runs an inner sequence, with all ranks at the same place before and after."""
-        steps = self._numbers.steps
         times = int(self._numbers.evaluate(loop.times))
         self._meet()
-        steps.append(0)
-        try:
-            for iteration in range(times):
-                steps[-1] = iteration
-                for action in actions:
-                    action()
-        finally:
-            steps.pop()
+        for step in range(times):
+            self._numbers.steps[loop.depth] = step
+            for action in actions:
+                action()
         self._meet()
         self._count += 1
 
@@ -198,11 +188,11 @@ class SequenceRoutine(Repeated):
                 raise GivenUp
             time.sleep(NAP_SECONDS)
 
-    def _doing(self, part: Part) -> _Action:
+    def _doing(self, part: Part) -> Action:
         if part.puts is not None:
-            return partial(self._put, part.puts, [0])
+            return partial(self._put, part.puts)
         if part.combines is not None:
-            return partial(self._combine, part.combines, [0])
+            return partial(self._combine, part.combines)
         routine = self._routines[part.number]
         if not isinstance(routine, Routine):
             return routine  # type: ignore[return-value]  # collectives and transfers have no news
@@ -226,17 +216,22 @@ class SequenceRoutine(Repeated):
         memory: Array = self._board[at : at + sequence.LINE].view(shared.dtype)
         return memory[:1]
 
-    def _put(self, shared: Shared, turns: list[int]) -> None:
+    def _put(self, shared: Shared) -> None:
         nbytes, rank = np.dtype(shared.dtype).itemsize, self.place.rank
         mine = self.place.control.results[rank, shared.offset : shared.offset + nbytes].view(shared.dtype)
-        self._stage(shared, turns[0] % 2, rank)[:] = mine
-        turns[0] += 1
+        self._stage(shared, self._turns[shared.slot] % 2, rank)[:] = mine
 
-    def _combine(self, shared: Shared, turns: list[int]) -> None:
-        parts = np.array([self._stage(shared, turns[0] % 2, rank)[0] for rank in range(self.place.world_size)])
-        turns[0] += 1
+    def _combine(self, shared: Shared) -> None:
+        turn = self._turns[shared.slot] % 2
+        parts = np.array([self._stage(shared, turn, rank)[0] for rank in range(self.place.world_size)])
+        self._turns[shared.slot] += 1
         if isinstance(shared.op, UserOp):
             found = fold_kernel.fold(shared.op, parts)
         else:
             found = reduction.combine(shared.op, parts, np.array(shared.weights, np.int64))
-        self._numbers.results[shared.slot] = found.item()
+        self._numbers.set_result(shared.slot, found.item())
+
+
+def _depth(parts: Sequence[Part | Loop]) -> int:
+    """Returns the number of loops inside each other, with the one over the parts."""
+    return 1 + max((_depth(part.parts) for part in parts if isinstance(part, Loop)), default=0)

@@ -29,12 +29,15 @@ from synknumba._ops.variable_layout import line_type
 from synknumba._types import Array, CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation, not_in_use
 from synknumba._wire.messages import Install
-from synknumba._wire.program import Collective, End, HostArray, Operand, Transfer, next_number
+from synknumba._wire.program import Collective, End, HostArray, Operand, Staged, Transfer, next_number
 from synknumba._wire.sequence import Access, Key
 from synknumba._world.failure import CallInfo
 from synknumba._world.world import World
 
 DIRECT_BYTES = 2 << 20  # read and written in total: one core does this much in the time of a round
+LINE_BYTES = 64  # of a cache line; no two ranks write to one of a stage
+# Read by each rank of an all_reduce in a sequence that is done with one wait instead of two, by every rank in full.
+STAGED_BYTES = 16 << 10
 PLANS_KEPT = 4096  # a few KiB each; a model of thousands of arrays needs one for each unless they are flattened
 
 Run: TypeAlias = Callable[[], object]
@@ -198,7 +201,7 @@ class Traffic(ABC):
         """The communicator with which the coordinator carries out collectives by itself."""
         return host_communicator(0, 1)
 
-    def install(self, program: Collective | Transfer, info: CallInfo) -> tuple[Run, tuple[int]]:
+    def install(self, program: Collective | Staged | Transfer, info: CallInfo) -> tuple[Run, tuple[int]]:
         """Installs a program on the ranks. Returns a callable that runs it, and the program's number."""
         self.world.command(Install(None, program), info=info)
         return partial(self.world.run, program.number, info, _nothing_to_learn), (program.number,)
@@ -300,8 +303,28 @@ class CoreTraffic(Traffic):
         segments = [storage.segment for pair in pairs for storage in (pair.source, pair.target) if storage.segment]
         return self.over_host(work, operands_of(work, pairs), segments, describe(work, pairs))
 
+    def _staged(
+        self, program: Collective, arrays: tuple[tuple[Any, End], ...], nbytes: int, keys: frozenset[Key], info: CallInfo
+    ) -> list[tuple[int, list[Segment], Access]]:
+        """Installs a small all_reduce as two steps with one wait between them."""
+        shape = 2, self.world.world_size, nbytes
+        segment = Segment(2 * self.world.world_size * nbytes)
+        self.world.attach([segment], info)
+        stage, key = HostArray(segment.id, np.dtype(np.uint8), shape), frozenset({("stage", ("segment", segment.id))})
+        found = []
+        for combines, access in ((False, Access(reads=keys, writes=key)), (True, Access(writes=keys, remote_reads=key))):
+            assert program.op is not None  # a reduction has an op
+            step = Staged(next_number(), arrays, program.op, stage, combines)
+            self.install(step, info)
+            found.append((step.number, [segment], access))
+        return found
+
     def programs(self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]) -> list[tuple[int, list[Segment], Access]]:
         program = self.host_program(work, operands_of(work, pairs))
+        arrays = tuple((one.dtype, one.source) for one in program.arrays)
+        sizes = [-(-max(end.counts) * np.dtype(dtype).itemsize // LINE_BYTES) * LINE_BYTES for dtype, end in arrays]
+        if work.kind == "all_reduce" and self.world.world_size > 1 and sum(sizes) * self.world.world_size <= STAGED_BYTES:
+            return self._staged(program, arrays, sum(sizes), keys, describe(work, pairs))
         self.install(program, describe(work, pairs))
         if work.kind == "exchange":  # each rank writes its own halos, which no other reads
             return [(program.number, [], Access(remote_reads=keys, nearby=True))]

@@ -334,6 +334,29 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
+class Staged:
+    """One of the two steps of a small all_reduce in place: each rank copies its arrays to a stage, or combines those there.
+
+    The stage has two places for each rank, which are used in turn: whoever copies to one has combined what was in the other,
+    for which all ranks had copied to it, and so had combined what was in the first.
+    """
+
+    number: int
+    arrays: tuple[tuple[Any, End], ...]  # dtype, the arrays
+    op: CollectiveOp
+    stage: HostArray  # uint8, shape (2, W, bytes)
+    combines: bool
+
+    def segments(self) -> frozenset[int]:
+        """Returns the ids of the segments that hold the arrays and the stage."""
+        return frozenset({self.stage.segment, *(host.segment for _, end in self.arrays for host in end.hosts)})
+
+    def variables(self) -> frozenset[int]:
+        """Returns the numbers of the variables' memory that the step uses."""
+        return frozenset(end.variable for _, end in self.arrays)
+
+
+@dataclass(frozen=True, slots=True)
 class Combined:
     """One result of a `Combination`."""
 

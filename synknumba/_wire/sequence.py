@@ -141,7 +141,7 @@ class SequenceProgram:
 
 HEAD = "qqqq"  # first iteration, count, period of kept results, segment of these
 LINE = 8  # words of a cache line; ranks' counts are on lines of their own
-COUNT, ITERATION, AT = range(3)  # words of a rank's line: parts finished, and the part that it runs, for messages
+ITERATION, AT = range(2)  # words of a rank's position: iteration, and index of the part that it runs, for messages
 
 
 def abort_word(world_size: int) -> int:
@@ -149,9 +149,14 @@ def abort_word(world_size: int) -> int:
     return world_size * LINE
 
 
+def position_word(world_size: int, rank: int) -> int:
+    """Returns the index of the first word of a rank's position, on a line that other ranks do not read."""
+    return (world_size + 1 + rank) * LINE
+
+
 def stage_word(world_size: int, slot: int, turn: int, rank: int) -> int:
     """Returns the index of the word of the board where a rank puts down a result; turns 0 and 1 alternate."""
-    return (world_size + 1) * LINE + ((2 * slot + turn) * world_size + rank) * LINE
+    return position_word(world_size, world_size) + ((2 * slot + turn) * world_size + rank) * LINE
 
 
 def board_words(world_size: int, slots: int) -> int:

@@ -11,6 +11,7 @@ from typing import Any, TextIO, cast, overload
 import numpy as np
 from numba import typeof
 from numba.core import errors, sigutils, types
+from numba.core.compiler import CompileResult
 
 from synknumba._errors import ArgumentError, KernelError, LaunchError
 from synknumba._types import as_flag
@@ -130,6 +131,7 @@ class Kernel:
         self.specializations: dict[Signature, Kernel] = {}
         self._entries: dict[tuple[Signature, Dim3 | None], _Entry] = {}
         self._by_class: dict[tuple[Any, ...], _Entry] = {}
+        self._natives: dict[_Entry, tuple[Signature, CompileResult]] = {}
         self._best: dict[Signature, Signature] = {}
         self._texts: dict[Signature, str] = {}
 
@@ -242,6 +244,21 @@ class Kernel:
         self._check_dynamic(smem)
         return functools.partial(self.entry(self.coerce(args), block), *grid, *block, smem)
 
+    def native(self, grid: Dim3, block: Dim3, args: tuple[Any, ...], smem: int = 0) -> tuple[Any, ...] | None:
+        """Returns a launch for callers that are compiled code; None if only Python can launch, to locate errors.
+
+        Returns:
+            The address of the launch function, which has Numba's calling convention; the types of its arguments; the
+            arguments that precede the kernel's, which are sizes; the kernel's; and the owner of the code.
+        """
+        args = self.coerce(args)
+        compiled = self._natives.get(self.entry(args, block))
+        if compiled is None:
+            return None
+        kinds, result = compiled
+        address = result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
+        return address, (*[types.int64] * 7, *kinds), (*grid, *block, smem), args, result
+
     def coerce(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Applies extensions, unwraps `cuda.In` and the like, adds defaults, and converts scalars to a declared signature."""
         if self.extensions or not _AS_THEY_ARE.issuperset(map(type, args)):
@@ -349,6 +366,8 @@ class Kernel:
             keyed = (*kinds, *map(types.literal, block or ()))
             compiled = self._cache.get(keyed, functools.partial(self._compile, kinds, block))
             entry = located(compiled.entry, self.py_func) if self._options.debug else compiled.entry
+            if not self._options.debug:
+                self._natives[entry] = kinds, compiled.result
             self._entries[kinds, block] = entry
             self._texts.pop(kinds, None)
             self._texts[kinds] = compiled.text  # last in order, for `source`

@@ -1,0 +1,414 @@
+"""Tables of sequences: the parts of a sequence as rows that compiled code runs, without Python (`_wire/table.py`).
+
+    part ──> its routine's steps ──native()──> launches, copies ─┐
+         ──> its formulas ──> operations on cells, and stores ───┼──> rows
+         ──> its wait, its count ────────────────────────────────┘
+    anything else ──> a row at which compiled code returns, and Python does the step, the formula or the part
+
+A table refers to memory by address, so it is made anew after memory has moved.
+"""
+
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, final
+
+import numpy as np
+from numba import types
+
+from synknumba._device import Device, Step
+from synknumba._rank.collective_routine import StagedRoutine, Steps
+from synknumba._rank.kernel_routine import KernelRoutine
+from synknumba._rank.routine import Place, Repeated
+from synknumba._rank.sequence_numbers import Numbers
+from synknumba._types import Array
+from synknumba._wire import sequence, table
+from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep, raise_error, words_of
+from synknumba._wire.program import Dynamic
+from synknumba._wire.sequence import Formula, Loop, Part, SequenceProgram, Shared
+
+NAP_SECONDS = 2e-4  # between two rounds of spins, in a wait for a rank that works for long
+
+Action: TypeAlias = Callable[[], None]
+_Ways: TypeAlias = tuple[Step, Sequence[NativeStep] | None]  # a step, and what compiled code does in its place
+
+_FLOAT_OPERATIONS = {"+": table.ADD, "-": table.SUB, "*": table.MUL, "/": table.DIV, "neg": table.NEG, "abs": table.ABS}
+_INT_OPERATIONS = {
+    "+": table.INT_ADD,
+    "-": table.INT_SUB,
+    "*": table.INT_MUL,
+    "/": table.INT_DIV,
+    "//": table.INT_FLOORDIV,
+    "%": table.INT_MOD,
+    "neg": table.INT_NEG,
+    "abs": table.INT_ABS,
+}
+_COMBINATIONS = {  # (op, dtype): operation, type of the parts
+    ("sum", "d"): (table.ADD, table.DOUBLE),
+    ("prod", "d"): (table.MUL, table.DOUBLE),
+    ("sum", "f"): (table.ADD, table.SINGLE),
+    ("prod", "f"): (table.MUL, table.SINGLE),
+    ("sum", "l"): (table.INT_ADD, table.INT),
+    ("prod", "l"): (table.INT_MUL, table.INT),
+    ("min", "l"): (table.INT_MIN, table.INT),
+    ("max", "l"): (table.INT_MAX, table.INT),
+}
+_SEQUENTIAL = 8  # NumPy sums fewer numbers than this in order, as rows do
+
+
+class GivenUp(Exception):  # noqa: N818  # nothing is wrong on this rank
+    """Raised in a wait when another rank has failed, which reports it."""
+
+
+class _PythonOnly(Exception):  # noqa: N818  # not an error
+    """Raised for a formula that compiled code cannot compute."""
+
+
+def _ways(step: Step) -> _Ways:
+    return step, step.native() if isinstance(step, Native) else None
+
+
+def runs_tables(device: Device) -> bool:
+    """Returns whether compiled code can run a device's steps: they are calls of compiled functions, done when they return."""
+    traits = device.traits
+    return traits.shares_memory and traits.compiled_by_simt and not traits.queues_work
+
+
+@final
+class SequenceTable:
+    """The table of one sequence on one rank.
+
+    Args:
+        program: the sequence.
+        place: state of the rank.
+        numbers: its numbers.
+        board: where ranks show their counts and put down results.
+        turns: how often each shared result has been combined.
+        routines: those of the parts' programs, by number.
+        doing: returns what Python does for a part.
+    """
+
+    def __init__(
+        self,
+        program: SequenceProgram,
+        place: Place,
+        numbers: Numbers,
+        board: Array,
+        turns: Array,
+        routines: Mapping[int, Repeated],
+        doing: Callable[[Part], Action],
+    ) -> None:
+        self._program, self._place, self._numbers = program, place, numbers
+        self._board, self._turns, self._routines, self._doing = board, turns, routines, doing
+        self._rows: list[list[int]] = []
+        self._parts: list[Part | None] = []  # of the rows
+        self._python: dict[int, tuple[Action, int]] = {}  # what Python does at a row, and the row after that
+        self._kept: list[Any] = []  # memory and code that rows refer to
+        self.running: Part | None = None  # for messages
+
+    def build(self) -> None:
+        """Makes the rows; an exception is about the part `running`."""
+        self._declare(self._program.parts)
+        self._add(self._program.parts)
+        self._table = np.array(self._rows or [[0] * table.ROW_WORDS], np.int64)
+        self._state = self._make_state()
+        self._words = self._state.data  # faster to index than the array
+        self._addresses = self._table.ctypes.data, self._state.ctypes.data
+
+    # ---- runs
+
+    def run(self, first: int, count: int, period: int, kept: Array | None) -> None:
+        """Runs iterations; `kept`, shape (entries, bytes), gets this rank's small results after each period."""
+        if not count:
+            return
+        state, words, python = self._addresses, self._words, self._python
+        self._numbers.steps[0] = self._position[sequence.ITERATION] = first
+        self._position[sequence.AT] = 0
+        words[table.AT] = words[table.DONE_PARTS] = words[table.ITERATION] = 0
+        words[table.BEGAN] = 0
+        words[table.TIMES], words[table.PERIOD] = count, 0 if kept is None else period
+        if kept is not None:
+            words[table.KEPT], words[table.KEPT_STRIDE] = kept.ctypes.data, kept.strides[0]
+        while True:
+            code = table.run(*state)
+            if code == table.TO_PYTHON:
+                at = words[table.AT]
+                self.running = self._parts[at]
+                action, words[table.AT] = python[at]
+                action()
+            elif code == table.FINISHED:
+                return
+            else:
+                self._handle(code)
+
+    def _handle(self, code: int) -> None:
+        at = self._words[table.AT]
+        self.running = self._parts[at] if at < len(self._parts) else None
+        if code == table.FAILED:
+            call = next(one for one in self._kept if isinstance(one, NativeCall) and one.words.ctypes.data == self._rows[at][3])
+            raise_error(self._words[table.CODE], int(call.words[1]))
+        if code == table.GIVEN_UP or self._abort[0]:
+            raise GivenUp
+        if code == table.LATE:
+            time.sleep(NAP_SECONDS)
+
+    def _make_state(self) -> Array:
+        program, place = self._program, self._place
+        self._results = place.control.results[place.rank]
+        at = sequence.position_word(place.world_size, place.rank)
+        self._abort = self._board[sequence.abort_word(place.world_size) :].data
+        self._position = self._board[at : at + sequence.LINE]
+        state = np.zeros(table.STATE_WORDS, np.int64)
+        words = {
+            table.STEP: self._numbers.steps.ctypes.data,
+            table.ENTRY: self._results.ctypes.data,
+            table.ENTRY_BYTES: program.entry_bytes,
+            table.BOARD: self._board.ctypes.data,
+            table.WORLD_SIZE: place.world_size,
+            table.RANK: place.rank,
+            table.PAUSES: place.control.patience.pauses,
+            table.YIELDS: place.control.patience.rank,
+            table.POSITION: self._position.ctypes.data,
+            table.ROWS: len(self._rows),
+        }
+        for word, value in words.items():
+            state[word] = value
+        return state
+
+    # ---- rows
+
+    def _row(self, *words: int) -> None:
+        self._rows.append([*words, *[0] * (table.ROW_WORDS - len(words))])
+        self._parts.append(self.running)
+
+    def _in_python(self, action: Action) -> None:
+        self._python[len(self._rows)] = action, len(self._rows) + 1
+        self._row(table.PYTHON)
+
+    def _cell(self, value: float) -> int:
+        """Returns the address of a new cell with a number."""
+        cell = np.array([value], np.int64 if isinstance(value, int) else np.float64)
+        self._kept.append(cell)
+        return int(cell.ctypes.data)
+
+    def _declare(self, parts: Sequence[Part | Loop]) -> None:
+        """Finds the results that are kept in cells."""
+        for part in parts:
+            if isinstance(part, Loop):
+                self._declare(part.parts)
+            elif part.combines is not None:
+                self._numbers.has_cell(part.combines.slot, part.combines.dtype)
+
+    def _add(self, parts: Sequence[Part | Loop], outer: int | None = None) -> None:
+        """Adds parts; `outer` is the index of the loop that they are in, which the rank shows meanwhile."""
+        for index, part in enumerate(parts):
+            number = index if outer is None else outer - 1
+            if isinstance(part, Loop):
+                self.running = None
+                self._add_loop(part, number if outer is None else outer)
+                self._row(table.FINISH, 0, number + 1)
+                continue
+            self.running = part
+            if part.wait is not None:
+                self._row(table.WAIT, part.wait.back, int(part.wait.nearby))
+            self._add_part(part)
+            self._row(table.FINISH, int(part.shows), number + 1)
+        self.running = None
+
+    def _add_loop(self, loop: Loop, number: int) -> None:
+        """Adds an inner sequence, with all ranks at the same place before and after; `number` is its index."""
+        step = self._numbers.steps[loop.depth :].ctypes.data
+        times = np.zeros(1, np.int64)
+        self._kept.append(times)
+
+        def count() -> None:
+            times[0] = int(self._numbers.evaluate(loop.times))
+
+        self._store(loop.times, count, lambda source, is_float: self._store_int(times.ctypes.data, source, is_float=is_float))
+        self._row(table.MEET)
+        enter = len(self._rows)
+        self._row(table.ENTER, step, times.ctypes.data)
+        self._add(loop.parts, number)
+        self._row(table.AGAIN, step, times.ctypes.data, enter + 1)
+        self._rows[enter][3] = len(self._rows)
+        self._row(table.MEET)
+
+    def _add_part(self, part: Part) -> None:
+        if part.puts is not None:
+            self._add_put(part.puts)
+        elif part.combines is not None:
+            self._add_combination(part, part.combines)
+        else:
+            routine = self._routines[part.number]
+            steps = None if isinstance(routine, StagedRoutine) else self._steps(part)
+            if isinstance(routine, StagedRoutine):
+                self._add_turns(routine)
+            elif steps is None:
+                self._in_python(self._doing(part))
+            else:
+                self._add_steps(steps)
+
+    def _add_turns(self, routine: StagedRoutine) -> None:
+        """Adds steps that differ from turn to turn."""
+        self._kept.append(routine)
+        even, odd = ([_ways(step) for step in steps] for steps in routine.steps())
+        begin = len(self._rows)
+        self._row(table.TURN, routine.turn.ctypes.data)
+        self._add_steps(even)
+        jump = len(self._rows)
+        self._row(table.JUMP)
+        self._rows[begin][2] = len(self._rows)
+        self._add_steps(odd)
+        self._rows[jump][1] = len(self._rows)
+
+    def _add_steps(self, steps: Sequence[_Ways]) -> None:
+        for step, native in steps:
+            if native is None:
+                self._in_python(step)  # type: ignore[arg-type]  # what it returns is of no use
+            for one in native or ():
+                self._add_native(one)
+
+    def _add_native(self, step: NativeStep) -> None:
+        self._kept.append(step)
+        match step:
+            case NativeCopy(target, source, nbytes):
+                self._row(table.COPY, target, source, nbytes)
+            case NativeCall():
+                self._row(table.LAUNCH, step.thunk, step.address, step.words.ctypes.data)
+
+    def _add_put(self, shared: Shared) -> None:
+        mine = self._place.control.results[self._place.rank, shared.offset :]
+        nbytes = np.dtype(shared.dtype).itemsize
+        turn = self._turns[shared.slot :].ctypes.data
+        self._row(table.PUT, self._stage(shared, 0, self._place.rank), mine.ctypes.data, nbytes, self._between(shared), turn)
+
+    def _add_combination(self, part: Part, shared: Shared) -> None:
+        found = _COMBINATIONS.get((shared.op, np.dtype(shared.dtype).char)) if isinstance(shared.op, str) else None
+        if found is None or self._place.world_size >= _SEQUENTIAL or not np.dtype(shared.dtype).isnative:
+            self._in_python(self._doing(part))
+            return
+        target, turn = (cells[shared.slot :].ctypes.data for cells in (self._numbers.results, self._turns))
+        self._row(table.COMBINE, target, self._stage(shared, 0, 0), *found, self._between(shared), turn)
+
+    def _stage(self, shared: Shared, turn: int, rank: int) -> int:
+        return int(self._board.ctypes.data) + 8 * sequence.stage_word(self._place.world_size, shared.slot, turn, rank)
+
+    def _between(self, shared: Shared) -> int:
+        return self._stage(shared, 1, 0) - self._stage(shared, 0, 0)
+
+    # ---- calls
+
+    def _steps(self, part: Part) -> list[_Ways] | None:
+        """Returns the steps of a part, and what compiled code does for each; adds the rows of its formulas.
+
+        None if Python does the part as a whole.
+        """
+        routine = self._routines[part.number]
+        if isinstance(routine, Steps):
+            return [_ways(step) for step in routine.make()]
+        if not isinstance(routine, KernelRoutine):
+            return None
+        if any(offset >= routine.scalar_bytes for offset, _, _ in part.formulas):  # other rows, or other memory, each time
+            return None
+        if any(param.is_complex for param in routine.dynamic.values()) and part.formulas:
+            return None
+        steps = [_ways(step) for step in routine.steps(part.values)]
+        calls = [one for _, native in steps for one in native or () if isinstance(one, NativeCall) and one.changing]
+        if part.formulas and len(calls) != routine.launches:  # Python launches, with arguments that it renews
+            return None
+        for offset, letter, formula in part.formulas:
+            for position, param in routine.dynamic.items():
+                if struct.calcsize("<" + routine.program.values[: param.index]) == offset:
+                    for call in calls:
+                        self._renew(call, position, param, letter, formula)
+        return steps
+
+    # ---- numbers
+
+    def _renew(self, call: NativeCall, position: int, param: Dynamic, letter: str, formula: Formula) -> None:
+        """Adds rows that store the value of a formula as an argument of a call."""
+        word, kind = call.place(position)
+        self._kept.append(call)
+        pack = struct.Struct("<" + letter)
+
+        def renew() -> None:
+            (value,) = pack.unpack(pack.pack(self._numbers.evaluate(formula)))  # refuses what single calls refuse
+            if param.dtype is not None:
+                value = np.dtype(param.dtype).type(value)
+            word[:] = np.frombuffer(words_of(kind, value)[0], np.uint8)
+
+        same = param.dtype is None or np.dtype(param.dtype).name == str(kind)
+        address = word.ctypes.data
+
+        def store(source: int, *, is_float: bool) -> None:
+            if same and letter == "q" and kind == types.int64:
+                self._store_int(address, source, is_float=is_float)
+            elif same and letter == "d" and kind == types.float64:
+                self._store_float(address, source, is_float=is_float)
+            elif same and letter == "d" and kind == types.float32 and is_float:
+                self._row(table.TO_SINGLE, address, source)
+            else:
+                raise _PythonOnly
+
+        self._store(formula, renew, lambda source, is_float: store(source, is_float=is_float))
+
+    def _store(self, formula: Formula, action: Action, store: Callable[[int, bool], None]) -> None:
+        """Adds rows that compute a formula and store its value; `action` does both in Python, where these rows cannot."""
+        begin = len(self._rows)
+        try:
+            store(*self._number(formula))
+        except _PythonOnly:
+            del self._rows[begin:], self._parts[begin:]
+            self._in_python(action)
+            return
+        for at in range(begin, len(self._rows)):
+            self._python[at] = action, len(self._rows)
+
+    def _store_int(self, target: int, source: int, *, is_float: bool) -> None:
+        if is_float:
+            raise _PythonOnly
+        self._row(table.MOVE, target, source)
+
+    def _store_float(self, target: int, source: int, *, is_float: bool) -> None:
+        if is_float:
+            self._row(table.MOVE, target, source)
+        else:
+            self._row(table.OPERATE, target, source, source, table.TO_FLOAT)
+
+    def _number(self, formula: Formula) -> tuple[int, bool]:
+        """Adds rows that compute a formula; returns the address of its value, and whether that is a float."""
+        kind, *operands = formula
+        numbers = self._numbers
+        match kind:
+            case "value":
+                (value,) = operands
+                if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                    raise _PythonOnly
+                return self._cell(value), isinstance(value, float)
+            case "step":
+                return numbers.steps[operands[0] :].ctypes.data, False
+            case "scalar":
+                return numbers.scalars[operands[0] :].ctypes.data, self._program.scalars[operands[0]] == "d"
+            case "result":
+                letter = numbers.letter(operands[0])
+                if letter is None:
+                    raise _PythonOnly
+                return numbers.results[operands[0] :].ctypes.data, letter == "d"
+        return self._computed(kind, [self._number(operand) for operand in operands])
+
+    def _computed(self, sign: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:
+        has_float = any(is_float for _, is_float in operands)
+        operation = (_FLOAT_OPERATIONS if has_float else _INT_OPERATIONS).get(sign)
+        if operation is None:
+            raise _PythonOnly
+        addresses = [self._as_float(*one) if has_float else one[0] for one in operands]
+        target = self._cell(0)
+        self._row(table.OPERATE, target, addresses[0], addresses[-1], operation)
+        return target, has_float or sign == "/"
+
+    def _as_float(self, address: int, is_float: bool) -> int:
+        if is_float:
+            return address
+        target = self._cell(0.0)
+        self._row(table.OPERATE, target, address, address, table.TO_FLOAT)
+        return target

@@ -1,0 +1,318 @@
+"""Tables: the parts of a sequence as rows of 8 words, which one compiled function runs, iteration after iteration.
+
+    row     code | operands …                       of each step, wait, loop and operation on numbers
+    cell    a number, 8 bytes                       steps, scalars, results, and what is computed from them
+
+    run ──> TO_PYTHON: the row is Python's to do     ──> run again, from the next row
+        ──> LATE: other ranks work for long          ──> run again, from the same row
+        ──> PAUSED: now and then, to handle signals  ──> run again
+        ──> FINISHED, FAILED (a call returned an error), GIVEN_UP (another rank has failed)
+
+Waits and counts are those of `sequence.py`. An operation on numbers whose result could differ from Python's, such as a sum of
+integers beyond 64 bits or a division by zero, is left to Python, which computes the whole formula.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from synknumba._wire import board as board_module
+from synknumba._wire.compiled import compiled
+from synknumba._wire.doorbell import call_with_two, clock, memcpy, store_release
+
+ROW_WORDS = 8
+SERVE_MS = 50  # `run` then returns to Python, which handles signals
+
+# Codes of rows. Operands that are numbers are given by the addresses of their cells.
+(
+    LAUNCH,  # thunk, function, words
+    COPY,  # target, source, bytes
+    MOVE,  # target, source: one word
+    TO_SINGLE,  # target, source: float64 to float32
+    WAIT,  # parts back, whether for neighbours only
+    FINISH,  # whether to show the count, index of the next part
+    MEET,  # wait until all ranks are here
+    ENTER,  # step, times, row after the loop
+    AGAIN,  # step, times, row at which the loop begins
+    TURN,  # number of turns so far, row for odd ones
+    JUMP,  # row
+    PYTHON,
+    PUT,  # stage, source, bytes, bytes between the two stages, turn
+    COMBINE,  # target, stage, operation on numbers, type of the parts, bytes between the two stages, turn
+    OPERATE,  # target, left, right, operation on numbers
+) = range(15)
+
+# Operations: on floats, then on ints. What they take is float64 or int64.
+TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS = range(7)
+INT_ADD, INT_SUB, INT_MUL, INT_DIV, INT_FLOORDIV, INT_MOD, INT_NEG, INT_ABS, INT_MIN, INT_MAX = range(10, 20)
+DOUBLE, SINGLE, INT = range(3)  # types of combined parts
+
+# Words of the state.
+AT, DONE_PARTS, ITERATION, TIMES, STEP, PERIOD, KEPT, KEPT_STRIDE, ENTRY, ENTRY_BYTES = range(10)
+BOARD, WORLD_SIZE, RANK, PAUSES, YIELDS, POSITION, CODE, ROWS, BEGAN, STATE_WORDS = range(10, 20)
+
+FINISHED, TO_PYTHON, LATE, PAUSED, FAILED, GIVEN_UP = range(6)
+LINE_BYTES = 64  # from one rank's part on a stage to the next
+
+_EXACT = 1 << 53  # up to here float64 has all integers
+_HALF = 1 << 62  # sums of two smaller integers fit in 64 bits
+_ROOT = 1 << 31  # products of two smaller integers do
+
+
+def _loading(kind: Any, number: types.Type) -> Any:
+    """Returns an intrinsic that loads a number from an address."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.load(builder.inttoptr(args[0], kind.as_pointer()))
+
+        return number(types.int64), codegen
+
+    return load
+
+
+def _storing(kind: Any, number: types.Type) -> Any:
+    """Returns an intrinsic that stores a number at an address."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def store(typingctx: Any, address: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            builder.store(args[1], builder.inttoptr(args[0], kind.as_pointer()))
+            return context.get_dummy_value()
+
+        return types.void(types.int64, number), codegen
+
+    return store
+
+
+load_double, store_double = _loading(ir.DoubleType(), types.float64), _storing(ir.DoubleType(), types.float64)
+load_single, store_single = _loading(ir.FloatType(), types.float32), _storing(ir.FloatType(), types.float32)
+load_word, store_word = _loading(ir.IntType(64), types.int64), _storing(ir.IntType(64), types.int64)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _as_single(typingctx: Any, value: Any) -> Any:
+    """Converts a float64 to the nearest float32."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fptrunc(args[0], ir.FloatType())
+
+    return types.float32(types.float64), codegen
+
+
+@compiled("int64(int64, int64, int64, int64)")
+def operate(operation: int, target: int, left: int, right: int) -> int:
+    """Computes a number from one or two others. Returns 0 if that is left to Python."""
+    if operation < INT_ADD:
+        if operation == TO_FLOAT:
+            store_double(target, float(load_word(left)))
+            return 1
+        x = load_double(left)
+        if operation == NEG:
+            store_double(target, -x)
+            return 1
+        if operation == ABS:
+            store_double(target, abs(x))
+            return 1
+        y = load_double(right)
+        if operation == ADD:
+            store_double(target, x + y)
+        elif operation == SUB:
+            store_double(target, x - y)
+        elif operation == MUL:
+            store_double(target, x * y)
+        else:
+            if y == 0.0:
+                return 0
+            store_double(target, x / y)
+        return 1
+    a = load_word(left)
+    b = load_word(right)
+    if not (-_HALF < a < _HALF and -_HALF < b < _HALF):
+        return 0
+    if operation == INT_ADD:
+        store_word(target, a + b)
+    elif operation == INT_SUB:
+        store_word(target, a - b)
+    elif operation == INT_NEG:
+        store_word(target, -a)
+    elif operation == INT_ABS:
+        store_word(target, abs(a))
+    elif operation == INT_MUL:
+        if not (-_ROOT < a < _ROOT and -_ROOT < b < _ROOT):
+            return 0
+        store_word(target, a * b)
+    elif b == 0:
+        return 0
+    elif operation == INT_DIV:
+        if not (-_EXACT < a < _EXACT and -_EXACT < b < _EXACT):
+            return 0
+        store_double(target, float(a) / float(b))
+    elif operation == INT_FLOORDIV:
+        store_word(target, a // b)
+    else:
+        store_word(target, a % b)
+    return 1
+
+
+@compiled("void(int64, int64, int64, int64, int64)")
+def combine(target: int, stage: int, world_size: int, operation: int, kind: int) -> None:
+    """Combines the ranks' parts of a number, in rank order: a sum or product, of integers also the least or greatest."""
+    if kind == DOUBLE:
+        x = load_double(stage)
+        for rank in range(1, world_size):
+            y = load_double(stage + rank * LINE_BYTES)
+            x = x + y if operation == ADD else x * y
+        store_double(target, x)
+    elif kind == SINGLE:
+        u = load_single(stage)
+        for rank in range(1, world_size):
+            v = load_single(stage + rank * LINE_BYTES)
+            u = u + v if operation == ADD else u * v
+        store_double(target, float(u))
+    else:
+        a = load_word(stage)
+        for rank in range(1, world_size):
+            b = load_word(stage + rank * LINE_BYTES)
+            if operation == INT_ADD:
+                a = a + b
+            elif operation == INT_MUL:
+                a = a * b
+            elif operation == INT_MIN:
+                a = min(a, b)
+            else:
+                a = max(a, b)
+        store_word(target, a)
+
+
+@compiled("int64(int64, int64, int64)")
+def _wait(state: int, level: int, nearby: int) -> int:
+    """Waits for counts of other ranks. Returns −1 when they have been reached, else why `run` must return."""
+    code = board_module.await_counts(
+        load_word(state + 8 * BOARD),
+        load_word(state + 8 * WORLD_SIZE),
+        load_word(state + 8 * RANK),
+        level,
+        nearby,
+        load_word(state + 8 * PAUSES),
+        load_word(state + 8 * YIELDS),
+    )
+    if code == board_module.REACHED:
+        return -1
+    return GIVEN_UP if code == board_module.GIVEN_UP else LATE
+
+
+@compiled("int64(int64, int64)")
+def _row(row: int, state: int) -> int:
+    """Runs a row that neither waits nor changes the order of rows. Returns −1, or why `run` must return."""
+    code = load_word(row)
+    a, b, c = load_word(row + 8), load_word(row + 16), load_word(row + 24)
+    if code == COPY:
+        memcpy(a, b, c)
+    elif code == MOVE:
+        store_word(a, load_word(b))
+    elif code == TO_SINGLE:
+        store_single(a, _as_single(load_double(b)))
+    elif code == OPERATE:
+        if operate(load_word(row + 32), a, b, c) == 0:
+            return TO_PYTHON
+    elif code == PUT:
+        memcpy(a + (load_word(load_word(row + 40)) & 1) * load_word(row + 32), b, c)
+    elif code == COMBINE:
+        turn = load_word(row + 48)
+        stage = b + (load_word(turn) & 1) * load_word(row + 40)
+        combine(a, stage, load_word(state + 8 * WORLD_SIZE), c, load_word(row + 32))
+        store_word(turn, load_word(turn) + 1)
+    else:
+        return TO_PYTHON
+    return -1
+
+
+@compiled("int64(int64, int64)")
+def run(table: int, state: int) -> int:
+    """Runs the rows from word AT of the state on, until all iterations are finished or Python has to do something."""
+    rows, board, rank = load_word(state + 8 * ROWS), load_word(state + 8 * BOARD), load_word(state + 8 * RANK)
+    at, count, began = load_word(state), load_word(state + 8 * DONE_PARTS), load_word(state + 8 * BEGAN)
+    if began == 0:
+        began = clock()
+    times, iteration = load_word(state + 8 * TIMES), load_word(state + 8 * ITERATION)
+    step, period = load_word(state + 8 * STEP), load_word(state + 8 * PERIOD)
+    first = load_word(step) - iteration
+    position = load_word(state + 8 * POSITION)
+    why = FINISHED
+    while iteration < times:
+        if at == rows:
+            iteration += 1
+            if period != 0 and iteration % period == 0:
+                target = load_word(state + 8 * KEPT) + (iteration // period - 1) * load_word(state + 8 * KEPT_STRIDE)
+                memcpy(target, load_word(state + 8 * ENTRY), load_word(state + 8 * ENTRY_BYTES))
+            at = 0
+            if iteration < times:
+                store_word(step, first + iteration)
+                store_release(position, 0, first + iteration)
+                if clock() - began > SERVE_MS:
+                    why = PAUSED
+                    break
+            continue
+        row = table + at * (8 * ROW_WORDS)
+        code = load_word(row)
+        if code == LAUNCH:
+            found = call_with_two(load_word(row + 8), load_word(row + 16), load_word(row + 24))
+            if found != 0:
+                store_word(state + 8 * CODE, found)
+                why = FAILED
+                break
+        elif code == FINISH:
+            count += 1
+            store_release(position, 1, load_word(row + 16))
+            if load_word(row + 8) != 0:
+                store_release(board, rank * 8, count)
+        elif code == WAIT:
+            level = count - load_word(row + 8) + 1
+            found = _wait(state, level, load_word(row + 16)) if level > 0 else -1
+            if found >= 0:
+                why = found
+                break
+        elif code == MEET:
+            store_release(board, rank * 8, count)
+            found = _wait(state, count, 0)
+            if found >= 0:
+                why = found
+                break
+        elif code == TURN:
+            turn = load_word(load_word(row + 8))
+            store_word(load_word(row + 8), turn + 1)
+            if turn & 1 != 0:
+                at = load_word(row + 16)
+                continue
+        elif code == JUMP:
+            at = load_word(row + 8)
+            continue
+        elif code == ENTER:
+            store_word(load_word(row + 8), 0)
+            if load_word(load_word(row + 16)) <= 0:
+                at = load_word(row + 24)
+                continue
+        elif code == AGAIN:
+            inner = load_word(load_word(row + 8)) + 1
+            if inner < load_word(load_word(row + 16)):
+                store_word(load_word(row + 8), inner)
+                at = load_word(row + 24)
+                if clock() - began > SERVE_MS:
+                    why = PAUSED
+                    break
+                continue
+        else:
+            found = _row(row, state)
+            if found >= 0:
+                why = found
+                break
+        at += 1
+    store_word(state, at)
+    store_word(state + 8 * DONE_PARTS, count)
+    store_word(state + 8 * ITERATION, iteration)
+    store_word(state + 8 * BEGAN, began if why == TO_PYTHON else 0)
+    return why
