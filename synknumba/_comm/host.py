@@ -376,6 +376,16 @@ def _combiner(op: CollectiveOp, dtype: str) -> Any:
                     x[i] = value
                     y[i] = value
                 continue
+            if sources == 2 and targets == 1:  # as above; each element is read before it is written
+                x = numba.carray(_pointer(row[1]), count, scalar)
+                y = numba.carray(_pointer(row[2]), count, scalar)
+                z = numba.carray(_pointer(row[3]), count, scalar)
+                for i in range(count):
+                    value = element(x[i], y[i])
+                    if is_average:
+                        value /= divisor
+                    z[i] = value
+                continue
             for begin in range(0, count, chunk):
                 n = min(chunk, count - begin)
                 x = numba.carray(_pointer(row[1] + begin * itemsize), n, scalar)

@@ -5,6 +5,8 @@ at every call. A driver
 
 - *must* provide an array that it can launch with for every kernel argument, and copy results to host memory in `store`;
 - *should* have no `load` where the kernel can work on the host rows directly;
+- *may* make steps that are `Native` (`_wire/native.py`), which compiled code then runs in sequences, if its device shares
+  memory, is compiled by `simt`, and does not queue work;
 - *may* keep the storage of a slot between calls and between slices: buffers of one slot are never in use at the same time.
 
 Drivers are final, override abstract methods only, and do not repeat the contract's documentation.

@@ -22,6 +22,7 @@ from numba.core.serialize import dumps
 
 from synknumba.simt.internals import Fingerprint, KernelStore, directory, environment, is_ours
 
+CALLED = ("doorbell.py", "board.py")  # files with functions that compiled functions of other files call
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 
@@ -81,8 +82,8 @@ def _store() -> KernelStore | None:
 
 @cache
 def _common() -> tuple[Any, ...]:
-    """Returns what all compiled functions depend on; they call those of `doorbell.py`."""
-    return ("host", repr(_OPTIONS), *environment(), _content(str(Path(__file__).with_name("doorbell.py"))))
+    """Returns what all compiled functions depend on; they call those of `CALLED`."""
+    return ("host", repr(_OPTIONS), *environment(), *(_content(str(Path(__file__).with_name(name))) for name in CALLED))
 
 
 @cache

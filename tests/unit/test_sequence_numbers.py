@@ -1,0 +1,68 @@
+"""Numbers of sequences: compiled operations give what Python's give, or are left to Python."""
+
+import random
+
+import numpy as np
+import pytest
+
+from synknumba._rank import sequence_table
+from synknumba._rank.sequence_numbers import OPERATORS, Numbers
+from synknumba._wire import table
+from tests.quick import examples
+
+INTS = (0, 1, -1, 2, 7, -13, 2**31, -(2**31), 2**53, 2**53 + 1, 2**62, -(2**62), 2**63 - 1, -(2**63))
+FLOATS = (0.0, -0.0, 1.5, -2.25, 1e-300, 1e300, float("inf"), float("nan"))
+
+
+def computed(sign, left, right):
+    """The result of the compiled operation; None if it is left to Python."""
+    cells = [np.array([one], np.int64 if isinstance(one, int) else np.float64) for one in (left, right)]
+    has_float = isinstance(left, float)
+    operations = sequence_table._FLOAT_OPERATIONS if has_float else sequence_table._INT_OPERATIONS
+    target = np.zeros(1, np.float64 if has_float or sign == "/" else np.int64)
+    done = table.operate(operations[sign], target.ctypes.data, *(cell.ctypes.data for cell in cells))
+    return target[0].item() if done else None
+
+
+@pytest.mark.parametrize("sign", [*OPERATORS])
+@pytest.mark.parametrize("kind", ["int", "float"])
+def test_operations(sign, kind):
+    operations = sequence_table._FLOAT_OPERATIONS if kind == "float" else sequence_table._INT_OPERATIONS
+    if sign not in operations:
+        assert sign in {"//", "%", "**"}  # those that compiled code leaves to Python
+        return
+    rng, numbers, found = random.Random(0), [*(FLOATS if kind == "float" else INTS)], 0
+    numbers += [rng.gauss(0, 1e3) if kind == "float" else rng.randint(-(10**6), 10**6) for _ in range(examples(40, quick=10))]
+    for left in numbers:
+        for right in numbers:
+            ours = computed(sign, left, right)
+            if ours is None:
+                continue
+            found += 1
+            told = OPERATORS[sign](left) if sign in {"neg", "abs"} else OPERATORS[sign](left, right)
+            assert type(ours) is type(told)
+            assert repr(ours) == repr(told), (left, right)  # tells −0.0 from 0.0, and NaN is NaN
+    assert found > 10
+
+
+def test_what_is_left_to_python():
+    assert computed("/", 1.0, 0.0) is None
+    assert computed("//", 1, 0) is None
+    assert computed("%", 1, 0) is None
+    assert computed("*", 2**40, 2**40) is None
+    assert computed("+", 2**62, 2**62) is None
+    assert computed("/", 2**60 + 1, 3) is None
+
+
+def test_results_of_other_dtypes_have_no_cell():
+    numbers = Numbers(1, "qd", 3)
+    assert numbers.has_cell(0, np.float32)
+    assert not numbers.has_cell(1, np.uint64)
+    numbers.set_result(0, 0.5)
+    numbers.set_result(1, 2**64 - 1)
+    numbers.scalars[:] = [3, np.float64(0.25).view(np.int64)]
+    numbers.steps[0] = 4
+    formula = ("+", ("*", ("result", 0), ("scalar", 1)), ("-", ("step", 0), ("scalar", 0)))
+    assert numbers.evaluate(formula) == 0.5 * 0.25 + 4 - 3
+    assert numbers.evaluate(("result", 1)) == 2**64 - 1
+    assert (numbers.letter(0), numbers.letter(1)) == ("d", None)
