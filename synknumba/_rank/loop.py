@@ -134,8 +134,10 @@ class Rank:
     def _await_command(self, sequence: int) -> int | None:
         """Waits for the round after `sequence`. Returns its command, or None if the coordinator has died."""
         control, config = self.config.control, self.config
+        # Before the first call ranks sleep at once: spinning, they would delay the start of the others.
+        pauses, yields = (control.patience.pauses, control.patience.rank) if sequence else (1, 0)
         while True:
-            number: int = doorbell_module.await_command(control.base, sequence, control.patience.pauses, control.patience.rank)
+            number: int = doorbell_module.await_command(control.base, sequence, pauses, yields)
             if number != doorbell_module.NO_COMMAND:
                 return number
             if not control.sleep_rank(config.rank, sequence, config.coordinator):

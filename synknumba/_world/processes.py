@@ -10,11 +10,13 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import final
 
+from synknumba._device import import_driver
 from synknumba._host.children import exit_status, has_ended, has_stopped, kill, lives, reap
 from synknumba._host.inherited import before_fork, fork
 from synknumba._host.segment import allow_descriptors
 from synknumba._host.signals import held_signals
 from synknumba._host.stacks import Stacks, ask, shorten
+from synknumba._host.thread_pools import find_pools
 from synknumba._rank.loop import rank_main
 from synknumba._rank.startup import RankConfig
 from synknumba._types import DeviceKind
@@ -51,6 +53,8 @@ class Processes:
         """Forks the ranks, then the output process; `devices` has the index of each rank's GPU, and is empty on the CPU."""
         before_fork()
         allow_descriptors()  # each rank takes some, and the soft limit may be far below the hard one
+        find_pools()
+        import_driver(device)
         state = random.getstate()
         for rank in range(control.world_size):
             # An exception from a signal handler right after the fork would lose the new process id, and would make the child
@@ -66,6 +70,7 @@ class Processes:
                     lifeline=lifeline,
                     stacks=self._stacks[rank],
                     streams=streams,
+                    others=self._descriptors() - {self._stacks[rank].fd},
                     coordinator=os.getpid(),
                     from_main_thread=threading.current_thread() is threading.main_thread(),
                     random_state=state,
@@ -88,6 +93,11 @@ class Processes:
             streams[stream] = self.scribe.pipe(rank, stream)
             child_ends.callback(os.close, streams[stream])
         return theirs, lifeline, streams
+
+    def _descriptors(self) -> frozenset[int]:
+        """Returns the descriptors that the coordinator has for ranks."""
+        stacks = (one.fd for one in self._stacks)
+        return frozenset((*(sock.fileno() for sock in self.sockets), *self._lifelines, *stacks, *self.scribe.readers))
 
     def _fork_one(self, config: RankConfig) -> None:
         try:
