@@ -118,7 +118,10 @@ def replace(descriptors: Iterable[int]) -> None:
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for fd in descriptors:
-        os.dup2(null, fd, inheritable=fd == 0)
+        try:
+            os.dup2(null, fd, inheritable=fd == 0)
+        except OSError:  # not below the limit of open files, which was lowered; the number is not given out again
+            os.close(fd)
     os.close(null)
 
 

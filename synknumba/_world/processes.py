@@ -1,12 +1,13 @@
 """The processes of the ranks: fork, detection of deaths, kill, join. Their commands are the business of `world.py`."""
 
 import contextlib
+import errno
 import os
 import random
 import socket
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
@@ -22,7 +23,22 @@ from synknumba._rank.startup import RankConfig
 from synknumba._types import DeviceKind
 from synknumba._wire.control import ControlBlock
 from synknumba._world.failure import Death
+from synknumba._world.limits import DESCRIPTORS
 from synknumba._world.output_process import Scribe
+
+
+@contextlib.contextmanager
+def _naming_a_lack_of_descriptors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.EMFILE, errno.ENFILE}:
+            raise
+        raise OSError(
+            error.errno,
+            f"{error.strerror}: the ranks could not be started: the limit of open files is reached, and each rank takes up to "
+            f"{DESCRIPTORS} while it starts. Raise the limit by `ulimit -n`, close files, or fork fewer ranks.",
+        ) from error
 
 
 @final
@@ -49,6 +65,7 @@ class Processes:
             self.kill()
             self.close()
 
+    @_naming_a_lack_of_descriptors()
     def start(self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool) -> None:
         """Forks the ranks, then the output process; `devices` has the index of each rank's GPU, and is empty on the CPU."""
         before_fork()

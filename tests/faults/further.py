@@ -92,6 +92,16 @@ FURTHER = (
         ("faults/test_hardening.py::test_a_low_soft_limit_of_open_files_is_raised",),
     ),
     Further(
+        "there are too few descriptors to start the ranks",
+        "`OSError` or `WorldError`; both name the limit of open files",
+        ("faults/test_shortages.py::test_too_few_descriptors_to_start_ranks",),
+    ),
+    Further(
+        "a rank has no memory left, not even to pickle its `MemoryError`",
+        "`RankError` with the `MemoryError`; the rank frees a reserve for it",
+        ("faults/test_shortages.py::test_a_rank_that_has_no_memory_left_to_pickle_its_error",),
+    ),
+    Further(
         "the script changes its user after `fork()`",
         "nothing; it still ends its ranks, by their lifelines",
         ("faults/test_other_processes.py::test_a_script_that_becomes_another_user_still_ends_its_ranks",),

@@ -136,6 +136,28 @@ def test_descriptors_of_other_ranks_are_replaced_without_a_look():
         os.close(writer)
 
 
+def test_a_socket_beyond_a_lowered_limit_of_open_files_is_closed(start):
+    script = start("""
+        import resource, socket
+
+        @synk.function(outputs=None)
+        def is_open(x):
+            try:
+                os.fstat(300)
+            except OSError:
+                return False
+            return True
+
+        one, other = socket.socketpair()
+        os.dup2(one.fileno(), 300)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        with synk.fork(2, device="cpu"):
+            assert is_open(ROWS) == [False, False]
+        os.fstat(300)
+    """)
+    script.finish()
+
+
 MANY = """
     import resource
     weights = synk.variable(np.ones(3))
