@@ -1,4 +1,4 @@
-"""The devices of ranks. Drivers are imported by `open_device`, so that the coordinator loads no GPU library."""
+"""The devices of ranks. Drivers for GPUs are imported by `open_device`, so that the coordinator loads no GPU library."""
 
 from synknumba._device.base import TRAITS as TRAITS
 from synknumba._device.base import Buffer as Buffer
@@ -20,6 +20,12 @@ from synknumba._device.gpu_probe import probe as probe
 from synknumba._device.gpu_probe import probed as probed
 from synknumba._device.gpu_probe import usable_cores as usable_cores
 from synknumba._types import DeviceKind
+
+
+def import_driver(kind: DeviceKind) -> None:
+    """Imports the driver in the coordinator, if it loads no GPU library; each rank would import it again."""
+    if kind == "cpu":
+        import synknumba._device.cpu  # noqa: F401
 
 
 def open_device(kind: DeviceKind, index: int) -> Device:

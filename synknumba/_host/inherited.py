@@ -1,6 +1,6 @@
 """Deals with the state that a forked child inherits but must not share: descriptors, stream buffers, random states, threads.
 
-The coordinator calls `tell_of_threads()`, `before_fork()` and `fork()`. The child calls `close_inherited()`,
+The coordinator calls `tell_of_threads()`, `before_fork()` and `fork()`. The child calls `replace()`, `close_inherited()`,
 `settle_streams()`, `seed()` and, at its end, `flush()`.
 """
 
@@ -14,7 +14,7 @@ import stat
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -78,7 +78,7 @@ def _compilers_at_rest() -> Iterator[None]:
         yield
 
 
-def close_inherited(keep: Collection[int]) -> None:
+def close_inherited(keep: Collection[int], replaced: Collection[int] = ()) -> None:
     """Replaces inherited sockets, pipes and the like by /dev/null, and also stdin, which the script reads.
 
     If a pipe stayed open here, the script would wait for its end of file for ever; a listening socket would keep its port.
@@ -86,7 +86,7 @@ def close_inherited(keep: Collection[int]) -> None:
     as stdout or stderr.
 
     The memory files of other ranks are replaced too, or this process would keep their contents alive. Descriptors in `keep` are
-    left open.
+    left open; those in `replaced` are not looked at, see `replace`.
     """
     spared = {_file(fd) for fd in (1, 2)}
 
@@ -96,21 +96,40 @@ def close_inherited(keep: Collection[int]) -> None:
         others = path.startswith(_OURS)
         return fd == 0 or ((spoken or others) and fd > 2 and fd not in keep and _file(fd) not in spared)
 
-    replace_descriptors(is_unwanted)
+    replace_descriptors(is_unwanted, replaced)
 
 
-def replace_descriptors(is_unwanted: Callable[[int, str], bool]) -> None:
-    """Replaces descriptors of this process, selected by number and path ("" without /proc), by /dev/null.
+def replace_descriptors(is_unwanted: Callable[[int, str], bool], replaced: Collection[int] = ()) -> None:
+    """Replaces descriptors of this process, selected by number and path ("" without /proc), as `replace` does.
+
+    Those in `replaced` are not looked at.
+    """
+    replace(_unwanted(is_unwanted, replaced))
+
+
+def replace(descriptors: Iterable[int]) -> None:
+    """Replaces descriptors of this process by /dev/null.
 
     They are not closed, so that their numbers stay in use: a stale owner, such as a socket object of the script that is
     collected here, then closes no other file.
+
+    The last of W ranks inherits about 4 W descriptors of the others, and is told their numbers: to look at one costs ten times
+    as much as to replace it.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in descriptors:
+        try:
+            os.dup2(null, fd, inheritable=fd == 0)
+        except OSError:  # not below the limit of open files, which was lowered; the number is not given out again
+            os.close(fd)
+    os.close(null)
+
+
+def _unwanted(is_unwanted: Callable[[int, str], bool], replaced: Collection[int]) -> Iterator[int]:
     for fd in _open_descriptors():
         with suppress(OSError):  # the descriptor of listdir itself
-            if is_unwanted(fd, _path(fd)):
-                os.dup2(null, fd, inheritable=fd == 0)
-    os.close(null)
+            if fd not in replaced and is_unwanted(fd, _path(fd)):
+                yield fd
 
 
 def _open_descriptors() -> list[int]:

@@ -274,12 +274,13 @@ def total_bytes() -> int:
     return sum(segment.size for segment in _living() if segment.fd >= 0)
 
 
-def release_inherited(keep: Collection[Segment] = ()) -> None:
+def release_inherited(keep: Collection[Segment] = (), replaced: Collection[int] = ()) -> None:
     """In a forked child: releases all segments inherited from the parent, except those in `keep`.
 
     A child inherits descriptors and mappings, which would keep the memory allocated after the parent has released it. The
     segments are closed in this process. Their mappings are replaced by inaccessible pages, so that a view kept in a global
-    variable of the script faults instead of showing other memory.
+    variable of the script faults instead of showing other memory. Descriptors in `replaced` are not looked at, see
+    `inherited.replace`.
     """
     ids = {segment.id for segment in keep}
     files = {_file(segment.fd) for segment in keep if segment.fd >= 0}
@@ -290,9 +291,13 @@ def release_inherited(keep: Collection[Segment] = ()) -> None:
     for mapping, segment_id in tuple(_maps.items()):
         if segment_id not in ids:
             _map_over(mapping, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)  # access 0: PROT_NONE
+
     # Before Python 3.13, a mapping owns a duplicate descriptor and closes that number when it dies, so it must stay in use.
     # The path is empty without /proc; what is alive is found then all the same.
-    replace_descriptors(lambda fd, path: _file(fd) in unwanted or (bool(_DELETED.search(path)) and _file(fd) not in files))
+    def is_unwanted(fd: int, path: str) -> bool:
+        return _file(fd) in unwanted or (bool(_DELETED.search(path)) and _file(fd) not in files)
+
+    replace_descriptors(is_unwanted, replaced)
 
 
 def _living() -> tuple[Segment, ...]:

@@ -3,6 +3,8 @@
 import ctypes
 import os
 import re
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,24 +14,38 @@ _OPENBLAS_SETTERS = ("openblas_set_num_threads", "openblas_set_num_threads64_")
 _PREFIXES = ("", "scipy_")  # the wheels of NumPy and SciPy rename the symbols of their bundled OpenBLAS
 
 
+_found: list[Callable[[int], object]] = []  # set the number of threads of the libraries that `find_pools` has found
+
+
+def find_pools() -> None:
+    """Finds the libraries loaded so far, in the coordinator before its ranks are forked: that takes 10 ms.
+
+    Uses threadpoolctl where installed, else finds the OpenBLAS of NumPy's wheels.
+    """
+    try:
+        import threadpoolctl  # optional
+    except ImportError:
+        _found[:] = _openblas_setters()
+    else:
+        with warnings.catch_warnings():  # of two OpenMP runtimes, which is the script's business
+            warnings.simplefilter("ignore")
+            controller = threadpoolctl.ThreadpoolController()
+        _found[:] = [lambda threads: controller.limit(limits=threads)]
+
+
 def limit_threads(threads: int) -> None:
     """Limits BLAS, OpenMP and Numba's parallel loops to `threads` threads in this process.
 
-    Uses threadpoolctl where installed. Without it, the OpenBLAS of NumPy's wheels is set directly. Libraries loaded later
-    read the limit from environment variables.
+    Sets what `find_pools` has found. Libraries loaded later read the limit from environment variables.
     """
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[variable] = str(threads)
     numba.config.NUMBA_NUM_THREADS = threads  # read when the pool starts; numba.set_num_threads would start it here
-    try:
-        import threadpoolctl  # optional
-    except ImportError:
-        _limit_openblas(threads)
-    else:
-        threadpoolctl.threadpool_limits(threads)
+    for limit in _found:
+        limit(threads)
 
 
-def _limit_openblas(threads: int) -> None:
+def _openblas_setters() -> Iterator[Callable[[int], object]]:
     maps = ""
     with suppress(OSError):  # without /proc, the pools are as large as the machine
         maps = Path("/proc/self/maps").read_text()
@@ -38,4 +54,4 @@ def _limit_openblas(threads: int) -> None:
             library = ctypes.CDLL(path)
             for name in (prefix + setter for prefix in _PREFIXES for setter in _OPENBLAS_SETTERS):
                 if hasattr(library, name):
-                    getattr(library, name)(threads)
+                    yield getattr(library, name)

@@ -45,7 +45,10 @@ from synknumba._wire.relaunch import Table
 from synknumba._wire.sequence import SequenceProgram
 from synknumba.simt.internals import explain
 
+RESERVE_BYTES = 1 << 20  # untouched memory that a rank gives up to report that it has no more
+
 _SANDBOX = " A sandbox refuses this system call: allow it in its profile, as by docker run --security-opt seccomp=<profile>."
+_FILES = " The limit of open files is reached: raise it by `ulimit -n`, close files before fork(), or fork fewer ranks."
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -76,6 +79,7 @@ class Rank:
         self.place = Place(config.rank, config.control.world_size, config.control, device, self.segments, self.holdings)
         self._table = Table()
         self._transports: dict[Transport, Communicator] = {}
+        self._reserve = _reserve()
         device.when_moved = self._forget_buffers
 
     # ---- the loop
@@ -105,6 +109,7 @@ class Rank:
             except EndOfRank:
                 return
             except BaseException as error:  # noqa: BLE001  # also SystemExit: a function must not end its rank silently
+                self._make_room(error)
                 end_child(error)
                 # Wait for copies in progress: they must not write to memory that the script uses next.
                 lost = not self.device.recover()
@@ -128,14 +133,17 @@ class Rank:
                 number = doorbell_module.NO_COMMAND
             if not silent:
                 channel.send(config.socket, payload, descriptors, self.watch)
+                self._reserve = self._reserve or _reserve()
             if number == doorbell_module.NO_COMMAND:
                 number = self._await_command(sequence)
 
     def _await_command(self, sequence: int) -> int | None:
         """Waits for the round after `sequence`. Returns its command, or None if the coordinator has died."""
         control, config = self.config.control, self.config
+        # Before the first call ranks sleep at once: spinning, they would delay the start of the others.
+        pauses, yields = (control.patience.pauses, control.patience.rank) if sequence else (1, 0)
         while True:
-            number: int = doorbell_module.await_command(control.base, sequence, control.patience.pauses, control.patience.rank)
+            number: int = doorbell_module.await_command(control.base, sequence, pauses, yields)
             if number != doorbell_module.NO_COMMAND:
                 return number
             if not control.sleep_rank(config.rank, sequence, config.coordinator):
@@ -147,7 +155,13 @@ class Rank:
         try:
             return channel.pack(messages.Answer(rank, news, warned)), descriptors
         except BaseException as error:  # noqa: BLE001  # a user's class may raise anything when it is pickled, also SystemExit
+            self._make_room(error)
             return channel.pack(messages.Answer(rank, describe_failure(error), warned)), []
+
+    def _make_room(self, error: BaseException) -> None:
+        """Frees the reserve after a `MemoryError`, to describe and send it."""
+        if isinstance(error, MemoryError):
+            self._reserve = bytearray()
 
     def watch(self) -> None:
         """Raises `EndOfRank` if the coordinator has died."""
@@ -312,6 +326,12 @@ class Rank:
         self.device.close()
 
 
+def _reserve() -> bytearray:
+    with suppress(MemoryError):
+        return bytearray(RESERVE_BYTES)
+    return bytearray()
+
+
 def describe_failure(error: BaseException, more: str = "") -> messages.Failed:
     """Returns an exception as news, with text `more` from the device; the traceback starts at the user's code."""
     start = error.__traceback__
@@ -351,12 +371,19 @@ def _settled(config: RankConfig) -> bool:
     except Exception as error:  # noqa: BLE001  # any error is sent to the coordinator
         where = traceback.extract_tb(error.__traceback__)[-1]
         told = WorldError(
-            f"rank {config.rank} could not start, since {where.line} failed: {type(error).__name__}: {error}."
-            f"{_SANDBOX if isinstance(error, PermissionError) or getattr(error, 'errno', None) == errno.ENOSYS else ''}"
+            f"rank {config.rank} could not start, since {where.line or where.name} failed: {type(error).__name__}: {error}."
+            f"{_way_out(error)}"
         )
         channel.send(config.socket, channel.pack(messages.Answer(config.rank, describe_failure(told), ())), [], lambda: None)
         return False
     return True
+
+
+def _way_out(error: Exception) -> str:
+    code = getattr(error, "errno", None)
+    if code in {errno.EMFILE, errno.ENFILE}:
+        return _FILES
+    return _SANDBOX if isinstance(error, PermissionError) or code == errno.ENOSYS else ""
 
 
 def _live(config: RankConfig) -> int:

@@ -34,6 +34,7 @@ class RankConfig:
     lifeline: int  # read end of a pipe whose write end only the coordinator has
     stacks: Stacks
     streams: dict[int, int]  # descriptors that replace stdout (1) and stderr (2), by descriptor
+    others: frozenset[int]  # descriptors of the coordinator and of other ranks, to be replaced
     coordinator: int  # process id
     from_main_thread: bool  # whether the script forked in its main thread
     random_state: Any  # `random.getstate()` of the script
@@ -54,7 +55,8 @@ def settle(config: RankConfig) -> None:
     if os.getppid() != config.coordinator:
         os._exit(1)
     this_process.enter(config.rank, config.control.world_size)
-    release_inherited(keep=(config.control.segment,))  # else the ranks would keep the memory of dropped Data
+    inherited_module.replace(config.others)
+    release_inherited((config.control.segment,), config.others)  # else the ranks would keep the memory of dropped Data
     _take_over_streams(config)
     allow_descriptors()  # as many as the coordinator may need
     limit_threads(max(1, usable_cores() // config.control.world_size))
@@ -84,7 +86,8 @@ def end_with_the_lifeline(lifeline: int) -> None:
 
 
 def _take_over_streams(config: RankConfig) -> None:
-    inherited_module.close_inherited({config.socket.fileno(), config.lifeline, config.stacks.fd, *config.streams.values()})
+    own = {config.socket.fileno(), config.lifeline, config.stacks.fd, *config.streams.values()}
+    inherited_module.close_inherited(own, config.others)
     for stream, end in config.streams.items():
         os.dup2(end, stream)
         os.close(end)

@@ -14,7 +14,7 @@ ALWAYS = 64  # so few ranks are started without a look at the limits; what fails
 
 # What a rank needs at least: descriptors of the coordinator's while it starts (a socket, a lifeline, a file for stacks, pipes
 # for stdout and stderr), and bytes of its own on a CPU core before its first call (7.4 MB, by smaps_rollup).
-_DESCRIPTORS = 6
+DESCRIPTORS = 6
 _MEMORY = 6 << 20
 
 
@@ -46,7 +46,7 @@ def _room() -> Iterator[tuple[str, int]]:
     hard = _hard_limit(resource.RLIMIT_NOFILE)
     if hard is not None:
         free = hard - _entries("/proc/self/fd")
-        yield f"open files ({hard}, `ulimit -Hn`; a rank needs {_DESCRIPTORS})", max(0, free) // _DESCRIPTORS
+        yield f"open files ({hard}, `ulimit -Hn`; a rank needs {DESCRIPTORS})", max(0, free) // DESCRIPTORS
     processes = [(f"{name} ({count})", count - used) for name, count, used in _process_limits()]
     if processes:
         what, free = min(processes, key=lambda item: item[1])

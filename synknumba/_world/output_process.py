@@ -84,6 +84,11 @@ class Scribe:
         with self._lock:
             return self._dropped + sum(one.dropped for one in self._carried)
 
+    @property
+    def readers(self) -> list[int]:
+        """The read ends of the ranks' pipes."""
+        return [one.reader for one in self._carried]
+
     def pipe(self, rank: int, stream: int) -> int:
         """Creates the pipe of one stream of a rank, before its fork; returns the end that replaces the stream."""
         reader, writer = os.pipe()

@@ -1,26 +1,44 @@
 """The processes of the ranks: fork, detection of deaths, kill, join. Their commands are the business of `world.py`."""
 
 import contextlib
+import errno
 import os
 import random
 import socket
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
+from synknumba._device import import_driver
 from synknumba._host.children import exit_status, has_ended, has_stopped, kill, lives, reap
 from synknumba._host.inherited import before_fork, fork
 from synknumba._host.segment import allow_descriptors
 from synknumba._host.signals import held_signals
 from synknumba._host.stacks import Stacks, ask, shorten
+from synknumba._host.thread_pools import find_pools
 from synknumba._rank.loop import rank_main
 from synknumba._rank.startup import RankConfig
 from synknumba._types import DeviceKind
 from synknumba._wire.control import ControlBlock
 from synknumba._world.failure import Death
+from synknumba._world.limits import DESCRIPTORS
 from synknumba._world.output_process import Scribe
+
+
+@contextlib.contextmanager
+def _naming_a_lack_of_descriptors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {errno.EMFILE, errno.ENFILE}:
+            raise
+        raise OSError(
+            error.errno,
+            f"{error.strerror}: the ranks could not be started: the limit of open files is reached, and each rank takes up to "
+            f"{DESCRIPTORS} while it starts. Raise the limit by `ulimit -n`, close files, or fork fewer ranks.",
+        ) from error
 
 
 @final
@@ -47,10 +65,13 @@ class Processes:
             self.kill()
             self.close()
 
+    @_naming_a_lack_of_descriptors()
     def start(self, control: ControlBlock, device: DeviceKind, devices: Sequence[int], *, profile: bool) -> None:
         """Forks the ranks, then the output process; `devices` has the index of each rank's GPU, and is empty on the CPU."""
         before_fork()
         allow_descriptors()  # each rank takes some, and the soft limit may be far below the hard one
+        find_pools()
+        import_driver(device)
         state = random.getstate()
         for rank in range(control.world_size):
             # An exception from a signal handler right after the fork would lose the new process id, and would make the child
@@ -66,6 +87,7 @@ class Processes:
                     lifeline=lifeline,
                     stacks=self._stacks[rank],
                     streams=streams,
+                    others=self._descriptors() - {self._stacks[rank].fd},
                     coordinator=os.getpid(),
                     from_main_thread=threading.current_thread() is threading.main_thread(),
                     random_state=state,
@@ -88,6 +110,11 @@ class Processes:
             streams[stream] = self.scribe.pipe(rank, stream)
             child_ends.callback(os.close, streams[stream])
         return theirs, lifeline, streams
+
+    def _descriptors(self) -> frozenset[int]:
+        """Returns the descriptors that the coordinator has for ranks."""
+        stacks = (one.fd for one in self._stacks)
+        return frozenset((*(sock.fileno() for sock in self.sockets), *self._lifelines, *stacks, *self.scribe.readers))
 
     def _fork_one(self, config: RankConfig) -> None:
         try:

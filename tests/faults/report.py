@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks import _common
 from tests.environment import ROOT
+from tests.faults import further
 from tests.faults.matrix.client import run_wanted
 from tests.faults.matrix.table import CASES, Outcome, problems, representative
 
@@ -147,7 +148,8 @@ def respawn_rows() -> str:
 
 def kept() -> str:
     """The sections that are of other runs."""
-    return f"\n{RESPAWN_HEAD}{respawn_rows()}\n## Random calls\n{soak_rows()}{ATTACK}\n## On GPUs\n{gpu_rows()}"
+    random = f"## Random calls\n{soak_rows()}{ATTACK}"
+    return f"\n{further.section()}\n{RESPAWN_HEAD}{respawn_rows()}\n{random}\n## On GPUs\n{gpu_rows()}"
 
 
 def main() -> int:

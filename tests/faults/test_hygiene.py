@@ -120,6 +120,79 @@ def test_ranks_have_no_descriptors_of_each_other():
         assert not [path for path in glob.glob(f"/proc/{scribe}/fd/*") if "memfd" in os.readlink(path)]
 
 
+def test_descriptors_of_other_ranks_are_replaced_without_a_look():
+    """Looks would make the start of W ranks take time in W * W."""
+    reader, writer = os.pipe()
+    null = os.stat(os.devnull)
+    looked = []
+    try:
+        inherited.replace([reader, writer])
+        inherited.replace_descriptors(lambda fd, _: looked.append(fd), [reader, writer])
+        assert [os.fstat(fd).st_rdev for fd in (reader, writer)] == [null.st_rdev] * 2
+        assert {0, 1, 2} <= set(looked)
+        assert not {reader, writer} & set(looked)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_socket_beyond_a_lowered_limit_of_open_files_is_closed(start):
+    script = start("""
+        import resource, socket
+
+        @synk.function(outputs=None)
+        def is_open(x):
+            try:
+                os.fstat(300)
+            except OSError:
+                return False
+            return True
+
+        one, other = socket.socketpair()
+        os.dup2(one.fileno(), 300)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+        with synk.fork(2, device="cpu"):
+            assert is_open(ROWS) == [False, False]
+        os.fstat(300)
+    """)
+    script.finish()
+
+
+MANY = """
+    import resource
+    weights = synk.variable(np.ones(3))
+    for again in range(2):
+        began = time.monotonic()
+        world = synk.fork(64, device="cpu")
+        say("started", f"{time.monotonic() - began:.2f}")
+        for _ in range(5):
+            assert total(ROWS) == ROWS.sum()
+        weights.set_value(np.ones(3))
+        synk.all_reduce(weights, "sum")
+        assert (weights.get_value() == 64.0).all()
+        if not again:
+            os.kill(world.pids[40], signal.SIGKILL)
+            try:
+                total(ROWS)
+            except synk.RankDied as error:
+                say("died", error.rank)
+        world.close()
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    say("used", sum(one.ru_utime + one.ru_stime for one in used))
+"""
+
+
+@pytest.mark.whole
+def test_sixty_four_ranks(start):
+    script = start(MANY)
+    script.expect(r"started .*", 60.0)
+    script.expect("died 40")
+    script.expect(r"started .*", 60.0)
+    seconds = float(script.expect(r"used (.*)")[1])
+    assert seconds < 16.0, "seconds of all processes; about 5 of two cores, for an import and two worlds"
+    script.finish()
+
+
 def test_no_more_processes(monkeypatch):
     """What the system refuses is said in words, and nothing is left of the ranks that there were already."""
     real_fork, made = os.fork, []

@@ -1,0 +1,70 @@
+"""Shortages of memory on a rank, and of descriptors while ranks start, are errors that name them."""
+
+
+def test_a_rank_that_has_no_memory_left_to_pickle_its_error(start):
+    """It frees a reserve for that, and has one again for the next error."""
+    script = start("""
+        import resource
+
+        kept = []
+
+        @synk.function(outputs=None)
+        def keep_all_there_is(x):
+            with open("/proc/self/statm") as statm:
+                used = int(statm.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 16), resource.RLIM_INFINITY))
+            while True:
+                kept.append(bytearray(1024))
+
+        @synk.function(outputs=None)
+        def let_go(x):
+            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            kept.clear()
+
+        with synk.fork(2, device="cpu"):
+            for _ in range(3):
+                try:
+                    keep_all_there_is(ROWS)
+                except synk.RankError as error:
+                    say(error.failures[0].type_name, [one.rank for one in error.failures])
+                let_go(ROWS)
+                assert total(ROWS) == ROWS.sum()
+    """)
+    for _ in range(3):
+        script.expect(r"MemoryError \[0, 1\]")
+    script.finish()
+    assert script.errors == ""
+
+
+def test_too_few_descriptors_to_start_ranks(start):
+    """Wherever the limit is reached, in the script or on a rank."""
+    script = start("""
+        import resource
+        most = max(int(name) for name in os.listdir("/proc/self/fd"))
+
+        def forked():  # a hard limit cannot be raised again, so in a child
+            try:
+                with synk.fork(2, device="cpu"):
+                    say("started")
+            except (OSError, synk.SynkError) as error:
+                say(type(error).__name__, " ".join(str(error).split()))
+
+        for more in range(4, 24):
+            child = os.fork()
+            if child == 0:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most + more, most + more))
+                forked()
+                os._exit(0)
+            os.waitpid(child, 0)
+        say("end")
+    """)
+    script.expect("end")
+    told = script.printed[:-1]
+    assert len(told) == 20
+    assert told[-1] == "started"
+    failed = [line for line in told if line != "started"]
+    assert {line.split()[0] for line in failed} <= {"OSError", "WorldError", "SharedMemoryError"}
+    assert [line for line in failed if "ulimit -n" not in line] == []
+    assert any("could not be started: the limit of open files is reached" in line for line in failed)
+    script.finish()
+    assert script.errors == ""
