@@ -66,10 +66,11 @@ class LoopInversion:
         args = self._common_range(statement)
         if args is None or self._trip_count(args) <= SHORT_LOOP:
             return False
-        statement, target = cast(ast.For, statement), syntax.loop_variable(cast(ast.For, statement))
-        if any(isinstance(node, (ast.For, ast.While)) for node in syntax.walk(statement.body)):
+        loop = cast(ast.For, statement)
+        target = syntax.loop_variable(loop)
+        if any(isinstance(node, (ast.For, ast.While)) for node in syntax.walk(loop.body)):
             return False
-        subscripts = [node for node in syntax.walk(statement.body) if isinstance(node, ast.Subscript)]
+        subscripts = [node for node in syntax.walk(loop.body) if isinstance(node, ast.Subscript)]
         return all(self._suits_threads(node.slice) for node in subscripts if target in syntax.read_names(node.slice))
 
     def is_around_strided(self, statement: ast.stmt, axes: Collection[str]) -> bool:

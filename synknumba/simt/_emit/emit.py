@@ -48,8 +48,8 @@ from synknumba.simt._library.operations import AXES, BLOCK, BLOCK_SIZE, GRID_SIZ
 # Boolean array, one element per thread: whether it takes part in the collective.
 ACTIVE = "_k_active"
 
-# Threads of a block along an axis. The interchange around a grid-stride loop made a heat step at 1024² take a tenth of the time with
-# 128 threads, half with 16, and 1.2 to 1.7 times as long with 8: the loops over few threads cost more than they save.
+# Threads of a block along an axis. The interchange around a grid-stride loop made a heat step at 1024² take a tenth of the time
+# with 128 threads, half with 16, and 1.2 to 1.7 times as long with 8: the loops over few threads cost more than they save.
 MIN_THREADS = 16
 
 
@@ -171,8 +171,8 @@ class _Emitter:
         self.planned = LoopInversion(analysis, Guards(analysis, ast.unparse), local_arrays)  # queries only: creates no slots
         self.updates = SwapFinder(analysis, style.shared, style.block)
         self.swapped: set[str] = set()
-        block = style.block
-        self._wide = {axis for place, axis in enumerate(AXES) if block is None or block[place] >= MIN_THREADS}
+        threads = dict(zip(AXES, style.block or (), strict=False))
+        self._wide = {axis for axis in AXES if axis in style.flat or threads.get(axis, MIN_THREADS) >= MIN_THREADS}
         self._synchronised = synchronises(analysis.body)
         self._count = 0
 

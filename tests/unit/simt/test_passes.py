@@ -495,6 +495,20 @@ def test_narrow_blocks_keep_a_loop_around_a_strided_one(threads: int, turned: bo
     assert ("for j__u in" in unparse(code.body)) == turned
 
 
+def adds_rows(z, y):
+    for j in range(cuda.blockIdx.x, z.shape[0], cuda.gridDim.x):
+        for i in range(cuda.threadIdx.x, z.shape[1], cuda.blockDim.x):
+            y[i] += z[j, i]
+
+
+@pytest.mark.parametrize(("threads", "turned"), [(8, False), (16, True)])
+def test_narrow_blocks_of_a_kernel_with_flat_axes(threads: int, turned: bool) -> None:
+    program = KernelProgram(adds_rows, Options())
+    text = unparse(program.launch_body({"z": F8_2, "y": F8}, (threads, 1, 1)))
+    assert "for _k_by in" not in text, "y and z are flat"
+    assert ("for j__u in" in text) == turned
+
+
 def test_a_start_that_may_be_negative_is_not_called_nonnegative() -> None:
     text = emitted(f"for i in range({GRID} - 5, n, _k_Bx):\n    y[i] = 1")
     assert "i = _k_first_i + _k_tx" in text.splitlines()
