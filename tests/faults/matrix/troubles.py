@@ -40,7 +40,7 @@ TROUBLES = {
     "a batch out of range": Trouble("BatchError", ("5000", "1001")),
     "lengths that differ": Trouble("PartitionError", ("20000 rows", "1001")),
     "a frozen array is written": Trouble("DataError", ("frozen",)),
-    "a grid of no blocks": Trouble("LaunchError", (r"grid\(1001\)",)),
+    "a grid of no blocks": Trouble("LaunchError", (r"grid\(\d+\)",)),
     # kernels
     "a kernel that does not compile": Trouble("KernelError", ("Numba has no operator", "untypable"), within=20.0),
     "a kernel that is refused": Trouble("KernelError", ("with is not supported", "acts.py"), within=20.0),
