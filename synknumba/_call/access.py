@@ -17,19 +17,23 @@ sent: `x[...] = …`, `x[...] += …`, `x += …` and `cuda.atomic.…(x, …)` 
 """
 
 import ast
+import builtins
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, cast
 
 import numpy as np
 
-from synknumba._call.definition import Definition, read_code, read_function
+from synknumba._call.definition import Definition, atomic_operation, read_code, read_function
+from synknumba._errors import SynkError
+from synknumba.simt.internals import CudaPath, Scope, read_definition
 
 SIZES = {"shape", "size", "ndim", "itemsize", "nbytes", "strides", "dtype"}
 _OF_NUMBERS = {"int", "len", "abs", "min", "max"}  # these return numbers for every argument that Numba allows
-_POSITIONS = {"threadIdx", "blockIdx", "blockDim", "gridDim"}
+_POSITIONS = {f"{triple}.{axis}" for triple in ("threadIdx", "blockIdx", "blockDim", "gridDim") for axis in "xyz"}
+_POSITIONS |= {"laneid", "warpsize"}  # members of numba.cuda that are numbers
 _SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | ast.comprehension
 
 _NUMBER = ast.Constant(0)
@@ -41,34 +45,32 @@ def read_parameters(function: Callable[..., Any], dimensions: Mapping[str, int])
     `dimensions` has the number of dimensions of each array parameter, at least 1; 0 for each number; no other parameters.
     """
     definition = read_code(function.__code__) if isinstance(function, FunctionType) and _is_current(function.__code__) else None
-    if definition is None or any(isinstance(node, _SCOPES) for node in definition.nodes):
+    if definition is None or any(isinstance(node, _SCOPES) for node in definition.nodes) or hasattr(function, "__wrapped__"):
         return frozenset()  # a name may have several meanings
     try:
-        outside = inspect.getclosurevars(function)
-    except ValueError:  # a closure variable without a value
+        scope = Scope(read_definition(cast(FunctionType, function)))
+    except SynkError:  # raised again by the first call, where it matters
         return frozenset()
-    source = _Source(definition, dimensions, outside)
+    source = _Reads(definition, dimensions, scope)
     return frozenset(name for name in source.arrays if all(map(source.only_reads, source.uses(name))))
 
 
-class _Source:
-    """A kernel's source, which contains no nested functions, with its names classified."""
+class _Reads:
+    """A kernel without nested functions, with its names classified as numbers, arrays and functions."""
 
-    def __init__(self, definition: Definition, dimensions: Mapping[str, int], outside: inspect.ClosureVars) -> None:
+    def __init__(self, definition: Definition, dimensions: Mapping[str, int], scope: Scope) -> None:
         own = {*definition.parameters}
         self._parents, self.uses = definition.parents, definition.uses
         bindings: dict[str, list[ast.expr | None]] = {}
         for name, value in _bindings(definition):
             bindings.setdefault(name, []).append(value)
-        known = own | bindings.keys()
-        self._builtins = {name for name, value in outside.builtins.items() if callable(value)} - known
-        around = {**outside.globals, **outside.nonlocals}
-        modules = {name: value.__name__ for name, value in around.items() if isinstance(value, ModuleType)}
-        self._numba = {name for name, module in modules.items() if module in {"numba", "numba.cuda"}} - known
-        self._types = {name for name, value in around.items() if _is_type_of_numbers(value)} - known
+        self._scope, self._own = scope, own | bindings.keys()
+        around = {name.id: scope.resolve(name) for name in definition.names if name.id not in self._own}
+        self._builtins = {name for name, value in around.items() if callable(value) and value is getattr(builtins, name, None)}
+        self._types = {name for name, value in around.items() if _is_type_of_numbers(value)}
         self.arrays = {name: number for name, number in dimensions.items() if number and name in own - bindings.keys()}
-        self._numpy = {name for name, value in around.items() if value is np} - known
-        constants = {name for name, value in around.items() if isinstance(value, int | float | np.number)} - known
+        self._numpy = {name for name, value in around.items() if value is np}
+        constants = {name for name, value in around.items() if isinstance(value, int | float | np.number)}
         self._numbers = {name for name, number in dimensions.items() if not number} & own | (bindings.keys() - own) | constants
         # Starts from all candidates, and removes names bound to anything but a number until none is left to remove.
         before = -1
@@ -138,11 +140,7 @@ class _Source:
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr="size" | "ndim"):
                 return name in self.arrays
-            case ast.Attribute(value=ast.Attribute(value=numba, attr=position), attr="x" | "y" | "z"):
-                return position in _POSITIONS and self._is_cuda(numba)
-            case ast.Attribute(value=numba, attr="laneid" | "warpsize"):
-                return self._is_cuda(numba)
-        return False
+        return self._path(node) in _POSITIONS
 
     def _is_call_for_number(self, node: ast.Call, args: list[ast.expr]) -> bool:
         match node.func:
@@ -157,15 +155,18 @@ class _Source:
             case ast.Attribute(value=ast.Name(id=name), attr=made) if name in self._numpy:
                 kind = getattr(np, made, None)
                 return isinstance(kind, type) and issubclass(kind, np.number)
-            case ast.Attribute(value=numba, attr="grid" | "gridsize"):
-                return len(args) == 1 and isinstance(args[0], ast.Constant) and args[0].value == 1 and self._is_cuda(numba)
-        return False
+        is_one = len(args) == 1 and isinstance(args[0], ast.Constant) and args[0].value == 1
+        return is_one and self._path(node.func) in {"grid", "gridsize"}
 
-    def _is_cuda(self, node: ast.expr) -> bool:
-        match node:
-            case ast.Attribute(value=ast.Name(id=name), attr="cuda") | ast.Name(id=name):
-                return name in self._numba
-        return False
+    def _path(self, node: ast.expr) -> str | None:
+        """Returns the path below `numba.cuda` of what an expression names; None for anything else and for local variables."""
+        root = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not isinstance(root, ast.Name) or root.id in self._own:
+            return None
+        found = self._scope.resolve(node)
+        return found.path if isinstance(found, CudaPath) else None
 
 
 def _parts(node: ast.Subscript) -> list[ast.expr]:
@@ -263,9 +264,7 @@ def _stored(node: ast.AST) -> set[str]:
             return {name}
         case ast.AugAssign(target=target):
             return set(_elements(target))
-        case ast.Call(
-            func=ast.Attribute(value=ast.Attribute(attr="atomic") | ast.Name(id="atomic")), args=[ast.Name(id=name), *_]
-        ):
+        case ast.Call(args=[ast.Name(id=name), *_]) if atomic_operation(node) is not None:
             return {name}
     return set()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
-from synknumba._call.definition import Definition, read_code
+from synknumba._call.definition import Definition, atomic_operation, read_code
 from synknumba._errors import KernelError, LaunchError
 from synknumba._ops.launch import ELEMENTS, LaunchConfig
 from synknumba.simt.internals import CudaPath, Scope, read_definition
@@ -41,7 +41,7 @@ def check_axes(name: str, function: Callable[..., Any], launch: LaunchConfig) ->
         scope = Scope(read_definition(function))
     except KernelError:  # raised again by the first call, where it matters
         return
-    found = _Source(definition, scope, launch.axes).flat_index()
+    found = _ZeroIndices(definition, scope, launch.axes).flat_index()
     if found is None:
         return
     node, index, axis = found
@@ -57,8 +57,8 @@ def check_axes(name: str, function: Callable[..., Any], launch: LaunchConfig) ->
     )
 
 
-class _Source:
-    """A kernel's source, and what in it is 0 in every thread where a launch has sizes along the first `axes` axes only."""
+class _ZeroIndices:
+    """Finds what in a kernel's source is 0 in every thread where a launch has sizes along the first `axes` axes only."""
 
     def __init__(self, definition: Definition, scope: Scope, axes: int) -> None:
         self._axes, self._scope = axes, scope
@@ -94,9 +94,7 @@ class _Source:
             case ast.Subscript(value=array, slice=index):
                 while isinstance(array, ast.Subscript):
                     array = array.value
-            case ast.Call(
-                func=ast.Attribute(value=ast.Attribute(attr="atomic") | ast.Name(id="atomic")), args=[array, index, *_]
-            ):
+            case ast.Call(args=[array, index, *_]) if atomic_operation(node) is not None:
                 pass
             case _:
                 return []

@@ -134,7 +134,7 @@ def _stored(function: FunctionType) -> set[str]:
     return {name for value in stored for name in (value if isinstance(value, tuple) else [value])}  # 3.13 merges instructions
 
 
-def _read(function: Callable[..., Any], names: Collection[str], arrays: Collection[str]) -> "_Source | None":
+def _read(function: Callable[..., Any], names: Collection[str], arrays: Collection[str]) -> "_Assignments | None":
     """Returns the source of a function that assigns to one of these names.
 
     None for any other function, without source, and if the source has changed since it was compiled. `arrays` are parameters
@@ -145,11 +145,11 @@ def _read(function: Callable[..., Any], names: Collection[str], arrays: Collecti
     definition, code = read_code(function.__code__), function.__code__
     if definition is None or definition.parameters != [*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]:
         return None
-    return _Source(definition, function, arrays)
+    return _Assignments(definition, function, arrays)
 
 
-class _Source:
-    """A function's source, and what becomes of the arrays that its parameters name."""
+class _Assignments:
+    """Finds, in a function's source, assignments after which the array or value that a parameter named is not used."""
 
     def __init__(self, definition: Definition, function: FunctionType, arrays: Collection[str]) -> None:
         self._body, self._arrays, self._nodes = definition.tree.body, arrays, definition.nodes

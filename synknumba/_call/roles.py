@@ -19,7 +19,7 @@ import numpy as np
 
 from synknumba._call.access import written_parameters
 from synknumba._call.arguments import IndexRange
-from synknumba._call.definition import read_function
+from synknumba._call.definition import atomic_operation, read_function
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
 from synknumba._host.data import Data
@@ -127,9 +127,7 @@ def _analyse(function: Any, lines: Mapping[str, int]) -> dict[str, Writes]:
     read = {_first(node.slice) for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)}
     for node in nodes:
         match node:
-            case ast.Call(func=ast.Attribute(value=of, attr=operation), args=[ast.Name(id=name), index, *_]) if (
-                name in found and _is_atomic(of)
-            ):
+            case ast.Call(args=[ast.Name(id=name), index, *_]) if name in found and (operation := atomic_operation(node)):
                 _note(found[name], _OPS.get(operation), index, read)
             case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name), slice=index)) if name in found:
                 _note(found[name], None, index, read)
@@ -139,13 +137,6 @@ def _analyse(function: Any, lines: Mapping[str, int]) -> dict[str, Writes]:
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Load()) if name in found:
                 found[name].is_read = True
     return found
-
-
-def _is_atomic(node: ast.expr) -> bool:
-    match node:
-        case ast.Attribute(attr="atomic") | ast.Name(id="atomic"):
-            return True
-    return False
 
 
 def _first(index: ast.expr) -> str:

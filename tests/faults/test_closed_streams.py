@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
 from tests.environment import ROOT
@@ -32,6 +33,8 @@ SCRIPT = """
 @pytest.mark.parametrize("prefix", [False, True])
 @pytest.mark.parametrize("closed", [*whole((0,), (2,)), (1,), (0, 1, 2)], ids=str)
 def test_a_script_whose_standard_streams_are_closed(closed, prefix, tmp_path):
+    if 2 in closed and np.lib.NumpyVersion(np.__version__) < "2.1.0":
+        pytest.skip("NumPy 2.0 cannot import numpy.f2py, which Numba loads, without sys.stderr")
     path, verdict = tmp_path / "script.py", tmp_path / "verdict"
     path.write_text(HEADER + textwrap.dedent(SCRIPT.replace("PREFIX", str(prefix))))
     command = 'exec "$0" "$1" "$2" ' + " ".join(f"{fd}>&-" for fd in closed)

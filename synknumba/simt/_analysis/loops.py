@@ -6,6 +6,7 @@ threads access neighbouring elements, so the inner loop vectorizes. PoCL does th
 
 import ast
 import copy
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -62,18 +63,35 @@ class LoopInversion:
 
     def is_uniform_loop(self, statement: ast.stmt) -> bool:
         """Returns whether all threads run the loop the same number of times and interchanging it pays."""
+        args = self._common_range(statement)
+        if args is None or self._trip_count(args) <= SHORT_LOOP:
+            return False
+        loop = cast(ast.For, statement)
+        target = syntax.loop_variable(loop)
+        if any(isinstance(node, (ast.For, ast.While)) for node in syntax.walk(loop.body)):
+            return False
+        subscripts = [node for node in syntax.walk(loop.body) if isinstance(node, ast.Subscript)]
+        return all(self._suits_threads(node.slice) for node in subscripts if target in syntax.read_names(node.slice))
+
+    def is_around_strided(self, statement: ast.stmt, axes: Collection[str]) -> bool:
+        """Returns whether all threads run the loop the same number of times and a grid-stride loop along an axis is inside.
+
+        Inside a region the inner loop would be one thread's, with a stride between its elements.
+        """
+        if self._common_range(statement) is None:
+            return False
+        inside = [self.strided(inner) for inner in cast(ast.For, statement).body]
+        return any(loop is not None and loop.axis in axes for loop in inside)
+
+    def _common_range(self, statement: ast.stmt) -> list[ast.expr] | None:
+        """Returns the arguments of `range` if a loop may be interchanged and all threads run it with the same values."""
         args = syntax.range_arguments(statement)
         if args is None or not isinstance(statement, ast.For) or not self._is_turnable(statement):
-            return False
+            return None
         target = syntax.loop_variable(statement)
         if target in self._analysis.varying or target in syntax.assigned_names(statement.body):
-            return False
-        if not all(self._analysis.is_uniform(arg) for arg in args) or self._trip_count(args) <= SHORT_LOOP:
-            return False
-        if any(isinstance(node, (ast.For, ast.While)) for node in syntax.walk(statement.body)):
-            return False
-        subscripts = [node for node in syntax.walk(statement.body) if isinstance(node, ast.Subscript)]
-        return all(self._suits_threads(node.slice) for node in subscripts if target in syntax.read_names(node.slice))
+            return None
+        return args if all(map(self._analysis.is_uniform, args)) else None
 
     def _is_turnable(self, loop: ast.For) -> bool:
         if syntax.has_return(loop.body) or next(syntax.own_exits(loop.body), None) is not None or synchronises(loop):

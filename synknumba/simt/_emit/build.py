@@ -91,7 +91,7 @@ class KernelProgram:
         if not self.code.needs_block and not self.options.debug:
             flat_body, flat = flatten(body)
             if flat:
-                style = Style(flat, split, self.options.reverse)
+                style = Style(flat, split, reverse=self.options.reverse, block=block)
                 code = emit_blocks(self._analyse(flat_body, variable_types), self.code.local_arrays, divergence, style)
                 if not code.varying_slots:  # a slot array holds one block at most, not a flattened axis
                     return code, variable_types

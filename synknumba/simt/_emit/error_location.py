@@ -1,8 +1,8 @@
 """Location of errors raised in a kernel compiled with `simt.jit(debug=True)`.
 
-Each loop over threads or blocks records its current index in `_k_where`, and each statement its line, which Numba's traceback
-lacks for an index out of bounds. An error in block-level code, which runs once for all threads of the block, is reported for
-thread 0.
+Each loop over threads or blocks records its current index in `_k_where`. Each statement records its line, which is missing from
+Numba's traceback of an index out of bounds, and its first index that is out of bounds, which is missing from Numba's message.
+An error in block-level code, which runs once for all threads of the block, is reported for thread 0.
 """
 
 import ast
@@ -16,12 +16,17 @@ from numba.core import types
 from synknumba.simt._frontend.syntax import statements
 from synknumba.simt._library.operations import BLOCK, THREAD
 
-# Last parameter of the launch function, and its type: shape (7,), the thread index, the block index and the line.
+# Last parameter of the launch function, and its type: shape (10,), the thread index, the block index, the line; and of an index
+# that is out of bounds the axis + 1, the index and the size.
 WHERE: Final = "_k_where"
 WHERE_TYPE: Final = types.Array(types.int64, 1, "C")
 
 _PLACES: Final = {name: place for place, name in enumerate((*THREAD.values(), *BLOCK.values()))}
 _LINE: Final = len(_PLACES)
+_INDEX: Final = _LINE + 1
+_SIZE: Final = _INDEX + 3
+_OUT_OF_BOUNDS: Final = "index is out of bounds"  # all that Numba says
+_ATOMIC: Final = "_k_atomic_"
 
 
 def note_places(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -37,9 +42,86 @@ def _with_lines(body: list[ast.stmt]) -> list[ast.stmt]:
             if getattr(node, inner, None):
                 setattr(node, inner, _with_lines(getattr(node, inner)))
         if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.If | ast.While | ast.Return):
-            out += statements(f"{WHERE}[{_LINE}] = {node.lineno}", node)
+            out += statements(f"{WHERE}[{_LINE}] = {node.lineno}\n{WHERE}[{_INDEX}] = 0", node)
+            for array, indices in _accesses(node):
+                for axis, index in enumerate(indices):
+                    text = f"_k_note_index({WHERE}[{_INDEX}:], {ast.unparse(array)}, {ast.unparse(index)}, {axis})"
+                    out += statements(text, node)
         out.append(node)
     return out
+
+
+def _accesses(statement: ast.stmt) -> list[tuple[ast.expr, list[ast.expr]]]:
+    """Returns arrays and indices that a statement certainly uses and that can be evaluated before it, in any order."""
+    match statement:
+        case ast.Assign(targets=[ast.Tuple()], value=value):
+            roots: list[ast.AST] = [value]  # the targets' indices may be assigned first
+        case ast.If(test=test):
+            roots = [test]
+        case ast.While():
+            return []  # its test runs again
+        case _:
+            roots = [statement]
+    nodes = [node for root in roots for node in _certain(root)]
+    if any(isinstance(node, ast.NamedExpr) for node in nodes):
+        return []
+    found: list[tuple[ast.expr, list[ast.expr]]] = []
+    for node in nodes:
+        match node:
+            case ast.Subscript(value=array, slice=index) if not _is_generated(array):
+                pass
+            case ast.Call(func=ast.Name(id=name), args=[array, index, *_]) if name.startswith(_ATOMIC):
+                pass
+            case _:
+                continue
+        indices = index.elts if isinstance(index, ast.Tuple) else [index]
+        if _is_plain(array) and all(map(_is_plain, indices)):
+            found.insert(0, (array, indices))  # inner ones first: they are part of the outer ones
+    return found
+
+
+def _certain(node: ast.AST) -> list[ast.AST]:
+    """Returns the nodes that run whenever the given one runs, outer ones first."""
+    children = list(ast.iter_child_nodes(node))
+    match node:
+        case ast.BoolOp(values=[first, *_]):
+            children = [first]
+        case ast.IfExp(test=test):
+            children = [test]
+        case ast.Compare(left=left, comparators=[second, *_]):
+            children = [left, second]
+        case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            children = []
+    return [node, *(inner for child in children for inner in _certain(child))]
+
+
+def _is_plain(node: ast.expr) -> bool:
+    """Returns whether evaluating an expression once more changes nothing, and raises nothing but for an index in it."""
+    match node:
+        case ast.Name() | ast.Constant(value=int()):
+            return True
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
+            return _is_plain(operand)
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult(), right=right):
+            return _is_plain(left) and _is_plain(right)
+        case ast.BinOp(left=left, op=ast.FloorDiv() | ast.Mod(), right=ast.Constant(value=int(divisor))):
+            return divisor != 0 and _is_plain(left)
+        case ast.Call(func=ast.Name(id="_k_nonneg"), args=[argument]):
+            return _is_plain(argument)
+        case ast.Attribute(value=ast.Name(), attr="size"):
+            return True
+        case ast.Subscript(value=ast.Attribute(value=ast.Name(), attr="shape"), slice=ast.Constant()):
+            return True
+        case ast.Subscript(value=array, slice=ast.Tuple(elts=indices)):
+            return _is_plain(array) and all(map(_is_plain, indices))
+        case ast.Subscript(value=array, slice=index):
+            return _is_plain(array) and _is_plain(index)
+    return False
+
+
+def _is_generated(node: ast.expr) -> bool:
+    """Returns whether an array is one of the generated code: a mask, a slot array."""
+    return isinstance(node, ast.Name) and node.id.startswith("_k_")
 
 
 class _Noter(ast.NodeTransformer):
@@ -56,7 +138,7 @@ def located(entry: Callable[..., None], function: FunctionType) -> Callable[...,
     """Wraps a launch function so that its error messages begin with the location, in numba-cuda's format."""
 
     def launch(*args: Any) -> None:
-        where = np.zeros(_LINE + 1, np.int64)
+        where = np.zeros(_SIZE, np.int64)
         try:
             entry(*args, where)
         except Exception as error:
@@ -65,6 +147,9 @@ def located(entry: Callable[..., None], function: FunctionType) -> Callable[...,
                 line = f"In function {function.__name__!r}, file {function.__code__.co_filename}, line {where[_LINE]}, "
             place = f"{line}tid={where[:3].tolist()} ctaid={where[3:_LINE].tolist()}"
             first, rest = error.args[:1], error.args[1:]
+            axis, index, size = where[_INDEX:].tolist()
+            if axis and isinstance(error, IndexError) and first == (_OUT_OF_BOUNDS,):
+                first = (f"index {index} is out of bounds for axis {axis - 1} with size {size}",)
             error.args = (f"{place}: {first[0]}" if first else place, *rest)
             raise
 

@@ -106,6 +106,34 @@ def assume(_context: Any, condition: types.Type) -> Any:
     return types.void(condition), codegen
 
 
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def note_index(_context: Any, noted: types.Type, array: types.Type, index: types.Type, axis: types.Type) -> Any:
+    """Records axis + 1, index and size in `noted`, shape (3,), if the index is out of bounds and nothing is recorded yet.
+
+    Only integer indices of arrays are looked at: an index may also be a slice, and what is indexed a tuple.
+    """
+    if not isinstance(axis, types.IntegerLiteral):
+        return None
+    array, index, number = types.unliteral(array), types.unliteral(index), axis.literal_value
+    is_element = isinstance(array, types.Array) and number < array.ndim and isinstance(index, types.Integer)
+
+    def codegen(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        if is_element:
+            size = builder.extract_value(make_array(array)(context, builder, args[1]).shape, number)
+            at = context.cast(builder, args[2], index, types.int64)
+            data = make_array(noted)(context, builder, args[0]).data
+            places = [builder.gep(data, [ir.Constant(ir.IntType(64), place)]) for place in range(3)]
+            is_first = builder.icmp_signed("==", builder.load(places[0]), ir.Constant(size.type, 0))
+            is_high = builder.icmp_signed(">=", at, size)
+            is_low = builder.icmp_signed("<", at, builder.neg(size))
+            with builder.if_then(builder.and_(is_first, builder.or_(is_high, is_low)), likely=False):
+                for place, value in zip(places, (ir.Constant(size.type, number + 1), at, size), strict=True):
+                    builder.store(value, place)
+        return context.get_dummy_value()
+
+    return types.void(noted, array, index, axis), codegen
+
+
 def _rounded_bound(rounding: str, value: types.Type) -> Any:
     """Returns the signature and code of `ceil_bound` or `floor_bound`."""
     value = types.unliteral(value)

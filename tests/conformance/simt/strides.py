@@ -106,6 +106,54 @@ def stride_2d_sum(a, total):
     cuda.atomic.add(total, 0, acc)
 
 
+def _smooth(a, first, out):
+    made = a.copy()
+    made[1:-1, 1:-1] = a[:-2, 1:-1] + a[2:, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:]
+    return {2: made[first:]}
+
+
+@case(3, 16, lambda: (real(19, 37), 2, np.zeros((17, 37))), _smooth)
+def stride_in_rows(a, first, out):
+    last, right = a.shape[0] - 1, a.shape[1] - 1
+    for row in range(cuda.blockIdx.x, out.shape[0], cuda.gridDim.x):
+        i = first + row
+        for j in range(cuda.threadIdx.x, a.shape[1], cuda.blockDim.x):
+            u = a[i, j]
+            if 0 < i < last and 0 < j < right:
+                u = a[i - 1, j] + a[i + 1, j] + a[i, j - 1] + a[i, j + 1]
+            out[row, j] = u
+
+
+again("stride_in_rows_narrow", "stride_in_rows", 3, 5, lambda: (real(19, 37), 2, np.zeros((17, 37))))
+
+
+@case(3, 16, lambda: (real(20, 37), np.zeros(20), np.zeros(1)), lambda a, *_: {1: np.tril(a).sum(1), 2: [np.tril(a).sum()]})
+def stride_in_triangle(a, out, total):
+    """Sums that live across the inner loop, of one row and of all rows; the inner range depends on the row."""
+    whole = 0.0
+    for row in range(cuda.blockIdx.x, a.shape[0], cuda.gridDim.x):
+        acc = 0.0
+        for j in range(cuda.threadIdx.x, row + 1, cuda.blockDim.x):
+            acc += a[row, j]
+        whole += acc
+        cuda.atomic.add(out, row, acc)
+    cuda.atomic.add(total, 0, whole)
+
+
+@case((1, 2), (16, 2), lambda: (real(6, 37), np.zeros((6, 37))), lambda a, out: {1: 8 * a + 3})
+def stride_in_steps(a, out):
+    """Each iteration of the outer loop reads what the same thread has written in the one before."""
+    t = cuda.threadIdx.x
+    for step in range(3):
+        for j in range(t, a.shape[1], cuda.blockDim.x):
+            for i in range(cuda.grid(2)[1], a.shape[0], cuda.gridsize(2)[1]):
+                before = a[i, j] if step == 0 else out[i, j]
+                out[i, j] = before * 2
+    for j in range(t, a.shape[1], cuda.blockDim.x):
+        for i in range(cuda.grid(2)[1], a.shape[0], cuda.gridsize(2)[1]):
+            out[i, j] += 3
+
+
 @case(2, 16, lambda: (real(33, 5), np.zeros(33)), lambda a, out: {1: a.sum(1) * 2})
 def stride_with_inner_loop(a, out):
     for i in range(cuda.grid(1), a.shape[0], cuda.gridsize(1)):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from numba import cuda, uint64
+from numba.cuda import threadIdx
 
 from synknumba._call.access import read_parameters
 from tests.unit.reads.asked import read, run
@@ -116,6 +117,16 @@ def by_threads(x, m, out):
 
 def test_positions_of_threads_are_numbers():
     assert read_parameters(by_threads.py_func, {"x": 1, "m": 2, "out": 1}) == {"x", "m"}
+
+
+def test_positions_under_other_names_are_numbers():
+    from numba.cuda import grid as where
+
+    def by_names(x, out):
+        i = where(1)
+        out[i] = x[i] + x[threadIdx.x]
+
+    assert read_parameters(by_names, {"x": 1, "out": 1}) == {"x"}
 
 
 def test_a_global_that_is_no_number_is_not():

@@ -177,6 +177,46 @@ def test_indices_are_checked(function, by, thread):
         kernel[2, 4](np.zeros(8), by, np.zeros(8))
 
 
+def gathers(x, at, out):
+    i = cuda.threadIdx.x
+    if i < 3 and at[i] >= 0:
+        out[1, i] += x[at[i]] + 1.0
+
+
+def one_of_two(x, at, out):
+    i = cuda.threadIdx.x
+    if i < at.size:
+        out[0, i] = x[i] if at[i] >= 0 else x[i - 100]
+
+
+def counts(x, at, out):
+    i = cuda.threadIdx.x
+    if i < at.size:
+        cuda.atomic.add(out, (0, at[i]), 1.0)
+
+
+def beyond(x, at, out):
+    i = cuda.threadIdx.x
+    out[i + 1, 0] = x[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "at", "told"),
+    [
+        (gathers, [0, 1, 7], "index 7 is out of bounds for axis 0 with size 5"),
+        (gathers, [0, 1], "index 2 is out of bounds for axis 0 with size 2"),
+        (one_of_two, [0, -1], "index is out of bounds"),  # which of the two is not known before
+        (counts, [0, 4], "index 4 is out of bounds for axis 1 with size 4"),
+        (counts, [0, -5], "index -5 is out of bounds for axis 1 with size 4"),
+        (beyond, [0], "index 2 is out of bounds for axis 0 with size 2"),
+    ],
+)
+def test_an_error_names_the_index(function, at, told):
+    kernel = simt.jit(function, debug=True)
+    with pytest.raises(IndexError, match=f": {told}$"):
+        kernel[1, 4](np.zeros(5), np.array(at), np.zeros((2, 4)))
+
+
 def of_a_shape(x):
     i = cuda.threadIdx.x
     if i == 2:

@@ -295,6 +295,28 @@ def test_uniform_loops(loop: str, turned: bool) -> None:
     assert loops.is_uniform_loop(statement) == turned
 
 
+ROWS = "for j in range(_k_bx, n, _k_Gx):\n    "
+
+
+@pytest.mark.parametrize(
+    ("loop", "turned"),
+    [
+        (ROWS + "for i in range(_k_tx, n, _k_Bx):\n        y[i] += z[j, i]", True),
+        (ROWS + "a = 0.0\n    for i in range(_k_tx, n + 1, _k_Bx):\n        a += z[j, i]\n    y[j] += a", True),
+        ("for j in range(3):\n    for i in range(_k_tx, n, _k_Bx):\n        y[i] += z[j, i]", True),
+        (ROWS + "for i in range(_k_ty, n, _k_By):\n        y[i] += z[j, i]", False),
+        (ROWS + "for i in range(n):\n        y[i] += z[j, i]", False),
+        (ROWS + "for i in range(_k_tx, n, _k_Bx):\n        local[i] += z[j, i]", False),
+        (ROWS + "j += 1\n    for i in range(_k_tx, n, _k_Bx):\n        y[i] += z[j, i]", False),
+        (ROWS + "if x[j] > 0:\n        break\n    for i in range(_k_tx, n, _k_Bx):\n        y[i] += z[j, i]", False),
+        ("for j in range(_k_tx, n, n):\n    for i in range(_k_tx, n, _k_Bx):\n        y[i] += z[j, i]", False),
+    ],
+)
+def test_loops_around_strided_loops(loop: str, turned: bool) -> None:
+    loops, statement = loops_of(loop, z=F8_2)
+    assert loops.is_around_strided(statement, {"x"}) == turned
+
+
 def test_a_loop_variable_used_behind_stays() -> None:
     loops, _ = loops_of("for j in range(n):\n    y[j] = 1\ny[0] = j")
     assert not loops.is_uniform_loop(loops._analysis.body[0])
@@ -448,6 +470,43 @@ def test_strided_loop_with_accumulator() -> None:
         "acc = _k_slot_get(acc__s, _k_lin)",
         "y[_k_tx] = acc",
     ]
+
+
+ROW_BY_ROW = ROWS + "m = j + n\n    for i in range(_k_tx, x.size, _k_Bx):\n        y[i] += z[m, i]"
+
+
+def test_strided_loop_in_a_loop_of_the_block() -> None:
+    assert emitted(ROW_BY_ROW, z=F8_2).splitlines() == [
+        "for _k_bx in range(_k_Gx):",
+        "for j__u in range(_k_bx, n, _k_Gx):",
+        "m__u = j__u + n",
+        "for _k_first_i in range(0, x.size, _k_Bx):",
+        "for _k_tx in range(min(_k_Bx, x.size - _k_first_i)):",
+        "i = _k_nonneg(_k_first_i + _k_tx)",
+        "m = m__u",
+        "y[i] += z[m, i]",
+    ]
+
+
+@pytest.mark.parametrize(("threads", "turned"), [(1, False), (8, False), (16, True), (128, True)])
+def test_narrow_blocks_keep_a_loop_around_a_strided_one(threads: int, turned: bool) -> None:
+    style = Style(block=(threads, 1, 1))
+    code = emit_blocks(analysis(ROW_BY_ROW, z=F8_2), set(), Divergence(read_source(body)), style)
+    assert ("for j__u in" in unparse(code.body)) == turned
+
+
+def adds_rows(z, y):
+    for j in range(cuda.blockIdx.x, z.shape[0], cuda.gridDim.x):
+        for i in range(cuda.threadIdx.x, z.shape[1], cuda.blockDim.x):
+            y[i] += z[j, i]
+
+
+@pytest.mark.parametrize(("threads", "turned"), [(8, False), (16, True)])
+def test_narrow_blocks_of_a_kernel_with_flat_axes(threads: int, turned: bool) -> None:
+    program = KernelProgram(adds_rows, Options())
+    text = unparse(program.launch_body({"z": F8_2, "y": F8}, (threads, 1, 1)))
+    assert "for _k_by in" not in text, "y and z are flat"
+    assert ("for j__u in" in text) == turned
 
 
 def test_a_start_that_may_be_negative_is_not_called_nonnegative() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from llvmlite import binding as llvm
-from numba import cuda, njit, typeof
+from numba import cuda, float64, njit, typeof
+from numba.core import errors
 
 from synknumba import simt
 from synknumba.simt._machine import vector_math
@@ -64,12 +65,23 @@ def compiled(function: Any, dtype: Any) -> tuple[Any, str]:
     return made.entry, made.result.library.get_asm_str()
 
 
+def _is_known(function: Any) -> bool:
+    """Whether Numba compiles calls of the function; 0.62 knows no `math.exp2`."""
+    try:
+        njit(lambda x: function(x)).compile((float64,))  # noqa: PLW0108  # a function that calls it
+    except errors.TypingError:
+        return False
+    return True
+
+
 @needs_library
 class TestFunctions:
     @needs_longdouble
     @pytest.mark.parametrize("dtype", [np.float64, np.float32])
     @pytest.mark.parametrize("name", FUNCTIONS)
     def test_error(self, name: str, dtype: Any) -> None:
+        if name == "exp2" and not _is_known(math.exp2):
+            pytest.skip("this version of Numba has no math.exp2")
         library = vector_library()
         assert library
         numpy_name, values = FUNCTIONS[name]
