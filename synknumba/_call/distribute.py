@@ -26,15 +26,15 @@ from synknumba._errors import ArgumentError
 from synknumba._wire import pickling
 from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec
+from synknumba._world.engine import Engine, current_world
 from synknumba._world.failure import CallInfo
-from synknumba._world.world import World, current_world
 from synknumba.simt.internals import declared_signatures, with_function
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
 def make_spec(
-    world: World,
+    world: Engine,
     one: "Distributed",
     function: Callable[..., Any],
     options: FunctionOptions | None = None,
@@ -56,7 +56,7 @@ def make_spec(
     return FunctionSpec(one.number, one.name, style, pickled, _texts_for(world))
 
 
-def _texts_for(world: World) -> dict[str, Any]:
+def _texts_for(world: Engine) -> dict[str, Any]:
     """Returns the texts of files that the ranks lack and cannot read from disk: kept ones, cells, generated code."""
     return {
         name: entry
@@ -162,10 +162,10 @@ class Distributed(ABC):
         _made.add(self)
 
     @abstractmethod
-    def send(self, world: World) -> None:
+    def send(self, world: Engine) -> None:
         """Sends the function, unless the ranks have it; called between the world's `begin` and `end`."""
 
-    def _note_sent(self, world: World, spec: FunctionSpec) -> None:
+    def _note_sent(self, world: Engine, spec: FunctionSpec) -> None:
         """Records that the ranks have the function; they drop it when it is garbage-collected here."""
         world.shipped.add(self.number)
         world.texts.update(spec.sources)
@@ -208,7 +208,7 @@ class InnerFunction(Distributed):
         for made in self.dependent:
             made.clear()
 
-    def send(self, world: World) -> None:
+    def send(self, world: Engine) -> None:
         if self.number not in world.shipped:
             spec = make_spec(world, self, self.device_function)
             world.command(Install(spec, None), info=CallInfo(self.name))
@@ -267,7 +267,7 @@ def distribute() -> None:
         world.end()
 
 
-def _forget(world: "weakref.ref[World]", number: int) -> None:
+def _forget(world: "weakref.ref[Engine]", number: int) -> None:
     """Makes the ranks drop a function."""
     alive = world()
     if alive is not None:

@@ -35,9 +35,9 @@ from synknumba._variables.variable import Variable, note_failure
 from synknumba._wire.messages import Install, ReturnedInSequence
 from synknumba._wire.program import HostArray, next_number
 from synknumba._wire.sequence import HEAD, SequenceProgram, board_words
+from synknumba._world.engine import Engine, current_world
 from synknumba._world.failure import CallInfo
 from synknumba._world.rounds import RankNews
-from synknumba._world.world import World, current_world
 
 OPTIONS = ("times", "every", "until")
 PLANS_KEPT = 16  # of one sequence
@@ -78,7 +78,7 @@ def static(value: Any) -> Any:
 class SequencePlan:
     """A sequence that the ranks have, for arguments of some layout."""
 
-    def __init__(self, world: World, name: str, trace: Trace, result: Any) -> None:
+    def __init__(self, world: Engine, name: str, trace: Trace, result: Any) -> None:
         self.world = world
         self.trace = trace
         self._leaves, self._structure = flatten(result)
@@ -298,7 +298,7 @@ class Sequence(Generic[P, R]):
         self._signature = inspect.signature(function)
         self._plans: OrderedDict[Any, tuple[SequencePlan, list[Any]]] = OrderedDict()
         self._staging: dict[Any, Data] = {}
-        self._world: World | None = None
+        self._world: Engine | None = None
         self.traced = 0  # how often the body was run
 
     def __call__(self, *args: Any, times: Any = 1, every: int | None = None, until: Any = None, **kwargs: Any) -> Any:
@@ -404,7 +404,7 @@ class Sequence(Generic[P, R]):
     # ---- calls
 
     def _run(
-        self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int, every: int | None, until: Any
+        self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int, every: int | None, until: Any
     ) -> Any:
         if world is not self._world:
             self._leave()
@@ -456,7 +456,7 @@ class Sequence(Generic[P, R]):
             raise ArgumentError(f"{self.name}: times=0 has no last iteration; pass every=, which then gives empty results")
         return plan.unflatten(plan.empty())
 
-    def _plan(self, world: World, structure: Structure, told: _Arguments) -> SequencePlan:
+    def _plan(self, world: Engine, structure: Structure, told: _Arguments) -> SequencePlan:
         key = (structure, *told.key)
         found = self._plans.get(key)
         if found is not None and found[0].is_current:
@@ -471,7 +471,7 @@ class Sequence(Generic[P, R]):
             old.forget()
         return plan
 
-    def _trace(self, world: World, structure: Structure, told: _Arguments) -> SequencePlan:
+    def _trace(self, world: Engine, structure: Structure, told: _Arguments) -> SequencePlan:
         """Runs the body to record its calls, and sends them to the ranks."""
         trace = Trace(world, self.name, told.letters)
         self.traced += 1

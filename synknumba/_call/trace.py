@@ -40,7 +40,7 @@ from synknumba._variables.transfers import Work
 from synknumba._variables.variable import Variable, check_rank, traffic_of
 from synknumba._wire.program import Broadcast, Held, HeldRows, Result, Sharded, Update
 from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, waits
-from synknumba._world.world import World
+from synknumba._world.engine import Engine
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function, Prepared
@@ -92,7 +92,7 @@ class Trace:
         scalars: `struct` letters of the numbers that calls of the sequence pass.
     """
 
-    def __init__(self, world: World, name: str, scalars: str) -> None:
+    def __init__(self, world: Engine, name: str, scalars: str) -> None:
         self.world = world
         self.name = name
         self.names = [name]  # of the sequences that are traced, from the outermost
