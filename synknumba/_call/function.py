@@ -253,14 +253,14 @@ class Function(Decorated, Distributed, Generic[P, R]):
             ArgumentError and others: as for a call, of what is found before the ranks start.
         """
         options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
-        return self.submit_then(None, args, kwargs, options)
+        return self._submit_then(None, args, kwargs, options)
 
-    def submit_then(
+    def _submit_then(
         self, then: Callable[[Engine, Any], Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
     ) -> Future[Any]:
         """Starts a call whose result is what `then` makes of the world and the usual result.
 
-        `then` is called when the round has ended, while the world is held; `call_held` makes further calls there.
+        `then` is called when the round has ended, while the world is held; `_call_held` makes further calls there.
         """
         world = current_world()
         world.begin()
@@ -277,7 +277,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         finally:
             world.end()
 
-    def call_held(self, world: Engine, args: tuple[Any, ...], options: CallOptions) -> Any:
+    def _call_held(self, world: Engine, args: tuple[Any, ...], options: CallOptions) -> Any:
         """Makes a call where the world is held already, as in the `then` of a submitted call."""
         return self._call(world, args, {}, options)
 
@@ -306,7 +306,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
         def give_up(error: BaseException) -> None:
             note_failure(world, changed, error)
-            if self.number not in world.proven:
+            if self._number not in world.proven:
                 self._take_back(world)
 
         future: Future[Any] = Future(flight := Flight(world, plan.info, plan.learn, collect, give_up))
@@ -412,7 +412,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             call, plan = self._planned_for(world, args, kwargs, options)
             return self._run(world, call, plan) if start is None else start(call, plan)
         except BaseException:
-            if self.number not in world.proven:
+            if self._number not in world.proven:
                 self._take_back(world)
             raise
 
@@ -446,8 +446,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
     def _succeeded(self, world: Engine, write_back: Sequence[tuple[str, Array, Data]]) -> None:
         """Notes that the function has run to its end, and writes rows back to NumPy arrays."""
-        if self.number not in world.proven:
-            world.proven.update((self.number,) if self._inner is None else (self.number, self._inner.number))
+        if self._number not in world.proven:
+            world.proven.update((self._number,) if self._inner is None else (self._number, self._inner.number))
         for _, array, staged in write_back:
             copy_into(array, staged.data)
 
@@ -479,11 +479,11 @@ class Function(Decorated, Distributed, Generic[P, R]):
     def _take_back(self, world: Engine) -> None:
         """Makes the next call send the function again, which has never run to its end: its globals may have changed by then."""
         self._plans.forget_all()
-        world.shipped.discard(self.number)
+        world.shipped.discard(self._number)
         if self._inner is not None and self._inner.number not in world.proven:
             world.shipped.discard(self._inner.number)
 
-    def prepare(
+    def _prepare(
         self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions, used: int
     ) -> "Prepared":
         """Works out a call of a sequence, of which the ranks get the program; called between the world's `begin` and `end`.
@@ -532,7 +532,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         parameters = call.parameters | built.results | ({} if updates is None else updates.parameters)
         program = Program(
             number=next_number(),
-            function=self.number,
+            function=self._number,
             parameters=tuple((name, parameters[name]) for name in self._parameters),
             rows=call.source,
             partition=call.run_partition,
@@ -594,7 +594,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
     def _ship(self, world: Engine, program: Program | None, info: CallInfo) -> None:
         """Installs a program on the ranks, and the function before its first program."""
         spec = None
-        if self.number not in world.shipped:
+        if self._number not in world.shipped:
             if world.traits.compiled_by_simt and self._options.style == "kernel":
                 check_kernel(self.py_func)  # raises here, with name and line, instead of on every rank
             for op in self._options.user_ops():
@@ -603,16 +603,16 @@ class Function(Decorated, Distributed, Generic[P, R]):
                     fold_kernel.check_any(op, f"outputs of {self.name}")
             sent = {}
             if self._inner is not None:
-                self._inner.send(world)
+                self._inner._send(world)  # noqa: SLF001
                 sent[self._inner.number] = self._inner.device_function
             spec = make_spec(world, self, self.py_func, self._options, sent)
         world.command(Install(spec, program), info=info)
         if spec is not None:
             self._note_sent(world, spec)
 
-    def send(self, world: Engine) -> None:
+    def _send(self, world: Engine) -> None:
         """Sends the function, unless the ranks have it."""
-        if self.number not in world.shipped:
+        if self._number not in world.shipped:
             self._ship(world, None, CallInfo(self.name))
 
     def _subset_ops(self, options: CallOptions) -> Any:

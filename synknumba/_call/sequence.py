@@ -299,7 +299,7 @@ class Sequence(Generic[P, R]):
         self._plans: OrderedDict[Any, tuple[SequencePlan, list[Any]]] = OrderedDict()
         self._staging: dict[Any, Data] = {}
         self._world: Engine | None = None
-        self.traced = 0  # how often the body was run
+        self._traced = 0  # how often the body was run
 
     def __call__(self, *args: Any, times: Any = 1, every: int | None = None, until: Any = None, **kwargs: Any) -> Any:
         """Runs the calls of the body on all ranks, over and over, without the script.
@@ -474,7 +474,7 @@ class Sequence(Generic[P, R]):
     def _trace(self, world: Engine, structure: Structure, told: _Arguments) -> SequencePlan:
         """Runs the body to record its calls, and sends them to the ranks."""
         trace = Trace(world, self.name, told.letters)
-        self.traced += 1
+        self._traced += 1
         tracing.current = trace
         try:
             result = self._body(**unflatten(structure, told.leaves))

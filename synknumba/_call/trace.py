@@ -131,7 +131,7 @@ class Trace:
             if isinstance(value, Unknown):
                 raise ArgumentError(f"{tracing.where()}: {name}= of {function.name} must be known while {self.name} is traced")
         args, kwargs = tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
-        prepared = function.prepare(self.world, args, kwargs, options, self.used)
+        prepared = function._prepare(self.world, args, kwargs, options, self.used)  # noqa: SLF001
         plan, call = prepared.plan, prepared.call
         self.plans.append(plan)  # first: it is freed with the trace
         if plan.updates is not None:

@@ -166,11 +166,11 @@ class Expectation(RowFunction):
 
         def finished(world: Engine, results: Any) -> Estimate:
             def run(again: Function[..., Any], *values: Any, **_: Any) -> Any:
-                return again.call_held(world, values, options)
+                return again._call_held(world, values, options)  # noqa: SLF001
 
             return self._completed(run, reader, results, device, selecting, args, kwargs, int(block))
 
-        return function.submit_then(finished, (*passed, *last), {}, options)
+        return function._submit_then(finished, (*passed, *last), {}, options)  # noqa: SLF001
 
     def as_serial(
         self,

@@ -116,7 +116,7 @@ class Vectorized(Reducible):
         def shaped(_: Engine, result: Any) -> Any:
             return result.reshape(len(result), *row) if out is None else out
 
-        return function.submit_then(shaped, passed, {}, options)
+        return function._submit_then(shaped, passed, {}, options)  # noqa: SLF001
 
     def as_serial(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Applies the function on the root alone, to all rows."""

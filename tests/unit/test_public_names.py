@@ -7,6 +7,7 @@ import sys
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import synknumba as synk
@@ -16,6 +17,34 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "calls.md").read_text()
 WORLD = """
     close closed device devices dump end_reason pids snapshot statistics timeout transport world_size
 """
+FUNCTION = "as_serial build_inputs check output_modes plan submit update_modes"
+DATA = """
+    T alloc_size condition_data copy data dtype free_memory freeze frozen itemsize max mean min minibatch name nbytes ndim
+    set_length set_shape set_value shape size sum thaw
+"""
+ESTIMATE = """
+    blocked count covariance effective_size from_values mean propagate stderr stderr_error variance
+"""
+
+
+@synk.function(outputs=None)
+def twice(x):
+    return 2 * x
+
+
+@synk.sequence
+def steps(x):
+    return twice(x)
+
+
+@synk.vectorize
+def squared(x):
+    return x * x
+
+
+@synk.expectation
+def mean_of(x):
+    return x
 
 
 def names(one):
@@ -26,6 +55,13 @@ def names(one):
     ("cls", "expected"),
     [
         (synk.World, WORLD),
+        (synk.Function, FUNCTION),
+        (synk.Vectorized, "accumulate as_serial plan reduce submit"),
+        (synk.Expectation, "as_serial plan submit"),
+        (synk.Sequence, ""),
+        (synk.Future, "done exception result"),
+        (synk.Data, DATA),
+        (synk.Estimate, ESTIMATE),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -33,9 +69,17 @@ def test_public_names_of_classes(cls, expected):
     assert names(cls) == sorted(expected.split())
 
 
-def test_public_names_of_a_world():
+@pytest.mark.parametrize("one", [twice, steps, squared, mean_of], ids=lambda one: type(one).__name__)
+def test_public_names_of_decorated_functions(one):
+    assert set(names(one)) == {"name", "py_func", *names(type(one))}
+
+
+def test_public_names_of_other_objects():
     with synk.fork(1, device="cpu") as world:
-        assert names(world) == sorted(WORLD.split())
+        future = twice.submit(np.ones(2))
+        for one, expected in ((world, WORLD), (future, "done exception result"), (synk.data([1.0]), DATA)):
+            assert names(one) == sorted(expected.split())
+    assert names(synk.Estimate.from_values([1.0, 2.0])) == sorted(ESTIMATE.split())
 
 
 def test_names_of_a_world_are_documented():
