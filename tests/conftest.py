@@ -15,7 +15,7 @@ import pytest
 from synknumba._device import DeviceReport, probe
 from synknumba._host import segment
 from synknumba._wire.control import Patience
-from synknumba._world import world
+from synknumba._world import engine
 from tests import quick
 
 GPUS = pytest.StashKey[DeviceReport]()
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     quick.asked = config.option.quick
     config.pluginmanager.register(Failures(config))
     if hasattr(config, "workerinput"):  # several worlds share the cores: who waits gives way
-        world.CROWDED = world.ROOMY = Patience(pauses=0, rank=50, coordinator=20)
+        engine.CROWDED = engine.ROOMY = Patience(pauses=0, rank=50, coordinator=20)
     else:  # a worker of pytest-xdist shares the directory of the process that started it
         # Worlds compile the same kernels: once is enough. Nothing comes from earlier runs, or stays in the user's cache.
         config.stash[CACHE] = tempfile.TemporaryDirectory(prefix="synknumba-tests-", ignore_cleanup_errors=True)

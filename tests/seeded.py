@@ -199,7 +199,7 @@ FAULTS = (
     ),
     Fault(
         "world-function-not-sent-again",
-        "synknumba/_world/world.py",
+        "synknumba/_world/engine.py",
         "self.shipped: set[int] = set()",
         'self.shipped: set[int] = vars(_open).setdefault("shipped", set())',
         ("tests/conformance/test_worlds.py",),

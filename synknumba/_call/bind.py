@@ -281,7 +281,7 @@ class Binder:
             raise ArgumentError(
                 f"{name} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() first"
             )
-        array = program.HostArray(segment.id, data.dtype, self._shape(name, data), version=data.version)
+        array = program.HostArray(segment.id, data.dtype, self._shape(name, data), version=data._version)  # noqa: SLF001
         return self._place(call, name, slot, array, by_position=data.minibatch)
 
     def _shape(self, name: str, array: Array | Data) -> Shape:

@@ -16,7 +16,7 @@ from synknumba._tracing import Number
 from synknumba._types import Array
 from synknumba._variables.variable import Variable
 from synknumba._wire.program import Broadcast, Dynamic, HeldRows, OwnSource, Param, RowSource, Sharded, Tree
-from synknumba._world.world import World
+from synknumba._world.engine import Engine
 
 OWN_PREFIX = "synk_"  # of parameters of generated kernels that callers do not pass
 
@@ -27,7 +27,7 @@ class Call:
 
     options: CallOptions
     partition: Partition  # of rows into ranks
-    world: World | None = None  # None for a call that is only planned, so that nothing is copied or placed
+    world: Engine | None = None  # None for a call that is only planned, so that nothing is copied or placed
     parameters: dict[str, Param] = field(default_factory=dict)  # for the ranks
     key: list[Any] = field(default_factory=list)  # equal for calls that differ in scalar values and array contents only
     values: list[Any] = field(default_factory=list)  # scalars that are sent with each call

@@ -33,9 +33,9 @@ from synknumba._ops.rows import Partition
 from synknumba._types import Array, Extremum, Op, UserOp
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Combination, Program
+from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport import join
-from synknumba._world.world import World
 
 SEQUENTIAL_SUM = 8  # NumPy adds fewer numbers than this in order, too; for two of them it takes 1 µs, a Python loop 0.2 µs
 
@@ -123,7 +123,7 @@ CORES_BYTES = 1 << 20
 DEVICES_BYTES = 256 << 10
 
 
-def is_worthwhile(world: World, nbytes: int) -> bool:
+def is_worthwhile(world: Engine, nbytes: int) -> bool:
     """Returns whether the ranks should combine a result of `nbytes` bytes.
 
     Sets up the transport if that decides; called between the world's `begin` and `end`.
@@ -142,7 +142,7 @@ def is_worthwhile(world: World, nbytes: int) -> bool:
 class Combining:
     """The combination of large results by the ranks, which must have the plan's program already, to memory of `lenders`."""
 
-    def __init__(self, world: World, told: Combination, info: CallInfo, lenders: Mapping[str, Lender]) -> None:
+    def __init__(self, world: Engine, told: Combination, info: CallInfo, lenders: Mapping[str, Lender]) -> None:
         self._world = world
         self._told = told
         self._info = info

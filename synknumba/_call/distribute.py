@@ -26,15 +26,15 @@ from synknumba._errors import ArgumentError
 from synknumba._wire import pickling
 from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec
+from synknumba._world.engine import Engine, current_world
 from synknumba._world.failure import CallInfo
-from synknumba._world.world import World, current_world
 from synknumba.simt.internals import declared_signatures, with_function
 
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
 def make_spec(
-    world: World,
+    world: Engine,
     one: "Distributed",
     function: Callable[..., Any],
     options: FunctionOptions | None = None,
@@ -53,10 +53,10 @@ def make_spec(
             f"{one.name} cannot be sent to the ranks: {error}. Pass what it needs as arguments, or make it picklable."
         ) from error
     style = "function" if options is None else options.style
-    return FunctionSpec(one.number, one.name, style, pickled, _texts_for(world))
+    return FunctionSpec(one._number, one.name, style, pickled, _texts_for(world))  # noqa: SLF001
 
 
-def _texts_for(world: World) -> dict[str, Any]:
+def _texts_for(world: Engine) -> dict[str, Any]:
     """Returns the texts of files that the ranks lack and cannot read from disk: kept ones, cells, generated code."""
     return {
         name: entry
@@ -109,7 +109,7 @@ class Decorated:
             )
         return find_decorated, (module, path)
 
-    def reduce_for_ranks(self) -> tuple[Any, ...]:
+    def _reduce_for_ranks(self) -> tuple[Any, ...]:
         """Pickles as a `RankSideFunction`, since only the coordinator makes calls."""
         return RankSideFunction, (self.name, self.py_func)
 
@@ -157,21 +157,21 @@ class Distributed(ABC):
     name: str
 
     def __init__(self) -> None:
-        self.number = next(_ids)  # unique; increases with creation order
+        self._number = next(_ids)  # unique; increases with creation order
         self._end: weakref.finalize[..., Any] | None = None
         _made.add(self)
 
     @abstractmethod
-    def send(self, world: World) -> None:
+    def _send(self, world: Engine) -> None:
         """Sends the function, unless the ranks have it; called between the world's `begin` and `end`."""
 
-    def _note_sent(self, world: World, spec: FunctionSpec) -> None:
+    def _note_sent(self, world: Engine, spec: FunctionSpec) -> None:
         """Records that the ranks have the function; they drop it when it is garbage-collected here."""
-        world.shipped.add(self.number)
+        world.shipped.add(self._number)
         world.texts.update(spec.sources)
         if self._end is not None:
             self._end.detach()  # sent before, to another world, or again after a first call that failed
-        self._end = weakref.finalize(self, _forget, weakref.ref(world), self.number)
+        self._end = weakref.finalize(self, _forget, weakref.ref(world), self._number)
         self._end.atexit = False
 
 
@@ -184,6 +184,11 @@ class InnerFunction(Distributed):
         self.name = name
         self.py_func = py_func
         self.dependent: list[dict[Any, Any]] = []  # caches of what was made from the function, and the values that it reads
+
+    @property
+    def number(self) -> int:
+        """Number by which ranks know the function."""
+        return self._number
 
     @property
     def device_function(self) -> Any:
@@ -208,8 +213,8 @@ class InnerFunction(Distributed):
         for made in self.dependent:
             made.clear()
 
-    def send(self, world: World) -> None:
-        if self.number not in world.shipped:
+    def _send(self, world: Engine) -> None:
+        if self._number not in world.shipped:
             spec = make_spec(world, self, self.device_function)
             world.command(Install(spec, None), info=CallInfo(self.name))
             self._note_sent(world, spec)
@@ -261,13 +266,13 @@ def distribute() -> None:
         for one in list(_made):
             if isinstance(one, InnerFunction) and one.number not in world.shipped:
                 one.renew()
-        for one in sorted(_made, key=lambda one: one.number):
-            one.send(world)
+        for one in sorted(_made, key=lambda one: one._number):  # noqa: SLF001
+            one._send(world)  # noqa: SLF001
     finally:
         world.end()
 
 
-def _forget(world: "weakref.ref[World]", number: int) -> None:
+def _forget(world: "weakref.ref[Engine]", number: int) -> None:
     """Makes the ranks drop a function."""
     alive = world()
     if alive is not None:

@@ -47,9 +47,9 @@ from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Program, Sharded, next_number
 from synknumba._wire.results import FIRST_LEAF
 from synknumba._world.code import Uses, refuse
+from synknumba._world.engine import Engine, current_world, open_world
 from synknumba._world.failure import CallInfo
 from synknumba._world.flight import Flight
-from synknumba._world.world import World, current_world, open_world
 from synknumba.simt.internals import check_kernel, dynamic_shared, keep_text
 
 ROW_VALUES = 3  # at most so many of a call's values select rows
@@ -118,7 +118,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._binder = Binder(self.name, parameters, options)
         self._selector = RowSelector(self.name, options.style)
         self._builder = OutputBuilder(self.name, options.outputs)
-        self._world: World | None = None
+        self._world: Engine | None = None
         self._plans = KeptPlans(self._binder)
         self._uses: Uses = ()  # functions that the ranks of this world have, with their code
         self._code = getattr(function, "__code__", None)  # that the analyses here have read
@@ -254,14 +254,14 @@ class Function(Decorated, Distributed, Generic[P, R]):
             ArgumentError and others: as for a call, of what is found before the ranks start.
         """
         options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
-        return self.submit_then(None, args, kwargs, options)
+        return self._submit_then(None, args, kwargs, options)
 
-    def submit_then(
-        self, then: Callable[[World, Any], Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+    def _submit_then(
+        self, then: Callable[[Engine, Any], Any] | None, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
     ) -> Future[Any]:
         """Starts a call whose result is what `then` makes of the world and the usual result.
 
-        `then` is called when the round has ended, while the world is held; `call_held` makes further calls there.
+        `then` is called when the round has ended, while the world is held; `_call_held` makes further calls there.
         """
         world = current_world()
         world.begin()
@@ -278,22 +278,22 @@ class Function(Decorated, Distributed, Generic[P, R]):
         finally:
             world.end()
 
-    def call_held(self, world: World, args: tuple[Any, ...], options: CallOptions) -> Any:
+    def _call_held(self, world: Engine, args: tuple[Any, ...], options: CallOptions) -> Any:
         """Makes a call where the world is held already, as in the `then` of a submitted call."""
         return self._call(world, args, {}, options)
 
-    def _launch_bound(self, world: World, then: Callable[[World, Any], Any] | None, call: Call, plan: Plan) -> Future[Any]:
+    def _launch_bound(self, world: Engine, then: Callable[[Engine, Any], Any] | None, call: Call, plan: Plan) -> Future[Any]:
         values = (*call.values, *call.row_values)
         return self._launch(world, plan, values, call.count, call.changed, then, call.write_back, keep=call)
 
     def _launch(
         self,
-        world: World,
+        world: Engine,
         plan: Plan,
         values: tuple[Any, ...],
         count: Count,
         changed: Sequence[Variable],
-        then: Callable[[World, Any], Any] | None,
+        then: Callable[[Engine, Any], Any] | None,
         write_back: Sequence[tuple[str, Array, Data]] = (),
         *,
         keep: object,
@@ -307,7 +307,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
         def give_up(error: BaseException) -> None:
             note_failure(world, changed, error)
-            if self.number not in world.proven:
+            if self._number not in world.proven:
                 self._take_back(world)
 
         future: Future[Any] = Future(flight := Flight(world, plan.info, plan.learn, collect, give_up))
@@ -383,14 +383,14 @@ class Function(Decorated, Distributed, Generic[P, R]):
             world.end()
 
     @staticmethod
-    def _mark(world: World, variable: Variable | None) -> None:
+    def _mark(world: Engine, variable: Variable | None) -> None:
         """Records that ranks may have written different values to a variable."""
         if variable is not None:
             variable.mark(differs=world.world_size > 1)
 
     def _call(
         self,
-        world: World,
+        world: Engine,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         options: CallOptions,
@@ -413,12 +413,12 @@ class Function(Decorated, Distributed, Generic[P, R]):
             call, plan = self._planned_for(world, args, kwargs, options)
             return self._run(world, call, plan) if start is None else start(call, plan)
         except BaseException:
-            if self.number not in world.proven:
+            if self._number not in world.proven:
                 self._take_back(world)
             raise
 
     def _planned_for(
-        self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+        self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
     ) -> tuple[Call, Plan]:
         """Returns the bound call and its plan, which the ranks have."""
         call = self._binder.bind(Call(options, world.partition, world), args, kwargs)
@@ -437,7 +437,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             world.tally.scattered_bytes += plan.scattered_by(call.count) - plan.scattered_bytes
         return call, plan
 
-    def _run(self, world: World, call: Call, plan: Plan) -> Any:
+    def _run(self, world: Engine, call: Call, plan: Plan) -> Any:
         for variable in call.changed:
             self._mark(world, variable)
         with writing(world, call.changed) if call.changed else nullcontext():
@@ -445,10 +445,10 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._succeeded(world, call.write_back)
         return result
 
-    def _succeeded(self, world: World, write_back: Sequence[tuple[str, Array, Data]]) -> None:
+    def _succeeded(self, world: Engine, write_back: Sequence[tuple[str, Array, Data]]) -> None:
         """Notes that the function has run to its end, and writes rows back to NumPy arrays."""
-        if self.number not in world.proven:
-            world.proven.update((self.number,) if self._inner is None else (self.number, self._inner.number))
+        if self._number not in world.proven:
+            world.proven.update((self._number,) if self._inner is None else (self._number, self._inner.number))
         for _, array, staged in write_back:
             copy_into(array, staged.data)
 
@@ -477,15 +477,15 @@ class Function(Decorated, Distributed, Generic[P, R]):
         inner = [] if self._inner is None else [self._inner.py_func]
         return [self.py_func, *inner, *(op.function for op in self._options.user_ops())]
 
-    def _take_back(self, world: World) -> None:
+    def _take_back(self, world: Engine) -> None:
         """Makes the next call send the function again, which has never run to its end: its globals may have changed by then."""
         self._plans.forget_all()
-        world.shipped.discard(self.number)
+        world.shipped.discard(self._number)
         if self._inner is not None and self._inner.number not in world.proven:
             world.shipped.discard(self._inner.number)
 
-    def prepare(
-        self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions, used: int
+    def _prepare(
+        self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions, used: int
     ) -> "Prepared":
         """Works out a call of a sequence, of which the ranks get the program; called between the world's `begin` and `end`.
 
@@ -508,7 +508,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         uses = world.code.uses(self._roots(), self.name)
         return Prepared(plan, call, used if small is None else sum(small), frozenset(self._written or ()), selector, uses)
 
-    def _make_plan(self, world: World, call: Call, used: int = 0, small: tuple[int, int] | None = None) -> tuple[Plan, int]:
+    def _make_plan(self, world: Engine, call: Call, used: int = 0, small: tuple[int, int] | None = None) -> tuple[Plan, int]:
         """Returns a new plan, and the bytes used of the ranks' small results; `small` is where those of a function are."""
         for path, values in call.per_rank.items():
             if values != world.world_size:
@@ -534,7 +534,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         parameters = call.parameters | built.results | ({} if updates is None else updates.parameters)
         program = Program(
             number=next_number(),
-            function=self.number,
+            function=self._number,
             parameters=tuple((name, parameters[name]) for name in self._parameters),
             rows=call.source,
             partition=call.run_partition,
@@ -593,10 +593,10 @@ class Function(Decorated, Distributed, Generic[P, R]):
         numbers = {name: 0 for name, param in call.parameters.items() if isinstance(param, Dynamic)}
         return read_parameters(self.py_func, {**dimensions, **numbers}) & frozen
 
-    def _ship(self, world: World, program: Program | None, info: CallInfo) -> None:
+    def _ship(self, world: Engine, program: Program | None, info: CallInfo) -> None:
         """Installs a program on the ranks, and the function before its first program."""
         spec = None
-        if self.number not in world.shipped:
+        if self._number not in world.shipped:
             if world.traits.compiled_by_simt and self._options.style == "kernel":
                 check_kernel(self.py_func)  # raises here, with name and line, instead of on every rank
             for op in self._options.user_ops():
@@ -605,16 +605,16 @@ class Function(Decorated, Distributed, Generic[P, R]):
                     fold_kernel.check_any(op, f"outputs of {self.name}")
             sent = {}
             if self._inner is not None:
-                self._inner.send(world)
+                self._inner._send(world)  # noqa: SLF001
                 sent[self._inner.number] = self._inner.device_function
             spec = make_spec(world, self, self.py_func, self._options, sent)
         world.command(Install(spec, program), info=info)
         if spec is not None:
             self._note_sent(world, spec)
 
-    def send(self, world: World) -> None:
+    def _send(self, world: Engine) -> None:
         """Sends the function, unless the ranks have it."""
-        if self.number not in world.shipped:
+        if self._number not in world.shipped:
             self._ship(world, None, CallInfo(self.name))
 
     def _subset_ops(self, options: CallOptions) -> Any:

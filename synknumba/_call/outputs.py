@@ -18,7 +18,7 @@ from synknumba._ops import reduction
 from synknumba._types import Shape, UserOp
 from synknumba._variables.variable import Variable
 from synknumba._wire.program import HeldRows, HostArray, Result, Sharded
-from synknumba._world.world import World
+from synknumba._world.engine import Engine
 
 SMALL_RESULT_BYTES = 16 * 1024  # a larger output gets a segment of its own
 
@@ -97,7 +97,7 @@ class OutputBuilder:
                 'local_batch have none; use "gather"'
             )
 
-    def build(self, call: Call, world: World, wanted: Sequence[str], used: int = 0) -> Built:
+    def build(self, call: Call, world: Engine, wanted: Sequence[str], used: int = 0) -> Built:
         """Returns all outputs, and allocates memory for those in `wanted`; called between the world's `begin` and `end`.
 
         The first `used` bytes of the ranks' small results belong to others.
@@ -111,7 +111,7 @@ class OutputBuilder:
             built.results[name] = self._place(built, result, call, world) if name in wanted else result
         return built
 
-    def _place(self, built: Built, result: Result, call: Call, world: World) -> Result:
+    def _place(self, built: Built, result: Result, call: Call, world: Engine) -> Result:
         shards = call.options.shards
         if result.op == "gather":
             return self._in_segment(built, result, np.dtype(result.dtype), (self.capacity(call), *result.shape), lend=True)

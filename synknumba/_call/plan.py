@@ -44,10 +44,10 @@ from synknumba._types import Array, Op, UserOp
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
 from synknumba._wire.results import RankReturn, ResultReader
+from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.flight import Flight
 from synknumba._world.rounds import RankNews
-from synknumba._world.world import World
 
 
 class Plan(ABC):
@@ -67,7 +67,7 @@ class Plan(ABC):
     updates: SharedUpdates | None = None
     _selection: Selection | None = None  # of the rows in which results are found
 
-    def __init__(self, world: World, program: Program, info: CallInfo, call: Call) -> None:
+    def __init__(self, world: Engine, program: Program, info: CallInfo, call: Call) -> None:
         self.world = world
         self.program = program
         self.info = info
@@ -160,7 +160,7 @@ class KernelPlan(Plan):
     """Plan for a kernel, the location of whose outputs is known beforehand."""
 
     def __init__(
-        self, world: World, program: Program, info: CallInfo, call: Call, wanted: Sequence[str], built: Built, name: str
+        self, world: Engine, program: Program, info: CallInfo, call: Call, wanted: Sequence[str], built: Built, name: str
     ) -> None:
         super().__init__(world, program, info, call)
         results, segments = built.results, built.segments
@@ -262,7 +262,7 @@ class KernelPlan(Plan):
 class FunctionPlan(Plan):
     """Plan for a Python function, whose results come with their structure, dtypes and shapes."""
 
-    def __init__(self, world: World, program: Program, info: CallInfo, call: Call, *, has_ops: bool) -> None:
+    def __init__(self, world: Engine, program: Program, info: CallInfo, call: Call, *, has_ops: bool) -> None:
         super().__init__(world, program, info, call)
         self.has_ops = has_ops
         self._part = "rank" if program.shards is None else "shard"

@@ -35,9 +35,9 @@ from synknumba._wire.messages import Install, ReturnedInSequence
 from synknumba._wire.program import HostArray, next_number
 from synknumba._wire.sequence import HEAD, SequenceProgram, board_words
 from synknumba._world.code import refuse
+from synknumba._world.engine import Engine, current_world
 from synknumba._world.failure import CallInfo
 from synknumba._world.rounds import RankNews
-from synknumba._world.world import World, current_world
 
 OPTIONS = ("times", "every", "until")
 PLANS_KEPT = 16  # of one sequence
@@ -79,7 +79,7 @@ def static(value: Any) -> Any:
 class SequencePlan:
     """A sequence that the ranks have, for arguments of some layout."""
 
-    def __init__(self, world: World, name: str, trace: Trace, results: AnySequence[Any]) -> None:
+    def __init__(self, world: Engine, name: str, trace: Trace, results: AnySequence[Any]) -> None:
         self.world = world
         self.trace = trace
         self._leaves, self._structure = flatten(results[0])
@@ -348,8 +348,8 @@ class Sequence(Generic[P, R]):
         self._plans: dict[Any, tuple[SequencePlan, list[Any]]] = {}
         self._known: dict[tuple[Any, ...], SequencePlan] = {}  # of calls that `_find` finds
         self._staging: dict[Any, Data] = {}
-        self._world: World | None = None
-        self.traced = 0  # how often the body was recorded
+        self._world: Engine | None = None
+        self._traced = 0  # how often the body was recorded
 
     def __call__(self, *args: Any, times: Any = 1, every: int | None = None, until: Any = None, **kwargs: Any) -> Any:
         """Runs the calls of the body on all ranks, over and over, without the script.
@@ -482,7 +482,7 @@ class Sequence(Generic[P, R]):
             self._known[getattr(self._body, "__code__", None), *key] = plan
 
     def _run(
-        self, world: World, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int, every: int | None, until: Any
+        self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int, every: int | None, until: Any
     ) -> Any:
         if world is not self._world:
             self._leave()
@@ -548,7 +548,7 @@ class Sequence(Generic[P, R]):
             raise ArgumentError(f"{self.name}: times=0 has no last iteration; pass every=, which then gives empty results")
         return plan.unflatten(plan.empty())
 
-    def _plan(self, world: World, structure: Structure, told: _Arguments) -> SequencePlan:
+    def _plan(self, world: Engine, structure: Structure, told: _Arguments) -> SequencePlan:
         key = (getattr(self._body, "__code__", None), structure, *told.key)
         found = self._plans.get(key)
         if found is not None and found[0].is_current:
@@ -562,10 +562,10 @@ class Sequence(Generic[P, R]):
             self._plans.pop(oldest)[0].forget()
         return plan
 
-    def _trace(self, world: World, structure: Structure, told: _Arguments) -> SequencePlan:
+    def _trace(self, world: Engine, structure: Structure, told: _Arguments) -> SequencePlan:
         """Runs the body to record its calls, and sends them to the ranks."""
         trace = Trace(world, self.name, told.letters)
-        self.traced += 1
+        self._traced += 1
         tracing.current = trace
         try:
             results = [self._body(**unflatten(structure, told.leaves))]

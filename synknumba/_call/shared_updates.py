@@ -19,7 +19,7 @@ from synknumba._ops import reduction
 from synknumba._types import Array, Op
 from synknumba._variables.variable import Variable
 from synknumba._wire.program import HostArray, Param, Tree, Update
-from synknumba._world.world import World
+from synknumba._world.engine import Engine
 
 
 @final
@@ -61,7 +61,7 @@ class SharedUpdates:
         """Bytes of shared memory held for the parts."""
         return sum(segment.size for segment in self.segments)
 
-    def assign(self, world: World) -> None:
+    def assign(self, world: Engine) -> None:
         """Combines the parts in the order of the shards, and assigns the variables; between the world's `begin` and `end`."""
         for held, ufunc, parts in self._assigned:
             variable = held()

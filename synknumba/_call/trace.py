@@ -42,7 +42,7 @@ from synknumba._variables.variable import Variable, check_rank, traffic_of
 from synknumba._wire.program import Broadcast, Held, HeldRows, Result, Sharded, Update
 from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, waits
 from synknumba._world.code import Uses
-from synknumba._world.world import World
+from synknumba._world.engine import Engine
 
 if TYPE_CHECKING:
     from synknumba._call.function import Function, Prepared
@@ -127,7 +127,7 @@ class Trace:
         scalars: `struct` letters of the numbers that calls of the sequence pass.
     """
 
-    def __init__(self, world: World, name: str, scalars: str) -> None:
+    def __init__(self, world: Engine, name: str, scalars: str) -> None:
         self.world = world
         self.name = name
         self.names = [name]  # of the sequences that are traced, from the outermost
@@ -175,7 +175,7 @@ class Trace:
                 raise ArgumentError(f"{tracing.where()}: {name}= of {function.name} must be known while {self.name} is traced")
         self.calls += 1
         args, kwargs = tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
-        prepared = function.prepare(self.world, args, kwargs, options, self.used)
+        prepared = function._prepare(self.world, args, kwargs, options, self.used)  # noqa: SLF001
         plan, call = prepared.plan, prepared.call
         self.plans.append(plan)  # first: it is freed with the trace
         if plan.updates is not None:

@@ -316,11 +316,6 @@ class Data(ArrayOperations):
         """Whether the contents are frozen, so that ranks can keep their copies of them."""
         return self._version != 0
 
-    @property
-    def version(self) -> int:
-        """Version number of the frozen contents, never reused; 0 if they may change."""
-        return self._version
-
     def freeze(self) -> None:
         """Freezes the contents until `thaw`, so that ranks may reuse their copies.
 

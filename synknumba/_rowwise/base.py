@@ -9,7 +9,7 @@ from synknumba._call.distribute import Decorated, InnerFunction
 from synknumba._call.options import FunctionOptions, check_names
 from synknumba._errors import ArgumentError
 from synknumba._types import DeviceKind
-from synknumba._world.world import World
+from synknumba._world.engine import Engine
 from synknumba.simt.internals import keep_text
 
 MAX_KERNELS = 64  # per function: one for each combination of argument types and shapes of a row
@@ -57,7 +57,7 @@ class RowFunction(Decorated):
         """Name and parameters."""
         return f"<synknumba {type(self).__name__.lower()} {self.name}({', '.join(self._parameters)})>"
 
-    def _device(self, world: World | None) -> DeviceKind:
+    def _device(self, world: Engine | None) -> DeviceKind:
         """The device that a call is made or planned for: that of the world, or the CPU.
 
         Kernels, and the types that they are for, depend on the values that the function reads. Ranks get these once; what was

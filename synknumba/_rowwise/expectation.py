@@ -33,7 +33,7 @@ from synknumba._rowwise.stopping import MIN_ROWS, RowSource
 from synknumba._rowwise.types import check_types, type_key
 from synknumba._types import DeviceKind, RankConstant, as_flag
 from synknumba._variables.variable import Variable
-from synknumba._world.world import World, current_world, open_world
+from synknumba._world.engine import Engine, current_world, open_world
 
 # Most blocks of a launch. A core runs block after block, and one is the fastest. 1056 are the 8 blocks of 256 threads that fit
 # on each of the 132 multiprocessors of an H100: 6 % faster than half of them for random numbers.
@@ -164,13 +164,13 @@ class Expectation(RowFunction):
         function, reader, passed = self._prepared(device, num_slices, args, kwargs, blocked=blocked)
         options = CallOptions(batch, num_slices, local_batch=local_batch, shards=shards)
 
-        def finished(world: World, results: Any) -> Estimate:
+        def finished(world: Engine, results: Any) -> Estimate:
             def run(again: Function[..., Any], *values: Any, **_: Any) -> Any:
-                return again.call_held(world, values, options)
+                return again._call_held(world, values, options)  # noqa: SLF001
 
             return self._completed(run, reader, results, device, selecting, args, kwargs, int(block))
 
-        return function.submit_then(finished, (*passed, *last), {}, options)
+        return function._submit_then(finished, (*passed, *last), {}, options)  # noqa: SLF001
 
     def as_serial(
         self,

@@ -28,7 +28,7 @@ from synknumba._rowwise.reduce import Reducible
 from synknumba._rowwise.types import Loop, cast_name, integer_limits, out_of_range
 from synknumba._types import DeviceKind, Shape
 from synknumba._variables.variable import Variable
-from synknumba._world.world import World, current_world, open_world
+from synknumba._world.engine import Engine, current_world, open_world
 
 # Blocks of a launch. A core runs one thread per element. On a GPU threads loop over rows: about as many blocks as fit on 132
 # multiprocessors at once a few times over; where rows are numbers, of which there are more, up to 16 such waves.
@@ -113,10 +113,10 @@ class Vectorized(Reducible):
         function, passed, row = self._prepared(self._device(current_world()), out, args, kwargs)
         options = CallOptions(batch, num_slices, local_batch=local_batch, shards=shards)
 
-        def shaped(_: World, result: Any) -> Any:
+        def shaped(_: Engine, result: Any) -> Any:
             return result.reshape(len(result), *row) if out is None else out
 
-        return function.submit_then(shaped, passed, {}, options)
+        return function._submit_then(shaped, passed, {}, options)  # noqa: SLF001
 
     def as_serial(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Applies the function on the root alone, to all rows."""

@@ -18,8 +18,8 @@ from synknumba._ops.variable_layout import StorageLayout, line_type
 from synknumba._types import Array
 from synknumba._wire.messages import Hold
 from synknumba._wire.program import End, HostArray
+from synknumba._world.engine import Engine
 from synknumba._world.failure import calling
-from synknumba._world.world import World
 
 PART_ALIGNMENT = 4096  # bytes; each rank's part starts on a page of its own
 
@@ -31,7 +31,7 @@ _uses: dict[int, dict[Any, Callable[[], None]]] = {}  # callbacks by key, for ea
 class Allocation:
     """Memory on all ranks of a world."""
 
-    def __init__(self, world: World, layout: StorageLayout, carry: "Allocation | None" = None) -> None:
+    def __init__(self, world: Engine, layout: StorageLayout, carry: "Allocation | None" = None) -> None:
         """Allocates memory on all ranks; called between the world's `begin` and `end`.
 
         From the memory `carry`, each rank copies those of its arrays whose shape on that rank is unchanged.
@@ -57,7 +57,7 @@ class Allocation:
         weakref.finalize(self, _release, weakref.ref(world), self.number).atexit = False
         world.command(Hold(self.number, layout, hosts, -1 if carry is None else carry.number), info=calling())
 
-    def lives_in(self, world: World | None) -> bool:
+    def lives_in(self, world: Engine | None) -> bool:
         """Returns whether the ranks of a world, as last started, have the memory."""
         return self.world is world and self.life is world._life  # noqa: SLF001
 
@@ -107,7 +107,7 @@ def not_in_use(numbers: Iterable[int], key: Any) -> None:
         _uses.get(number, {}).pop(key, None)
 
 
-def _release(world: "weakref.ref[World]", number: int) -> None:
+def _release(world: "weakref.ref[Engine]", number: int) -> None:
     for callback in list(_uses.pop(number, {}).values()):
         callback()
     alive = world()

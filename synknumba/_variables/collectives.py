@@ -28,7 +28,7 @@ from synknumba._variables.allocation import Allocation
 from synknumba._variables.kept import held_rows
 from synknumba._variables.transfers import Pair, Traffic, Work, leaf_pairs, pairs_of
 from synknumba._variables.variable import Values, Variable, check_rank, note_failure, traffic_of
-from synknumba._world.world import World, current_world, open_world, raise_untold
+from synknumba._world.engine import Engine, current_world, open_world, raise_untold
 
 
 @final
@@ -54,7 +54,7 @@ class placed:  # noqa: N801  # used as a function
         self._written = several if written is None else written
         self._initial = initial or [None] * len(several)
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Engine:
         """Takes the world."""
         raise_untold()
         self._world = world = current_world()
@@ -76,14 +76,14 @@ class placed:  # noqa: N801  # used as a function
             self._world.end()
 
 
-def give_rows(world: World, several: Sequence[Variable], values: Sequence[Values], halo: Halo | None) -> None:
+def give_rows(world: Engine, several: Sequence[Variable], values: Sequence[Values], halo: Halo | None) -> None:
     """Writes each rank's rows to several variables; if memory does not suffice for all, none of them changes."""
     rooms = [one.room_for(world, new, halo) for one, new in zip(several, values, strict=True)]
     for one, new, room in zip(several, values, rooms, strict=True):
         one.assign(world, new, room, sharded=True)
 
 
-def run_in_place(world: World, work: Work, several: Sequence[Variable], *, differs: bool, sharded: bool = False) -> None:
+def run_in_place(world: Engine, work: Work, several: Sequence[Variable], *, differs: bool, sharded: bool = False) -> None:
     """Runs a collective that writes its result over its source; `differs` is whether replicas may differ afterwards."""
     traffic = traffic_of(world)
     run = traffic.collective(work, pairs_in_place(work, several))
@@ -141,7 +141,7 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
 
 
 def run_into(
-    world: World,
+    world: Engine,
     work: Work,
     several: Sequence[Variable],
     targets: Sequence[Variable],
@@ -371,7 +371,7 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     return vars
 
 
-def _broadcast_from(world: World, several: Sequence[Variable], root: int) -> None:
+def _broadcast_from(world: Engine, several: Sequence[Variable], root: int) -> None:
     """Copies the root's arrays to all ranks, in place or to new memory with the root's shapes."""
     work = Work("broadcast", None, root)
     if all(leaf.uniform for one in several for leaf in one.storage().layout.leaves):

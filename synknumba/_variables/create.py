@@ -12,7 +12,7 @@ from synknumba._ops.tree import flatten as take_apart
 from synknumba._types import Array, known_options
 from synknumba._variables.collectives import placed
 from synknumba._variables.variable import Variable, plain_value, refuse_on_rank
-from synknumba._world.world import open_world
+from synknumba._world.engine import open_world
 
 
 @known_options

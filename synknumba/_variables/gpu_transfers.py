@@ -20,9 +20,9 @@ from synknumba._variables.allocation import Allocation
 from synknumba._variables.transfers import Pair, Row, Run, Traffic, Work, describe, operands_of, pairs_of
 from synknumba._wire.program import Collective, HostArray, Transfer, Transferred, next_number
 from synknumba._wire.sequence import Access, Key
+from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.transport import join
-from synknumba._world.world import World
 
 ALIGNMENT = 256
 BYTES_KEPT = 256 << 20  # of staging memory; a larger segment is freed after the call
@@ -46,7 +46,7 @@ class StagingLayout:
 
 @final
 class GpuTraffic(Traffic):
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Engine) -> None:
         super().__init__(world)
         self._staging = Segment(1)  # grows on demand and keeps its id
 

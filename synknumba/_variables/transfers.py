@@ -31,8 +31,8 @@ from synknumba._variables.allocation import Allocation, not_in_use
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Collective, End, HostArray, Operand, Staged, Transfer, next_number
 from synknumba._wire.sequence import Access, Key
+from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
-from synknumba._world.world import World
 
 DIRECT_BYTES = 2 << 20  # read and written in total: one core does this much in the time of a round
 LINE_BYTES = 64  # of a cache line; no two ranks write to one of a stage
@@ -100,7 +100,7 @@ class Traffic(ABC):
     collection.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Engine) -> None:
         self.world = world
         # Of each plan: what runs it, the numbers of its programs, and those of the memory that it refers to.
         self._plans: OrderedDict[Any, tuple[Run, tuple[int, ...], list[int]]] = OrderedDict()

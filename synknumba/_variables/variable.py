@@ -37,7 +37,7 @@ from synknumba._variables.allocation import Allocation
 from synknumba._variables.gpu_transfers import GpuTraffic
 from synknumba._variables.kept import CLOSE_BYTES, GIVEN_BYTES, Kept
 from synknumba._variables.transfers import CoreTraffic, Traffic
-from synknumba._world.world import World, current_world, open_world, snapshots_taken
+from synknumba._world.engine import Engine, current_world, open_world, snapshots_taken
 
 _Values: TypeAlias = list[Array]
 Values: TypeAlias = dict[int, _Values]  # arrays of a variable, by rank
@@ -46,7 +46,7 @@ Values: TypeAlias = dict[int, _Values]  # arrays of a variable, by rank
 _HARMLESS = (ArgumentError, BatchError, DataError, PartitionError, ReductionError, SharedMemoryError)
 
 
-def traffic_of(world: World) -> Traffic:
+def traffic_of(world: Engine) -> Traffic:
     """Returns the object that transfers a world's variables; called between the world's `begin` and `end`."""
     if world.traffic is None:
         world.traffic = CoreTraffic(world) if world.traits.shares_memory else GpuTraffic(world)
@@ -361,7 +361,7 @@ class Variable:
             for i, leaf in enumerate(leaves)
         ]
 
-    def place(self, world: World, initial: _Values | None = None) -> Allocation:
+    def place(self, world: Engine, initial: _Values | None = None) -> Allocation:
         """Places the variable on the ranks, unless they have it, and returns its memory; called between `begin` and `end`.
 
         The values are `initial` or, if it is None, those that the coordinator knows: raises `VariableLost` without any.
@@ -392,7 +392,7 @@ class Variable:
         except VariableLost:
             return None
 
-    def _begin_from(self, known: Kept | None, world: World) -> None:
+    def _begin_from(self, known: Kept | None, world: Engine) -> None:
         """Keeps the values with which the variable enters a world, if snapshots are taken: they are as at the last.
 
         If they are lost, and a snapshot was taken since they were, it has none of this variable.
@@ -459,14 +459,14 @@ class Variable:
         """Whether all ranks certainly have equal replicas."""
         return not (self._differs or self._sharded) and all(leaf.uniform for leaf in self.storage().layout.leaves)
 
-    def _fetch_kept(self, world: World) -> Kept:
+    def _fetch_kept(self, world: Engine) -> Kept:
         """Returns copies of all ranks' arrays, once for equal replicas; called between the world's `begin` and `end`."""
         ranks = range(world.world_size)
         if self._are_equal():
             return Kept(self.copies(world, [0]) * len(ranks))
         return Kept(self.copies(world, ranks), self._sharded, self._differs, self.halo)
 
-    def _take_snapshot(self, world: World) -> Kept:
+    def _take_snapshot(self, world: Engine) -> Kept:
         """Returns the values for a snapshot; those of the last one if nothing was written since."""
         if self._snapshot is not None and self._given is self._snapshot:
             return self._snapshot
@@ -478,7 +478,7 @@ class Variable:
         self._snapshot = self._given = kept
         self._written = False
 
-    def _keep_at_close(self, world: World) -> None:
+    def _keep_at_close(self, world: Engine) -> None:
         """Fetches the values from GPUs whose world is about to be closed, unless they are many."""
         copies = 1 if self._are_equal() else world.world_size
         if self._given is None and self.nbytes * copies <= CLOSE_BYTES:
@@ -489,13 +489,13 @@ class Variable:
         if self._storage is not None and self._storage.world.is_inherited:
             raise self._inherited()
 
-    def _check_device(self, world: World) -> None:
+    def _check_device(self, world: Engine) -> None:
         """Raises `DataError` for a floating-point type wider than GPUs support."""
         for dtype in () if world.traits.has_long_double else self._dtypes:
             if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
                 raise DataError(f"{self.label} has dtype {dtype}, which GPUs do not support; use float64 or complex128")
 
-    def room_to_set(self, world: World, values: Values) -> tuple[Allocation, bool]:
+    def room_to_set(self, world: Engine, values: Values) -> tuple[Allocation, bool]:
         """Returns memory for values that the script sets, and whether they are own rows only, beside halos that stay.
 
         Raises:
@@ -515,7 +515,7 @@ class Variable:
                     )
         return self.storage(), True
 
-    def room_for(self, world: World, values: Values, halo: Halo | None = None) -> Allocation:
+    def room_for(self, world: Engine, values: Values, halo: Halo | None = None) -> Allocation:
         """Returns memory for new values: the variable's own, or, if shapes change, new memory with the arrays to keep.
 
         Ranks that are absent in `values` keep their arrays. Values and memory have the given halo. Called between the world's
@@ -532,7 +532,7 @@ class Variable:
         return Allocation(world, self.layout_with(shapes, halo), carry=old if len(values) < world.world_size else None)
 
     def assign(
-        self, world: World, values: Values, storage: Allocation, *, sharded: bool | None = None, own: bool = False
+        self, world: Engine, values: Values, storage: Allocation, *, sharded: bool | None = None, own: bool = False
     ) -> None:
         """Writes new values to memory that `room_for` has returned; called between the world's `begin` and `end`.
 
@@ -552,7 +552,7 @@ class Variable:
             self._given = self._copy_given(world, values, given, own=own)
             self._written = self._given is None
 
-    def _copy_given(self, world: World, values: Values, old: Kept | None, *, own: bool) -> Kept | None:
+    def _copy_given(self, world: Engine, values: Values, old: Kept | None, *, own: bool) -> Kept | None:
         """Returns a copy of the values that GPUs have got, with those that other ranks keep; None if it would be large."""
         if own:  # beside halos that stay
             return None if old is None else old.with_own(values)
@@ -616,7 +616,7 @@ class Variable:
         finally:
             world.end()
 
-    def own_copies(self, world: World, ranks: Sequence[int]) -> list[_Values]:
+    def own_copies(self, world: Engine, ranks: Sequence[int]) -> list[_Values]:
         """Returns copies of the own rows on the given ranks; called between the world's `begin` and `end`."""
         found, layout = self.copies(world, ranks), self.storage().layout
         if layout.halo is None:
@@ -626,7 +626,7 @@ class Variable:
             for rank, arrays in zip(ranks, found, strict=True)
         ]
 
-    def copies(self, world: World, ranks: Sequence[int]) -> list[_Values]:
+    def copies(self, world: Engine, ranks: Sequence[int]) -> list[_Values]:
         """Returns copies of the arrays on the given ranks, with halos; called between the world's `begin` and `end`."""
         flat = iter(traffic_of(world).fetch(self.storage(), [(leaf, rank) for rank in ranks for leaf in self.leaves()]))
         return [[next(flat) for _ in self.leaves()] for _ in ranks]
@@ -636,7 +636,7 @@ class Variable:
         self._storage = storage
         self._layout = ("shards" if self._sharded else "variable", storage.number)
 
-    def _note_failure(self, world: World, *, torn: bool) -> None:
+    def _note_failure(self, world: Engine, *, torn: bool) -> None:
         if self._storage is None or not self._storage.lives_in(world):
             return  # it was not on these ranks yet
         self._written, self._given = True, None
@@ -696,7 +696,7 @@ class writing:  # noqa: N801  # used as a function
 
     __slots__ = ("_several", "_world")
 
-    def __init__(self, world: World, several: Iterable[Variable | None]) -> None:
+    def __init__(self, world: Engine, several: Iterable[Variable | None]) -> None:
         self._world, self._several = world, several
 
     def __enter__(self) -> None:
@@ -708,7 +708,7 @@ class writing:  # noqa: N801  # used as a function
             note_failure(self._world, self._several, error)
 
 
-def note_failure(world: World, several: Iterable[Variable | None], error: BaseException) -> None:
+def note_failure(world: Engine, several: Iterable[Variable | None], error: BaseException) -> None:
     """Records that a failed call may have written to variables: their values are not known, and torn if the world has ended."""
     broken = world._is_broken  # noqa: SLF001
     if not broken and isinstance(error, _HARMLESS):

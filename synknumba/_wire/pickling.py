@@ -63,8 +63,8 @@ class _Telling:
     def reducer_override(self, obj: Any) -> Any:
         if is_foreign(obj):
             return reduce_foreign(obj)
-        if hasattr(type(obj), "reduce_for_ranks"):  # of a decorated function, which other pickles refer to by name
-            return obj.reduce_for_ranks()
+        if hasattr(type(obj), "_reduce_for_ranks"):  # of a decorated function, which other pickles refer to by name
+            return obj._reduce_for_ranks()  # noqa: SLF001
         parts = super().reducer_override(obj)  # type: ignore[misc]  # the pickler's method
         if not isinstance(obj, FunctionType) or parts is NotImplemented:
             return parts

@@ -1,6 +1,6 @@
 """Calls in flight: the ranks work on one while the script goes on.
 
-    World.launch ── ring ──> the script goes on, the ranks work ──> World.begin, await_flight or close ── land ──> complete
+    Engine.launch ── ring ──> the script goes on, the ranks work ──> Engine.begin, await_flight or close ── land ──> complete
 
 A world has at most one call in flight, which no thread holds. Whoever takes the world next first waits for it: its result or
 error then stays in its `Flight`, to which the script's `Future` refers.
@@ -18,8 +18,8 @@ from synknumba._errors import WorldError
 from synknumba._world.failure import CallInfo
 
 if TYPE_CHECKING:
+    from synknumba._world.engine import Engine
     from synknumba._world.rounds import Learn
-    from synknumba._world.world import World
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -46,7 +46,7 @@ class Flight:
 
     def __init__(
         self,
-        world: "World",
+        world: "Engine",
         info: CallInfo,
         learn: "Learn",
         collect: Callable[[], Any],

@@ -15,8 +15,9 @@ from synknumba._errors import DeviceError, PartitionError, WorldError
 from synknumba._host import this_process
 from synknumba._host.inherited import tell_of_threads
 from synknumba._types import DeviceKind, Transport, as_flag, known_options
+from synknumba._world.engine import Engine, current_world, open_world, world_to_start_again
 from synknumba._world.limits import as_timeout, check_room
-from synknumba._world.world import World, current_world, open_world, world_to_start_again
+from synknumba._world.world import World, world_of
 from synknumba.simt.internals import jit_problem
 
 _log = logging.getLogger("synknumba")
@@ -79,15 +80,15 @@ def fork(
     problem = jit_problem()
     if problem:
         raise DeviceError(f"fork() needs Numba's compiler, also on GPUs: {problem}")
-    world = open_world()
+    engine = open_world()
     asked = (world_size, device, devices, transport, profile, timeout, prefix_output, respawn)
-    if world is not None:
-        if hasattr(sys, "ps1") and world.asked == repr(asked):
-            return world
-        raise WorldError(f"fork() called while {world!r} is open; call close() first, or use `with synknumba.fork(): ...`")
+    if engine is not None:
+        if hasattr(sys, "ps1") and engine.asked == repr(asked):
+            return world_of(engine)
+        raise WorldError(f"fork() called while {engine!r} is open; call close() first, or use `with synknumba.fork(): ...`")
     ended = world_to_start_again()
     if ended is not None and hasattr(sys, "ps1") and ended.asked == repr(asked):
-        return current_world()
+        return world_of(current_world())
     timeout = as_timeout(timeout)
     profile, prefix_output = as_flag(profile, "profile"), as_flag(prefix_output, "prefix_output")
     if transport not in ("auto", *get_args(Transport)):
@@ -99,7 +100,7 @@ def fork(
             _check_mpi()
             tell_of_threads()
             carrier = _choose_transport(transport, kind, indices)
-            world = World(
+            engine = Engine(
                 size,
                 kind,
                 indices,
@@ -109,14 +110,14 @@ def fork(
                 transport_is_free=transport == "auto",
                 prefix_output=prefix_output,
             )
-            world.asked = repr(asked)
+            engine.asked = repr(asked)
             if respawn:
-                world._set_respawn(partial(_check_again, kind))  # noqa: SLF001
-            return world
+                engine._set_respawn(partial(_check_again, kind))  # noqa: SLF001
+            return world_of(engine)
     except BaseException:
-        world = open_world()
-        if world is not None:  # Ctrl-C came after the ranks had started: the caller will not get the world
-            world.close()
+        engine = open_world()
+        if engine is not None:  # Ctrl-C came after the ranks had started: the caller will not get the world
+            engine.close()
         raise
 
 

@@ -1,4 +1,4 @@
-"""The processes of the ranks: fork, detection of deaths, kill, join. Their commands are the business of `world.py`."""
+"""The processes of the ranks: fork, detection of deaths, kill, join. Their commands are the business of `engine.py`."""
 
 import contextlib
 import errno

@@ -162,7 +162,7 @@ class Rounds:
                 self._listen(device, unheard, rank, _no_patience)
 
     def run(self, number: int, info: CallInfo, learn: Learn) -> None:
-        """Runs a program on every rank. Call between `World.begin` and `World.end`.
+        """Runs a program on every rank. Call between `Engine.begin` and `Engine.end`.
 
         Args:
             number: number of the program.

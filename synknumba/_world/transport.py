@@ -16,17 +16,17 @@ import warnings
 from synknumba._comm import DRIVERS
 from synknumba._errors import DeviceError, RankError
 from synknumba._wire.messages import Invitation, Invite, Join
+from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
 from synknumba._world.rounds import START_SECONDS
-from synknumba._world.world import World
 
 _PACKAGE = __name__.partition(".")[0]
 
 
-def join(world: World) -> None:
+def join(world: Engine) -> None:
     """Sets up the world's transport; falls back to "host", with a warning, if it cannot be set up and the user chose "auto".
 
-    Call between `World.begin` and `World.end`.
+    Call between `Engine.begin` and `Engine.end`.
 
     Raises:
         DeviceError: the user requested the transport, and it cannot be set up.
@@ -52,7 +52,7 @@ def _depth_of_script() -> int:
     return depth
 
 
-def _set_up(world: World) -> str | None:
+def _set_up(world: Engine) -> str | None:
     """Sets up the transport on all ranks. Returns None on success, else the reason in one line.
 
     Raises:

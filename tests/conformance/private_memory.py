@@ -16,6 +16,8 @@ from synknumba._comm import DRIVERS, Communicator, Exchange, TransportDriver, ho
 from synknumba._device import Device
 from synknumba._device.cpu import CpuDevice
 from synknumba._rank import loop as loop_module
+from synknumba._world.engine import Engine
+from synknumba._world.world import world_of
 
 LINK_BYTES = 4 << 20  # that one rank can send at once
 BARRIER_SECONDS = 30.0
@@ -129,4 +131,5 @@ def opened_by_ranks(world_size: int, device: Callable[[], Device] = PrivateDevic
 def fork_private(world_size: int, transport: Any = "host") -> synk.World:
     """A world of such ranks."""
     with opened_by_ranks(world_size):
-        return synk.World(world_size, "cuda", (0,) * world_size, profile=False, timeout=None, transport=transport)
+        devices = (0,) * world_size
+        return world_of(Engine(world_size, "cuda", devices, profile=False, timeout=None, transport=transport))

@@ -25,7 +25,8 @@ from synknumba._rank import loop
 from synknumba._wire import doorbell
 from synknumba._wire.control import CROWDED, ROOMY
 from synknumba._wire.relaunch import Relaunch, Scalar, Scalars
-from synknumba._world import world
+from synknumba._world import engine
+from synknumba._world.world import world_of
 from tests.conformance.private_memory import PrivateDevice, opened_by_ranks
 
 GARBAGE = 0x5A
@@ -272,10 +273,11 @@ class ReplayedDevice(PrivateDevice):
 def fork_replayed(world_size: int, transport: Any = "host", timeout: float | None = None) -> synk.World:
     """A world of such ranks, which stay awake from call to call also in the workers of pytest-xdist."""
     with (
-        mock.patch.multiple(world, CROWDED=CROWDED, ROOMY=ROOMY),
+        mock.patch.multiple(engine, CROWDED=CROWDED, ROOMY=ROOMY),
         opened_by_ranks(world_size, ReplayedDevice, doorbell_module=CountedDoorbell()),
     ):
-        return synk.World(world_size, "cuda", (0,) * world_size, profile=False, timeout=timeout, transport=transport)
+        devices = (0,) * world_size
+        return world_of(engine.Engine(world_size, "cuda", devices, profile=False, timeout=timeout, transport=transport))
 
 
 @synk.function(outputs=None)

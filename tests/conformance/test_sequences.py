@@ -96,14 +96,14 @@ def shrink(v, by):
 
 
 def test_results_are_kept_every_so_often(world):
-    v, size, before = synk.variable(np.full(3, 1024.0)), world.world_size, shrink.traced
+    v, size, before = synk.variable(np.full(3, 1024.0)), world.world_size, shrink._traced
     assert_array_equal(shrink(v, 0.5, times=7, every=2), 3 * size * 1024 * 0.5 ** np.array([2, 4, 6]))
     assert v.get_value()[0] == 1024 * 0.5**7
     assert shrink(v, 2.0) == 3 * size * 1024 * 0.5**6
     assert shrink(v, 2.0, times=3) == 3 * size * 1024 * 0.5**3
-    assert shrink.traced == before + 1
+    assert shrink._traced == before + 1
     shrink(v, 2)
-    assert shrink.traced == before + 2  # an int is another type
+    assert shrink._traced == before + 2  # an int is another type
     assert shrink(v, 1.0, times=0, every=5).shape == (0,)
 
 
@@ -152,7 +152,7 @@ def test_steps_and_inner_sequences(world):
     for rank in range(world.world_size):
         assert_array_equal(log.get_value(rank), told)
     outer(log, 1)
-    assert outer.traced == 1
+    assert outer._traced == 1
 
 
 def test_steps_count_on_over_rounds(world):
@@ -220,9 +220,9 @@ def test_data_and_arrays(world):
     both(array, w, 0.5, times=5)
     assert_array_equal(array, told)
     assert_array_equal(w, [1.0, 2.0, 3.0])
-    assert both.traced == 2
+    assert both._traced == 2
     both(array, w, 0.5)
-    assert both.traced == 2
+    assert both._traced == 2
 
 
 @pytest.mark.parametrize("until", [None, lambda results: False])
@@ -255,7 +255,7 @@ def test_swapped_variables(world, until):
         assert_array_equal(lasts, np.tile(np.array(now[:-1], float)[:, None, None], (1, size, 1))[..., 0])
         assert u.get_value() == now[-1]
         assert v.get_value() == now[-2]
-    assert step.traced == 2  # once for each arrangement
+    assert step._traced == 2  # once for each arrangement
 
     values = [2.0, 3.0, 4.0]
     for _ in range(7):
@@ -294,7 +294,7 @@ def test_rows_by_the_step(world):
         assert_allclose(sums, x.data[order.data[:5]].sum(axis=1), rtol=1e-14)
         assert_array_equal(rows, x.data[order.data[1:11:2]])
         order[:] = rng.integers(0, 50, (11, 7))
-    assert epoch.traced == 1
+    assert epoch._traced == 1
     with pytest.raises(synk.BatchError, match="has 11 lines of row numbers, but times=12"):
         epoch(x, order, times=12)
     order[3, 2] = 50
@@ -341,7 +341,7 @@ def test_results_of_all_kinds(world):
     last = body(x)
     assert_array_equal(last[0].double, 2 * x)
     assert last[0].top.row == 11
-    assert body.traced == 1
+    assert body._traced == 1
 
 
 def test_variables_of_the_closure_may_get_other_memory(world):
@@ -356,7 +356,7 @@ def test_variables_of_the_closure_may_get_other_memory(world):
     v.set_value(np.ones(5))
     body(3.0)
     assert_array_equal(v.get_value(), np.full(5, 3.0))
-    assert body.traced == 2
+    assert body._traced == 2
 
 
 def test_an_error_tells_iteration_and_call(world):
@@ -453,4 +453,4 @@ def test_static_numbers_are_part_of_the_sequence(world):
     body(v, synk.static(3))
     body(v, synk.static(2), times=2)
     assert v.get_value()[0] == 2.0 ** (3 + 4)
-    assert body.traced == 2
+    assert body._traced == 2

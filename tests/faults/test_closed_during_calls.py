@@ -102,7 +102,8 @@ def test_a_script_that_dies_of_sigpipe_is_told_of_a_dead_rank(start):
 def test_two_threads_end_a_world_once(monkeypatch):
     """The second waits for the first, and finds nothing left to let go of."""
     world = synk.fork(2, device="cpu")
-    processes, killing, waited, closed = world._processes, threading.Event(), threading.Event(), []
+    engine, killing, waited, closed = world._engine, threading.Event(), threading.Event(), []
+    processes = engine._processes
     kill, close = processes.kill, processes.close
 
     def slow_kill():
@@ -112,7 +113,7 @@ def test_two_threads_end_a_world_once(monkeypatch):
 
     monkeypatch.setattr(processes, "kill", slow_kill)
     monkeypatch.setattr(processes, "close", lambda: closed.append(threading.get_ident()) or close())
-    threads = [threading.Thread(target=world._rounds.kill) for _ in range(2)]
+    threads = [threading.Thread(target=engine._rounds.kill) for _ in range(2)]
     threads[0].start()
     assert killing.wait(10)
     threads[1].start()

@@ -7,12 +7,12 @@ import pytest
 STRIKES = """
 import concurrent.futures
 import threading
-from synknumba._world.world import World
+from synknumba._world.engine import Engine
 
 class Struck(Exception):
     pass
 
-WATCHED = {World.begin.__code__, World.end.__code__, World._take.__code__, World._give_back.__code__}
+WATCHED = {Engine.begin.__code__, Engine.end.__code__, Engine._take.__code__, Engine._give_back.__code__}
 left = 0
 
 def strike(frame, event):
@@ -100,7 +100,7 @@ def test_closes_in_order_after_it(start):
         + """
 world = synk.fork(2, device="cpu")
 total(numbers)
-WATCHED.remove(World.begin.__code__)
+WATCHED.remove(Engine.begin.__code__)
 assert struck(0, "settrace", lambda: total(numbers))
 world.close()
 assert world.closed

@@ -273,7 +273,7 @@ with synk.fork(2, device="cpu", respawn=True) as world:
         except synk.RankDied:
             pass
         try:
-            world.begin()  # as a thread does that had the world before the failure
+            world._engine.begin()  # as a thread does that had the world before the failure
         except synk.WorldError as error:
             say("ended:", error)
         add(1.0, "")
@@ -282,7 +282,7 @@ with synk.fork(2, device="cpu", respawn=True) as world:
     done.set()
     other.join()
 try:
-    world.begin()
+    world._engine.begin()
 except synk.WorldError as error:
     say("closed:", error)
 """

@@ -262,12 +262,12 @@ def test_struck_at_every_moment_of_submit_and_result(start):
     script = start(
         """
 from synknumba._world.flight import Flight
-from synknumba._world.world import World
+from synknumba._world.engine import Engine
 
 class Struck(Exception):
     pass
 
-WATCHED = {one.__code__ for one in (World.launch, World._land, World.await_flight, World._land_first, Flight.wait)}
+WATCHED = {one.__code__ for one in (Engine.launch, Engine._land, Engine.await_flight, Engine._land_first, Flight.wait)}
 left = 0
 
 def trace(frame, event, _):

@@ -128,13 +128,14 @@ def test_info_loads_no_cuda():
 
 def fall_back(world, *, free):
     """Lets a world of cores believe that it would use NCCL, which its ranks, without CuPy, cannot."""
-    world.transport, world.transport_is_free = "nccl", free
-    world.begin()
+    engine = world._engine
+    engine.transport, engine.transport_is_free = "nccl", free
+    engine.begin()
     try:
-        transport.join(world)
-        transport.join(world)  # by now it is the host's
+        transport.join(engine)
+        transport.join(engine)  # by now it is the host's
     finally:
-        world.end()
+        engine.end()
 
 
 def test_falling_back_to_the_host_is_one_warning():

@@ -14,7 +14,7 @@ import pytest
 import synknumba as synk
 from synknumba._device import DeviceReport, gpu_probe
 from synknumba._world import fork
-from synknumba._world.world import World, open_world
+from synknumba._world.engine import Engine, open_world
 from tests.faults.scripts import lives
 
 CRASHED = "the NVIDIA driver crashed"
@@ -146,13 +146,13 @@ def test_the_child_stays_until_the_ranks_have_their_devices(counting, no_world, 
     before, seen = children(), []
     counting(lambda **_: DeviceReport(0))
 
-    class Watched(World):
+    class Watched(Engine):
         def __init__(self, *args, **kwargs):
             seen.append(len(children() - before))
             super().__init__(*args, **kwargs)
             seen.append(len(children() - before) - len(self.pids))
 
-    monkeypatch.setattr(fork, "World", Watched)
+    monkeypatch.setattr(fork, "Engine", Watched)
     with synk.fork(2) as world:
         seen.append(len(children() - before) - len(world.pids))
     assert seen == [1, 2, 1]  # the other one passes on what ranks print

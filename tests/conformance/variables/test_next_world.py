@@ -12,6 +12,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
+from synknumba._ops.rows import Partition
 from tests.conformance import kernels
 from tests.conformance.collectives.cases import assert_held
 from tests.conformance.conftest import PRIVATE, ROWS
@@ -53,9 +54,7 @@ def test_functions_go_on_in_the_next_world(fork_row):
     expected_w, expected = np.linspace(-1.0, 1.0, 5), np.zeros(5)
     for k in range(3):
         with fork_row() as world:
-            own = [
-                x.data[world.partition.part(7, rank)[0] : world.partition.part(7, rank)[1]] for rank in range(world.world_size)
-            ]
+            own = [x.data[slice(*Partition.even(world.world_size).part(7, rank))] for rank in range(world.world_size)]
             expected = np.broadcast_to(expected, (world.world_size, 5))
             for _ in range(2):
                 shift(0.1 * k)
@@ -103,7 +102,7 @@ def test_rows_of_each_rank(fork_row, flat):
             got = synk.gather(v, nd_up=0)
             assert_array_equal(got[0], rows)
             assert_array_equal(got[1], wide)
-            assert synk.get_lengths(v)[0] == list(world.partition.counts(11))
+            assert synk.get_lengths(v)[0] == list(Partition.even(world.world_size).counts(11))
             assert_held(own, world, [np.full(2, float(rank)) for rank in range(world.world_size)])
 
 
@@ -123,7 +122,7 @@ def test_worlds_of_another_size(fork_row, row, size):
     with synk.fork(size, device="cpu") as world:
         assert_held(w, world, [np.arange(3.0) - 0.5] * size)
         assert_array_equal(synk.gather(rows, nd_up=0), np.arange(22.0).reshape(11, 2))
-        assert [shape[0] for shape in synk.get_shapes(rows)] == list(world.partition.counts(11))
+        assert [shape[0] for shape in synk.get_shapes(rows)] == list(Partition.even(world.world_size).counts(11))
         if first in {1, size}:
             assert_held(own, world, [np.full(2, float(min(rank, first - 1))) for rank in range(size)])
             return

@@ -23,8 +23,7 @@ from typing import NoReturn
 import numpy as np
 
 import synknumba as synk
-from synknumba._world import rounds
-from synknumba._world import world as world_module
+from synknumba._world import engine, rounds
 from tests.faults.matrix import acts, meddling, shortages  # noqa: F401  # for what they add to ACTS
 from tests.faults.matrix.acting import ACTS
 from tests.faults.matrix.cases import START_SECONDS, TIMEOUT, Case
@@ -120,7 +119,7 @@ def _fault(case: Case, calls: Calls) -> Outcome:
         BOARD.armed = 1
         outcome = _attempt(case, lambda: _start(case))
         rounds.START_SECONDS = patient
-        world = world_module.open_world()
+        world = engine.open_world()
         return _look_after(case, calls, outcome, world.pids if world is not None else ())
     world = _start(case)
     phase = phase_of(case.fault)
@@ -193,7 +192,7 @@ def _attempt(case: Case, call: Callable[[], object]) -> Outcome:
 
 def _look_after(case: Case, calls: Calls, outcome: Outcome, pids: tuple[int, ...]) -> Outcome:
     """What has become of the world. One that is as good as before is used."""
-    world = world_module.open_world()
+    world = engine.open_world()
     outcome["open"] = world is not None
     if world is not None and case.stays_open:
         assert world.pids == pids, "ranks are others"

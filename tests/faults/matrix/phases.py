@@ -26,9 +26,9 @@ from synknumba._rank.loop import Rank
 from synknumba._wire import channel
 from synknumba._wire import doorbell as doorbell_module
 from synknumba._wire.control import ControlBlock
+from synknumba._world.engine import Engine
 from synknumba._world.processes import Processes
 from synknumba._world.rounds import Rounds
-from synknumba._world.world import World
 from tests.faults.matrix.board import Board
 from tests.faults.matrix.cases import Case, Fault
 
@@ -233,7 +233,7 @@ PHASES: dict[str, Phase] = {
     "waiting": Phase(ControlBlock, "sleep_coordinator", call="slow"),
     "reading news": Phase(Rounds, "_read_news", call="double_more", known=False),
     "putting results together": Phase(FunctionPlan, "collect"),
-    "dropping data": Phase(World, "_drop_now", call="drop", known=False),
+    "dropping data": Phase(Engine, "_drop_now", call="drop", known=False),
     "ending the ranks": Phase(Processes, "kill"),
     "forking again": Phase(_of_rank(), "open_device"),
 }
@@ -329,7 +329,7 @@ def _raise(error: type[BaseException]) -> Callable[[Fault], None]:
 
 
 def _signal_to_ranks(fault: Fault) -> None:
-    from synknumba._world.world import open_world
+    from synknumba._world.engine import open_world
 
     world = open_world()
     for rank in fault.ranks:

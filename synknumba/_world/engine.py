@@ -1,0 +1,771 @@
+"""The engine of a world: the ranks and the coordinator's means to start, command, watch and end them.
+
+    coordinator ──fork──> rank 0 … rank W−1            one process each
+        │                    │
+        ├── control block ───┤   shared memory and semaphores, inherited: doorbell, values, small results, arrivals
+        ├── socketpair r ────┤   commands and descriptors out, news back; end of file: the peer has died
+        ├── lifeline r ──────┤   a pipe without data: the kernel ends the rank when the coordinator's end closes
+        ├── stacks r ────────┤   a memory file: the rank's stack, on request or after a crash (`_host/stacks.py`)
+        ├── output ── fd 2 ──┤   a process that forwards the ranks' output and keeps its last lines (`output_process.py`)
+        │                    │
+        └── waitpid          └── parent-death signal, parent's process id
+
+The coordinator writes values, command and doorbell to the control block, and commands to the sockets. A rank writes results and
+its arrival to the control block, and news to its socket. A round is: the coordinator rings, all ranks work, all arrive. Only
+one round is under way at a time.
+
+The death of a rank ends the world. The other ranks are killed, since they may wait for the dead one inside a kernel or a
+collective, which nothing can interrupt; the processes are reaped, and the call raises `RankDied`. Of the user's objects only
+`Variable`s live in the ranks alone, so `fork()` works again at once; with `fork(respawn=True)`, the next call starts the ranks
+again (`Engine._start_again`), and the world begins another `Life`.
+
+A process has at most one open world, which `OpenWorld` tracks. Scripts have a `World` (`world.py`), which passes on to
+the engine what users may ask for.
+"""
+
+import atexit
+import contextlib
+import linecache
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol, TextIO, final
+
+from synknumba import _tracing as tracing
+from synknumba._device import TRAITS, usable_cores
+from synknumba._errors import SynkError, WorldError
+from synknumba._host import segment as segment_module
+from synknumba._host import this_process
+from synknumba._host.segment import Segment
+from synknumba._ops.rows import Partition
+from synknumba._types import DeviceKind, Transport
+from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
+from synknumba._wire.messages import Measure, Measured
+from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
+from synknumba._world.code import RankCode
+from synknumba._world.failure import CallInfo, calling, whereabouts
+from synknumba._world.flight import Flight, lock_limit, remaining
+from synknumba._world.limits import as_timeout
+from synknumba._world.mapped_segments import Kind, RankHoldings
+from synknumba._world.processes import Processes
+from synknumba._world.rounds import Ranks, Rounds
+
+
+@final
+class OpenWorld:
+    """Reference to this process's open world, and the reason why the last one ended."""
+
+    def __init__(self) -> None:
+        self.world: Engine | None = None
+        self.untold: SynkError | None = None  # what ended the last one outside any call, until a call has raised it
+        self.reason: str | None = None  # why the last one ended; None if the script closed it
+        self.ended: Engine | None = None  # a world that a failure has ended, and that the next call starts again
+        self.snapshots = 0  # number of snapshots taken in this process
+        self._starting = threading.Lock()
+
+    def raise_untold(self) -> None:
+        """Raises the error that ended the last world outside any call, once."""
+        if self.untold is not None:
+            error, self.untold = self.untold, None
+            raise error
+
+    def current(self) -> "Engine":
+        """Returns the open world.
+
+        Raises:
+            WorldError: no world is open, or this process is a rank.
+        """
+        if self.world is not None:
+            return self.world
+        rank = this_process.current_rank()
+        if rank is not None:
+            raise WorldError(
+                f"this is rank {rank}, and only the coordinator makes calls. Call the plain function here (f.py_func)."
+            )
+        self.raise_untold()
+        if self.ended is not None:
+            return self._start_again()
+        if self.reason is not None:
+            message = f"the world has ended: {self.reason}. Call synknumba.fork() to start a new one."
+        else:
+            message = "no world is open: call synknumba.fork() first (it starts one process per GPU, or per CPU core)"
+        raise WorldError(message)
+
+    def _start_again(self) -> "Engine":
+        """Starts the ranks of the world that has ended."""
+        if not self._starting.acquire(blocking=False):
+            raise WorldError(
+                "the world is being started again, by another thread or by the call around this one; "
+                "call again when it has started"
+            )
+        try:
+            if self.world is None and self.ended is not None:
+                self.ended._start_again()  # noqa: SLF001
+        finally:
+            self._starting.release()
+        return self.current()
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Life:
+    """The time from the start of a world's ranks to their end.
+
+    Attributes:
+        reason: why they ended; None before the end, or if the script closed the world.
+        not_kept: why values of variables could not be fetched from them at the end; None if all could.
+        keeps_snapshots: whether a snapshot of their world was taken, now or before it started again.
+    """
+
+    reason: str | None = None
+    not_kept: str | None = None
+    keeps_snapshots: bool = False
+
+
+class Resident(Protocol):
+    """What lives on the ranks and outlives them: a `Variable`."""
+
+    def _take_snapshot(self, world: "Engine") -> Any:
+        """Returns copies of the values on the ranks."""
+
+    def _keep_snapshot(self, kept: Any) -> None:
+        """Sets the values to go back to if a rank dies."""
+
+    def _keep_at_close(self, world: "Engine") -> None:
+        """Fetches the values before the ranks end."""
+
+
+CLOSE_SECONDS = 2.0  # time for ranks to end on request, before they are killed
+FETCH_SECONDS = 60.0  # time for ranks on GPUs to send the values of variables before they end
+DROP_SECONDS = 5.0  # wait of a call for a drop in another thread; a drop takes some 50 µs
+
+_FREEING = CallInfo("freeing memory", is_call=False)
+
+_frame: Callable[..., FrameType] = sys._getframe  # noqa: SLF001
+
+_open = OpenWorld()
+current_world = _open.current
+raise_untold = _open.raise_untold
+
+
+@final
+class Engine:
+    """The ranks: forked processes, one per device. Created by `fork()`, which returns a `World` to the script.
+
+    Attributes:
+        world_size: number of ranks.
+        partition: partition of rows into ranks, in calls and in `scatter`.
+        device: kind of device, "cuda" or "cpu".
+        traits: properties of the ranks' devices.
+        devices: GPU index of each rank; empty on the CPU.
+        ranks: interface of calls to the ranks: values, results, `run` and `command`.
+        tally: counters for `statistics`.
+        run: `Ranks.run`: runs a program on every rank.
+        command: `Ranks.command`: executes a command on every rank.
+        transport: transport of collectives, "nccl" or "host". With `fork(transport="auto")`, "nccl" changes to "host" at the
+            first collective if NCCL cannot be set up.
+        transport_is_free: whether `transport` may change, since "auto" was requested.
+        joined: whether the transport is set up, if it needs that.
+        traffic: the world's `Traffic`, which transfers values and runs collectives; None before the first. Set by `_variables`.
+        shipped: ids of the functions that the ranks have.
+        proven: ids of those that have run to their end; others are sent again after a failure.
+        texts: `linecache` entries that the ranks have: texts of files, of which some are not on disk, or not as they were.
+        asked: text of the arguments of `fork()`.
+        handle: the script's `World`, if it still has one.
+    """
+
+    __slots__ = (  # so that a misspelt attribute is refused
+        "__weakref__",
+        "_at_close",
+        "_at_end",
+        "_belongings",
+        "_call",
+        "_closed",
+        "_closing",
+        "_control",
+        "_died",
+        "_drops",
+        "_first_transport",
+        "_flight",
+        "_is_mine",
+        "_life",
+        "_lock",
+        "_looking",
+        "_owner",
+        "_prefix_output",
+        "_processes",
+        "_profile",
+        "_residents",
+        "_respawn",
+        "_rounds",
+        "_subscriptions",
+        "asked",
+        "code",
+        "command",
+        "device",
+        "devices",
+        "handle",
+        "joined",
+        "partition",
+        "proven",
+        "ranks",
+        "run",
+        "shipped",
+        "tally",
+        "texts",
+        "traffic",
+        "traits",
+        "transport",
+        "transport_is_free",
+        "world_size",
+    )
+
+    def __init__(
+        self,
+        world_size: int,
+        device: DeviceKind,
+        devices: tuple[int, ...],
+        *,
+        profile: bool,
+        timeout: float | None,
+        transport: Transport = "host",
+        transport_is_free: bool = True,
+        prefix_output: bool = False,
+    ) -> None:
+        self.world_size = world_size
+        self.partition = Partition.even(world_size)
+        self.device: DeviceKind = device
+        self.traits = TRAITS[device]
+        self.devices = devices
+        self.transport: Transport = transport
+        self.transport_is_free = transport_is_free
+        self.joined = False
+        self.traffic: Any = None
+        self.asked = ""  # arguments of the `fork()` that returned this world
+        self.handle: weakref.ref[Any] | None = None  # not strong: an engine is freed without a garbage collection
+        self.tally = Tally(opened=time.monotonic_ns())
+        self._owner = os.getpid()
+        self._profile, self._prefix_output = profile, prefix_output
+        self._first_transport = transport
+        self._residents: weakref.WeakSet[Resident] = weakref.WeakSet()
+        self._life = Life()
+        self._respawn: Callable[[], None] | None = None  # checks, before the ranks are started again, that they can be
+        self._lock = threading.RLock()  # never taken twice; an RLock can tell whether this thread holds it
+        self._is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001  # as `Condition` uses it
+        self._call: FrameType | None = None  # frame of the call that has the world
+        self._flight: Flight | None = None  # call on which the ranks work while the script goes on
+        self._looking = threading.RLock()  # held to read the control block, which another thread may free
+        self._at_close: list[weakref.WeakMethod[Callable[[], None]]] = []
+        self._closing = False
+        self._drops = 0  # drops in progress, or about to begin
+        self._subscriptions = contextlib.ExitStack()
+        self._at_end: tuple[int, Memory] | None = None  # `worked` and memory, which cannot be read after the end
+        self._start(timeout)
+
+    def _start(self, timeout: float | None) -> None:
+        """Starts the ranks, for the first time or again."""
+        self.transport = self._first_transport
+        self.joined = False
+        self.traffic = None
+        began = time.monotonic_ns()
+        self._life = Life(keeps_snapshots=self._life.keeps_snapshots)
+        self._residents.clear()
+        self.shipped: set[int] = set()
+        self.proven: set[int] = set()
+        self.texts = dict(linecache.cache)
+        self._belongings = RankHoldings()
+        self.code = RankCode()
+        segment_module.sweep_names()
+        segment_module.close_orphans()
+        patience = CROWDED if self.world_size + 1 > usable_cores() else ROOMY
+        control = ControlBlock(self.world_size, patience)
+        with self._looking:
+            if self._at_end is not None:  # the ranks are started again, and statistics go on
+                self.tally.go_on(self._rounds.sequence, self._at_end[0], self._processes.scribe.dropped)
+            self._control = control
+            self._processes: Processes = Processes(prefix_output=self._prefix_output)
+            self._rounds: Rounds = Rounds(control, self._processes, self.tally, timeout, weakref.WeakMethod(self._release))
+            self._rounds.starts_again = self._respawn is not None
+            self._at_end = None
+            self._died: str | None = None
+            self._closed = False
+        self.ranks: Ranks = self._rounds
+        self.run, self.command = self.ranks.run, self.ranks.command
+        try:
+            self._processes.start(self._control, self.device, self.devices, profile=self._profile)
+            self._rounds.await_ranks(self.device)
+            # Not earlier: subscriptions keep the world alive. A world whose start and end were both interrupted by Ctrl-C
+            # must be garbage-collected, which kills its ranks (`Processes.__del__`).
+            self._subscriptions.callback(segment_module.on_release(lambda segment: self.forget("segment", segment)))
+            self._subscriptions.callback(segment_module.before_making(self._drop_unwanted))
+        except BaseException:
+            self._rounds.kill()
+            raise
+        self.tally.starting += time.monotonic_ns() - began
+        _open.untold, _open.world, _open.ended = None, self, None
+
+    def _set_respawn(self, check: Callable[[], None]) -> None:
+        """Lets the next call start the ranks again after a failure has ended them, if `check` does not raise."""
+        self._respawn = check
+        self._rounds.starts_again = True
+
+    def _start_again(self) -> None:
+        """Starts the ranks after a failure has ended them; a further call tries again if that fails."""
+        # The call that the failure broke off notes what it may have written, in its thread, before it gives the world back.
+        if not self._take(_frame(), DROP_SECONDS):
+            raise WorldError("the world is started again after the call in progress; call again when that has ended")
+        reason = self._died
+        try:
+            if self._respawn is not None:
+                self._respawn()
+            self._start(self._rounds.timeout)
+        except BaseException:
+            if _open.world is not self:
+                self._died, _open.ended = reason, self
+            raise
+        finally:
+            self._give_back()
+
+    # ---- calls
+
+    def at_close(self, callback: "weakref.WeakMethod[Callable[[], None]]") -> None:
+        """Registers a method to call when the world has ended, if its object is still alive."""
+        self._at_close.append(callback)
+
+    def begin(self, call: FrameType | None = None) -> None:
+        """Takes the world for one call: until `end()`, no other thread can use it. First waits for the call in flight.
+
+        Args:
+            call: frame that calls `end()`; default: the caller's.
+
+        Raises:
+            WorldError: the world is closed, or another call is in progress.
+            RankDied, CallTimeout: of the call in flight; other errors of it stay in its future.
+        """
+        # A drop in another thread, perhaps by a garbage collection there, is no call of the user, and soon over: wait for it.
+        if not self._take(call or _frame(1), DROP_SECONDS if self._drops else 0.0):
+            tracing.refuse(f"{calling().function}()")
+            raise WorldError(
+                "another call is in progress, in another thread or around this one; a world runs one call at a time. "
+                "Make calls from one thread, or guard them with a lock."
+            )
+        if self._rounds.under_way:
+            self._rounds.break_off()
+        if self._flight is not None:
+            self._land_first()
+        if self._closed:
+            self._give_back()
+            raise self.closed_error()
+        if self._belongings.unwanted:
+            try:
+                self._drop_now()
+            except BaseException:
+                self._give_back()
+                raise
+
+    def end(self) -> None:
+        """Releases the world, and sends the frees queued during the call."""
+        self._give_back()
+        if self._belongings.unwanted:
+            self._drop_unwanted()
+
+    # ---- the call in flight
+
+    def launch(self, flight: Flight, number: int) -> None:
+        """Starts a program on every rank for a call that is to be in flight; between `begin` and `end`."""
+        self._rounds.ring(number, flight.info)
+        self._flight = flight
+        self._rounds.under_way = False  # last: see `Rounds.ring`
+
+    def await_flight(self, flight: Flight, seconds: float | None) -> None:
+        """Waits until a call in flight has ended, for at most `seconds`. Its result or error is then in `flight`.
+
+        Raises:
+            WorldError: this thread is in another call, around this one.
+        """
+        began = time.monotonic()
+        if not self._take(_frame(), lock_limit(seconds)):
+            if self._is_mine():
+                raise WorldError(f"result() of {flight.info} was asked for in the middle of another call; ask after it")
+            return  # another thread had the world for so long
+        try:
+            if self._rounds.under_way:
+                self._rounds.break_off()
+            if self._flight is flight:
+                self._land(remaining(seconds, began))
+            elif not flight.over:  # it was interrupted, and the round has ended meanwhile
+                flight.interrupt()
+        finally:
+            self.end()
+
+    def has_landed(self, flight: Flight) -> bool:
+        """Returns whether `await_flight` would not wait for the ranks."""
+        with self._looking:
+            if self._flight is flight:
+                return self._closed or self._rounds.is_decided
+        return flight.over or self._call is None  # else the thread that has the world completes it
+
+    def _land(self, seconds: float | None = None) -> None:
+        """Waits for the call in flight, for at most `seconds`, and completes it; the world is held."""
+        flight = self._flight
+        assert flight is not None
+        self._rounds.under_way = True  # first: after an interrupt below, the next use of the world ends it
+        self._flight = None
+        try:
+            if not self._rounds.land(flight.info, flight.learn, seconds):
+                self._flight = flight
+                self._rounds.under_way = False
+                return
+            flight.complete()
+        except (SynkError, Warning) as error:  # a warning of a rank that the script's filters turn into an error
+            flight.fail(error)
+        except BaseException:
+            flight.interrupt()
+            raise
+
+    def _land_first(self) -> None:
+        """Completes the call in flight before another call, and raises its error if that has ended the world."""
+        flight = self._flight
+        assert flight is not None
+        try:
+            self._land()
+            if self._closed:
+                flight.raise_error()
+            flight.warn_if_dropped()
+        except BaseException:
+            self._give_back()
+            raise
+
+    def _land_last(self, *, at_exit: bool) -> None:
+        """Completes the call in flight before the end of the world; at the end of the script nobody will ask for its error."""
+        flight = self._flight
+        if flight is not None:
+            self._land()
+            if at_exit:
+                flight.drop()
+            else:
+                flight.warn_if_dropped()
+
+    def _take(self, call: FrameType, seconds: float = 0.0) -> bool:
+        """Takes the world for the call with this frame, if possible, and returns whether it did; checks no state.
+
+        An exception from outside, such as that of Ctrl-C, may strike between taking the world and the `try` that gives it back,
+        or just before it is given back. So a world whose call is no longer on the stack is free for the thread that has it.
+        """
+        while True:
+            if self._is_mine():
+                if self._is_in_call():
+                    return False
+            elif not self._lock.acquire(False) and not (seconds and self._lock.acquire(timeout=seconds)):
+                return False
+            self._call = call
+            if self._is_mine():  # else a signal handler's call took the world and gave it back before the line above
+                return True
+
+    def _give_back(self) -> None:
+        self._call = None
+        try:
+            self._lock.release()
+        except RuntimeError:  # a signal handler's call took the world and gave it back after the line above
+            return
+
+    def _is_in_call(self) -> bool:
+        frame: FrameType | None = _frame()
+        while frame is not None and frame is not self._call:
+            frame = frame.f_back
+        return frame is not None
+
+    # ---- objects on the ranks
+
+    def attach(self, segments: Sequence[Segment], info: CallInfo | None = None) -> None:
+        """Maps segments on the ranks, unless they are mapped already and have not grown since.
+
+        Args:
+            segments: those that a call needs.
+            info: description of the call for messages; default: the name of the function that the script has called.
+        """
+        for command, descriptors in self._belongings.missing(segments):
+            self.command(command, descriptors, info or calling())
+
+    def forget(self, kind: Kind, number: int) -> None:
+        """Notes an object that the ranks are to free: with the next call, or before the next segment is made.
+
+        Not at once: the garbage collector may call this at any time, and Python ignores exceptions there, such as Ctrl-C's.
+        """
+        if not self._closed and not self.is_inherited:
+            self._belongings.forget(kind, number)
+
+    def _drop_unwanted(self) -> None:
+        """Frees noted objects on the ranks, unless a call is in progress, which does so at its end."""
+        if self._closed or self.is_inherited or not self._belongings.unwanted:
+            return
+        self._drops += 1  # before taking the lock, so that `begin` does not mistake the drop for a call
+        try:
+            self._drop_if_idle()
+        finally:
+            self._drops -= 1
+
+    def _drop_if_idle(self) -> None:
+        if not self._take(_frame()):
+            return  # a call is in progress; `end` sends the drop
+        try:
+            if not self._closed and not self._rounds.under_way and self._flight is None:
+                self._drop_now()
+        except SynkError as error:
+            if self._closed:
+                _open.untold = error
+        finally:
+            self._give_back()
+
+    def _drop_now(self) -> None:
+        self.command(self._belongings.drop(), info=_FREEING)
+
+    # ---- the end
+
+    def _release(self, reason: str | None) -> None:
+        """Frees the coordinator's resources for the ranks, after the ranks have ended."""
+        self._died = self._life.reason = reason
+        with self._looking:
+            if self._at_end is None:
+                self._at_end = self._control.worked, Memory(segment_module.total_bytes(), (), (), ())
+                self.tally.closed = time.monotonic_ns()
+            self._closed = True
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.fail(WorldError(f"the world was closed while {flight.info} was in flight; call fork() to start again"))
+        self._subscriptions.close()
+        while self._at_close:
+            callback = self._at_close.pop()()
+            if callback is not None:
+                callback()
+        self.traffic = None
+        self._processes.close()
+        self._control.close()
+        self._belongings.unwanted.clear()
+        if _open.world is self:
+            _open.world, _open.reason = None, reason
+            if reason is not None and self._respawn is not None and not self._closing:
+                _open.ended = self
+
+    def snapshot(self) -> None:
+        """Keeps the values of all variables on the ranks; see `World.snapshot`."""
+        if _open.ended is self:
+            _open.current()
+        self.begin()
+        try:
+            kept = [(one, one._take_snapshot(self)) for one in list(self._residents)]  # noqa: SLF001
+            _open.snapshots += 1
+            self._life.keeps_snapshots = True
+            for one, values in kept:  # before another thread's call may write
+                one._keep_snapshot(values)  # noqa: SLF001
+        finally:
+            self.end()
+
+    def close(self, *, at_exit: bool = False, patient: bool = True) -> None:
+        """Ends the ranks; see `World.close`.
+
+        Args:
+            at_exit: whether the script ends, so that values of variables are not fetched.
+            patient: whether to wait for the call in flight.
+        """
+        if _open.ended is self:
+            _open.ended = None
+        if self._closed or self.is_inherited:
+            return
+        self._closing = True
+        try:
+            seconds = 0.0 if threading.current_thread() is threading.main_thread() else CLOSE_SECONDS
+            if not self._take(_frame(), seconds):
+                self._rounds.kill("the world was closed during a call")
+                return
+            try:
+                self._close_now(at_exit=at_exit, patient=patient)
+            finally:
+                self._give_back()
+        finally:
+            self._closing = False
+
+    def _close_now(self, *, at_exit: bool, patient: bool) -> None:
+        """Ends the ranks, while the world is held."""
+        try:
+            if not self._rounds.under_way and (patient or self._flight is None):
+                self._land_last(at_exit=at_exit)
+        finally:
+            busy = self._rounds.under_way or self._flight is not None
+            if not self._closed and not busy and not at_exit and not self.traits.shares_memory:
+                self._keep_residents()
+            if not self._closed and self._flight is not None:
+                self._rounds.kill()
+            if not self._closed:
+                self._rounds.stop(CLOSE_SECONDS)
+
+    def _keep_residents(self) -> None:
+        """Fetches the values of variables from GPUs."""
+        timeout = self._rounds.timeout
+        self._rounds.timeout = min(timeout or FETCH_SECONDS, FETCH_SECONDS)
+        try:
+            for one in list(self._residents):
+                one._keep_at_close(self)  # noqa: SLF001
+        except (SynkError, MemoryError) as error:
+            self._life.not_kept = str(error).splitlines()[0]
+        finally:
+            self._rounds.timeout = timeout
+
+    def settle(self) -> None:
+        """Ends the world if a round was interrupted by two Ctrl-C so close together that the first could not end it."""
+        if self._rounds.under_way and self._take(_frame()):
+            try:
+                self._rounds.break_off()
+            finally:
+                self._give_back()
+
+    def disown(self) -> None:
+        """Marks the world as closed in a child that the script has forked, without touching the script's ranks."""
+        self._closed = True
+        self._died = "it belongs to the process from which this one was forked"
+        flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.lose(self._died)
+        self._rounds.disown()
+
+    # ---- diagnosis
+
+    def statistics(self) -> Statistics:
+        """Returns counts, times and memory; see `World.statistics`."""
+        self._check_owner()
+        self._drop_unwanted()
+        devices = self._measure_devices()
+        held, free = tuple(one.held for one in devices), tuple(one.free for one in devices)
+        ranks = own_memory(self._processes.pids)
+        with self._looking:
+            if self._at_end is None:
+                worked, memory = self._control.worked, Memory(segment_module.total_bytes(), ranks, held, free)
+            else:
+                worked, memory = self._at_end
+        return self.tally.told(self._rounds.sequence, worked, memory, self._processes.scribe.dropped)
+
+    def _measure_devices(self) -> Sequence[Measured]:
+        nothing = [Measured(None, None)] * self.world_size
+        if self.traits.shares_memory or self._rounds.under_way or not self._take(_frame()):
+            return nothing
+        try:
+            if self._closed or self._flight is not None:
+                return nothing
+            news = self.command(Measure(), info=CallInfo("statistics"))
+            return [item for _, item, _ in news if isinstance(item, Measured)] or nothing
+        finally:
+            self._give_back()
+
+    def dump(self, file: TextIO | None = None) -> None:
+        """Prints the stack of every rank; see `World.dump`."""
+        self._check_owner()
+        stacks = dict.fromkeys(range(self.world_size), "  has ended")
+        stacks |= self._processes.where(stacks)
+        with self._looking:
+            if self._closed:
+                raise self.closed_error()
+            doing = f"{self!r}, {self._rounds.doing}"
+        out = sys.stderr if file is None else file
+        if out is not None:  # the script's stderr may be closed
+            out.write(f"{doing}\n{whereabouts(stacks)}\n")
+
+    def _check_owner(self) -> None:
+        if self.is_inherited:
+            self.disown()
+            raise self.closed_error()
+
+    # ---- state
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether a failure has ended the world, or is about to."""
+        return self._closed or self._rounds.under_way
+
+    @property
+    def closed(self) -> bool:
+        """Whether the ranks have ended, or belong to another process."""
+        return self._closed
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether the world belongs to the process from which this one was forked."""
+        return os.getpid() != self._owner
+
+    @property
+    def timeout(self) -> float | None:
+        """Time limit of a call in seconds; None for no limit."""
+        return self._rounds.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._rounds.timeout = as_timeout(seconds)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the ranks; () if they have ended, or belong to another process."""
+        pids = tuple(self._processes.pids)
+        return () if self._closed or not all(pids) else pids  # never 0, which signals the whole process group
+
+    @property
+    def end_reason(self) -> str | None:
+        """Why the world ended; None while it is open, or if the script closed it."""
+        return self._died
+
+    def closed_error(self) -> WorldError:
+        """Returns the error for a call of a closed world."""
+        reason = f": {self._died}" if self._died else ""
+        if _open.ended is self:
+            return WorldError(f"the ranks of this world have ended{reason}. Call again: the next call starts them again.")
+        return WorldError(f"this world is closed{reason}. Call fork() to start a new one.")
+
+    def __repr__(self) -> str:
+        """Shows size, device and state of the world."""
+        where = f", devices={list(self.devices)}" if self.devices else ""
+        state = "closed" if self._closed else "open"
+        return f"<World of {self.world_size} {self.device} rank{'s' if self.world_size > 1 else ''}{where}, {state}>"
+
+
+def open_world() -> Engine | None:
+    """Returns the engine of the open world, or None."""
+    world = _open.world
+    if world is not None:
+        world.settle()
+    return _open.world
+
+
+def snapshots_taken() -> int:
+    """Returns the number of snapshots of worlds that this process has taken."""
+    return _open.snapshots
+
+
+def _close_at_exit() -> None:
+    """Closes the open world without fetching values that nothing will read; after Ctrl-C also without the call in flight."""
+    world = _open.world
+    if world is not None:
+        interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
+        world.close(at_exit=True, patient=not interrupted)
+
+
+def world_to_start_again() -> Engine | None:
+    """Returns the world that the next call would start again, or None."""
+    return _open.ended
+
+
+def world_to_close() -> Engine | None:
+    """Returns the engine that `close()` ends: that of the open world, or the one that the next call would start again."""
+    return _open.world or _open.ended
+
+
+def _disown() -> None:
+    world, _open.world, _open.ended = _open.world, None, None
+    if world is not None:
+        world.disown()
+
+
+atexit.register(_close_at_exit)
+os.register_at_fork(after_in_child=_disown)

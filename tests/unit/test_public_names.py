@@ -1,0 +1,128 @@
+"""What users find on the objects that they have: `dir()` shows documented names, and no internal ones."""
+
+import copy
+import pickle
+import re
+import sys
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import synknumba as synk
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "calls.md").read_text()
+
+WORLD = """
+    close closed device devices dump end_reason pids snapshot statistics timeout transport world_size
+"""
+FUNCTION = "as_serial build_inputs check output_modes plan submit update_modes"
+DATA = """
+    T alloc_size condition_data copy data dtype free_memory freeze frozen itemsize max mean min minibatch name nbytes ndim
+    set_length set_shape set_value shape size sum thaw
+"""
+ESTIMATE = """
+    blocked count covariance effective_size from_values mean propagate stderr stderr_error variance
+"""
+
+
+@synk.function(outputs=None)
+def twice(x):
+    return 2 * x
+
+
+@synk.sequence
+def steps(x):
+    return twice(x)
+
+
+@synk.vectorize
+def squared(x):
+    return x * x
+
+
+@synk.expectation
+def mean_of(x):
+    return x
+
+
+def names(one):
+    return sorted(name for name in dir(one) if not name.startswith("_"))
+
+
+@pytest.mark.parametrize(
+    ("cls", "expected"),
+    [
+        (synk.World, WORLD),
+        (synk.Function, FUNCTION),
+        (synk.Vectorized, "accumulate as_serial plan reduce submit"),
+        (synk.Expectation, "as_serial plan submit"),
+        (synk.Sequence, ""),
+        (synk.Future, "done exception result"),
+        (synk.Data, DATA),
+        (synk.Estimate, ESTIMATE),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_public_names_of_classes(cls, expected):
+    assert names(cls) == sorted(expected.split())
+
+
+@pytest.mark.parametrize("one", [twice, steps, squared, mean_of], ids=lambda one: type(one).__name__)
+def test_public_names_of_decorated_functions(one):
+    assert set(names(one)) == {"name", "py_func", *names(type(one))}
+
+
+def test_public_names_of_other_objects():
+    with synk.fork(1, device="cpu") as world:
+        future = twice.submit(np.ones(2))
+        for one, expected in ((world, WORLD), (future, "done exception result"), (synk.data([1.0]), DATA)):
+            assert names(one) == sorted(expected.split())
+    assert names(synk.Estimate.from_values([1.0, 2.0])) == sorted(ESTIMATE.split())
+
+
+def test_names_of_a_world_are_documented():
+    rows = re.findall(r"^\| (`.*?) \|", PAGE.partition("\n## The world\n")[2], re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)(?:\(\))?`", " ".join(rows))) == sorted(WORLD.split())
+    assert all(getattr(synk.World, name).__doc__ for name in WORLD.split())
+
+
+def test_attributes_of_a_world():
+    with synk.fork(2, device="cpu", timeout=30) as world:
+        assert (world.world_size, world.device, world.devices, world.transport) == (2, "cpu", (), "host")
+        assert (world.timeout, world.closed, world.end_reason) == (30, False, None)
+        world.timeout = 40
+        assert world.timeout == 40
+        assert len(set(world.pids)) == 2
+        assert repr(world) == "<World of 2 cpu ranks, open>"
+        assert world.statistics().calls == 0
+        for name in {*WORLD.split()} - {"timeout"}:
+            with pytest.raises(AttributeError):
+                setattr(world, name, 1)
+    assert repr(world) == "<World of 2 cpu ranks, closed>"
+    assert (world.closed, world.pids) == (True, ())
+
+
+def test_the_ranks_stay_when_the_script_drops_the_world(monkeypatch):
+    """`fork()` at a prompt then returns a new object for the same world; the same one while the script has it."""
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    world = synk.fork(1, device="cpu")
+    try:
+        (pid,), gone = world.pids, weakref.ref(world)
+        assert synk.fork(1, device="cpu") is world
+        del world
+        assert gone() is None
+        assert synk.world_size() == 1
+        again = synk.fork(1, device="cpu")
+        assert again.pids == (pid,)
+    finally:
+        synk.close()
+    assert again.closed
+
+
+def test_a_world_is_neither_pickled_nor_copied():
+    with synk.fork(1, device="cpu") as world:
+        for make in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match=r"cannot pickle a World.*synk\.world_size\(\)"):
+                make(world)
