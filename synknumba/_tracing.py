@@ -82,6 +82,7 @@ class Unknown:
         )
 
     __bool__ = __float__ = __int__ = __complex__ = __array__ = __iter__ = __len__ = _refuse
+    __round__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = __matmul__ = __rmatmul__ = _refuse
     __str__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _refuse  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]
     __array_ufunc__ = _refuse
@@ -136,8 +137,11 @@ class Number(Unknown):
         other = right if left is self else left
         if isinstance(other, Number):
             other_is_int = other.is_int
-        elif isinstance(other, bool) or not isinstance(other, int | float):
-            return NotImplemented
+        elif isinstance(other, bool | np.bool_) or not isinstance(other, int | float):
+            raise ArgumentError(
+                f"{where()}: {self.label} is a number of a sequence, which computes with ints and floats; got a "
+                f"{type(other).__name__}. Compute with arrays in a kernel or a function"
+            )
         else:
             other_is_int = isinstance(other, int)
         stays_int = sign != "/" and (sign != "**" or (isinstance(right, int) and right >= 0))

@@ -72,6 +72,13 @@ def static(value: Any) -> Any:
     Returns:
         The argument to pass.
     """
+    try:
+        hash(value)
+    except TypeError:
+        raise ArgumentError(
+            f"synk.static takes a number, or a tuple of numbers, that the body can compute with; got a {type(value).__name__}. "
+            "Pass an array as it is"
+        ) from None
     return Static(value)
 
 
@@ -344,6 +351,8 @@ class Sequence(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
         signature_names(function, "the sequence", OPTIONS)
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            raise ArgumentError(f"{self.name} is a generator or a coroutine, whose body would not run; write a plain function")
         self._signature = inspect.signature(function)
         self._plans: dict[Any, tuple[SequencePlan, list[Any]]] = {}
         self._known: dict[tuple[Any, ...], SequencePlan] = {}  # of calls that `_find` finds
@@ -655,8 +664,9 @@ def _count(name: str, option: str, value: Any, least: int) -> int:
         number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
         number = -1
-    if number < least:
-        raise ArgumentError(f"{name}: {option} must be an int of at least {least}, got {value!r}")
+    if not least <= number < 2**63:
+        limit = "" if number < least else ", and below 2**63"
+        raise ArgumentError(f"{name}: {option} must be an int of at least {least}{limit}, got {value!r}")
     return number
 
 

@@ -4,6 +4,7 @@ They are kept in cells, words of 8 bytes that compiled code can read, too.
 """
 
 import operator
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
@@ -12,14 +13,31 @@ import numpy as np
 from synknumba._types import Array
 from synknumba._wire.sequence import Formula
 
+
+def _as_numpy(python: Callable[[Any, Any], Any], numpy: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Returns an operation like Python's that gives what NumPy gives for floats, where Python raises or gets complex."""
+
+    def compute(left: Any, right: Any) -> Any:
+        try:
+            value = python(left, right)
+        except (ZeroDivisionError, OverflowError):
+            value = None
+        if value is not None and not isinstance(value, complex):
+            return value
+        with np.errstate(all="ignore"):
+            return numpy(np.float64(left), np.float64(right)).item()
+
+    return compute
+
+
 OPERATORS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "**": operator.pow,
+    "/": _as_numpy(operator.truediv, np.true_divide),
+    "//": _as_numpy(operator.floordiv, np.floor_divide),
+    "%": _as_numpy(operator.mod, np.remainder),
+    "**": _as_numpy(operator.pow, np.power),
     "neg": operator.neg,
     "abs": operator.abs,
 }
@@ -83,3 +101,18 @@ class Numbers:
                 is_float = self._is_float.get(slot)
                 return self._values[slot] if is_float is None else self._cell(self.results, slot, is_float=is_float)
         return OPERATORS[kind](*map(self.evaluate, operands))
+
+    def packed(self, letter: str, formula: Formula, part: str) -> bytes:
+        """Returns the value of a formula for an argument of a call, packed by a `struct` letter.
+
+        Raises:
+            OverflowError: it does not fit.
+        """
+        value = self.evaluate(formula)
+        try:
+            return struct.pack("<" + letter, value)
+        except struct.error:
+            what = "is no finite int" if letter in "qQ" and isinstance(value, float) else "does not fit in 64 bits"
+            raise OverflowError(
+                f"a number that the sequence computes for {part} {what}: {value!r}; compute with floats, as in 1.0 * n"
+            ) from None

@@ -197,11 +197,11 @@ class SequenceRoutine(Repeated):
         if not isinstance(routine, Routine):
             return routine  # type: ignore[return-value]  # collectives and transfers have no news
         values = bytearray(part.values)
-        fills = [(struct.Struct("<" + letter).pack_into, offset, formula) for offset, letter, formula in part.formulas]
 
         def call() -> None:
-            for pack, offset, formula in fills:
-                pack(values, offset, self._numbers.evaluate(formula))
+            for offset, letter, formula in part.formulas:
+                packed = self._numbers.packed(letter, formula, part.name)
+                values[offset : offset + len(packed)] = packed
             news = routine.call(bytes(values))
             if isinstance(news, Returned):
                 self._news.append((part.number, news))

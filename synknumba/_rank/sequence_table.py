@@ -320,19 +320,18 @@ class SequenceTable:
             for position, param in routine.dynamic.items():
                 if struct.calcsize("<" + routine.program.values[: param.index]) == offset:
                     for call in calls:
-                        self._renew(call, position, param, letter, formula)
+                        self._renew(call, position, param, letter, formula, part.name)
         return steps
 
     # ---- numbers
 
-    def _renew(self, call: NativeCall, position: int, param: Dynamic, letter: str, formula: Formula) -> None:
+    def _renew(self, call: NativeCall, position: int, param: Dynamic, letter: str, formula: Formula, part: str) -> None:
         """Adds rows that store the value of a formula as an argument of a call."""
         word, kind = call.place(position)
         self._kept.append(call)
-        pack = struct.Struct("<" + letter)
 
         def renew() -> None:
-            (value,) = pack.unpack(pack.pack(self._numbers.evaluate(formula)))  # refuses what single calls refuse
+            (value,) = struct.unpack("<" + letter, self._numbers.packed(letter, formula, part))
             if param.dtype is not None:
                 value = np.dtype(param.dtype).type(value)
             word[:] = np.frombuffer(words_of(kind, value)[0], np.uint8)

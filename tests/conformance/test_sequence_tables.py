@@ -169,12 +169,13 @@ class TestBothWays:
             refuse(log, synk.STEP, at)
 
         @synk.sequence
-        def divide(log, x):
-            note(log, 0, 1 / (x - synk.STEP))
+        def cube(log, x):
+            n = x + synk.STEP
+            note(log, 0, n * n * n)
 
         def run():
             log, told = synk.variable(np.zeros(2)), []
-            for call in (lambda: loop(log, 3, times=9), lambda: divide(log, 2.0, times=5), lambda: divide(log, 2, times=5)):
+            for call in (lambda: loop(log, 3, times=9), lambda: cube(log, 2**21 - 2, times=5)):
                 with pytest.raises(synk.RankError) as caught:
                     call()
                 # A rank that sees another's failure first has none to tell of.
@@ -188,7 +189,8 @@ class TestBothWays:
         assert table == python
         assert "ValueError" in str(table[0])
         assert "in iteration 3 of 9 of loop, call 2: refuse" in str(table[1])
-        assert "ZeroDivisionError" in str(table[2])
+        assert "OverflowError" in str(table[2])
+        assert "in iteration 2 of 5 of cube" in str(table[3])
 
 
 @pytest.mark.usefixtures("alone")

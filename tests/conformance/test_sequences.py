@@ -185,6 +185,24 @@ def test_numbers_stay_on_the_ranks(world):
     assert_allclose(normalise(v, times=3), 1.0, rtol=1e-15)
 
 
+def test_numbers_are_ieee_numbers_and_ints_of_any_length(world):
+    @synk.sequence
+    def divide(v, k):
+        scale(v, (1 / k) ** 0.5)
+
+    for k, told in ((0.0, np.inf), (0, np.inf), (-1.0, np.nan), (4.0, 0.5)):
+        v = synk.variable(np.ones(2))
+        divide(v, k)
+        assert_array_equal(v.get_value(), told)
+
+    @synk.sequence
+    def cube(v, k):
+        scale(v, k * k * k)
+
+    with pytest.raises(synk.RankError, match=r"computes for scale\(.*\) does not fit in 64 bits: 2\d+; compute with floats"):
+        cube(v, 3 * 10**6 * 10**3)
+
+
 def test_data_and_arrays(world):
     @synk.parallel(inout=("x",), broadcast=("w",), outputs={"s": synk.output("sum", shape=(), dtype="float64")})
     @cuda.jit
@@ -434,6 +452,22 @@ class TestRefused:
         holder.append(synk.sequence(around))
         with pytest.raises(synk.ArgumentError, match=r"calls itself \(around → around\)"):
             holder[0](v)
+
+    def test_numbers(self, world):
+        v = synk.variable(np.ones(3))
+        plain = r"test_sequences\.py:\d+: .* computes with ints and floats; got a"
+        self.refused(plain, lambda v: scale(v, synk.STEP * True), v)
+        self.refused(plain, lambda v: scale(v, total(v) * np.ones(3)), v)
+        self.refused("is not known while", lambda v: scale(v, round(total(v))), v)
+        self.refused(r"times must be an int of at least 0, and below 2\*\*63", lambda v: scale(v, 1.0), v, times=2**70)
+        with pytest.raises(synk.ArgumentError, match=r"synk\.static takes a number.*got a ndarray"):
+            synk.static(np.arange(3))
+
+        def one_by_one(v):
+            yield scale(v, 1.0)
+
+        with pytest.raises(synk.ArgumentError, match="one_by_one is a generator"):
+            synk.sequence(one_by_one)
 
     def test_step_outside(self, world):
         v = synk.variable(np.ones(3))

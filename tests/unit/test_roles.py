@@ -299,7 +299,7 @@ def test_a_kernels_debug_option_is_kept_and_rows_end_where_they_end():
     with pytest.raises(synk.RankError, match=r"on rank 0, 1: IndexError") as caught:
         shifted(X, X.copy())
     line = shifted.py_func.__code__.co_firstlineno + 5
-    assert f"file {__file__}, line {line}, tid=[243, 0, 0] ctaid=[1, 0, 0]: index is out of bounds" in str(caught.value)
+    assert f"file {__file__}, line {line}, tid=[243, 0, 0] ctaid=[1, 0, 0]: index 500 is out of bounds" in str(caught.value)
 
 
 # ---- the prompt ----------------------------------------------------------------------------------------------------------
