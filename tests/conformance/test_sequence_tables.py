@@ -74,10 +74,14 @@ def sides(row_size, body, monkeypatch):
     return found
 
 
+pytestmark = pytest.mark.whole
+
+
 @pytest.fixture
-def alone():
-    """No other world."""
+def alone(monkeypatch):
+    """No other world; the next uses tables, which are off by default."""
     synk.close()
+    monkeypatch.setattr(sequence_table, "TABLES", True)
 
 
 @pytest.mark.usefixtures("alone")
