@@ -1,11 +1,13 @@
 """Leaves out the tests that this machine cannot run, and says so."""
 
+import faulthandler
 import gc
 import os
 import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,9 @@ from tests import quick
 
 GPUS = pytest.StashKey[DeviceReport]()
 CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+STDERR = pytest.StashKey[int]()
+TIMEOUT = 120.0  # seconds, as in pyproject.toml
+GRACE = 30.0  # seconds after which a test that outlives its timeout ends the process
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what it runs in the background that way
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[GPUS] = probe()
+    config.stash[STDERR] = os.dup(2)  # before it is captured
     quick.asked = config.option.quick
     config.pluginmanager.register(Failures(config))
     if hasattr(config, "workerinput"):  # several worlds share the cores: who waits gives way
@@ -40,7 +46,20 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["SYNKNUMBA_CACHE_DIR"] = config.stash[CACHE].name
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Ends the process if a test hangs beyond its timeout, which is a signal that the test may have replaced."""
+    marker = item.get_closest_marker("timeout")
+    limit = marker.args[0] if marker else TIMEOUT
+    faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=item.config.stash[STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
+    os.close(config.stash[STDERR])
     if CACHE in config.stash:
         config.stash[CACHE].cleanup()
 
@@ -79,6 +98,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Grouped(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return quick.group_of(nodeid)
+
+        def remove_node(self, node: Any) -> str | None:
+            """Takes out the test at which a process ended, which pytest-xdist 3.8 would run again and again."""
+            for unit in self.assigned_work[node].values():
+                for nodeid, completed in unit.items():
+                    if not completed:
+                        unit[nodeid] = True
+                        super().remove_node(node)
+                        return nodeid
+            return super().remove_node(node)
 
     return Grouped(config, log)
 
