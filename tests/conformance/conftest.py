@@ -6,7 +6,6 @@ after the other in one world. A test that ends its world, or makes worlds of its
 
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,8 +74,8 @@ _keeper = Keeper()
 
 @pytest.hookimpl(trylast=True)  # after the last test's fixtures, which may use the world
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """Ends the kept world with the suite, before tests elsewhere start theirs."""
-    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+    """Ends the kept world before a test that does not use it, which may start one of its own."""
+    if nextitem is None or "row" not in getattr(getattr(nextitem, "callspec", None), "params", {}):
         _keeper.close()
 
 
