@@ -8,7 +8,6 @@
 A table refers to memory by address, so it is made anew after memory has moved.
 """
 
-import os
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -69,14 +68,10 @@ def _ways(step: Step) -> _Ways:
     return step, step.native() if isinstance(step, Native) else None
 
 
-# Off: once, in a suite beside others, a table computed wrong numbers; see docs/design/2026-11-24-sequences.md.
-TABLES = os.environ.get("SYNKNUMBA_SEQUENCE_TABLES") == "1"
-
-
 def runs_tables(device: Device) -> bool:
     """Returns whether compiled code can run a device's steps: they are calls of compiled functions, done when they return."""
     traits = device.traits
-    return TABLES and traits.shares_memory and traits.compiled_by_simt and not traits.queues_work
+    return traits.shares_memory and traits.compiled_by_simt and not traits.queues_work
 
 
 @final

@@ -32,8 +32,12 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
     def decorate(function: Callable[..., Any]) -> Any:
         if config.DISABLE_JIT:  # `fork` refuses it
             return function
+        stored = _Stored(function)
+        # Symbols of two functions must differ, though other processes have compiled them: an address is looked up by its
+        # symbol, among all that this process has loaded. Numba numbers functions in each process, from 1.
+        function.__qualname__ = f"{function.__qualname__}_{stored.digest[:16]}"
         dispatcher = numba.njit(**_OPTIONS)(function)
-        dispatcher._cache = _Stored(function)  # noqa: SLF001  # where `enable_caching` puts Numba's own
+        dispatcher._cache = stored  # noqa: SLF001  # where `enable_caching` puts Numba's own
         for signature in signatures:
             dispatcher.compile(signature)
         dispatcher.disable_compile()
@@ -44,11 +48,16 @@ def compiled(*signatures: str) -> Callable[[Callable[..., Any]], Any]:
 
 @final
 class _Stored(NullCache):  # type: ignore[misc]  # Numba has no types
-    """One function's compiled code in the store, in the form in which Numba's dispatchers ask for it."""
+    """One function's compiled code in the store, in the form in which Numba's dispatchers ask for it.
+
+    Attributes:
+        digest: of all that the code depends on but the signature.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         held = [_text(value) for value in getclosurevars(function).nonlocals.values()]
-        self._parts = (*_common(), _content(function.__code__.co_filename), function.__qualname__, held)
+        parts = *_common(), _content(function.__code__.co_filename), function.__qualname__, held
+        self.digest = Fingerprint(*parts).hexdigest()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Returns the code for a signature; None if it is not in the store."""
@@ -69,7 +78,7 @@ class _Stored(NullCache):  # type: ignore[misc]  # Numba has no types
             store.write(self._key(sig), dumps(cres._replace(type_annotation="")._reduce()))  # noqa: SLF001
 
     def _key(self, signature: Any) -> str:
-        return Fingerprint(*self._parts, str(signature)).hexdigest()
+        return Fingerprint(self.digest, str(signature)).hexdigest()
 
 
 def _store() -> KernelStore | None:

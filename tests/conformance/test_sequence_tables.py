@@ -74,17 +74,6 @@ def sides(row_size, body, monkeypatch):
     return found
 
 
-pytestmark = pytest.mark.whole
-
-
-@pytest.fixture
-def alone(monkeypatch):
-    """No other world; the next uses tables, which are off by default."""
-    synk.close()
-    monkeypatch.setattr(sequence_table, "TABLES", True)
-
-
-@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("size", [2, *whole(1, 3, 9)])
 class TestBothWays:
     """The table and the loop give the same."""
@@ -197,7 +186,6 @@ class TestBothWays:
         assert "in iteration 2 of 5 of cube" in str(table[3])
 
 
-@pytest.mark.usefixtures("alone")
 def test_nothing_is_left_to_python(monkeypatch):
     def refused(*_):
         raise AssertionError("a row of Python")
@@ -222,7 +210,6 @@ def test_nothing_is_left_to_python(monkeypatch):
         assert_array_equal(log.get_value(1), [1.0, 1.0, 2.0])
 
 
-@pytest.mark.usefixtures("alone")
 def test_a_rank_that_fails_ends_a_loop_without_waits():
     @synk.function
     def fail(rank):
