@@ -52,7 +52,7 @@ class SequenceRoutine(Repeated):
         scalars = place.control.values[head.size :][: self._numbers.scalars.nbytes]
         self._scalars: Array | None = scalars.view(np.int64) if program.scalars else None  # of a round
         self._turns: Array = np.zeros(program.slots, np.int64)  # how often each shared result has been combined
-        self._uses_table = runs_tables(place.device) and len(program.starts) == 1
+        self._uses_table = runs_tables(place.device)
         self._table: SequenceTable | None = None
         self._actions: list[Action] | None = None  # of the parts of an iteration, in Python
         self._count = 0  # parts finished in this call

@@ -103,14 +103,15 @@ class SequenceTable:
         self._rows: list[list[int]] = []
         self._parts: list[Part | None] = []  # of the rows
         self._python: dict[int, tuple[Action, int]] = {}  # what Python does at a row, and the row after that
+        self._begins: list[int] = []  # of the iterations that differ, the first rows
         self._kept: list[Any] = []  # memory and code that rows refer to
         self.running: Part | None = None  # for messages
 
     def build(self) -> None:
         """Makes the rows; an exception is about the part `running`."""
         self._declare(self._program.parts)
-        self._add(self._program.parts)
-        self._table = np.array(self._rows or [[0] * table.ROW_WORDS], np.int64)
+        self._add_iterations()
+        self._table = np.array(self._rows, np.int64)
         self._state = self._make_state()
         self._words = self._state.data  # faster to index than the array
         self._addresses = self._table.ctypes.data, self._state.ctypes.data
@@ -124,8 +125,8 @@ class SequenceTable:
         state, words, python = self._addresses, self._words, self._python
         self._numbers.steps[0] = self._position[sequence.ITERATION] = first
         self._position[sequence.AT] = 0
-        words[table.AT] = words[table.DONE_PARTS] = words[table.ITERATION] = 0
-        words[table.BEGAN] = 0
+        words[table.AT] = self._begins[first % len(self._begins)]
+        words[table.DONE_PARTS] = words[table.ITERATION] = words[table.BEGAN] = 0
         words[table.TIMES], words[table.PERIOD] = count, 0 if kept is None else period
         if kept is not None:
             words[table.KEPT], words[table.KEPT_STRIDE] = kept.ctypes.data, kept.strides[0]
@@ -143,7 +144,7 @@ class SequenceTable:
 
     def _handle(self, code: int) -> None:
         at = self._words[table.AT]
-        self.running = self._parts[at] if at < len(self._parts) else None
+        self.running = self._parts[at]
         if code == table.FAILED:
             call = next(one for one in self._kept if isinstance(one, NativeCall) and one.words.ctypes.data == self._rows[at][3])
             raise_error(self._words[table.CODE], int(call.words[1]))
@@ -169,7 +170,6 @@ class SequenceTable:
             table.PAUSES: place.control.patience.pauses,
             table.YIELDS: place.control.patience.rank,
             table.POSITION: self._position.ctypes.data,
-            table.ROWS: len(self._rows),
         }
         for word, value in words.items():
             state[word] = value
@@ -199,9 +199,18 @@ class SequenceTable:
             elif part.combines is not None:
                 self._numbers.has_cell(part.combines.slot, part.combines.dtype)
 
-    def _add(self, parts: Sequence[Part | Loop], outer: int | None = None) -> None:
-        """Adds parts; `outer` is the index of the loop that they are in, which the rank shows meanwhile."""
-        for index, part in enumerate(parts):
+    def _add_iterations(self) -> None:
+        """Adds the parts of an iteration; of several where variables swap their memory."""
+        parts, starts = self._program.parts, self._program.starts
+        for start, end in zip(starts, (*starts[1:], len(parts)), strict=True):
+            self._begins.append(len(self._rows))
+            self._add(parts[start:end], start)
+            self._row(table.END, len(self._rows) + 1)
+        self._rows[-1][1] = 0
+
+    def _add(self, parts: Sequence[Part | Loop], first: int = 0, outer: int | None = None) -> None:
+        """Adds parts from index `first` on; `outer` is the index of the loop that they are in, which the rank shows meanwhile."""
+        for index, part in enumerate(parts, first):
             number = index if outer is None else outer - 1
             if isinstance(part, Loop):
                 self.running = None
@@ -228,7 +237,7 @@ class SequenceTable:
         self._row(table.MEET)
         enter = len(self._rows)
         self._row(table.ENTER, step, times.ctypes.data)
-        self._add(loop.parts, number)
+        self._add(loop.parts, outer=number)
         self._row(table.AGAIN, step, times.ctypes.data, enter + 1)
         self._rows[enter][3] = len(self._rows)
         self._row(table.MEET)

@@ -42,7 +42,8 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     PUT,  # stage, source, bytes, bytes between the two stages, turn
     COMBINE,  # target, stage, operation on numbers, type of the parts, bytes between the two stages, turn
     OPERATE,  # target, left, right, operation on numbers
-) = range(15)
+    END,  # of an iteration: row at which the next begins
+) = range(16)
 
 # Operations: on floats, then on ints. What they take is float64 or int64.
 TO_FLOAT, ADD, SUB, MUL, DIV, NEG, ABS = range(7)
@@ -51,7 +52,7 @@ DOUBLE, SINGLE, INT = range(3)  # types of combined parts
 
 # Words of the state.
 AT, DONE_PARTS, ITERATION, TIMES, STEP, PERIOD, KEPT, KEPT_STRIDE, ENTRY, ENTRY_BYTES = range(10)
-BOARD, WORLD_SIZE, RANK, PAUSES, YIELDS, POSITION, CODE, ROWS, BEGAN, STATE_WORDS = range(10, 20)
+BOARD, WORLD_SIZE, RANK, PAUSES, YIELDS, POSITION, CODE, BEGAN, STATE_WORDS = range(10, 19)
 
 FINISHED, TO_PYTHON, LATE, PAUSED, FAILED, GIVEN_UP = range(6)
 LINE_BYTES = 64  # from one rank's part on a stage to the next
@@ -234,7 +235,7 @@ def _row(row: int, state: int) -> int:
 @compiled("int64(int64, int64)")
 def run(table: int, state: int) -> int:
     """Runs the rows from word AT of the state on, until all iterations are finished or Python has to do something."""
-    rows, board, rank = load_word(state + 8 * ROWS), load_word(state + 8 * BOARD), load_word(state + 8 * RANK)
+    board, rank = load_word(state + 8 * BOARD), load_word(state + 8 * RANK)
     at, count, began = load_word(state), load_word(state + 8 * DONE_PARTS), load_word(state + 8 * BEGAN)
     if began == 0:
         began = clock()
@@ -244,19 +245,6 @@ def run(table: int, state: int) -> int:
     position = load_word(state + 8 * POSITION)
     why = FINISHED
     while iteration < times:
-        if at == rows:
-            iteration += 1
-            if period != 0 and iteration % period == 0:
-                target = load_word(state + 8 * KEPT) + (iteration // period - 1) * load_word(state + 8 * KEPT_STRIDE)
-                memcpy(target, load_word(state + 8 * ENTRY), load_word(state + 8 * ENTRY_BYTES))
-            at = 0
-            if iteration < times:
-                store_word(step, first + iteration)
-                store_release(position, 0, first + iteration)
-                if clock() - began > SERVE_MS:
-                    why = PAUSED
-                    break
-            continue
         row = table + at * (8 * ROW_WORDS)
         code = load_word(row)
         if code == LAUNCH:
@@ -288,6 +276,19 @@ def run(table: int, state: int) -> int:
             if turn & 1 != 0:
                 at = load_word(row + 16)
                 continue
+        elif code == END:
+            iteration += 1
+            if period != 0 and iteration % period == 0:
+                target = load_word(state + 8 * KEPT) + (iteration // period - 1) * load_word(state + 8 * KEPT_STRIDE)
+                memcpy(target, load_word(state + 8 * ENTRY), load_word(state + 8 * ENTRY_BYTES))
+            at = load_word(row + 8)
+            if iteration < times:
+                store_word(step, first + iteration)
+                store_release(position, 0, first + iteration)
+                if clock() - began > SERVE_MS:
+                    why = PAUSED
+                    break
+            continue
         elif code == JUMP:
             at = load_word(row + 8)
             continue

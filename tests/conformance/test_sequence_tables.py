@@ -155,6 +155,26 @@ class TestBothWays:
 
         assert_array_equal(*sides(size, run, monkeypatch))
 
+    def test_swaps(self, size, monkeypatch):
+        found = NUMBERS["sum", "f8"]
+
+        @synk.sequence
+        def body(a, b, c):
+            add(a, 1 + synk.STEP)
+            synk.all_reduce(a, "sum")
+            mix(b, a, (0.25, 2), False, 2j)
+            synk.swap(a, b)
+            synk.swap(b, c)
+            return found(a)
+
+        def run():
+            a, b, c = (synk.variable(np.arange(n, n + 3.0)) for n in (0, 3, 7))
+            kept = [body(a, b, c, times=times, every=1) for times in (1, 4, 2, 6)]
+            last = body(a, b, c, times=2, until=lambda s: s > 1e300)
+            return np.concatenate([*kept, np.ravel(last), *(one.get_value(size - 1) for one in (a, b, c))])
+
+        assert_array_equal(*sides(size, run, monkeypatch))
+
     def test_errors(self, size, monkeypatch):
         @synk.sequence
         def loop(log, at):
