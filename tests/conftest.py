@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from synknumba._device import DeviceReport, probe
@@ -25,6 +26,11 @@ CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 STDERR = pytest.StashKey[int]()
 TIMEOUT = 120.0  # seconds, as in pyproject.toml
 GRACE = 30.0  # seconds after which a test that outlives its timeout ends the process
+
+
+# No test depends on how fast the machine is.
+hypothesis.settings.register_profile("synknumba", deadline=None)
+hypothesis.settings.load_profile("synknumba")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -17,7 +17,7 @@ from synknumba.kernels import elementwise, montecarlo, reduce, statistics
 from tests.conformance import expected
 from tests.conformance.kernel_cases import CASES, OPTION
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+quick = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 
 
 @pytest.mark.parametrize("num_slices", [1, 3])

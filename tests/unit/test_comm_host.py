@@ -128,7 +128,7 @@ def ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
 # ---- reductions
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     what=st.sampled_from(OPS_AND_DTYPES),
     length=lengths,
@@ -159,7 +159,7 @@ def test_all_reduce(what: tuple[Any, str], length: int, world: World, in_place: 
         assert same or source.tobytes() == original.tobytes()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     what=st.sampled_from(OPS_AND_DTYPES),
     world_size=world_sizes,
@@ -186,7 +186,7 @@ def test_reduce(
         assert targets[rank].tobytes() == before[rank].tobytes()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     what=st.sampled_from(OPS_AND_DTYPES),
     counts=st.lists(lengths, min_size=1, max_size=5),
@@ -288,7 +288,7 @@ def test_known_values(op: Any, dtype: str, given_by_ranks: list[Any], result: An
 # ---- moves
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     dtype=st.sampled_from(DTYPES),
     counts=st.lists(lengths, min_size=1, max_size=5),
@@ -314,7 +314,7 @@ def test_all_gather(dtype: str, counts: list[int], world: World, in_place: list[
         assert target.tobytes() == want
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     dtype=st.sampled_from(DTYPES),
     world_size=world_sizes,
@@ -349,7 +349,7 @@ def copies(draw: st.DrawFn, counts: list[int]) -> list[Copy]:
     return draw(st.permutations(found))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     dtype=st.sampled_from(DTYPES),
     counts=st.lists(lengths, min_size=1, max_size=5),

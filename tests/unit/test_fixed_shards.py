@@ -202,7 +202,7 @@ def test_each_shard_is_run_once_and_in_order(shards, world_size, solo):
     assert max(map(len, owned)) == (shards if solo else -(-shards // world_size))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(n=st.integers(1, 60), k=st.integers(1, 20), num_slices=st.integers(1, 4), seed=st.integers(0, 99))
 def has_the_bits_of_its_shards(n, k, num_slices, seed):
     x = np.random.default_rng(seed).normal(size=n)

@@ -42,7 +42,7 @@ def check(op: str, got_values: Any, got_rows: Any, scores: Any) -> None:
 
 
 @pytest.mark.parametrize("way", [locate, by_kernels])
-@settings(deadline=None, max_examples=60)  # compiles
+@settings(max_examples=60)  # compiles
 @given(data=st.data())
 def test_ranks_and_slices(way: Any, data: st.DataObject) -> None:
     op: Any

@@ -228,8 +228,6 @@ class Sequences(RuleBasedStateMachine):
 @pytest.mark.parametrize("row", CPU_ROWS, indirect=True)
 def test_any_sequence(world):
     machine = type("SequencesHere", (Sequences,), {"world": world})
-    limits = settings(
-        max_examples=examples(8, quick=3), stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+    limits = settings(max_examples=examples(8, quick=3), stateful_step_count=20, suppress_health_check=list(HealthCheck))
     with np.errstate(all="ignore"):  # products of products grow
         run_state_machine_as_test(machine, settings=limits)

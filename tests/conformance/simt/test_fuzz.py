@@ -119,7 +119,7 @@ def kernel(x, y, m, total, out, wholes):
 """
 
 
-@settings(max_examples=examples(25, quick=6), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25, quick=6), suppress_health_check=list(HealthCheck))
 @given(LEAVES, BLOCKS, LEAVES, BLOCKS)
 def test_kernels_of_a_grammar(first: str, one: str, second: str, two: str) -> None:
     text = FIRST + indented(first, one, second, two, "out[i] += v + u + c[t]", "wholes[i] = k") + "\n"

@@ -110,7 +110,7 @@ RUNS = pytest.mark.parametrize("run", [run_one_by_one, run_as_a_graph])
 
 
 @RUNS
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(stored=st.lists(st.booleans(), min_size=1, max_size=7), seed=st.integers(0, 10**6))
 def test_in_any_order_of_the_streams(run, stored, seed):
     sliced = Sliced(stored, seed)

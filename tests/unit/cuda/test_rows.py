@@ -33,7 +33,7 @@ selections = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     rows=selections,
     row_bytes=st.integers(1, 40),
