@@ -1,17 +1,21 @@
-"""What an iteration of a sequence costs, beside single calls of the same functions, and beside mpi4py with njit.
+"""What an iteration of a sequence costs, beside single calls of the same functions, mpi4py with njit, and JAX.
 
 python benchmarks/sequences.py
-python benchmarks/sequences.py --ranks 2 4 --json benchmarks/results/cpu-2core-sequences.json
+python benchmarks/sequences.py --ranks 2 4 --sides 67 256 --json benchmarks/results/cpu-2core-sequences.json
 
 Rows, on 100 float64 for each rank: an empty kernel; a Python function that does nothing; a kernel, an all_reduce, a kernel and
 the sum of its results; the same with every iteration judged by until=; and one round of a sequence with an empty kernel, beside
-one call of that kernel. Microseconds an iteration; the minimum counts where other programs share the cores.
+one call of that kernel. Then steps of Jacobi's method for the Laplace equation on n × n points, float64, rows divided among the
+ranks, which exchange a row with each neighbour and swap two arrays; and sweeps of an Ising model on 64 × 64 sites, two kernels
+with an exchange after each. Microseconds an iteration; the minimum counts where other programs share the cores.
 """
 
 import json
+import math
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +30,10 @@ import synknumba as synk
 COUNT = 100  # elements
 TIMES = 2000  # iterations of a sequence; long beside a round
 CALLS = 50  # single calls in one measurement
-PEER = Path(__file__).with_name("_sequences_peer.py")
+SIDES = (67, 256, 1024)
+LATTICE = 64  # sites along a side of the Ising model
+MPI_PEER = Path(__file__).with_name("_sequences_peer.py")
+JAX_PEER = Path(__file__).with_name("_sequences_jax.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,51 @@ def functions(x):
 steps = synk.sequence(step)
 
 
+@synk.parallel(grid="elements")
+@cuda.jit
+def relax(u, v):
+    j, i = cuda.grid(2)
+    if 0 < i < u.shape[0] - 1 and 0 < j < u.shape[1] - 1:
+        v[i, j] = 0.25 * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1])
+
+
+@synk.sequence
+def jacobi(u, v):
+    synk.exchange(u)
+    relax(u, v)
+    synk.swap(u, v)
+
+
+def jacobi_once(u, v):
+    """A step by single calls; the next one takes `v, u`."""
+    synk.exchange(u)
+    relax(u, v)
+
+
+@synk.parallel(grid="elements")
+@cuda.jit
+def turn(s, first, own, beta, seed, sweep, colour):
+    j, i = cuda.grid(2)
+    n = s.shape[1]
+    row = (first + i) % n
+    if own.start <= i < own.stop and j < n and (row + j) % 2 == colour:
+        around = s[i - 1, j] + s[i + 1, j] + s[i, (j - 1) % n] + s[i, (j + 1) % n]
+        if synk.random.uniform(seed, row, sweep * n + j) < math.exp(-2 * beta * s[i, j] * around):
+            s[i, j] = -s[i, j]
+
+
+def sweep(s, beta, number):
+    """A sweep over both colours of a checkerboard."""
+    for colour in (0, 1):
+        turn(s, synk.OFFSET, synk.OWN, beta, 1, number, colour)
+        synk.exchange(s)
+
+
+@synk.sequence
+def sweeps(s, beta):
+    sweep(s, beta, synk.STEP)
+
+
 def per_iteration(timing: Timing, iterations: int) -> Timing:
     """The times of one iteration."""
     return Timing(timing.median / iterations, timing.p99 / iterations, timing.minimum / iterations, timing.calls)
@@ -117,31 +169,88 @@ def measure(ranks: int, seconds: float) -> Iterator[Result]:
         assert np.isclose(steps(x, times=100), 2.0 * COUNT * ranks)  # x = x / 2 + 1
 
 
-def measure_peer(ranks: int, seconds: float) -> Iterator[Result]:
+def start_of(side: int) -> np.ndarray:
+    """The points of a Laplace problem; those at the edges stay."""
+    return np.random.default_rng(0).random((side, side))
+
+
+def steps_of(side: int) -> int:
+    """How many steps are long beside a round."""
+    return max(20, TIMES * SIDES[0] ** 2 // side**2)
+
+
+def relaxed(u: np.ndarray, times: int) -> np.ndarray:
+    """What NumPy gets after some steps."""
+    v = u.copy()
+    for _ in range(times):
+        v[1:-1, 1:-1] = 0.25 * (u[:-2, 1:-1] + u[2:, 1:-1] + u[1:-1, :-2] + u[1:-1, 2:])
+        u, v = v, u.copy()
+    return u
+
+
+def measure_lattices(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:
+    """Jacobi's method and the Ising model, whose ranks exchange rows."""
+    with synk.fork(ranks, device="cpu"):
+        for side in sides:
+            start = start_of(side)
+            u, v = (synk.scatter(synk.variable(start), halo=1) for _ in range(2))
+            jacobi(u, v, times=10)
+            assert np.allclose(synk.gather(u, nd_up=0), relaxed(start, 10), rtol=1e-12)
+            times = steps_of(side)
+            whole, one = time_in_turns([lambda: jacobi(u, v, times=times), repeated(lambda: jacobi_once(u, v))], seconds)  # noqa: B023
+            yield Result("synknumba: sequence", f"Jacobi {side}²", ranks, per_iteration(whole, times))
+            yield Result("synknumba: single calls", f"Jacobi {side}²", ranks, per_iteration(one, CALLS))
+        s = synk.scatter(synk.variable(np.ones((LATTICE, LATTICE), np.int8)), halo=1, periodic=True)
+        whole, one = time_in_turns([lambda: sweeps(s, 0.5, times=100), repeated(lambda: sweep(s, 0.5, 7))], seconds)
+        assert set(np.unique(synk.gather(s, nd_up=0))) <= {-1, 1}
+        yield Result("synknumba: sequence", f"Ising {LATTICE}²", ranks, per_iteration(whole, 100))
+        yield Result("synknumba: single calls", f"Ising {LATTICE}²", ranks, per_iteration(one, CALLS))
+
+
+def measure_mpi(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:
     """mpi4py, whose ranks run compiled loops and its collectives by themselves, without a script."""
     if not (find_spec("mpi4py") and mpiexec()):
         print("mpi4py is not installed, or has no mpiexec: left out", file=sys.stderr)
         return
-    command = [str(mpiexec()), "-n", str(ranks), sys.executable, str(PEER), str(seconds), str(COUNT), str(TIMES)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    yield from results_of("mpi4py + njit", [str(mpiexec()), "-n", str(ranks)], MPI_PEER, ranks, seconds, sides)
+
+
+def measure_jax(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:
+    """JAX with a device for each rank, loops by fori_loop under jit."""
+    if not find_spec("jax"):
+        print("JAX is not installed: left out", file=sys.stderr)
+        return
+    yield from results_of("JAX", [], JAX_PEER, ranks, seconds, sides)
+
+
+def results_of(
+    library: str, starter: list[str], script: Path, ranks: int, seconds: float, sides: Sequence[int]
+) -> Iterator[Result]:
+    """What a peer's script prints: the times of an iteration, by what it does."""
+    command = [*starter, sys.executable, str(script), str(ranks), str(seconds), *map(str, sides)]
+    environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={ranks}", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
-        print(f"mpi4py left out: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+        print(f"{library} left out: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
         return
     for what, timing in json.loads(done.stdout).items():
-        yield Result("mpi4py + njit", what, ranks, Timing(**timing))
+        yield Result(library, what, ranks, Timing(**timing))
 
 
 def main() -> None:
     given = arguments(__doc__)
     given.add_argument("--no-peers", action="store_true")
+    given.add_argument("--sides", type=int, nargs="+", default=list(SIDES), help="points along a side, for Jacobi's method")
     options = given.parse_args()
     if options.device != "cpu":
         given.error("sequences run as tables on cores only")
     results: list[Result] = []
     for ranks in options.ranks or [2]:
         results += measure(ranks, options.seconds)
+        results += measure_lattices(ranks, options.seconds, options.sides)
         if not options.no_peers:
-            results += measure_peer(ranks, options.seconds)
+            results += measure_mpi(ranks, options.seconds, options.sides)
+            results += measure_jax(ranks, options.seconds, options.sides)
     least = {(one.what, one.ranks): one.timing.minimum for one in results if one.library == "synknumba: sequence"}
     rows = [
         (
@@ -155,7 +264,9 @@ def main() -> None:
         for one in results
     ]
     print_table(("library", "what", "ranks", "median µs", "minimum µs", "ratio of minima"), rows)
-    save(options.json, "sequences", results, {"count": COUNT, "times": TIMES, "seconds": options.seconds})
+    save(
+        options.json, "sequences", results, {"count": COUNT, "times": TIMES, "sides": options.sides, "seconds": options.seconds}
+    )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ RUNS = [
     ("respawn.py", "--ranks 1 2 --repeats 1 --bytes 1 1e4", {"cpu"}),
     ("scatter.py", "--ranks 1 3 --gib 1e-8 1e-4 --seconds 0.01 --no-peers", {"synknumba"}),
     ("scatter.py", "--ranks 2 --gib 1e-4 --seconds 0.01", {"synknumba"}),
-    ("sequences.py", "--ranks 1 2 --seconds 0.01", {"synknumba: sequence", "synknumba: single calls"}),
+    ("sequences.py", "--ranks 1 2 --sides 7 --seconds 0.01", {"synknumba: sequence", "synknumba: single calls"}),
     ("shards.py", "--ranks 1 3 --rows 7 10007 --seconds 0.01", {"synknumba"}),
     ("simt.py", "--kernels saxpy --seconds 0.01", {"saxpy"}),
     ("stream.py", "--ranks 1 3 --gib 1e-4 --slices 5 --compute 0 20 --seconds 0.01", {"synknumba"}),
