@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.environment import ROOT, environment, run_program
 
 PAGE = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
@@ -43,6 +45,7 @@ def run_with_a_reader_of_one_line(program, script):
     return told, process.returncode
 
 
+@pytest.mark.whole
 def test_a_closed_reader_that_the_script_takes_for_its_end(tmp_path):
     assert run_with_a_reader_of_one_line(PRINTING, tmp_path / "printing.py") == ("", 0)
 

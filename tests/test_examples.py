@@ -73,7 +73,8 @@ def test_every_example_is_run():
     assert there == {name for name, _, _ in RUNS}
 
 
-@pytest.mark.parametrize("dtype", ["float32", *whole("float64", "int16")])
+@pytest.mark.whole
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
 def test_energy_reads_a_file(tmp_path, dtype):
     path = tmp_path / "samples.npy"
     np.save(path, np.random.default_rng(0).normal(size=(101, 99)).astype(dtype))

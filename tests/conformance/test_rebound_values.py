@@ -6,6 +6,7 @@ from numba import cuda
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
+from tests.quick import whole
 
 X = np.arange(4)
 FACTOR = 2
@@ -61,7 +62,7 @@ def same(found, expected):
     assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("function", [direct, inside])
+@pytest.mark.parametrize("function", [inside, *whole(direct)])
 def test_the_type_of_the_result_is_that_of_the_values_in_each_world(monkeypatch, function):
     for factor in (2, 2.5, 3, 1j):
         monkeypatch.setitem(globals(), "FACTOR", factor)

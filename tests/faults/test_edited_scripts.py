@@ -118,7 +118,7 @@ with synk.fork(2, device="cpu"):
     assert not done.stdout
 
 
-@pytest.mark.parametrize("removed", [True, False])
+@pytest.mark.parametrize("removed", [False, pytest.param(True, marks=pytest.mark.whole)])
 def test_an_old_kernel_after_its_module_was_loaded_again(removed, tmp_path):
     """Never the new text: neither on a rank that has compiled it, nor on one that loads it from the cache."""
     done = run(

@@ -19,6 +19,7 @@ import pytest
 import synknumba as synk
 from synknumba._host import inherited
 from tests.faults.scripts import scribes
+from tests.quick import whole
 
 ROWS = np.arange(100.0)
 
@@ -293,7 +294,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("flags", [[], ["-u"]], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("flags", [[], *whole(["-u"])], ids=str)
 def test_lines_are_written_whole(tmp_path, flags):
     script = tmp_path / "lines.py"
     script.write_text(LINES)

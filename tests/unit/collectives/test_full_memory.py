@@ -28,7 +28,7 @@ CALLS = {
     "all_gather": lambda v, u: synk.all_gather([u, v]),
     "reduce_scatter": lambda v, u: synk.reduce_scatter([u, v], "sum"),
 }
-QUICK = {"variable", "broadcast two", "broadcast one of two", "scatter", "method", "all_gather", "reduce_scatter"}
+QUICK = {"variable", "broadcast one of two", "scatter", "all_gather"}
 NEED_LARGE = {"all_gather", "reduce_scatter"}
 
 

@@ -105,6 +105,7 @@ def _neighbours():
     return found
 
 
+@pytest.mark.whole
 def test_streams_are_not_correlated():
     samples = _neighbours()
     normed = np.array([(column - column.mean()) / column.std() for column in samples.values()])
