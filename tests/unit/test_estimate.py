@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from synknumba._errors import ReductionError
 from synknumba._ops.estimate import Estimate, concise
+from synknumba._ops.moments import Moments, merge
 
 CLOSE = {"rtol": 1e-12, "atol": 0}
 
@@ -282,3 +283,22 @@ def test_products_of_weights_and_values_neither_overflow_nor_vanish(size, weight
 def test_squares_that_are_infinite_stay_so_in_sums():
     both = Estimate.from_values([1e200, 3e200], [1.0, 2.0]) + Estimate.from_values([-1e200, 2e200], [1.0, 1.0])
     assert (both.variance, both.stderr) == (math.inf, math.inf)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 10**6), st.floats(-1e200, 1e200), st.floats(-1e-3, 1e-3), st.floats(0, 1e300)),
+        min_size=2,
+        max_size=7,
+    ),
+    st.booleans(),
+)
+def test_few_parts_merge_to_the_bits_of_many(parts, paired):
+    """Parts of one value are merged by Python's numbers; beside a second value, by NumPy."""
+    count, mean, rest, products = (np.array(column, float)[:, None] for column in zip(*parts, strict=True))
+    few = merge(Moments(count, count, mean, rest, products[:, :, None] if paired else products))
+    both = [np.repeat(one, 2, axis=1) for one in (mean, rest, products)]
+    many = merge(Moments(count, count, *both))
+    for field in ("count", "weight", "mean", "rest", "products"):
+        got, want = (np.asarray(getattr(one, field)).reshape(-1)[:1] for one in (few, many))
+        assert got.tobytes() == want.tobytes(), field
