@@ -19,6 +19,7 @@ SMALL = {
     "histogram.py": "--rows 20011",
     "heat.py": "--cells 40 --steps 200",
     "wave.py": "--cells 32",
+    "ising_divided.py": "--side 16 --warm-up 50 --measurements 150 --temperatures 1.8 3",
 }
 
 # script, its arguments, what it must print. An uneven number of rows on three ranks is the hard case of each.
@@ -37,6 +38,7 @@ RUNS = [
     ("histogram.py", f"{SMALL['histogram.py']} --device cpu --ranks 3", "every count is NumPy's"),
     ("heat.py", f"{SMALL['heat.py']} --device cpu --ranks 3", "agrees with the closed form"),
     ("wave.py", f"{SMALL['wave.py']} --device cpu --ranks 3", "agree with the closed forms"),
+    ("ising_divided.py", f"{SMALL['ising_divided.py']} --device cpu --ranks 3", "the results are Onsager's and Yang's"),
 ]
 
 
@@ -84,7 +86,9 @@ def test_energy_reads_a_file(tmp_path, dtype):
     assert "all results agree" in out
 
 
-@pytest.mark.parametrize("name", ["ising.py", *whole("option_pricing.py", "histogram.py", "heat.py", "wave.py")])
+@pytest.mark.parametrize(
+    "name", ["ising.py", *whole("option_pricing.py", "histogram.py", "heat.py", "wave.py", "ising_divided.py")]
+)
 def test_an_example_saves_its_picture(name, tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "picture.png"
@@ -106,6 +110,7 @@ def test_an_example_saves_its_picture(name, tmp_path):
         ("histogram.py", "--device cuda"),
         ("heat.py", "--device cuda"),
         ("wave.py", "--device cuda"),
+        ("ising_divided.py", "--device cuda"),
     ],
 )
 def test_example_on_gpus(name, args):
