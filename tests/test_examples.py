@@ -20,6 +20,7 @@ SMALL = {
     "heat.py": "--cells 40 --steps 200",
     "wave.py": "--cells 32",
     "ising_divided.py": "--side 16 --warm-up 50 --measurements 150 --temperatures 1.8 3",
+    "conjugate_gradients.py": "--cells 24",
 }
 
 # script, its arguments, what it must print. An uneven number of rows on three ranks is the hard case of each.
@@ -39,6 +40,7 @@ RUNS = [
     ("heat.py", f"{SMALL['heat.py']} --device cpu --ranks 3", "agrees with the closed form"),
     ("wave.py", f"{SMALL['wave.py']} --device cpu --ranks 3", "agree with the closed forms"),
     ("ising_divided.py", f"{SMALL['ising_divided.py']} --device cpu --ranks 3", "the results are Onsager's and Yang's"),
+    ("conjugate_gradients.py", f"{SMALL['conjugate_gradients.py']} --device cpu --ranks 3", "agree with theory"),
 ]
 
 
@@ -87,7 +89,11 @@ def test_energy_reads_a_file(tmp_path, dtype):
 
 
 @pytest.mark.parametrize(
-    "name", ["ising.py", *whole("option_pricing.py", "histogram.py", "heat.py", "wave.py", "ising_divided.py")]
+    "name",
+    [
+        "ising.py",
+        *whole("option_pricing.py", "histogram.py", "heat.py", "wave.py", "ising_divided.py", "conjugate_gradients.py"),
+    ],
 )
 def test_an_example_saves_its_picture(name, tmp_path):
     pytest.importorskip("matplotlib")
@@ -111,6 +117,7 @@ def test_an_example_saves_its_picture(name, tmp_path):
         ("heat.py", "--device cuda"),
         ("wave.py", "--device cuda"),
         ("ising_divided.py", "--device cuda"),
+        ("conjugate_gradients.py", "--device cuda"),
     ],
 )
 def test_example_on_gpus(name, args):
