@@ -21,6 +21,7 @@ SMALL = {
     "wave.py": "--cells 32",
     "ising_divided.py": "--side 16 --warm-up 50 --measurements 150 --temperatures 1.8 3",
     "conjugate_gradients.py": "--cells 24",
+    "replica_exchange.py": "--levels 4 --ladders 16 --steps 400",
 }
 
 # script, its arguments, what it must print. An uneven number of rows on three ranks is the hard case of each.
@@ -41,6 +42,7 @@ RUNS = [
     ("wave.py", f"{SMALL['wave.py']} --device cpu --ranks 3", "agree with the closed forms"),
     ("ising_divided.py", f"{SMALL['ising_divided.py']} --device cpu --ranks 3", "the results are Onsager's and Yang's"),
     ("conjugate_gradients.py", f"{SMALL['conjugate_gradients.py']} --device cpu --ranks 3", "agree with theory"),
+    ("replica_exchange.py", f"{SMALL['replica_exchange.py']} --device cpu --ranks 3", "agree with the integrals"),
 ]
 
 
@@ -92,7 +94,15 @@ def test_energy_reads_a_file(tmp_path, dtype):
     "name",
     [
         "ising.py",
-        *whole("option_pricing.py", "histogram.py", "heat.py", "wave.py", "ising_divided.py", "conjugate_gradients.py"),
+        *whole(
+            "option_pricing.py",
+            "histogram.py",
+            "heat.py",
+            "wave.py",
+            "ising_divided.py",
+            "conjugate_gradients.py",
+            "replica_exchange.py",
+        ),
     ],
 )
 def test_an_example_saves_its_picture(name, tmp_path):
@@ -118,6 +128,7 @@ def test_an_example_saves_its_picture(name, tmp_path):
         ("wave.py", "--device cuda"),
         ("ising_divided.py", "--device cuda"),
         ("conjugate_gradients.py", "--device cuda"),
+        ("replica_exchange.py", "--device cuda"),
     ],
 )
 def test_example_on_gpus(name, args):
