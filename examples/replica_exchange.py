@@ -4,8 +4,8 @@
     python examples/replica_exchange.py --levels 16 --ladders 4096 --steps 20000 --picture replicas.png
 
 The density at the inverse temperature β is proportional to exp(−β V(x)), V(x) = 10 (x² − 1)² + 0.3 x. At β = 1 there are two
-peaks with a barrier of 10 between them, which a chain of small steps hardly ever crosses; at β = 0.1 it does easily. Replicas at
-several β run side by side, each by N. Metropolis's rule, and after some moves those at neighbouring β exchange their
+peaks with a barrier of 10 between them, which a chain of small steps hardly ever crosses; at β = 0.1 it does easily. Replicas
+at several β run side by side, each by N. Metropolis's rule, and after some moves those at neighbouring β exchange their
 temperatures with probability
 
     min(1, exp((β_a − β_b) (V(x_a) − V(x_b))))
