@@ -12,7 +12,10 @@ along each side, of length h = 1/n, and the time step μ h²:
 keep the modes too, and multiply each by 1 − 4 μ (sin²(kπ/2n) + sin²(lπ/2n)) at a step, but for rounding. Source: K. Morton
 and D. Mayers, "Numerical Solution of Partial Differential Equations" (Cambridge, 2005), chapter 3.
 
-Each rank has its own rows of the plate and a halo, one row of each neighbour, which `synk.exchange` renews after each step.
+Each rank has its own rows of the plate and a halo, one row of each neighbour, which `synk.exchange` renews before each step.
+A step writes the new temperature to a second variable, and `synk.swap` exchanges the two. The steps are a sequence: the ranks
+repeat them by themselves, and the script waits once.
+
 The picture needs matplotlib: pip install 'synknumba[examples]'.
 """
 
@@ -26,10 +29,9 @@ import synknumba as synk
 
 MODES = {(1, 1): 1.0, (3, 2): 0.5}  # (k, l): amplitude
 RATIO = 0.2  # μ; the scheme is stable up to 1/4
-THREADS = (64, 4)  # of a block, along a row and down the rows
 
 
-@synk.parallel(grid=1, block=THREADS)  # the grid is given at each call
+@synk.parallel(grid="elements")  # a thread for each element of u
 @cuda.jit
 def diffuse(u, v, ratio):
     """Advances the temperature from u to v by one time step, one thread per point.
@@ -42,6 +44,14 @@ def diffuse(u, v, ratio):
     j, i = cuda.grid(2)
     if 0 < i < u.shape[0] - 1 and 0 < j < u.shape[1] - 1:
         v[i, j] = u[i, j] + ratio * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1] - 4 * u[i, j])
+
+
+@synk.sequence
+def step(u, v, ratio):
+    """Advances u by one time step; v is memory for the new temperature."""
+    synk.exchange(u)
+    diffuse(u, v, ratio)
+    synk.swap(u, v)
 
 
 def mode(cells: int, k: int, m: int) -> np.ndarray:
@@ -69,14 +79,9 @@ def continuum(cells: int, steps: int) -> np.ndarray:
 def simulate(start: np.ndarray, steps: int) -> tuple[np.ndarray, float]:
     """Returns the temperature after so many steps, and the seconds that they took."""
     u, v = (synk.scatter(synk.variable(start), halo=1) for _ in range(2))
-    rows = max(shape[0] for shape in synk.get_shapes(u))
-    step = diffuse[(-(-start.shape[1] // THREADS[0]), -(-rows // THREADS[1])), THREADS]
-    step(u, v, 0.0)  # compiles; v keeps its values, those of u
+    step(u, v, 0.0)  # compiles, and changes nothing: v has the values of u
     began = time.perf_counter()
-    for _ in range(steps):
-        step(u, v, RATIO)
-        synk.exchange(v)
-        u, v = v, u
+    step(u, v, RATIO, times=steps)
     seconds = time.perf_counter() - began
     return synk.gather(u, nd_up=0), seconds
 
@@ -99,9 +104,9 @@ def draw(before: np.ndarray, after: np.ndarray, at: float, file: str) -> None:
 
 def main() -> None:
     """Simulates, and compares with the closed form."""
-    parser = argparse.ArgumentParser(description="The heat equation with halo exchange.")
-    parser.add_argument("--cells", type=int, default=256, help="cells along each side (default: 256)")
-    parser.add_argument("--steps", type=int, default=5000, help="time steps (default: 5000)")
+    parser = argparse.ArgumentParser(description="The heat equation, in time steps that the ranks repeat.")
+    parser.add_argument("--cells", type=int, default=128, help="cells along each side (default: 128)")
+    parser.add_argument("--steps", type=int, default=2000, help="time steps (default: 2000)")
     parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU, else one per CPU core)")
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     parser.add_argument("--picture", metavar="FILE", help="where to save a picture, such as heat.png")

@@ -23,6 +23,7 @@ _SIGNS: Mapping[Any, str] = {
     np.remainder: "%",
     np.power: "**",
 }
+_COMPUTE = "Compute with it by + - * / // % ** and abs()"
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -76,10 +77,11 @@ class Unknown:
 
     def _refuse(self, *_: object) -> NoReturn:
         name = "the sequence" if current is None else current.name
-        raise ArgumentError(
-            f"{where()}: the value of {self.label} is not known while {name} is traced: its calls run later, on the ranks. "
-            "Return it and look at it after the call, pass until=, or pass it to a kernel"
-        )
+        raise ArgumentError(f"{where()}: the value of {self.label} is not known while {name} is traced: {self._why()}")
+
+    def _why(self) -> str:
+        """Returns the reason, and the way out."""
+        return "its calls run later, on the ranks. Return it and look at it after the call, pass until=, or pass it to a kernel"
 
     __bool__ = __float__ = __int__ = __complex__ = __array__ = __iter__ = __len__ = _refuse
     __round__ = __trunc__ = __floor__ = __ceil__ = __divmod__ = __rdivmod__ = __matmul__ = __rmatmul__ = _refuse
@@ -95,10 +97,11 @@ class Number(Unknown):
         is_int: whether the ranks get an int; else a float.
     """
 
-    __slots__ = ("_formula", "is_int", "label")
+    __slots__ = ("_formula", "_source", "is_int", "label")
 
-    def __init__(self, formula: Formula, label: str, *, is_int: bool) -> None:
+    def __init__(self, formula: Formula, label: str, *, is_int: bool, source: "Number | None" = None) -> None:
         self._formula = formula
+        self._source = source  # the number that it was computed from; None instead of a cycle if it was not
         self.label = label
         self.is_int = is_int
 
@@ -108,9 +111,24 @@ class Number(Unknown):
         return self._formula
 
     @property
+    def _first(self) -> "Number":
+        """The number that it was computed from, or itself."""
+        return self if self._source is None else self._source
+
+    @property
     def formula_of_step(self) -> bool:
         """Whether it is the number of the iteration of the outermost sequence."""
         return self._formula == ("step", 0)
+
+    def _why(self) -> str:
+        match self._first._formula[:1]:  # noqa: SLF001  # without sharing a result among the ranks
+            case ("step",):
+                return f"it is another in each iteration. {_COMPUTE}, and pass it to a kernel, which may look at it"
+            case ("scalar",):
+                static = "synk.static(…) for a number that is part of the sequence"
+                return f"it may change from call to call. {_COMPUTE}, pass it to a kernel, or pass {static}"
+            case _:
+                return f"{super()._why()}. {_COMPUTE}"
 
     def __repr__(self) -> str:
         """Shows the formula."""
@@ -123,6 +141,11 @@ class Number(Unknown):
         return self._with(_SIGNS[ufunc], *operands)
 
     def __index__(self) -> int:
+        if self._formula[:1] != ("scalar",):
+            raise ArgumentError(
+                f"{where()}: {self.label} is not known while the sequence is traced, so it cannot count a loop of the body or "
+                "be an index of Python; pass it to a kernel or function, with the array to look up"
+            )
         raise ArgumentError(
             f"{where()}: {self.label} may change from call to call, so it cannot count a loop of the body or be an index of "
             "Python; pass synk.static(n) for a number that is part of the sequence"
@@ -130,7 +153,7 @@ class Number(Unknown):
 
     def _made(self, sign: str, *operands: Any, is_int: bool) -> "Number":
         formulas = [one.formula if isinstance(one, Number) else ("value", one) for one in operands]
-        return Number((sign, *formulas), f"a number computed from {self.label}", is_int=is_int)
+        return Number((sign, *formulas), f"a number computed from {self._first.label}", is_int=is_int, source=self._first)
 
     def _with(self, sign: str, left: Any, right: Any) -> Any:
         left, right = (one.item() if isinstance(one, np.generic) else one for one in (left, right))
@@ -241,6 +264,12 @@ class Line(Unknown):
     def __init__(self, data: Any, number: Number) -> None:
         self.data, self.number = data, number
         self.label = f"a line of {data.name or 'the data'}"
+
+    def _why(self) -> str:
+        return (
+            "its number is not. Use it as batch= of a call, or pass the data, in broadcast=, and the number to a kernel or "
+            "function, which looks it up"
+        )
 
 
 @final

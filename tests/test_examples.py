@@ -18,6 +18,10 @@ SMALL = {
     "ising.py": "--side 16 --lattices 8 --warm-up 60 --measurements 10",
     "histogram.py": "--rows 20011",
     "heat.py": "--cells 40 --steps 200",
+    "wave.py": "--cells 32",
+    "ising_divided.py": "--side 16 --warm-up 50 --measurements 150 --temperatures 1.8 3",
+    "conjugate_gradients.py": "--cells 24",
+    "replica_exchange.py": "--levels 4 --ladders 16 --steps 400",
 }
 
 # script, its arguments, what it must print. An uneven number of rows on three ranks is the hard case of each.
@@ -35,6 +39,10 @@ RUNS = [
     ("ising.py", f"{SMALL['ising.py']} --device cpu --ranks 3", "the results are Onsager's"),
     ("histogram.py", f"{SMALL['histogram.py']} --device cpu --ranks 3", "every count is NumPy's"),
     ("heat.py", f"{SMALL['heat.py']} --device cpu --ranks 3", "agrees with the closed form"),
+    ("wave.py", f"{SMALL['wave.py']} --device cpu --ranks 3", "agree with the closed forms"),
+    ("ising_divided.py", f"{SMALL['ising_divided.py']} --device cpu --ranks 3", "the results are Onsager's and Yang's"),
+    ("conjugate_gradients.py", f"{SMALL['conjugate_gradients.py']} --device cpu --ranks 3", "agree with theory"),
+    ("replica_exchange.py", f"{SMALL['replica_exchange.py']} --device cpu --ranks 3", "agree with the integrals"),
 ]
 
 
@@ -83,7 +91,21 @@ def test_energy_reads_a_file(tmp_path, dtype):
     assert "all results agree" in out
 
 
-@pytest.mark.parametrize("name", ["ising.py", *whole("option_pricing.py", "histogram.py")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ising.py",
+        *whole(
+            "option_pricing.py",
+            "histogram.py",
+            "heat.py",
+            "wave.py",
+            "ising_divided.py",
+            "conjugate_gradients.py",
+            "replica_exchange.py",
+        ),
+    ],
+)
 def test_an_example_saves_its_picture(name, tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "picture.png"
@@ -103,6 +125,11 @@ def test_an_example_saves_its_picture(name, tmp_path):
         ("option_pricing.py", "--device cuda"),
         ("ising.py", "--device cuda"),
         ("histogram.py", "--device cuda"),
+        ("heat.py", "--device cuda"),
+        ("wave.py", "--device cuda"),
+        ("ising_divided.py", "--device cuda"),
+        ("conjugate_gradients.py", "--device cuda"),
+        ("replica_exchange.py", "--device cuda"),
     ],
 )
 def test_example_on_gpus(name, args):

@@ -224,7 +224,11 @@ class Binder:
     def _claim(self, call: Call, path: str, variable: Variable) -> None:
         for other, claimed in call.variables.items():
             if claimed is variable:
-                raise ArgumentError(f"{path} and {other} of {self._name} are the same variable, {variable.label}; pass it once")
+                name = "" if variable.name is None else f" {variable.name!r}"
+                raise ArgumentError(
+                    f"{path} and {other} of {self._name} are the same variable{name}; pass it once: to a function that takes "
+                    "one of the two, or with a copy of it as another variable"
+                )
         call.variables[path] = variable
 
     def _hold(self, call: Call, path: str, variable: Variable) -> int:

@@ -565,9 +565,11 @@ def merged(
 def concise(mean: float, stderr: float) -> str:
     """Formats mean and standard error with two digits of the error, as in CODATA's tables.
 
-    >>> concise(0.198773, 0.000123), concise(12.345, 1.26), concise(123456.0, 2340.0), concise(1.5, math.nan)
-    ('0.19877(12)', '12.3(1.3)', '1.235(23)e+05', '1.5(nan)')
+    >>> concise(0.198773, 0.000123), concise(12.345, 1.26), concise(123456.0, 2340.0), concise(1 / 3, math.nan)
+    ('0.19877(12)', '12.3(1.3)', '1.235(23)e+05', '0.333333(nan)')
     """
+    if math.isnan(stderr):
+        return f"{mean:.6g}(nan)"  # nothing says how many digits are significant
     if not (math.isfinite(mean) and math.isfinite(stderr) and stderr > 0):
         return f"{mean:.12g}({stderr:.2g})"
     last = int(f"{stderr:.1e}".split("e")[1]) - 1  # the power of ten of the error's second digit

@@ -419,6 +419,20 @@ class TestRefused:
         self.refused(r"n of .* may change from call to call.*synk\.static", lambda n: list(range(n)), 3)
         self.refused("the result of first is not known", lambda v: scale(v, first(v)), v)
 
+    def test_the_way_out_is_that_of_the_value(self, world):
+        v, rates = synk.variable(np.ones(3)), synk.data(np.ones(3))
+        self.refused(r"t of total .* pass until=.*Compute with it by \+ - ", lambda v: scale(v, np.sqrt(total(v))), v)
+        self.refused(
+            r"computed from by of .* may change from call .*synk\.static", lambda v, by: scale(v, round(2 * by + 1)), v, 2.0
+        )
+        self.refused(
+            "a number computed from synk.STEP is not known .* another in each iteration",
+            lambda v: scale(v, max(0.1, 1 - 0.1 * synk.STEP)),
+            v,
+        )
+        self.refused("synk.STEP is not known .* with the array to look up", lambda v: scale(v, [1.0, 2.0][synk.STEP]), v)
+        self.refused("a line of the data .*in broadcast=, and the number", lambda v, by: scale(v, by[synk.STEP]), v, rates)
+
     def test_what_would_run_once(self, world):
         v = synk.variable(np.ones(3))
         again = r"inside .* would run once"
