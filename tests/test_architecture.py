@@ -1,10 +1,17 @@
 """The page on the architecture names what is there: each package once, files that exist, the layers of the contract."""
 
+import math
 import re
+import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numba import cuda
+
+import synknumba as synk
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "synknumba"
@@ -51,3 +58,34 @@ def test_names_that_are_said_exist():
     said = {name.rpartition(".")[2] for page in PAGES for name in re.findall(r"`([A-Za-z_][\w.]+)`", (ROOT / page).read_text())}
     assert len(said) > 60
     assert {name for name in said if "NAME" not in name} <= known
+
+
+def energy(x, beta, total):
+    acc = 0.0
+    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+        acc += math.exp(-beta * x[i] * x[i])
+    cuda.atomic.add(total, 0, acc)
+
+
+def test_a_first_call_passes_few_files():
+    """Of the package, in the coordinator, for a kernel that the store has: who follows a call opens as many."""
+    files: list[str] = []
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(str(ROOT / "synknumba")):
+            files.append(frame.f_code.co_filename)
+
+    known, new = (synk.parallel(outputs={"total": synk.output("sum", shape=(), dtype="float64")})(energy) for _ in range(2))
+    x = np.arange(100.0)
+    with synk.fork(1, device="cpu"):
+        data = synk.data(x)
+        known(data, 0.5)
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            found = new(data, 0.5)
+        finally:
+            sys.setprofile(before)
+    assert found == pytest.approx(np.exp(-0.5 * x * x).sum())
+    assert 20 < len(set(files)) <= 30, sorted(set(files))
+    assert sum(a != b for a, b in pairwise(files)) <= 400

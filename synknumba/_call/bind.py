@@ -119,7 +119,8 @@ class Binder:
             call.parameters[name] = self._param(call, name, name, value)
         for name, (variable, op) in self._options.updates.items():
             call.parameters[name] = self._update(call, name, variable, op)
-        fill_in(self._name, call)
+        if call.filled:
+            fill_in(self._name, call)
         self._check_aliases(call)
         return call
 
@@ -343,6 +344,7 @@ class Binder:
             return program.IndexSpan()
         if value is RankConstant.OFFSET:
             call.contiguous.append(name)
+        call.filled.add(value)
         return program.Filled(value)
 
     def _constant(self, call: Call, name: str, value: Any) -> program.Param:

@@ -13,7 +13,7 @@ from synknumba._host.segment import Segment
 from synknumba._ops.local_rows import OwnRows
 from synknumba._ops.rows import Partition, Rows
 from synknumba._tracing import Number
-from synknumba._types import Array
+from synknumba._types import Array, RankConstant
 from synknumba._variables.variable import Variable
 from synknumba._wire.program import Broadcast, Dynamic, HeldRows, OwnSource, Param, RowSource, Sharded, Tree
 from synknumba._world.engine import Engine
@@ -43,6 +43,7 @@ class Call:
     own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)  # rows on each rank of each sliceable variable
     variables: dict[str, Variable] = field(default_factory=dict)  # by the parameter, or leaf of one, that receives them
     intact: dict[str, Variable] = field(default_factory=dict)  # those of them that ranks get whole, not in rows
+    filled: set[RankConstant] = field(default_factory=set)  # constants that an argument, or a leaf of one, is
     changed: list[Variable] = field(default_factory=list)  # that ranks may write to
     rows: Rows | None = None  # of the sharded arguments that `batch` selects; None if nothing is sharded
     own: OwnRows | None = None  # of the sliceable variables that `local_batch` selects; None if there are none

@@ -567,7 +567,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
 
     def _check_writes(self, call: Call) -> None:
         """Raises `ArgumentError` for a write to an input, or to the name of a variable, in the source: it would be lost."""
-        if self._inner is None:  # not a generated kernel
+        if call.variables and self._inner is None:  # not a generated kernel
             check_passed(self.name, self.py_func, self._options, call.whole)
         if self._written is None:
             self._written = written_parameters(self.py_func)

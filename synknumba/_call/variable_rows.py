@@ -8,7 +8,7 @@ Both belong to the first scattered variable that the ranks get whole, not in row
 variable are a rank's own, and begin at row 0. Where the call has rows, `synk.OFFSET` is that of these rows instead.
 """
 
-from synknumba._call.call import Call, leaves_of
+from synknumba._call.call import Call
 from synknumba._errors import ArgumentError, PartitionError
 from synknumba._ops.halo import first_rows
 from synknumba._types import RankConstant, Shape, Span
@@ -54,8 +54,7 @@ def fill_in(name: str, call: Call) -> None:
     """
     has_rows = call.lengths or call.minibatches or call.empties or call.own_lengths
     wanted = {RankConstant.OWN} if has_rows else {RankConstant.OWN, RankConstant.OFFSET}
-    leaves = [leaf for param in call.parameters.values() for leaf in leaves_of(param)]
-    asked = {leaf.constant for leaf in leaves if isinstance(leaf, Filled)} & wanted
+    asked = call.filled & wanted
     variable = _whose(name, call, " and ".join(sorted(map(repr, asked)))) if asked else None
     if variable is None:
         if RankConstant.OWN in asked:

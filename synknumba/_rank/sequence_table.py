@@ -209,7 +209,7 @@ class SequenceTable:
         self._rows[-1][1] = 0
 
     def _add(self, parts: Sequence[Part | Loop], first: int = 0, outer: int | None = None) -> None:
-        """Adds parts from index `first` on; `outer` is the index of the loop that they are in, which the rank shows meanwhile."""
+        """Adds parts from index `first` on; `outer` is the index of the loop that they are in, which the rank shows."""
         for index, part in enumerate(parts, first):
             number = index if outer is None else outer - 1
             if isinstance(part, Loop):

@@ -2,7 +2,7 @@
 
 Numba registers functions that a script overloads (`numba.extending.overload`, `register_jitable`) or declares by identity, in
 the script's process only. A rank unpickles a new function object, so the pickle carries the overloads and the declaration
-(`simt/_frontend/overloads.py`, `simt/_frontend/pickling.py`), and unpickling registers them again. This also applies to pickles
+(`simt/_frontend/pickling.py`), and unpickling registers them again. This also applies to pickles
 that Numba makes with its own pickler, of functions that it compiles.
 """
 

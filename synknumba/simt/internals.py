@@ -3,11 +3,11 @@
 from synknumba.simt._frontend.arrays import dynamic_shared as dynamic_shared
 from synknumba.simt._frontend.compile_errors import cause as cause
 from synknumba.simt._frontend.compile_errors import explain as explain
-from synknumba.simt._frontend.overloads import overloads_of as overloads_of
-from synknumba.simt._frontend.overloads import reduce_overloaded as reduce_overloaded
 from synknumba.simt._frontend.pickling import by_one_pickler as by_one_pickler
 from synknumba.simt._frontend.pickling import is_foreign as is_foreign
+from synknumba.simt._frontend.pickling import overloads_of as overloads_of
 from synknumba.simt._frontend.pickling import reduce_foreign as reduce_foreign
+from synknumba.simt._frontend.pickling import reduce_overloaded as reduce_overloaded
 from synknumba.simt._frontend.scope import CudaPath as CudaPath
 from synknumba.simt._frontend.scope import Scope as Scope
 from synknumba.simt._frontend.scope import with_function as with_function

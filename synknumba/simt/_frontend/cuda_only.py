@@ -18,7 +18,7 @@ from numba.core.registry import cpu_target
 from numba.core.typing.templates import builtin_registry
 
 from synknumba._errors import KernelError
-from synknumba.simt._frontend.overloads import templates_of
+from synknumba.simt._frontend.pickling import templates_of
 from synknumba.simt._frontend.source import Source
 
 _OBJECT: Final = r"<(?:function|intrinsic|class) '?(?P<name>[\w.<>]+?)'?(?: at 0x\w+)?>"

@@ -24,8 +24,7 @@ from typing import Any, Final, cast
 from numba import literal_unroll
 
 from synknumba.simt._frontend.constant_parameters import called_function
-from synknumba.simt._frontend.overloads import templates_of
-from synknumba.simt._frontend.pickling import is_foreign
+from synknumba.simt._frontend.pickling import is_foreign, templates_of
 from synknumba.simt._frontend.scope import MISSING, CudaPath, Scope
 from synknumba.simt._frontend.source import Source
 from synknumba.simt._frontend.syntax import count_stores, load, one_or_tuple, own_exits, place, statements

@@ -40,7 +40,7 @@ import numpy as np
 from numba.core import config, types
 from numba.core.registry import cpu_target
 
-from synknumba.simt._frontend.scope import cuda_module, is_device_function, is_njit_function
+from synknumba.simt._frontend.scope import is_device_function, is_njit_function
 from synknumba.simt._frontend.signatures import declared_signatures
 
 # Objects of these packages are hashed by name. Not all of synknumba: its kernels and device functions are hashed by source.
@@ -322,12 +322,17 @@ def _full_name(value: Any) -> str:
     return f"{value.__module__}.{name}"
 
 
-@cache
 def _cuda_members() -> dict[int, str]:
     """Returns the names of Numba's objects in `numba.cuda`, keyed by id, since users may import them under any name."""
+    module = sys.modules.get("numba.cuda")
+    return {} if module is None else _members_of(module)  # a function cannot have what nobody has imported
+
+
+@cache
+def _members_of(cuda: ModuleType) -> dict[int, str]:
     return {
         id(value): name
-        for name, value in vars(cuda_module()).items()  # instances of Numba's classes; no modules, which may not be Numba's
+        for name, value in vars(cuda).items()  # instances of Numba's classes; no modules, which may not be Numba's
         if type(value).__module__.startswith(("numba.", "numba_cuda.")) and not isinstance(value, (int, float, str, tuple))
     }
 
