@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.environment import ROOT, environment, run_program
 
 PAGE = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
@@ -21,6 +23,14 @@ def test_the_error_of_a_rank_that_died(tmp_path):
     assert done.returncode == 1
     assert plain(shown) in plain(done.stderr)
     assert done.stderr.startswith("free(): invalid pointer\n")
+
+
+@pytest.mark.whole
+def test_the_error_of_a_sequence_that_hangs(tmp_path):
+    program, shown = re.search(r"### In a sequence.*?```python\n(.*?)```\s+```\n(.*?)```", PAGE, re.DOTALL).groups()
+    assert "iteration 3 of 5 of doubled" in shown
+    done = run_program(program, tmp_path / "hang.py")
+    assert plain(shown) in plain(done.stderr)
 
 
 PRINTING = re.search(r"```python\n(import os, sys\n.*?BrokenPipeError.*?)```", PAGE, re.DOTALL).group(1)

@@ -33,7 +33,17 @@ from synknumba._types import Array
 from synknumba._variables.variable import Variable, note_failure
 from synknumba._wire.messages import Install, ReturnedInSequence
 from synknumba._wire.program import HostArray, next_number
-from synknumba._wire.sequence import HEAD, SequenceProgram, board_words
+from synknumba._wire.sequence import (
+    HEAD,
+    ITERATION,
+    LINE,
+    NOT_BEGUN,
+    SequenceProgram,
+    board_words,
+    place_told,
+    position_word,
+    shown_path,
+)
 from synknumba._world.code import refuse
 from synknumba._world.engine import Engine, current_world
 from synknumba._world.failure import CallInfo
@@ -83,6 +93,30 @@ def static(value: Any) -> Any:
 
 
 @final
+class _Positions:
+    """Where ranks are in a sequence, as its board shows.
+
+    It does not refer to the plan, whose memory is freed with its last reference.
+    """
+
+    def __init__(self, program: SequenceProgram, board: Array, world_size: int) -> None:
+        self._program = program
+        first = position_word(world_size, 0)
+        self._words = board[first : first + world_size * LINE].reshape(world_size, LINE)
+        self._iterations = self._words[:, ITERATION]
+        self._times = 0  # iterations of the call
+
+    def begin(self, times: int) -> None:
+        """Notes the start of a round, on a board of zeros."""
+        self._times = times
+        self._iterations[:] = NOT_BEGUN
+
+    def __call__(self, rank: int) -> str:
+        """Returns in words where a rank is."""
+        return place_told(self._program, self._times, shown_path(self._words[rank].tolist()))
+
+
+@final
 class SequencePlan:
     """A sequence that the ranks have, for arguments of some layout."""
 
@@ -121,7 +155,8 @@ class SequencePlan:
         self.forgotten = False
         self.used = 0  # number of the world's call that has used it last
         self._unchecked: dict[int, FunctionPlan] = {}  # functions without ops that have returned something new
-        self._info = CallInfo(name)
+        self._positions = _Positions(self.program, self._board, world.world_size)
+        self._info = CallInfo(name, where=self._positions)
 
     @property
     def returns_something(self) -> bool:
@@ -142,15 +177,16 @@ class SequencePlan:
                 return False
         return True
 
-    def run(self, first: int, count: int, scalars: AnySequence[Any], period: int = 0) -> list[Any]:
-        """Runs iterations in one round; with a period, returns the results that it keeps, one of `entries` each."""
+    def run(self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0) -> list[Any]:
+        """Runs iterations in one round, of `times` in all; with a period, returns the results that it keeps, by entries."""
         entries = count // period if period else 0
         segment = self._kept_segment(entries) if entries else None
         self._board.fill(0)
+        self._positions.begin(times)
         if self.trace.lenders:
             scalars = [*scalars, *[lender.choose() for lender in self.trace.lenders]]
         kept = -1 if segment is None else segment.id
-        self._pack(self._memory, 0, first, count, period if entries else 0, kept, *scalars)
+        self._pack(self._memory, 0, first, count, times, period if entries else 0, kept, *scalars)
         tally = self.world.tally
         tally.calls += 1
         self.used = tally.calls
@@ -530,23 +566,23 @@ class Sequence(Generic[P, R]):
 
     def _rounds(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
         if until is None and (every is None or not plan.returns_something):
-            plan.run(0, times, scalars)
+            plan.run(0, times, times, scalars)
             return plan.collect()
         step = every or 1
         entries = times // step
         nbytes = entries * plan.world.world_size * plan.program.entry_bytes
         if until is None and plan.keeps_small_results and nbytes <= KEPT_BYTES:
-            return plan.unflatten(plan.run(0, times, scalars, step))
+            return plan.unflatten(plan.run(0, times, times, scalars, step))
         kept, done = [], 0
         for _ in range(entries):
-            plan.run(done, step, scalars)
+            plan.run(done, step, times, scalars)
             done += step
             kept.append(plan.collect())
             if until is not None and until(kept[-1]):
                 break
         else:
             if times > done:
-                plan.run(done, times - done, scalars)
+                plan.run(done, times - done, times, scalars)
         return stack(kept)
 
     def _nothing(self, plan: SequencePlan, every: int | None) -> Any:
