@@ -228,7 +228,7 @@ class Binder:
         call.variables[path] = variable
 
     def _hold(self, call: Call, path: str, variable: Variable) -> int:
-        """Makes a variable part of the call's key, places it, and returns the number of its memory; −1 if only planned."""
+        """Makes a variable part of the call's key, places it, and returns the number of its memory; its id if only planned."""
         if call.options.solo and variable.sharded:  # the root lacks the other ranks' rows
             raise ArgumentError(
                 f"{path} of {self._name} is {variable.label}, whose rows are divided over the ranks; as_serial "
@@ -236,7 +236,7 @@ class Binder:
             )
         if call.world is None:
             call.key.append(id(variable))
-            return -1
+            return id(variable)
         number = variable.place(call.world).number
         call.key.append(variable._layout)  # noqa: SLF001  # as for Data
         return number

@@ -96,7 +96,7 @@ class Call:
         """
         changing = {name for name, param in self.parameters.items() if lasting and isinstance(param, Dynamic | Tree)}
         passed = ((name, value) for name, value in self.whole.items() if not name.startswith(OWN_PREFIX))
-        return tuple(f"{name}: {_type_told(one) if name in changing else _describe(one)}" for name, one in passed)
+        return tuple(f"{name}: {_type_told(one) if name in changing else describe(one)}" for name, one in passed)
 
     def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
         """Adds a scalar that is sent with each call, and returns its parameter."""
@@ -120,7 +120,7 @@ def _type_told(value: Any) -> str:
     return type(value).__name__
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
     """Describes an argument briefly: dtype and shape of an array, the value of a number."""
     if isinstance(value, Data | np.ndarray):
         return f"{value.dtype} {value.shape}"

@@ -10,9 +10,11 @@ segment, and one round does all.
 import inspect
 import operator
 import struct
+import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as AnySequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, final
 
@@ -20,8 +22,13 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._call.bind import signature_names
+from synknumba._call.call import describe as describe_argument
+from synknumba._call.function import planned_partition
 from synknumba._call.plan import FunctionPlan, KernelPlan
-from synknumba._call.trace import Seen, Trace, Unseen, ordered
+from synknumba._call.recording import Recording, Seen, ordered
+from synknumba._call.rehearsal import Rehearsal
+from synknumba._call.sequence_report import Schedule, SequenceReport, schedule
+from synknumba._call.trace import Trace, Unseen
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
@@ -45,7 +52,7 @@ from synknumba._wire.sequence import (
     shown_path,
 )
 from synknumba._world.code import refuse
-from synknumba._world.engine import Engine, current_world
+from synknumba._world.engine import Engine, current_world, open_world
 from synknumba._world.failure import CallInfo
 from synknumba._world.rounds import RankNews
 
@@ -53,6 +60,7 @@ OPTIONS = ("times", "every", "until")
 PLANS_KEPT = 16  # of one sequence
 KNOWN_KEPT = 256  # kinds of calls of one sequence that are found by the layouts of their arguments alone
 KEPT_BYTES = 64 << 20  # of small results that one round keeps; of more, a round ends at each
+_planning = threading.Lock()  # held where a sequence is planned without a world
 SEQUENTIAL = 8  # NumPy sums fewer parts than this in order, along any axis
 
 P = ParamSpec("P")
@@ -163,10 +171,12 @@ class SequencePlan:
         """Whether the sequence returns something else than None."""
         return bool(self._leaves)
 
-    @property
-    def keeps_small_results(self) -> bool:
-        """Whether ranks can keep the results of several iterations."""
-        return all(one is None or _is_small(one) for one in self._results)
+    def schedule(self, times: int, every: int | None, *, is_judged: bool) -> Schedule:
+        """Returns the rounds of a call; `is_judged` is whether it has `until=`."""
+        large = next((one.label for one in self._results if one is not None and not _is_small(one)), None)
+        nbytes = self.program.entry_bytes * self.world.world_size
+        returns = self.returns_something
+        return schedule(times, every, is_judged=is_judged, returns=returns, large=large, nbytes=nbytes, room=KEPT_BYTES)
 
     @property
     def is_current(self) -> bool:
@@ -420,7 +430,7 @@ class Sequence(Generic[P, R]):
         """
         recorder = tracing.current
         if recorder is not None and recorder.is_here:
-            assert isinstance(recorder, Trace)  # there is no other recorder
+            assert isinstance(recorder, Recording)  # there is no other recorder
             return self._inside(recorder, args, kwargs, times, every, until)
         times, every = self._checked(times, every, until)
         world = current_world()
@@ -549,7 +559,10 @@ class Sequence(Generic[P, R]):
 
     def _check_until(self, plan: SequencePlan, until: Any) -> None:
         if until is not None and not plan.returns_something:
-            raise ArgumentError(f"{self.name}: until= judges what {self.name} returns, and it returns nothing")
+            self._refuse_until()
+
+    def _refuse_until(self) -> NoReturn:
+        raise ArgumentError(f"{self.name}: until= judges what {self.name} returns, and it returns nothing")
 
     def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
         self._check_until(plan, until)
@@ -565,16 +578,15 @@ class Sequence(Generic[P, R]):
             raise
 
     def _rounds(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
-        if until is None and (every is None or not plan.returns_something):
+        found = plan.schedule(times, every, is_judged=until is not None)
+        step = found.period
+        if not step:
             plan.run(0, times, times, scalars)
             return plan.collect()
-        step = every or 1
-        entries = times // step
-        nbytes = entries * plan.world.world_size * plan.program.entry_bytes
-        if until is None and plan.keeps_small_results and nbytes <= KEPT_BYTES:
+        if not found.round_ends:
             return plan.unflatten(plan.run(0, times, times, scalars, step))
         kept, done = [], 0
-        for _ in range(entries):
+        for _ in range(times // step):
             plan.run(done, step, times, scalars)
             done += step
             kept.append(plan.collect())
@@ -627,7 +639,7 @@ class Sequence(Generic[P, R]):
             tracing.current = None
 
     def _inside(
-        self, trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: Any, every: Any, until: Any
+        self, trace: Recording, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: Any, every: Any, until: Any
     ) -> Any:
         """Records a call inside another sequence."""
         if self.name in trace.names:
@@ -645,6 +657,70 @@ class Sequence(Generic[P, R]):
         values = [_inner_argument(leaf) for leaf in leaves]
         with trace.inside(self.name, times):
             return self._body(**unflatten(structure, values))
+
+    # ---- inspection
+
+    def plan(
+        self,
+        *args: Any,
+        times: Any = 1,
+        every: int | None = None,
+        until: Any = None,
+        world_size: int | None = None,
+        **kwargs: Any,
+    ) -> SequenceReport:
+        """Plans a call without making it: parts, what they read and write, waits, bytes moved, and what ends a round.
+
+        Needs no GPU and no world. Arguments are those of a call, and `world_size`, the number of ranks to plan for; default:
+        that of the open world. Waits are those of ranks on cores: on GPUs linked by NCCL, their streams wait instead.
+
+        Raises:
+            WorldError: no world is open, and `world_size` is not given.
+            ArgumentError, PartitionError, BatchError, LaunchError: as for a call.
+        """
+        tracing.refuse(f"{self.name}.plan()")
+        times, every = self._checked(times, every, until)
+        partition, world = planned_partition("plan", world_size), open_world()
+        with _planning if world is None else _held(world):
+            leaves, structure = self._bound(args, kwargs)
+            told = self._told_apart(leaves, structure)
+            names = [_argument_name(path) for path in paths(structure)]
+            arguments = [(name, leaf) for name, leaf in zip(names, told.leaves, strict=True)]
+            named = [*_outer_values(self._body), *arguments]
+            labels = {_memory_of(one): name for name, one in named if isinstance(one, Variable | Data)}
+            rehearsal = Rehearsal(self.name, partition, labels)
+            tracing.current = rehearsal
+            try:
+                results = self._body(**unflatten(structure, told.leaves))
+                while not rehearsal.end_of_turn():
+                    self._body(**unflatten(structure, told.leaves))
+            finally:
+                tracing.current = None
+        returned, _ = flatten(results)
+        planned = [leaf.unseen if isinstance(leaf, Seen) else leaf for leaf in returned]
+        parts = rehearsal.report(planned)
+        if until is not None and not returned:
+            self._refuse_until()
+        found = schedule(
+            times,
+            every,
+            is_judged=until is not None,
+            returns=bool(returned),
+            large=rehearsal.first_large(planned),
+            nbytes=rehearsal.used * partition.parts,
+            room=KEPT_BYTES,
+        )
+        return SequenceReport(
+            self.name,
+            tuple(f"{name}: {_described(leaf)}" for name, leaf in arguments),
+            partition.parts,
+            parts,
+            len(rehearsal.starts),
+            times,
+            found.rounds(times),
+            found.round_ends,
+            rehearsal.used * partition.parts,
+        )
 
     def _drop(self, plan: SequencePlan) -> None:
         for key in [key for key, (one, _) in self._plans.items() if one is plan]:
@@ -669,6 +745,44 @@ class Sequence(Generic[P, R]):
     def __reduce__(self) -> NoReturn:
         """Raises `ArgumentError`: only the script runs sequences."""
         raise ArgumentError(f"{self.name} is a sequence, which only the script can run; it cannot be pickled or sent to ranks")
+
+
+@contextmanager
+def _held(world: Engine) -> Iterator[None]:
+    """Context in which this thread has the world, so that no other traces."""
+    world.begin()
+    try:
+        yield
+    finally:
+        world.end()
+
+
+def _memory_of(value: Variable | Data) -> int:
+    return id(value) if isinstance(value, Variable) else value._segment.id  # noqa: SLF001  # shared with this package
+
+
+def _outer_values(body: Callable[..., Any]) -> list[tuple[str, Any]]:
+    """Returns the globals and the variables of the closure that a body uses, by name."""
+    code = getattr(body, "__code__", None)
+    if code is None:  # an object that is called
+        return []
+    cells = zip(code.co_freevars, body.__closure__ or (), strict=True)
+    free = [(name, cell.cell_contents) for name, cell in cells if not _is_empty(cell)]
+    return [*((name, body.__globals__[name]) for name in code.co_names if name in body.__globals__), *free]
+
+
+def _is_empty(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  # raises if it has no value yet
+    except ValueError:
+        return True
+    return False
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Number):
+        return "int" if value.is_int else "float"
+    return describe_argument(value)
 
 
 def _argument_name(path: str) -> str:
