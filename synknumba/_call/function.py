@@ -583,10 +583,17 @@ class Function(Decorated, Distributed, Generic[P, R]):
             is_old = isinstance(param, Held) and param.read_only
             if is_input or is_old:
                 where = f"{self.py_func.__code__.co_filename}:{line}"
-                way_out = f'Pass it in inout=("{name}",) to have its rows written back'
+                what, way_out = "an input", f'Pass it in inout=("{name}",) to have its rows written back'
                 if is_old:
+                    what = "the old value of a variable that is updated"
                     way_out = "Accumulate into the parameter that updates= names"
-                what = "the old value of a variable that is updated" if is_old else "an input"
+                elif isinstance(param, HeldRows):
+                    what = "an input: rows of a sliceable variable"
+                    way_out = f'Name it in inout=("{name}",) to write them, leave sliceable= out to write to the whole variable'
+                elif isinstance(param, Broadcast):
+                    way_out = "Pass a synk.variable, whose arrays stay on the ranks, to keep what is written"
+                else:
+                    way_out += ", pass a synk.variable to keep them on the ranks"
                 raise ArgumentError(f"{self.name} ({where}) writes to {name}, which is {what}. {way_out}, or write to a copy.")
 
     def _only_read(self, call: Call) -> frozenset[str]:

@@ -37,6 +37,11 @@ Parts: TypeAlias = "list[Part | Loop]"
 MOST_TURNS = 4  # iterations after which swapped variables must have their memory again
 
 
+def told_dtype(dtype: "np.dtype[Any]") -> str | None:
+    """Returns the name of a dtype for a `Number`: None for int64 and float64, which are as Python's numbers."""
+    return None if dtype in (np.int64, np.float64) else dtype.name
+
+
 @final
 class Seen(Number):
     """Stands for a 0-d result of a kernel, which may be an argument of later calls: the ranks then combine it.
@@ -52,7 +57,10 @@ class Seen(Number):
 
     def __init__(self, recording: "Recording", result: Result, unseen: Unknown, weights: Callable[[], tuple[int, ...]]) -> None:
         assert result.parts is not None  # it is a result that the caller gets
-        super().__init__((), unseen.label, is_int=np.dtype(result.parts.dtype).kind in "iub")
+        dtype = np.dtype(result.parts.dtype)
+        if isinstance(result.op, str):  # the type that the script would get
+            dtype = reduction.combine(result.op, np.ones(1, dtype), np.ones(1, np.int64)).dtype
+        super().__init__((), unseen.label, is_int=dtype.kind in "iub", dtype=told_dtype(dtype))
         self._recording, self.home, self.result, self.unseen, self.weights = recording, recording.parts, result, unseen, weights
 
     @property

@@ -22,6 +22,7 @@ from synknumba._ops.rows import Partition
 from synknumba._ops.variable_layout import line_type
 from synknumba._tracing import Number, Unknown
 from synknumba._types import CollectiveKind, CollectiveOp
+from synknumba._variables.collectives import check_alike
 from synknumba._variables.transfers import access_in_place, stage_bytes, staged_accesses
 from synknumba._variables.variable import Variable, check_rank
 from synknumba._wire.program import Result
@@ -176,6 +177,8 @@ class Rehearsal(Recording):
     def _swap(self, first: Variable, second: Variable) -> None:
         for one in (first, second):
             self._labels.setdefault(id(one), one.name or "a variable")
+        plain = Call(CallOptions(None), self._partition)
+        check_alike(first, second, [shapes_by_rank(plain, one) for one in (first, second)])
         self._add(f"swap of {self._labels[id(first)]} and {self._labels[id(second)]}", [Access()])
         memory = self._memory
         memory[id(first)], memory[id(second)] = (memory.get(id(one), id(one)) for one in (second, first))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as AnySequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, final
+from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeVar, final
 
 import numpy as np
 
@@ -25,8 +25,9 @@ from synknumba._call.bind import signature_names
 from synknumba._call.call import describe as describe_argument
 from synknumba._call.function import planned_partition
 from synknumba._call.plan import FunctionPlan, KernelPlan
-from synknumba._call.recording import Recording, Seen, ordered
+from synknumba._call.recording import Recording, Seen, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
+from synknumba._call.sequence_body import OuterValues, check_assignments
 from synknumba._call.sequence_report import Schedule, SequenceReport, schedule
 from synknumba._call.trace import Trace, Unseen
 from synknumba._errors import ArgumentError, ReductionError
@@ -149,6 +150,7 @@ class SequencePlan:
             board=HostArray(self._board_segment.id, np.dtype(np.int64), (size // 8,)),
             entry_bytes=trace.used,
             starts=tuple(trace.starts),
+            lines=trace.lines,
             segment_ids=frozenset(trace.segments),
             variable_numbers=frozenset(trace.variables),
         )
@@ -399,7 +401,9 @@ class Sequence(Generic[P, R]):
         signature_names(function, "the sequence", OPTIONS)
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             raise ArgumentError(f"{self.name} is a generator or a coroutine, whose body would not run; write a plain function")
+        check_assignments(self.name, function)
         self._signature = inspect.signature(function)
+        self._outer = OuterValues(function, _body_of)
         self._plans: dict[Any, tuple[SequencePlan, list[Any]]] = {}
         self._known: dict[tuple[Any, ...], SequencePlan] = {}  # of calls that `_find` finds
         self._staging: dict[Any, Data] = {}
@@ -481,7 +485,9 @@ class Sequence(Generic[P, R]):
             elif isinstance(leaf, Static):
                 told.key.append(("static", type(leaf.value), leaf.value))
                 told.leaves.append(leaf.value)
-            elif isinstance(leaf, int | float | np.integer | np.floating | np.ndarray) and not isinstance(leaf, bool):
+            elif isinstance(leaf, int | float | np.integer | np.floating | np.ndarray) and not isinstance(
+                leaf, bool | np.longdouble
+            ):
                 self._number(told, name, leaf)
             else:
                 told.key.append(_static_key(leaf))
@@ -495,8 +501,9 @@ class Sequence(Generic[P, R]):
         if is_int and not -(2**63) <= number < 2**63:
             raise ArgumentError(f"{self.name}: {number} does not fit in 64 bits; pass a float, or an array")
         letter = "q" if is_int else "d"
-        told.key.append(letter)
-        told.leaves.append(Number(("scalar", len(told.scalars)), name, is_int=is_int))
+        dtype = told_dtype(value.dtype) if isinstance(value, np.generic | np.ndarray) else None
+        told.key.append((letter, dtype))
+        told.leaves.append(Number(("scalar", len(told.scalars)), name, is_int=is_int, dtype=dtype))
         told.scalars.append(number)
         told.letters += letter
 
@@ -514,7 +521,7 @@ class Sequence(Generic[P, R]):
 
     def _find(self, args: tuple[Any, ...]) -> tuple[SequencePlan | None, list[Any]]:
         """Returns the plan of a call with nothing but `Data`, variables and numbers, if it is known, and the numbers."""
-        key: list[Any] = [getattr(self._body, "__code__", None)]
+        key: list[Any] = [self._outer.version()]
         scalars: list[Any] = []
         for arg in args:
             kind = arg.__class__
@@ -534,7 +541,7 @@ class Sequence(Generic[P, R]):
             if len(self._known) >= KNOWN_KEPT:
                 self._known.clear()
             key = (arg._layout if isinstance(arg, Variable | Data) else type(arg) for arg in args)  # noqa: SLF001  # as a key
-            self._known[getattr(self._body, "__code__", None), *key] = plan
+            self._known[self._outer.version(), *key] = plan
 
     def _run(
         self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int, every: int | None, until: Any
@@ -569,7 +576,7 @@ class Sequence(Generic[P, R]):
         for one, code in plan.trace.uses:
             if one.__code__ is not code:
                 refuse(one, self.name)
-        for lines in plan.trace.lines:
+        for lines in plan.trace.rows:
             lines.check(self.name, times)
         try:
             return self._rounds(plan, scalars, times, every, until)
@@ -606,7 +613,7 @@ class Sequence(Generic[P, R]):
         return plan.unflatten(plan.empty())
 
     def _plan(self, world: Engine, structure: Structure, told: _Arguments) -> SequencePlan:
-        key = (getattr(self._body, "__code__", None), structure, *told.key)
+        key = (self._outer.version(), structure, *told.key)
         found = self._plans.get(key)
         if found is not None and found[0].is_current:
             return found[0]
@@ -653,6 +660,10 @@ class Sequence(Generic[P, R]):
             )
         if not isinstance(times, Number):
             times = _count(self.name, "times", times, 1)
+        elif not times.is_int:
+            raise ArgumentError(
+                f"{tracing.where()}: times of {self.name} must be an int, and {times.label} is a float; divide ints with //"
+            )
         leaves, structure = self._bound(args, kwargs)
         values = [_inner_argument(leaf) for leaf in leaves]
         with trace.inside(self.name, times):
@@ -686,7 +697,7 @@ class Sequence(Generic[P, R]):
             told = self._told_apart(leaves, structure)
             names = [_argument_name(path) for path in paths(structure)]
             arguments = [(name, leaf) for name, leaf in zip(names, told.leaves, strict=True)]
-            named = [*_outer_values(self._body), *arguments]
+            named = [*self._outer.labels(), *arguments]
             labels = {_memory_of(one): name for name, one in named if isinstance(one, Variable | Data)}
             rehearsal = Rehearsal(self.name, partition, labels)
             tracing.current = rehearsal
@@ -761,27 +772,14 @@ def _memory_of(value: Variable | Data) -> int:
     return id(value) if isinstance(value, Variable) else value._segment.id  # noqa: SLF001  # shared with this package
 
 
-def _outer_values(body: Callable[..., Any]) -> list[tuple[str, Any]]:
-    """Returns the globals and the variables of the closure that a body uses, by name."""
-    code = getattr(body, "__code__", None)
-    if code is None:  # an object that is called
-        return []
-    cells = zip(code.co_freevars, body.__closure__ or (), strict=True)
-    free = [(name, cell.cell_contents) for name, cell in cells if not _is_empty(cell)]
-    return [*((name, body.__globals__[name]) for name in code.co_names if name in body.__globals__), *free]
-
-
-def _is_empty(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018  # raises if it has no value yet
-    except ValueError:
-        return True
-    return False
+def _body_of(value: Any) -> Any:
+    """Returns the body of a sequence; None for any other object."""
+    return value.py_func if isinstance(value, Sequence) else None
 
 
 def _described(value: Any) -> str:
     if isinstance(value, Number):
-        return "int" if value.is_int else "float"
+        return value.dtype or ("int" if value.is_int else "float")
     return describe_argument(value)
 
 
@@ -809,6 +807,9 @@ def _static_key(value: Any) -> Any:
     return (type(value), value)
 
 
+_NOTHING: Any = object()
+
+
 def _count(name: str, option: str, value: Any, least: int) -> int:
     try:
         number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
@@ -820,7 +821,7 @@ def _count(name: str, option: str, value: Any, least: int) -> int:
     return number
 
 
-def sequence(function: Callable[P, R], /) -> Sequence[P, R]:
+def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequence[P, R]:
     """Makes a function that calls others into a sequence: the ranks run its calls by themselves, as often as asked.
 
     The function, the body, runs once for each kind of arguments, to record its calls, and must not depend on what these return:
@@ -829,12 +830,14 @@ def sequence(function: Callable[P, R], /) -> Sequence[P, R]:
 
     Args:
         function: the body.
+        **options: none; those of a call, such as `times=`, are refused here.
 
     Returns:
         The `Sequence`, called with the body's arguments and `times=`, `every=` and `until=`.
 
     Raises:
-        ArgumentError: the function has variadic parameters, or one named like an option.
+        ArgumentError: the function has variadic parameters, or one named like an option, or assigns to a parameter at its end;
+            or the decorator got options, which belong to the call.
 
     Example:
         >>> import numpy as np
@@ -852,4 +855,9 @@ def sequence(function: Callable[P, R], /) -> Sequence[P, R]:
         ...     v.get_value()
         array([32., 32., 32.])
     """
+    if options or function is _NOTHING or not callable(function):
+        told = ", ".join(f"{name}={value!r}" for name, value in dict[str, Any](options).items())
+        call = f", and pass {told} to the call, as in step(u, v, {told})" if options else ""
+        got = "" if function is _NOTHING or callable(function) else f"; got a {type(function).__name__}"
+        raise ArgumentError(f"write @synk.sequence without parentheses above the function{call}{got}")
     return Sequence(function)

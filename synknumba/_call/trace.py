@@ -15,10 +15,10 @@ from synknumba._call.options import CallOptions
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.recording import Lines, Recording, rows_of
 from synknumba._host.lease import Lender
-from synknumba._tracing import Formula, Line, Number, Unknown
+from synknumba._tracing import Formula, Line, Number, Unknown, where
 from synknumba._types import CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.collectives import check_uniform, pairs_in_place
+from synknumba._variables.collectives import check_alike, check_uniform, pairs_in_place
 from synknumba._variables.transfers import Work
 from synknumba._variables.variable import Variable, check_rank, traffic_of
 from synknumba._wire.sequence import Part
@@ -66,7 +66,8 @@ class Trace(Recording):
         self.segments: set[int] = set()
         self.swaps: list[list[Swap]] = [[]]  # of each turn
         self._memory: list[tuple[Variable, Variable]] = []  # swaps so far, while the body runs
-        self.lines: list[Lines] = []
+        self.rows: list[Lines] = []
+        self.lines: dict[tuple[str, Formula], str] = {}  # of the body that compute numbers, by part and formula
         self.uses: Uses = ()  # functions that the ranks run, with their code
 
     # ---- calls
@@ -82,12 +83,13 @@ class Trace(Recording):
         self.uses += prepared.uses
         values = (*call.values, *call.row_values)
         if isinstance(options.batch, Line):
-            self.lines.append(Lines(options.batch, function.name, rows_of(call)))
+            self.rows.append(Lines(options.batch, function.name, rows_of(call)))
         if isinstance(plan, KernelPlan):
             plan.select(values)
             self._check_located(function.name, plan.wanted.values(), options)
         self._note_memory(prepared)
         lent = [self._lend(lender) for lender in plan.lenders]
+        self.lines |= {(str(plan.info), one.formula): one.line or where() for one in values if isinstance(one, Number)}
         packed, formulas = _packed(plan.program.values, (*values, *lent))
         access = self._access(plan.program.parameters, prepared.written, is_kernel=isinstance(plan, KernelPlan))
         self.parts.append(Part(plan.program.number, str(plan.info), self.calls, access, packed, formulas))
@@ -154,6 +156,7 @@ class Trace(Recording):
         for one in (first, second):
             self._hold(one)
             self.changed[id(one)] = weakref.ref(one), self.world.world_size > 1, None
+        check_alike(first, second, [first.shapes(), second.shapes()])
         first.trade(second)
         self.swaps[-1].append((weakref.ref(first), weakref.ref(second)))
         self._memory.append((first, second))

@@ -47,7 +47,7 @@ class SequenceRoutine(Repeated):
         self.variables = program.variables()
         self._routines = routines
         head = struct.Struct("<" + HEAD)
-        self._numbers = Numbers(_depth(program.parts), program.scalars, program.slots)
+        self._numbers = Numbers(_depth(program.parts), program.scalars, program.slots, program.lines)
         self._unpack, self._packed = head.unpack, place.control.values.data[: head.size]
         scalars = place.control.values[head.size :][: self._numbers.scalars.nbytes]
         self._scalars: Array | None = scalars.view(np.int64) if program.scalars else None  # of a round

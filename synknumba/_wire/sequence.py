@@ -10,7 +10,7 @@ last earlier part that it must not overtake:
 Numbers that change from iteration to iteration are given by formulas, which the ranks evaluate.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -114,6 +114,7 @@ class SequenceProgram:
         starts: index of the first part of each of these iterations.
         scalars: `struct` letters of the scalars.
         slots: number of results that ranks share.
+        lines: file and line of the body that computes a number, by the part's name and the formula, for messages.
         board: where ranks show their counts and put down results: int64, `board_words(W, slots)` long.
         entry_bytes: bytes of a rank's small results that are kept.
     """
@@ -129,6 +130,7 @@ class SequenceProgram:
     starts: tuple[int, ...] = (0,)
     segment_ids: frozenset[int] = frozenset()
     variable_numbers: frozenset[int] = field(default_factory=frozenset)
+    lines: Mapping[tuple[str, Formula], str] = field(default_factory=dict)
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the parts use."""
