@@ -3,6 +3,7 @@
 While a sequence is traced, in one thread, its calls are recorded instead of made: each public function asks `current` first.
 """
 
+import operator
 import sys
 import threading
 from collections.abc import Mapping
@@ -24,6 +25,17 @@ _SIGNS: Mapping[Any, str] = {
     np.power: "**",
 }
 _COMPUTE = "Compute with it by + - * / // % ** and abs()"
+_COMPUTED: Mapping[str, Any] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "neg": operator.neg,
+    "abs": operator.abs,
+}
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -95,15 +107,28 @@ class Number(Unknown):
 
     Attributes:
         is_int: whether the ranks get an int; else a float.
+        line: file and line of the body that computes it; "" if none does.
+        dtype: name of the NumPy dtype that ranks convert it to for a call; None for int64, float64 and Python's numbers.
     """
 
-    __slots__ = ("_formula", "_source", "is_int", "label")
+    __slots__ = ("_formula", "_source", "dtype", "is_int", "label", "line")
 
-    def __init__(self, formula: Formula, label: str, *, is_int: bool, source: "Number | None" = None) -> None:
+    def __init__(
+        self,
+        formula: Formula,
+        label: str,
+        *,
+        is_int: bool,
+        source: "Number | None" = None,
+        line: str = "",
+        dtype: str | None = None,
+    ) -> None:
         self._formula = formula
         self._source = source  # the number that it was computed from; None instead of a cycle if it was not
         self.label = label
         self.is_int = is_int
+        self.line = line
+        self.dtype = dtype
 
     @property
     def formula(self) -> Formula:
@@ -151,23 +176,46 @@ class Number(Unknown):
             "Python; pass synk.static(n) for a number that is part of the sequence"
         )
 
+    @property
+    def letter(self) -> str:
+        """The `struct` letter by which it goes to a call."""
+        return "Q" if self.dtype == "uint64" else "q" if self.is_int else "d"
+
+    def _promoted(self, sign: str, *operands: Any) -> str | None:
+        """Returns the dtype of a computed number; raises `ArgumentError` if NumPy would compute in fewer than 64 bits."""
+        found = _COMPUTED[sign](*(_example(one) for one in operands))
+        dtype = getattr(found, "dtype", np.dtype(np.float64))  # Python's numbers have 64 bits, or more
+        if dtype.itemsize < 8 or dtype.kind not in "iuf":
+            told = ", ".join(
+                f"{one.label} is {one.dtype or type(_example(one)).__name__}" if isinstance(one, Number) else repr(one)
+                for one in operands
+            )
+            wide = "np.float64(1)" if dtype.kind == "f" else "np.int64(1)"
+            raise ArgumentError(
+                f"{where()}: a sequence computes numbers in 64 bits, and NumPy would compute this in {dtype}: {told}. Pass "
+                f"float(x) for a NumPy scalar, and multiply a result by {wide} first"
+            )
+        return "uint64" if dtype == np.uint64 else None
+
     def _made(self, sign: str, *operands: Any, is_int: bool) -> "Number":
+        dtype = self._promoted(sign, *operands)
+        operands = tuple(one.item() if isinstance(one, np.generic) else one for one in operands)
         formulas = [one.formula if isinstance(one, Number) else ("value", one) for one in operands]
-        return Number((sign, *formulas), f"a number computed from {self._first.label}", is_int=is_int, source=self._first)
+        label = f"a number computed from {self._first.label}"
+        return Number((sign, *formulas), label, is_int=is_int, source=self._first, line=where(), dtype=dtype)
 
     def _with(self, sign: str, left: Any, right: Any) -> Any:
-        left, right = (one.item() if isinstance(one, np.generic) else one for one in (left, right))
         other = right if left is self else left
         if isinstance(other, Number):
             other_is_int = other.is_int
-        elif isinstance(other, bool | np.bool_) or not isinstance(other, int | float):
+        elif isinstance(other, bool | np.bool_) or not isinstance(other, int | float | np.integer | np.floating):
             raise ArgumentError(
                 f"{where()}: {self.label} is a number of a sequence, which computes with ints and floats; got a "
                 f"{type(other).__name__}. Compute with arrays in a kernel or a function"
             )
         else:
-            other_is_int = isinstance(other, int)
-        stays_int = sign != "/" and (sign != "**" or (isinstance(right, int) and right >= 0))
+            other_is_int = isinstance(other, int | np.integer)
+        stays_int = sign != "/" and (sign != "**" or (isinstance(right, int | np.integer) and bool(right >= 0)))
         return self._made(sign, left, right, is_int=self.is_int and other_is_int and stays_int)
 
     def __add__(self, other: Any) -> Any:
@@ -220,6 +268,13 @@ class Number(Unknown):
 
     def __abs__(self) -> "Number":
         return self._made("abs", self, is_int=self.is_int)
+
+
+def _example(value: Any) -> Any:
+    """Returns a number of the same type in NumPy's arithmetic as one of a sequence, or as a plain one."""
+    if not isinstance(value, Number):
+        return type(value)(1)
+    return np.dtype(value.dtype).type(1) if value.dtype is not None else 1 if value.is_int else 1.0
 
 
 @final

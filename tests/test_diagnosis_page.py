@@ -25,6 +25,14 @@ def test_the_error_of_a_rank_that_died(tmp_path):
     assert done.stderr.startswith("free(): invalid pointer\n")
 
 
+@pytest.mark.whole
+def test_the_error_of_a_sequence_that_hangs(tmp_path):
+    program, shown = re.search(r"### In a sequence.*?```python\n(.*?)```\s+```\n(.*?)```", PAGE, re.DOTALL).groups()
+    assert "iteration 3 of 5 of doubled" in shown
+    done = run_program(program, tmp_path / "hang.py")
+    assert plain(shown) in plain(done.stderr)
+
+
 PRINTING = re.search(r"```python\n(import os, sys\n.*?BrokenPipeError.*?)```", PAGE, re.DOTALL).group(1)
 
 

@@ -24,10 +24,10 @@ from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import fill_in, own_by_rank, shapes_by_rank
 from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
-from synknumba._ops.tree import flatten, is_nested, paths
+from synknumba._ops.tree import LEAF, flatten, is_nested, paths
 from synknumba._tracing import Number
 from synknumba._types import Array, Op, RankConstant, Shape
-from synknumba._variables.variable import Variable
+from synknumba._variables.variable import Branch, Variable
 from synknumba._wire import pickling, program
 
 RESERVED = ("batch", "local_batch", "num_slices", "output_subset", "shards")
@@ -143,6 +143,8 @@ class Binder:
         """Returns the parameter for an argument, or for a leaf of a nested one."""
         if isinstance(value, Variable):
             return self._variable(call, name, _path(name, slot), value)
+        if isinstance(value, Branch):
+            return self._branch(call, name, _path(name, slot), value)
         nested = self._options.style == "function" and is_nested(value)
         if name in self._options.sliceable and not nested:
             raise ArgumentError(f"{name} of {self._name} is in sliceable=, which takes variables; got a {type(value).__name__}")
@@ -154,7 +156,7 @@ class Binder:
             return self._scalar(call, name, value)
         if isinstance(value, Number):
             call.key.append("number")
-            return call.add_value(value, "q" if value.is_int else "d", None)
+            return call.add_value(value, value.letter, value.dtype)
         if isinstance(value, np.ndarray):
             return self._numpy(call, name, slot, value)
         if isinstance(value, IndexRange | RankConstant | PerRankValues):
@@ -222,18 +224,34 @@ class Binder:
         params = [program.Update(number, leaf, op, variable.dtypes()[leaf], shapes[leaf]) for leaf in variable.leaves()]
         return program.Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
 
-    def _claim(self, call: Call, path: str, variable: Variable) -> None:
+    def _branch(self, call: Call, name: str, path: str, branch: Branch) -> program.Param:
+        """Returns the parameter for a part of a variable that is a tree."""
+        variable = branch.variable
+        if name in self._options.sliceable or id(variable) in self._updated:
+            what = "in sliceable=" if name in self._options.sliceable else "a part of a variable that updates= names"
+            raise ArgumentError(f"{path} of {self._name} is {branch.label}, and {what}; make one variable per array")
+        if branch.structure != LEAF and self._options.style == "kernel":
+            raise ArgumentError(f"{path} of {self._name} is {branch.label}, a tree, but a kernel takes single arrays")
+        self._claim(call, path, variable, branch.leaves)
+        call.branches[path] = branch.leaves
+        number = self._hold(call, path, variable)
+        call.key.append((branch.structure, branch.leaves.start))
+        call.changed.append(variable)
+        params = tuple(program.Held(number, leaf) for leaf in branch.leaves)
+        return params[0] if branch.structure == LEAF else program.Tree(branch.structure, params)
+
+    def _claim(self, call: Call, path: str, variable: Variable, leaves: range | None = None) -> None:
+        mine = {*(variable.leaves() if leaves is None else leaves)}
         for other, claimed in call.variables.items():
-            if claimed is variable:
-                name = "" if variable.name is None else f" {variable.name!r}"
+            if claimed is variable and not mine.isdisjoint(call.branches.get(other, variable.leaves())):
                 raise ArgumentError(
-                    f"{path} and {other} of {self._name} are the same variable{name}; pass it once: to a function that takes "
-                    "one of the two, or with a copy of it as another variable"
+                    f"{path} and {other} of {self._name} are the same variable, {variable.label}; pass it once: to a function "
+                    "that takes one of the two, or with a copy of it as another variable"
                 )
         call.variables[path] = variable
 
     def _hold(self, call: Call, path: str, variable: Variable) -> int:
-        """Makes a variable part of the call's key, places it, and returns the number of its memory; −1 if only planned."""
+        """Makes a variable part of the call's key, places it, and returns the number of its memory; its id if only planned."""
         if call.options.solo and variable.sharded:  # the root lacks the other ranks' rows
             raise ArgumentError(
                 f"{path} of {self._name} is {variable.label}, whose rows are divided over the ranks; as_serial "
@@ -241,7 +259,7 @@ class Binder:
             )
         if call.world is None:
             call.key.append(id(variable))
-            return -1
+            return id(variable)
         number = variable.place(call.world).number
         call.key.append(variable._layout)  # noqa: SLF001  # as for Data
         return number

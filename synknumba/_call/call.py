@@ -14,7 +14,7 @@ from synknumba._ops.local_rows import OwnRows
 from synknumba._ops.rows import Partition, Rows
 from synknumba._tracing import Number
 from synknumba._types import Array, RankConstant
-from synknumba._variables.variable import Variable
+from synknumba._variables.variable import Branch, Variable
 from synknumba._wire.program import Broadcast, Dynamic, HeldRows, OwnSource, Param, RowSource, Sharded, Tree
 from synknumba._world.engine import Engine
 
@@ -42,6 +42,7 @@ class Call:
     whole: dict[str, Any] = field(default_factory=dict)  # arguments as they were passed, for output shapes
     own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)  # rows on each rank of each sliceable variable
     variables: dict[str, Variable] = field(default_factory=dict)  # by the parameter, or leaf of one, that receives them
+    branches: dict[str, range] = field(default_factory=dict)  # arrays of those that are passed in part only
     intact: dict[str, Variable] = field(default_factory=dict)  # those of them that ranks get whole, not in rows
     filled: set[RankConstant] = field(default_factory=set)  # constants that an argument, or a leaf of one, is
     changed: list[Variable] = field(default_factory=list)  # that ranks may write to
@@ -97,7 +98,7 @@ class Call:
         """
         changing = {name for name, param in self.parameters.items() if lasting and isinstance(param, Dynamic | Tree)}
         passed = ((name, value) for name, value in self.whole.items() if not name.startswith(OWN_PREFIX))
-        return tuple(f"{name}: {_type_told(one) if name in changing else _describe(one)}" for name, one in passed)
+        return tuple(f"{name}: {_type_told(one) if name in changing else describe(one)}" for name, one in passed)
 
     def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
         """Adds a scalar that is sent with each call, and returns its parameter."""
@@ -117,15 +118,17 @@ def leaves_of(param: Param) -> Iterator[Param]:
 
 def _type_told(value: Any) -> str:
     if isinstance(value, Number):
-        return "int" if value.is_int else "float"
+        return value.dtype or ("int" if value.is_int else "float")
     return type(value).__name__
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
     """Describes an argument briefly: dtype and shape of an array, the value of a number."""
     if isinstance(value, Data | np.ndarray):
         return f"{value.dtype} {value.shape}"
     if isinstance(value, Variable):  # its repr shows what changes from call to call
         return "variable, a tree" if value.is_tree else f"variable {value.dtype} {value.shape}"
+    if isinstance(value, Branch):
+        return describe(value.variable) if len(value.leaves) > 1 else f"variable {value.told()}"
     text = repr(value)
     return text if len(text) <= 40 else type(value).__name__

@@ -29,6 +29,7 @@ from synknumba._call.outputs import Built, OutputBuilder
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
 from synknumba._call.rebinding import check_passed, check_rebinding
+from synknumba._call.rehearsal import Rehearsed
 from synknumba._call.report import PlanReport, make_report
 from synknumba._call.roles import Roles, find_roles
 from synknumba._call.select_rows import RowSelector
@@ -43,6 +44,7 @@ from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._types import Array, Batch
 from synknumba._variables.variable import Variable, note_failure, writing
+from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Program, Sharded, next_number
 from synknumba._wire.results import FIRST_LEAF
@@ -500,13 +502,17 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self._builder.check_rows(call)
         small = None
         if self._options.style == "function":
-            left = world.ranks.results.shape[1] - used
-            small = (used, min(FUNCTION_BYTES, left // 2 // 64 * 64))
-            if small[1] < FIRST_LEAF:
-                raise ArgumentError(f"{self.name}: a sequence has room for the results of fewer functions; call it in two")
+            small = self._small_of_function(used, world.ranks.results.shape[1])
         plan, used = self._make_plan(world, call, used, small)
         uses = world.code.uses(self._roots(), self.name)
         return Prepared(plan, call, used if small is None else sum(small), frozenset(self._written or ()), selector, uses)
+
+    def _small_of_function(self, used: int, room: int) -> tuple[int, int]:
+        """Returns where the results of a Python function lie in `room` bytes, and how many they may have."""
+        nbytes = min(FUNCTION_BYTES, (room - used) // 2 // 64 * 64)
+        if nbytes < FIRST_LEAF:
+            raise ArgumentError(f"{self.name}: a sequence has room for the results of fewer functions; call it in two")
+        return used, nbytes
 
     def _make_plan(self, world: Engine, call: Call, used: int = 0, small: tuple[int, int] | None = None) -> tuple[Plan, int]:
         """Returns a new plan, and the bytes used of the ranks' small results; `small` is where those of a function are."""
@@ -577,10 +583,17 @@ class Function(Decorated, Distributed, Generic[P, R]):
             is_old = isinstance(param, Held) and param.read_only
             if is_input or is_old:
                 where = f"{self.py_func.__code__.co_filename}:{line}"
-                way_out = f'Pass it in inout=("{name}",) to have its rows written back'
+                what, way_out = "an input", f'Pass it in inout=("{name}",) to have its rows written back'
                 if is_old:
+                    what = "the old value of a variable that is updated"
                     way_out = "Accumulate into the parameter that updates= names"
-                what = "the old value of a variable that is updated" if is_old else "an input"
+                elif isinstance(param, HeldRows):
+                    what = "an input: rows of a sliceable variable"
+                    way_out = f'Name it in inout=("{name}",) to write them, leave sliceable= out to write to the whole variable'
+                elif isinstance(param, Broadcast):
+                    way_out = "Pass a synk.variable, whose arrays stay on the ranks, to keep what is written"
+                else:
+                    way_out += ", pass a synk.variable to keep them on the ranks"
                 raise ArgumentError(f"{self.name} ({where}) writes to {name}, which is {what}. {way_out}, or write to a copy.")
 
     def _only_read(self, call: Call) -> frozenset[str]:
@@ -691,7 +704,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
             ArgumentError, PartitionError, BatchError, LaunchError: as for a call.
         """
         options = CallOptions(batch, num_slices, output_subset, local_batch=local_batch, shards=shards)
-        call = self._planned("plan", options, world_size, args, kwargs)
+        return self._report(self._planned("plan", options, world_size, args, kwargs))
+
+    def _report(self, call: Call) -> PlanReport:
         launch, source = self._options.launch, self._sized_by(call)
         if launch is not None:
             check_launches(self.name, launch, call, source)
@@ -732,19 +747,36 @@ class Function(Decorated, Distributed, Generic[P, R]):
         self, what: str, options: CallOptions, world_size: int | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Call:
         """Returns a call with its arguments bound and its rows selected, of which nothing is sent."""
+        return self._bound(planned_partition(what, world_size), options, args, kwargs)
+
+    def _bound(self, partition: Partition, options: CallOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """Returns a call with its arguments bound and its rows selected, of which nothing is sent."""
         options.check(self.name)
         self._check_roles(args, kwargs)
-        world = open_world()
-        if world_size is not None:
-            partition = Partition.even(world_size)
-        elif world is not None:
-            partition = world.partition
-        else:
-            raise WorldError(f"{what}() needs world_size=… when no world is open")
         call = self._binder.bind(Call(options, partition), args, kwargs)
         self._selector.select(call)
         self._check_writes(call)
         return call
+
+    def _rehearse(
+        self, partition: Partition, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions, used: int
+    ) -> Rehearsed:
+        """Works out a call of a sequence, of which nothing is sent.
+
+        The first `used` bytes of the ranks' small results belong to other calls of the sequence.
+        """
+        call, built = self._bound(partition, options, args, kwargs), Built(used=used)
+        self._builder.check_rows(call)
+        report, is_kernel = self._report(call), self._options.style == "kernel"
+        if is_kernel:
+            wanted = self._builder.wanted(options.subset)
+            built = self._builder.planned(call, wanted, used)
+            self._builder.check_count(call.total, wanted)
+        else:
+            built.used = sum(self._small_of_function(used, RESULT_BYTES))
+        ops = None if is_kernel else self._subset_ops(options)
+        results = tuple(built.results.values())
+        return Rehearsed(call, report, results, ops, built.used, frozenset(self._written or ()), is_kernel)
 
     @property
     def output_modes(self) -> Any:
@@ -761,6 +793,16 @@ class Function(Decorated, Distributed, Generic[P, R]):
     def __repr__(self) -> str:
         """Shows style, name and parameters."""
         return f"<synknumba {self._options.style} {self.name}({', '.join(self._parameters)})>"
+
+
+def planned_partition(what: str, world_size: int | None) -> Partition:
+    """Returns the partition of rows of a planned call, by default that of the open world; `what` is the method, for errors."""
+    if world_size is not None:
+        return Partition.even(world_size)
+    world = open_world()
+    if world is None:
+        raise WorldError(f"{what}() needs world_size=… when no world is open")
+    return world.partition
 
 
 def _hashable(size: Any) -> Any:

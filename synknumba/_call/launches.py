@@ -53,7 +53,7 @@ def sized_by(call: Call) -> str | None:
         for name, param in parameters:
             if isinstance(param, kind):
                 return name
-    held = [name for name, param in parameters if isinstance(param, Held) and call.variables[name].root_shapes()[0]]
+    held = [name for name, param in parameters if isinstance(param, Held) and call.variables[name].root_shapes()[param.leaf]]
     return next((name for name in held if call.variables[name].sharded), next(iter(held), None))
 
 
@@ -92,8 +92,8 @@ def _shape(call: Call, name: str, param: Param, rank: int, rows: int | None) -> 
             return (rows, *array.shape[1:])
         case Broadcast(array):
             return array.shape
-        case Held():
-            return shapes_by_rank(call, call.variables[name])[0][rank] or (1,)  # as kernels get 0-d ones
+        case Held(leaf=leaf):
+            return shapes_by_rank(call, call.variables[name])[leaf][rank] or (1,)  # as kernels get 0-d ones
         case HeldRows():
             assert rows is not None  # as above
             return (rows, *shapes_by_rank(call, call.variables[name])[0][rank][1:])

@@ -17,10 +17,20 @@ from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._types import Shape, UserOp
 from synknumba._variables.variable import Variable
+from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.program import HeldRows, HostArray, Result, Sharded
 from synknumba._world.engine import Engine
 
 SMALL_RESULT_BYTES = 16 * 1024  # a larger output gets a segment of its own
+
+
+def _place_small(built: "Built", nbytes: int, room: int) -> int | None:
+    """Returns where a result lies among the ranks' small results, which have `room` bytes; None if it is none of them."""
+    start = -(-built.used // 64) * 64
+    if nbytes > SMALL_RESULT_BYTES or start + nbytes > room:
+        return None
+    built.used = start + nbytes
+    return start
 
 
 @dataclass(slots=True)
@@ -121,9 +131,7 @@ class OutputBuilder:
         if shards is not None:
             return self._in_segment(built, result, dtype, (shards, *result.shape), lend=False)
         nbytes = int(np.prod(result.shape, dtype=np.int64)) * dtype.itemsize
-        start = -(-built.used // 64) * 64
-        if nbytes <= SMALL_RESULT_BYTES and start + nbytes <= world.ranks.results.shape[1]:
-            built.used = start + nbytes
+        if (start := _place_small(built, nbytes, world.ranks.results.shape[1])) is not None:
             return replace(result, parts=HostArray(-1, dtype, result.shape, start), is_small=True)
         shape = (world.world_size, *result.shape)
         if isinstance(result.op, str) and not call.options.solo and is_worthwhile(world, nbytes):
@@ -131,6 +139,21 @@ class OutputBuilder:
             if not world.traits.shares_memory:
                 return replace(result, parts=HostArray(-1, dtype, shape), stays=True)
         return self._in_segment(built, result, dtype, shape, lend=result.op is not None and world.world_size == 1)
+
+    def planned(self, call: Call, wanted: Sequence[str], used: int) -> Built:
+        """Returns the outputs that are wanted of a call that is only planned, without memory for those that are not small."""
+        built = Built(used=used)
+        for name in wanted:
+            output = self._outputs[name]
+            dtype, shape = self.resolve(name, output, call)
+            result = Result(name, output.op, dtype, shape, HostArray(-1, dtype, shape))
+            if output.op not in reduction.BY_ROWS and call.options.shards is None:
+                kept = reduction.result_dtype(output.op, np.dtype(dtype))
+                start = _place_small(built, int(np.prod(shape, dtype=np.int64)) * kept.itemsize, RESULT_BYTES)
+                if start is not None:
+                    result = replace(result, parts=HostArray(-1, kept, shape, start), is_small=True)
+            built.results[name] = result
+        return built
 
     @staticmethod
     def _place_located(built: Built, result: Result, participants: int) -> Result:

@@ -10,18 +10,26 @@ segment, and one round does all.
 import inspect
 import operator
 import struct
+import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as AnySequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, final
+from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeVar, final
 
 import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._call.bind import signature_names
+from synknumba._call.call import describe as describe_argument
+from synknumba._call.function import planned_partition
 from synknumba._call.plan import FunctionPlan, KernelPlan
-from synknumba._call.trace import Seen, Trace, Unseen, ordered
+from synknumba._call.recording import Recording, Seen, ordered, told_dtype
+from synknumba._call.rehearsal import Rehearsal
+from synknumba._call.sequence_body import OuterValues, check_assignments
+from synknumba._call.sequence_report import Schedule, SequenceReport, schedule
+from synknumba._call.trace import Trace, Unseen
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
@@ -33,9 +41,19 @@ from synknumba._types import Array
 from synknumba._variables.variable import Variable, note_failure
 from synknumba._wire.messages import Install, ReturnedInSequence
 from synknumba._wire.program import HostArray, next_number
-from synknumba._wire.sequence import HEAD, SequenceProgram, board_words
+from synknumba._wire.sequence import (
+    HEAD,
+    ITERATION,
+    LINE,
+    NOT_BEGUN,
+    SequenceProgram,
+    board_words,
+    place_told,
+    position_word,
+    shown_path,
+)
 from synknumba._world.code import refuse
-from synknumba._world.engine import Engine, current_world
+from synknumba._world.engine import Engine, current_world, open_world
 from synknumba._world.failure import CallInfo
 from synknumba._world.rounds import RankNews
 
@@ -43,6 +61,7 @@ OPTIONS = ("times", "every", "until")
 PLANS_KEPT = 16  # of one sequence
 KNOWN_KEPT = 256  # kinds of calls of one sequence that are found by the layouts of their arguments alone
 KEPT_BYTES = 64 << 20  # of small results that one round keeps; of more, a round ends at each
+_planning = threading.Lock()  # held where a sequence is planned without a world
 SEQUENTIAL = 8  # NumPy sums fewer parts than this in order, along any axis
 
 P = ParamSpec("P")
@@ -83,6 +102,30 @@ def static(value: Any) -> Any:
 
 
 @final
+class _Positions:
+    """Where ranks are in a sequence, as its board shows.
+
+    It does not refer to the plan, whose memory is freed with its last reference.
+    """
+
+    def __init__(self, program: SequenceProgram, board: Array, world_size: int) -> None:
+        self._program = program
+        first = position_word(world_size, 0)
+        self._words = board[first : first + world_size * LINE].reshape(world_size, LINE)
+        self._iterations = self._words[:, ITERATION]
+        self._times = 0  # iterations of the call
+
+    def begin(self, times: int) -> None:
+        """Notes the start of a round, on a board of zeros."""
+        self._times = times
+        self._iterations[:] = NOT_BEGUN
+
+    def __call__(self, rank: int) -> str:
+        """Returns in words where a rank is."""
+        return place_told(self._program, self._times, shown_path(self._words[rank].tolist()))
+
+
+@final
 class SequencePlan:
     """A sequence that the ranks have, for arguments of some layout."""
 
@@ -107,6 +150,7 @@ class SequencePlan:
             board=HostArray(self._board_segment.id, np.dtype(np.int64), (size // 8,)),
             entry_bytes=trace.used,
             starts=tuple(trace.starts),
+            lines=trace.lines,
             segment_ids=frozenset(trace.segments),
             variable_numbers=frozenset(trace.variables),
         )
@@ -121,17 +165,20 @@ class SequencePlan:
         self.forgotten = False
         self.used = 0  # number of the world's call that has used it last
         self._unchecked: dict[int, FunctionPlan] = {}  # functions without ops that have returned something new
-        self._info = CallInfo(name)
+        self._positions = _Positions(self.program, self._board, world.world_size)
+        self._info = CallInfo(name, where=self._positions)
 
     @property
     def returns_something(self) -> bool:
         """Whether the sequence returns something else than None."""
         return bool(self._leaves)
 
-    @property
-    def keeps_small_results(self) -> bool:
-        """Whether ranks can keep the results of several iterations."""
-        return all(one is None or _is_small(one) for one in self._results)
+    def schedule(self, times: int, every: int | None, *, is_judged: bool) -> Schedule:
+        """Returns the rounds of a call; `is_judged` is whether it has `until=`."""
+        large = next((one.label for one in self._results if one is not None and not _is_small(one)), None)
+        nbytes = self.program.entry_bytes * self.world.world_size
+        returns = self.returns_something
+        return schedule(times, every, is_judged=is_judged, returns=returns, large=large, nbytes=nbytes, room=KEPT_BYTES)
 
     @property
     def is_current(self) -> bool:
@@ -142,15 +189,16 @@ class SequencePlan:
                 return False
         return True
 
-    def run(self, first: int, count: int, scalars: AnySequence[Any], period: int = 0) -> list[Any]:
-        """Runs iterations in one round; with a period, returns the results that it keeps, one of `entries` each."""
+    def run(self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0) -> list[Any]:
+        """Runs iterations in one round, of `times` in all; with a period, returns the results that it keeps, by entries."""
         entries = count // period if period else 0
         segment = self._kept_segment(entries) if entries else None
         self._board.fill(0)
+        self._positions.begin(times)
         if self.trace.lenders:
             scalars = [*scalars, *[lender.choose() for lender in self.trace.lenders]]
         kept = -1 if segment is None else segment.id
-        self._pack(self._memory, 0, first, count, period if entries else 0, kept, *scalars)
+        self._pack(self._memory, 0, first, count, times, period if entries else 0, kept, *scalars)
         tally = self.world.tally
         tally.calls += 1
         self.used = tally.calls
@@ -353,7 +401,9 @@ class Sequence(Generic[P, R]):
         signature_names(function, "the sequence", OPTIONS)
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             raise ArgumentError(f"{self.name} is a generator or a coroutine, whose body would not run; write a plain function")
+        check_assignments(self.name, function)
         self._signature = inspect.signature(function)
+        self._outer = OuterValues(function, _body_of)
         self._plans: dict[Any, tuple[SequencePlan, list[Any]]] = {}
         self._known: dict[tuple[Any, ...], SequencePlan] = {}  # of calls that `_find` finds
         self._staging: dict[Any, Data] = {}
@@ -384,7 +434,7 @@ class Sequence(Generic[P, R]):
         """
         recorder = tracing.current
         if recorder is not None and recorder.is_here:
-            assert isinstance(recorder, Trace)  # there is no other recorder
+            assert isinstance(recorder, Recording)  # there is no other recorder
             return self._inside(recorder, args, kwargs, times, every, until)
         times, every = self._checked(times, every, until)
         world = current_world()
@@ -435,7 +485,9 @@ class Sequence(Generic[P, R]):
             elif isinstance(leaf, Static):
                 told.key.append(("static", type(leaf.value), leaf.value))
                 told.leaves.append(leaf.value)
-            elif isinstance(leaf, int | float | np.integer | np.floating | np.ndarray) and not isinstance(leaf, bool):
+            elif isinstance(leaf, int | float | np.integer | np.floating | np.ndarray) and not isinstance(
+                leaf, bool | np.longdouble
+            ):
                 self._number(told, name, leaf)
             else:
                 told.key.append(_static_key(leaf))
@@ -449,8 +501,9 @@ class Sequence(Generic[P, R]):
         if is_int and not -(2**63) <= number < 2**63:
             raise ArgumentError(f"{self.name}: {number} does not fit in 64 bits; pass a float, or an array")
         letter = "q" if is_int else "d"
-        told.key.append(letter)
-        told.leaves.append(Number(("scalar", len(told.scalars)), name, is_int=is_int))
+        dtype = told_dtype(value.dtype) if isinstance(value, np.generic | np.ndarray) else None
+        told.key.append((letter, dtype))
+        told.leaves.append(Number(("scalar", len(told.scalars)), name, is_int=is_int, dtype=dtype))
         told.scalars.append(number)
         told.letters += letter
 
@@ -468,7 +521,7 @@ class Sequence(Generic[P, R]):
 
     def _find(self, args: tuple[Any, ...]) -> tuple[SequencePlan | None, list[Any]]:
         """Returns the plan of a call with nothing but `Data`, variables and numbers, if it is known, and the numbers."""
-        key: list[Any] = [getattr(self._body, "__code__", None)]
+        key: list[Any] = [self._outer.version()]
         scalars: list[Any] = []
         for arg in args:
             kind = arg.__class__
@@ -488,7 +541,7 @@ class Sequence(Generic[P, R]):
             if len(self._known) >= KNOWN_KEPT:
                 self._known.clear()
             key = (arg._layout if isinstance(arg, Variable | Data) else type(arg) for arg in args)  # noqa: SLF001  # as a key
-            self._known[getattr(self._body, "__code__", None), *key] = plan
+            self._known[self._outer.version(), *key] = plan
 
     def _run(
         self, world: Engine, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: int, every: int | None, until: Any
@@ -513,14 +566,17 @@ class Sequence(Generic[P, R]):
 
     def _check_until(self, plan: SequencePlan, until: Any) -> None:
         if until is not None and not plan.returns_something:
-            raise ArgumentError(f"{self.name}: until= judges what {self.name} returns, and it returns nothing")
+            self._refuse_until()
+
+    def _refuse_until(self) -> NoReturn:
+        raise ArgumentError(f"{self.name}: until= judges what {self.name} returns, and it returns nothing")
 
     def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
         self._check_until(plan, until)
         for one, code in plan.trace.uses:
             if one.__code__ is not code:
                 refuse(one, self.name)
-        for lines in plan.trace.lines:
+        for lines in plan.trace.rows:
             lines.check(self.name, times)
         try:
             return self._rounds(plan, scalars, times, every, until)
@@ -529,24 +585,23 @@ class Sequence(Generic[P, R]):
             raise
 
     def _rounds(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
-        if until is None and (every is None or not plan.returns_something):
-            plan.run(0, times, scalars)
+        found = plan.schedule(times, every, is_judged=until is not None)
+        step = found.period
+        if not step:
+            plan.run(0, times, times, scalars)
             return plan.collect()
-        step = every or 1
-        entries = times // step
-        nbytes = entries * plan.world.world_size * plan.program.entry_bytes
-        if until is None and plan.keeps_small_results and nbytes <= KEPT_BYTES:
-            return plan.unflatten(plan.run(0, times, scalars, step))
+        if not found.round_ends:
+            return plan.unflatten(plan.run(0, times, times, scalars, step))
         kept, done = [], 0
-        for _ in range(entries):
-            plan.run(done, step, scalars)
+        for _ in range(times // step):
+            plan.run(done, step, times, scalars)
             done += step
             kept.append(plan.collect())
             if until is not None and until(kept[-1]):
                 break
         else:
             if times > done:
-                plan.run(done, times - done, scalars)
+                plan.run(done, times - done, times, scalars)
         return stack(kept)
 
     def _nothing(self, plan: SequencePlan, every: int | None) -> Any:
@@ -558,7 +613,7 @@ class Sequence(Generic[P, R]):
         return plan.unflatten(plan.empty())
 
     def _plan(self, world: Engine, structure: Structure, told: _Arguments) -> SequencePlan:
-        key = (getattr(self._body, "__code__", None), structure, *told.key)
+        key = (self._outer.version(), structure, *told.key)
         found = self._plans.get(key)
         if found is not None and found[0].is_current:
             return found[0]
@@ -591,7 +646,7 @@ class Sequence(Generic[P, R]):
             tracing.current = None
 
     def _inside(
-        self, trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: Any, every: Any, until: Any
+        self, trace: Recording, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: Any, every: Any, until: Any
     ) -> Any:
         """Records a call inside another sequence."""
         if self.name in trace.names:
@@ -605,10 +660,78 @@ class Sequence(Generic[P, R]):
             )
         if not isinstance(times, Number):
             times = _count(self.name, "times", times, 1)
+        elif not times.is_int:
+            raise ArgumentError(
+                f"{tracing.where()}: times of {self.name} must be an int, and {times.label} is a float; divide ints with //"
+            )
         leaves, structure = self._bound(args, kwargs)
         values = [_inner_argument(leaf) for leaf in leaves]
         with trace.inside(self.name, times):
             return self._body(**unflatten(structure, values))
+
+    # ---- inspection
+
+    def plan(
+        self,
+        *args: Any,
+        times: Any = 1,
+        every: int | None = None,
+        until: Any = None,
+        world_size: int | None = None,
+        **kwargs: Any,
+    ) -> SequenceReport:
+        """Plans a call without making it: parts, what they read and write, waits, bytes moved, and what ends a round.
+
+        Needs no GPU and no world. Arguments are those of a call, and `world_size`, the number of ranks to plan for; default:
+        that of the open world. Waits are those of ranks on cores: on GPUs linked by NCCL, their streams wait instead.
+
+        Raises:
+            WorldError: no world is open, and `world_size` is not given.
+            ArgumentError, PartitionError, BatchError, LaunchError: as for a call.
+        """
+        tracing.refuse(f"{self.name}.plan()")
+        times, every = self._checked(times, every, until)
+        partition, world = planned_partition("plan", world_size), open_world()
+        with _planning if world is None else _held(world):
+            leaves, structure = self._bound(args, kwargs)
+            told = self._told_apart(leaves, structure)
+            names = [_argument_name(path) for path in paths(structure)]
+            arguments = [(name, leaf) for name, leaf in zip(names, told.leaves, strict=True)]
+            named = [*self._outer.labels(), *arguments]
+            labels = {_memory_of(one): name for name, one in named if isinstance(one, Variable | Data)}
+            rehearsal = Rehearsal(self.name, partition, labels)
+            tracing.current = rehearsal
+            try:
+                results = self._body(**unflatten(structure, told.leaves))
+                while not rehearsal.end_of_turn():
+                    self._body(**unflatten(structure, told.leaves))
+            finally:
+                tracing.current = None
+        returned, _ = flatten(results)
+        planned = [leaf.unseen if isinstance(leaf, Seen) else leaf for leaf in returned]
+        parts = rehearsal.report(planned)
+        if until is not None and not returned:
+            self._refuse_until()
+        found = schedule(
+            times,
+            every,
+            is_judged=until is not None,
+            returns=bool(returned),
+            large=rehearsal.first_large(planned),
+            nbytes=rehearsal.used * partition.parts,
+            room=KEPT_BYTES,
+        )
+        return SequenceReport(
+            self.name,
+            tuple(f"{name}: {_described(leaf)}" for name, leaf in arguments),
+            partition.parts,
+            parts,
+            len(rehearsal.starts),
+            times,
+            found.rounds(times),
+            found.round_ends,
+            rehearsal.used * partition.parts,
+        )
 
     def _drop(self, plan: SequencePlan) -> None:
         for key in [key for key, (one, _) in self._plans.items() if one is plan]:
@@ -635,6 +758,31 @@ class Sequence(Generic[P, R]):
         raise ArgumentError(f"{self.name} is a sequence, which only the script can run; it cannot be pickled or sent to ranks")
 
 
+@contextmanager
+def _held(world: Engine) -> Iterator[None]:
+    """Context in which this thread has the world, so that no other traces."""
+    world.begin()
+    try:
+        yield
+    finally:
+        world.end()
+
+
+def _memory_of(value: Variable | Data) -> int:
+    return id(value) if isinstance(value, Variable) else value._segment.id  # noqa: SLF001  # shared with this package
+
+
+def _body_of(value: Any) -> Any:
+    """Returns the body of a sequence; None for any other object."""
+    return value.py_func if isinstance(value, Sequence) else None
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Number):
+        return value.dtype or ("int" if value.is_int else "float")
+    return describe_argument(value)
+
+
 def _argument_name(path: str) -> str:
     """Returns the path of an argument, with the parameter's name plain.
 
@@ -659,6 +807,9 @@ def _static_key(value: Any) -> Any:
     return (type(value), value)
 
 
+_NOTHING: Any = object()
+
+
 def _count(name: str, option: str, value: Any, least: int) -> int:
     try:
         number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
@@ -670,7 +821,7 @@ def _count(name: str, option: str, value: Any, least: int) -> int:
     return number
 
 
-def sequence(function: Callable[P, R], /) -> Sequence[P, R]:
+def sequence(function: Callable[P, R] = _NOTHING, /, **options: Never) -> Sequence[P, R]:
     """Makes a function that calls others into a sequence: the ranks run its calls by themselves, as often as asked.
 
     The function, the body, runs once for each kind of arguments, to record its calls, and must not depend on what these return:
@@ -679,12 +830,14 @@ def sequence(function: Callable[P, R], /) -> Sequence[P, R]:
 
     Args:
         function: the body.
+        **options: none; those of a call, such as `times=`, are refused here.
 
     Returns:
         The `Sequence`, called with the body's arguments and `times=`, `every=` and `until=`.
 
     Raises:
-        ArgumentError: the function has variadic parameters, or one named like an option.
+        ArgumentError: the function has variadic parameters, or one named like an option, or assigns to a parameter at its end;
+            or the decorator got options, which belong to the call.
 
     Example:
         >>> import numpy as np
@@ -702,4 +855,9 @@ def sequence(function: Callable[P, R], /) -> Sequence[P, R]:
         ...     v.get_value()
         array([32., 32., 32.])
     """
+    if options or function is _NOTHING or not callable(function):
+        told = ", ".join(f"{name}={value!r}" for name, value in dict[str, Any](options).items())
+        call = f", and pass {told} to the call, as in step(u, v, {told})" if options else ""
+        got = "" if function is _NOTHING or callable(function) else f"; got a {type(function).__name__}"
+        raise ArgumentError(f"write @synk.sequence without parentheses above the function{call}{got}")
     return Sequence(function)

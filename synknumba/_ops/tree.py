@@ -67,6 +67,24 @@ def _unflatten(structure: Structure, leaves: Any) -> Any:
             return tuple(_unflatten(child, leaves) for child in structure[1])
 
 
+def child(structure: Structure, key: Any) -> tuple[int, Structure]:
+    """Returns the index of the first leaf of a subtree, and its structure; raises KeyError or IndexError.
+
+    >>> child(flatten({"a": 1, "b": [2, 3]})[1], "b")
+    (1, ('list', (('leaf',), ('leaf',))))
+    """
+    match structure:
+        case ("dict", keys, _, children):
+            place = list(keys).index(key) if key in keys else None
+            if place is None:
+                raise KeyError(key)
+        case ("named" | "list" | "tuple", *_, children):
+            place = range(len(children))[key]
+        case _:
+            raise KeyError(key)
+    return sum(map(count_leaves, children[:place])), children[place]
+
+
 def spread(prefix: Any, structure: Structure) -> list[Any] | None:
     """Broadcasts the leaves of the tree `prefix` to the leaves below them; None if it is no prefix of the structure.
 

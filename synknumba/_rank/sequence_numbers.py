@@ -6,6 +6,7 @@ They are kept in cells, words of 8 bytes that compiled code can read, too.
 import operator
 import struct
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -51,16 +52,20 @@ class Numbers:
         depth: number of loops inside each other.
         scalars: `struct` letters of the scalars, "q" or "d" each.
         slots: number of results that ranks share.
+        lines: file and line of the body that computes a number, by the part's name and the formula.
 
     Attributes:
         steps, scalars, results: the cells.
     """
 
-    def __init__(self, depth: int, scalars: str, slots: int) -> None:
+    def __init__(
+        self, depth: int, scalars: str, slots: int, lines: Mapping[tuple[str, Formula], str] = MappingProxyType({})
+    ) -> None:
         self.steps: Array = np.zeros(depth, np.int64)
         self.scalars: Array = np.zeros(len(scalars), np.int64)
         self.results: Array = np.zeros(slots, np.int64)
         self._letters = scalars
+        self._lines = lines
         self._values: list[Any] = [0] * slots  # of results as Python has them
         self._is_float: dict[int, bool] = {}  # of results whose cells are valid
 
@@ -113,6 +118,8 @@ class Numbers:
             return struct.pack("<" + letter, value)
         except struct.error:
             what = "is no finite int" if letter in "qQ" and isinstance(value, float) else "does not fit in 64 bits"
+            line = self._lines.get((part, formula))
             raise OverflowError(
-                f"a number that the sequence computes for {part} {what}: {value!r}; compute with floats, as in 1.0 * n"
+                f"{f'{line}: ' if line else ''}a number that the sequence computes for {part} {what}: {value!r}; compute with "
+                "floats, as in 1.0 * n"
             ) from None

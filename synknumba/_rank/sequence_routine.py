@@ -47,7 +47,7 @@ class SequenceRoutine(Repeated):
         self.variables = program.variables()
         self._routines = routines
         head = struct.Struct("<" + HEAD)
-        self._numbers = Numbers(_depth(program.parts), program.scalars, program.slots)
+        self._numbers = Numbers(_depth(program.parts), program.scalars, program.slots, program.lines)
         self._unpack, self._packed = head.unpack, place.control.values.data[: head.size]
         scalars = place.control.values[head.size :][: self._numbers.scalars.nbytes]
         self._scalars: Array | None = scalars.view(np.int64) if program.scalars else None  # of a round
@@ -71,7 +71,7 @@ class SequenceRoutine(Repeated):
 
     def __call__(self) -> News | None:
         """Runs the iterations of one round."""
-        first, count, period, segment = self._unpack(self._packed)
+        first, count, times, period, segment = self._unpack(self._packed)
         if self._scalars is not None:
             self._numbers.scalars[:] = self._scalars
         self._news, self._descriptors = [], []
@@ -88,7 +88,7 @@ class SequenceRoutine(Repeated):
         except GivenUp:
             pass
         except BaseException as error:  # noqa: BLE001  # raised again
-            self._fail(error, first + count)
+            self._fail(error, times)
         return ReturnedInSequence(tuple(self._news)) if self._news else None
 
     def _prepare(self) -> None:
@@ -100,8 +100,8 @@ class SequenceRoutine(Repeated):
             self._table.build()
         else:
             at = sequence.position_word(self.place.world_size, self.place.rank)
-            self._position = self._board[at : at + sequence.LINE]
-            self._actions = [self._action(part) for part in self.program.parts]
+            self._position = self._board[at : at + sequence.LINE].data  # faster to index than the array
+            self._actions = [self._action(part, sequence.AT, index) for index, part in enumerate(self.program.parts)]
 
     def _run(self, first: int, count: int, period: int, kept: Array | None) -> None:
         """Runs iterations in Python."""
@@ -128,24 +128,35 @@ class SequenceRoutine(Repeated):
         memory: Array = self.place.segments[segment].array(np.uint8, shape)
         return memory[:, self.place.rank]
 
-    def _fail(self, error: BaseException, end: int) -> NoReturn:
+    def _fail(self, error: BaseException, times: int) -> NoReturn:
         """Lets the other ranks go, and raises the error with the place where it happened."""
         self._board[sequence.abort_word(self.place.world_size)] = 1
         part = self.running
-        where = "" if part is None else f", call {part.call}: {part.name}"
-        error.add_note(f"in iteration {self._numbers.steps[0]} of {end} of {self.program.name}{where}")
+        indices = () if part is None else sequence.path_to(part, self.program.parts)
+        path = list(zip(self._numbers.steps.tolist(), indices or (-1,), strict=False))
+        error.add_note(sequence.place_told(self.program, times, path))
         raise error
 
     # ---- parts
 
-    def _action(self, part: Part | Loop) -> Action:
-        """Returns a callable that runs one part."""
+    def _action(self, part: Part | Loop, word: int, shown: int) -> Action:
+        """Returns a callable that runs one part; meanwhile a word of the rank's position, if there is one, shows which."""
+        position = self._shown(word)
         if isinstance(part, Loop):
-            return partial(self._loop, part, [self._action(one) for one in part.parts])
+            inner = sequence.INNER if word == sequence.AT else word + 2
+            actions = [self._action(one, inner, index + 1) for index, one in enumerate(part.parts)]
+            repeat = partial(self._loop, part, actions, inner)
+
+            def loop() -> None:
+                position[word] = shown
+                repeat()
+
+            return loop
         do = self._doing(part)
 
         def action() -> None:
             self._running = part
+            position[word] = shown
             if part.wait is not None:
                 self._await(part.wait)
             do()
@@ -155,14 +166,20 @@ class SequenceRoutine(Repeated):
 
         return action
 
-    def _loop(self, loop: Loop, actions: Sequence[Action]) -> None:
-        """Runs an inner sequence, with all ranks at the same place before and after."""
+    def _shown(self, word: int) -> memoryview:
+        """Returns the words of the rank's position that others read; for deeper loops than it has, some that nobody reads."""
+        return self._position if word < sequence.LINE else np.zeros(word + 2, np.int64).data
+
+    def _loop(self, loop: Loop, actions: Sequence[Action], word: int) -> None:
+        """Runs an inner sequence, with all ranks at the same place before and after; `word` shows its parts meanwhile."""
         times = int(self._numbers.evaluate(loop.times))
+        position = self._shown(word)
         self._meet()
         for step in range(times):
-            self._numbers.steps[loop.depth] = step
+            self._numbers.steps[loop.depth] = position[word + 1] = step
             for action in actions:
                 action()
+        position[word] = 0
         self._meet()
         self._count += 1
 

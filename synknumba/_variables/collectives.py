@@ -684,24 +684,39 @@ def swap(first: Variable, second: Variable) -> None:
 
     Args:
         first: a `Variable`.
-        second: another, of the same dtypes, structure and numbers of dimensions.
+        second: another, of the same structure and dtypes, and of the same shapes on every rank.
 
     Raises:
-        ArgumentError: they are not two variables that fit each other.
+        ArgumentError, DataError: they are not two variables that fit each other.
         WorldError, SharedMemoryError, VariableLost: as for `broadcast`.
     """
     several = several_of([first, second], "swap")
     if not isinstance(first, Variable) or not isinstance(second, Variable):
         raise ArgumentError("swap takes two variables, as in synk.swap(u, v)")
-    destinations(first, several[:1], second, "swap")
+    if first.structure() != second.structure():
+        raise ArgumentError(f"swap: {first.label} and {second.label} are trees of other structures")
     if tracing.current is not None and tracing.current.is_here:
         tracing.current.swap(first, second)
         return
     if open_world() is None:
+        check_alike(first, second, [[(shape,) for shape in one.root_shapes()] for one in several])
         first.trade(second)
         return
     with placed(several):
+        check_alike(first, second, [one.shapes() for one in several])
         first.trade(second)
+
+
+def check_alike(first: Variable, second: Variable, shapes: Sequence[Sequence[tuple[Shape, ...]]]) -> None:
+    """Raises `DataError` if two variables cannot take each other's place; `shapes` are those of their arrays, by rank."""
+    for index, (mine, theirs) in enumerate(zip(*shapes, strict=True)):
+        one, other = first.dtypes()[index], second.dtypes()[index]
+        if (one, mine) != (other, theirs):
+            told = " and ".join(
+                f"{variable.label} is {dtype} {of[0] if len(set(of)) == 1 else list(of)}"
+                for variable, dtype, of in ((first, one, mine), (second, other, theirs))
+            )
+            raise DataError(f"swap: {told}; swapped variables must have the same dtype, and the same shape on every rank")
 
 
 @known_options

@@ -268,6 +268,25 @@ def _direct(work: Work, arrays: Sequence[Operand], segments: Sequence[Segment], 
     return make_step(transport, work.kind, work.op, work.root, exchanges)
 
 
+def stage_bytes(kind: CollectiveKind, world_size: int, sizes: Sequence[int]) -> int:
+    """Returns the bytes of a rank on the stage of a small all_reduce of arrays of these sizes; 0 for what works in place."""
+    nbytes = sum(-(-size // LINE_BYTES) * LINE_BYTES for size in sizes)
+    return nbytes if kind == "all_reduce" and world_size > 1 and nbytes * world_size <= STAGED_BYTES else 0
+
+
+def staged_accesses(keys: frozenset[Key], stage: Key) -> tuple[Access, Access]:
+    """Returns what the two steps of a small all_reduce read and write, with one wait between them."""
+    key = frozenset({stage})
+    return Access(reads=keys, writes=key), Access(writes=keys, remote_reads=key)
+
+
+def access_in_place(kind: CollectiveKind, keys: frozenset[Key]) -> Access:
+    """Returns what a collective reads and writes that works on the ranks' arrays in shared memory."""
+    if kind == "exchange":  # each rank writes its own halos, which no other reads
+        return Access(remote_reads=keys, nearby=True)
+    return Access(keys, keys, keys, keys)  # each works on a part of all ranks' arrays
+
+
 @final
 class CoreTraffic(Traffic):
     def deliver(self, storage: Allocation, values: Sequence[Row], *, own: bool = False) -> None:
@@ -310,11 +329,11 @@ class CoreTraffic(Traffic):
         shape = 2, self.world.world_size, nbytes
         segment = Segment(2 * self.world.world_size * nbytes)
         self.world.attach([segment], info)
-        stage, key = HostArray(segment.id, np.dtype(np.uint8), shape), frozenset({("stage", ("segment", segment.id))})
+        stage = HostArray(segment.id, np.dtype(np.uint8), shape)
         found = []
-        for combines, access in ((False, Access(reads=keys, writes=key)), (True, Access(writes=keys, remote_reads=key))):
+        for combines, access in enumerate(staged_accesses(keys, ("stage", ("segment", segment.id)))):
             assert program.op is not None  # a reduction has an op
-            step = Staged(next_number(), arrays, program.op, stage, combines)
+            step = Staged(next_number(), arrays, program.op, stage, bool(combines))
             self.install(step, info)
             found.append((step.number, [segment], access))
         return found
@@ -322,10 +341,10 @@ class CoreTraffic(Traffic):
     def programs(self, work: Work, pairs: Sequence[Pair], keys: frozenset[Key]) -> list[tuple[int, list[Segment], Access]]:
         program = self.host_program(work, operands_of(work, pairs))
         arrays = tuple((one.dtype, one.source) for one in program.arrays)
-        sizes = [-(-max(end.counts) * np.dtype(dtype).itemsize // LINE_BYTES) * LINE_BYTES for dtype, end in arrays]
-        if work.kind == "all_reduce" and self.world.world_size > 1 and sum(sizes) * self.world.world_size <= STAGED_BYTES:
-            return self._staged(program, arrays, sum(sizes), keys, describe(work, pairs))
+        nbytes = stage_bytes(
+            work.kind, self.world.world_size, [max(end.counts) * np.dtype(dtype).itemsize for dtype, end in arrays]
+        )
+        if nbytes:
+            return self._staged(program, arrays, nbytes, keys, describe(work, pairs))
         self.install(program, describe(work, pairs))
-        if work.kind == "exchange":  # each rank writes its own halos, which no other reads
-            return [(program.number, [], Access(remote_reads=keys, nearby=True))]
-        return [(program.number, [], Access(keys, keys, keys, keys))]  # each works on a part of all ranks' arrays
+        return [(program.number, [], access_in_place(work.kind, keys))]

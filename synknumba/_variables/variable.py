@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeAlias, final
 import numpy as np
 from numpy.typing import DTypeLike
 
+from synknumba import _tracing as tracing
 from synknumba._errors import (
     ArgumentError,
     BatchError,
@@ -30,7 +31,7 @@ from synknumba._host import this_process
 from synknumba._host.casting import accept
 from synknumba._host.data import Data
 from synknumba._ops.halo import Halo
-from synknumba._ops.tree import LEAF, Structure, describe, parts_like, shape_told, unflatten
+from synknumba._ops.tree import LEAF, Structure, child, count_leaves, describe, parts_like, shape_told, unflatten
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array, Shape
 from synknumba._variables.allocation import Allocation
@@ -684,8 +685,48 @@ def _refuse_assignment(self: Variable, *_: object) -> NoReturn:
     )
 
 
+@final
+class Branch:
+    """An array, or a subtree, of a variable that is a tree, as an argument of a call in a sequence: `params["w"]`.
+
+    Attributes:
+        variable: the variable.
+        structure: of the subtree.
+        leaves: indices of its arrays among those of the variable.
+        label: name in messages.
+    """
+
+    def __init__(self, variable: Variable, structure: Structure, leaves: range, label: str) -> None:
+        self.variable, self.structure, self.leaves, self.label = variable, structure, leaves, label
+
+    def __getitem__(self, key: Any) -> "Branch":
+        try:
+            first, structure = child(self.structure, key)
+        except (KeyError, IndexError, TypeError):
+            raise ArgumentError(f"{self.label} has no array or subtree {key!r}: it is {describe(self.structure)}") from None
+        start = self.leaves.start + first
+        return Branch(self.variable, structure, range(start, start + count_leaves(structure)), f"{self.label}[{key!r}]")
+
+    def told(self) -> str:
+        """Returns dtype and shape of its first array, on the root."""
+        first = self.leaves.start
+        return f"{self.variable.dtypes()[first]} {self.variable.root_shapes()[first]}"
+
+    def __repr__(self) -> str:
+        """Shows its name."""
+        return self.label
+
+
+def _branch(self: Variable, key: Any) -> Branch:
+    """Returns a part of a tree, in the body of a sequence."""
+    if tracing.current is None or not tracing.current.is_here or not self.is_tree:
+        _refuse_arithmetic(self)
+    return Branch(self, self.structure(), self.leaves(), self.label)[key]
+
+
 for _name in _REFUSED_METHODS:
     setattr(Variable, _name, _refuse_arithmetic)
+setattr(Variable, "__getitem__", _branch)  # noqa: B010  # not for type checkers, as the others
 for _name in ("__setitem__", "__delitem__"):
     setattr(Variable, _name, _refuse_assignment)
 

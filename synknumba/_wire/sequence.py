@@ -10,7 +10,7 @@ last earlier part that it must not overtake:
 Numbers that change from iteration to iteration are given by formulas, which the ranks evaluate.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -106,14 +106,15 @@ class Loop:
 class SequenceProgram:
     """A sequence.
 
-    The values of a call are the number of its first iteration and the count of iterations (int64), the period of kept results
-    (0 to keep none), the segment for these, and then the scalars, 8 bytes each.
+    The values of a round are the number of its first iteration, the count of iterations, those of all rounds of the call, the
+    period of kept results (0 to keep none), the segment for these (int64 each), and then the scalars, 8 bytes each.
 
     Attributes:
         parts: the parts of an iteration; of as many iterations as it takes for swapped variables to have their memory again.
         starts: index of the first part of each of these iterations.
         scalars: `struct` letters of the scalars.
         slots: number of results that ranks share.
+        lines: file and line of the body that computes a number, by the part's name and the formula, for messages.
         board: where ranks show their counts and put down results: int64, `board_words(W, slots)` long.
         entry_bytes: bytes of a rank's small results that are kept.
     """
@@ -129,6 +130,7 @@ class SequenceProgram:
     starts: tuple[int, ...] = (0,)
     segment_ids: frozenset[int] = frozenset()
     variable_numbers: frozenset[int] = field(default_factory=frozenset)
+    lines: Mapping[tuple[str, Formula], str] = field(default_factory=dict)
 
     def segments(self) -> frozenset[int]:
         """Returns the ids of the segments that the parts use."""
@@ -139,9 +141,12 @@ class SequenceProgram:
         return self.variable_numbers
 
 
-HEAD = "qqqq"  # first iteration, count, period of kept results, segment of these
+HEAD = "qqqqq"  # first iteration, count, count in all rounds, period of kept results, segment of these
 LINE = 8  # words of a cache line; ranks' counts are on lines of their own
-ITERATION, AT = range(2)  # words of a rank's position: iteration, and index of the part that it runs, for messages
+# Words of a rank's position, for messages: iteration, index of the part that it runs, and then two words for each loop inside
+# another: index plus 1 of its part, 0 if that is not known, and its iteration.
+ITERATION, AT, INNER = range(3)
+NOT_BEGUN = -1  # the iteration of a rank that has not begun a round
 
 
 def abort_word(world_size: int) -> int:
@@ -162,6 +167,52 @@ def stage_word(world_size: int, slot: int, turn: int, rank: int) -> int:
 def board_words(world_size: int, slots: int) -> int:
     """Returns the length of a board."""
     return stage_word(world_size, slots, 0, 0)
+
+
+# ---- messages ------------------------------------------------------------------------------------------------------------
+
+
+Path: TypeAlias = Sequence[tuple[int, int]]
+"""Where a rank is: from the outermost loop on, its iteration, and the index of the part that the rank runs there."""
+
+
+def path_to(part: Part, parts: "Sequence[Part | Loop]") -> tuple[int, ...]:
+    """Returns indices, from the outermost loop on: of the inner loop that has the part, and at last of the part; () if none."""
+    for index, one in enumerate(parts):
+        if one is part:
+            return (index,)
+        inside = path_to(part, one.parts) if isinstance(one, Loop) else ()
+        if inside:
+            return (index, *inside)
+    return ()
+
+
+def shown_path(words: Sequence[int]) -> Path:
+    """Returns the path that the words of a rank's position show."""
+    path = [(int(words[ITERATION]), int(words[AT]))]
+    for word in range(INNER, LINE, 2):
+        if not words[word]:
+            break
+        path.append((int(words[word + 1]), int(words[word]) - 1))
+    return path
+
+
+def place_told(program: SequenceProgram, times: int, path: Path) -> str:
+    """Returns in words where a rank is, as in "in iteration 5 of 100 of loop, call 2: f(x)"; iterations count from 0."""
+    name, count, parts = program.name, f" of {times}", program.parts
+    if path[0][0] == NOT_BEGUN:
+        return f"before the first iteration of {name}"
+    text, part = "in", None
+    for depth, (iteration, index) in enumerate(path):
+        text += f"{',' if depth else ''} iteration {iteration}{count} of {name}"
+        # Compiled code leaves the index behind the last part when an iteration begins.
+        part = parts[index % len(parts)] if parts and index >= 0 else None
+        if isinstance(part, Loop):
+            name, parts = part.name, part.parts
+            count = f" of {part.times[1]}" if part.times[0] == "value" else ""
+    if part is None:
+        return text
+    return f"{text}, call {part.call}: {part.name}" if isinstance(part, Part) else f"{text}, a call of {part.name}"
 
 
 # ---- waits --------------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class RankCode:
         """Notes the code of all functions in modules of the script, right before the fork."""
         self._known: dict[FunctionType, CodeType] = {}
         for name, module in list(sys.modules.items()):
-            if name != "__main__" and _is_the_scripts(getattr(module, "__file__", None)):
+            if name != "__main__" and is_the_scripts(getattr(module, "__file__", None)):
                 for value in list(vars(module).values()):
                     if getattr(value, "__module__", None) == name:
                         self._known.update((one, one.__code__) for one in _functions(_parts(value)))
@@ -65,7 +65,7 @@ def _reached(roots: Iterable[object]) -> Iterator[FunctionType]:
             continue
         seen.add(id(one))
         if isinstance(one, FunctionType):
-            if not _is_the_scripts(one.__code__.co_filename):
+            if not is_the_scripts(one.__code__.co_filename):
                 continue
             yield one
             waiting += _used_by(one)
@@ -74,7 +74,7 @@ def _reached(roots: Iterable[object]) -> Iterator[FunctionType]:
 
 
 def _used_by(function: FunctionType) -> list[Any]:
-    names = {*_names(function.__code__)}
+    names = {*names_in(function.__code__)}
     found = [function.__globals__[name] for name in names if name in function.__globals__]
     for cell in function.__closure__ or ():
         try:
@@ -82,16 +82,17 @@ def _used_by(function: FunctionType) -> list[Any]:
         except ValueError:  # not yet assigned
             continue
     for module in [one for one in found if isinstance(one, ModuleType)]:
-        if _is_the_scripts(getattr(module, "__file__", None)):
+        if is_the_scripts(getattr(module, "__file__", None)):
             found += [vars(module)[name] for name in names if name in vars(module)]
     return [*found, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yields the names of globals and attributes that code uses, with the functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_in(constant)
 
 
 def _parts(one: Any) -> list[Any]:
@@ -100,7 +101,7 @@ def _parts(one: Any) -> list[Any]:
         case FunctionType():
             return [one]
         case type():
-            return [*vars(one).values(), *one.__bases__] if _is_the_scripts(_file_of(one.__module__)) else []
+            return [*vars(one).values(), *one.__bases__] if is_the_scripts(_file_of(one.__module__)) else []
         case staticmethod() | classmethod():
             return [one.__func__]
         case property():
@@ -129,6 +130,6 @@ def _file_of(module: str) -> str | None:
 
 
 @cache
-def _is_the_scripts(file: str | None) -> bool:
+def is_the_scripts(file: str | None) -> bool:
     """Returns whether a file is the user's own: neither the standard library's nor an installed package's."""
     return file is not None and not file.startswith((*_INSTALLED, "<frozen"))

@@ -669,10 +669,10 @@ class Engine:
         with self._looking:
             if self._closed:
                 raise self.closed_error()
-            doing = f"{self!r}, {self._rounds.doing}"
+            doing, places = f"{self!r}, {self._rounds.doing}", self._rounds.places()
         out = sys.stderr if file is None else file
         if out is not None:  # the script's stderr may be closed
-            out.write(f"{doing}\n{whereabouts(stacks)}\n")
+            out.write(f"{doing}\n{whereabouts(stacks, places)}\n")
 
     def _check_owner(self) -> None:
         if self.is_inherited:

@@ -2,8 +2,8 @@
 
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import FrameType
 
 from synknumba._errors import RankDied, RankError, RankFailure, SynkError
@@ -33,10 +33,16 @@ class CallInfo:
     function: str  # its name
     arguments: tuple[str, ...] = ()  # a short text for each
     is_call: bool = True  # false for an activity without arguments, such as "starting"
+    # Tells where a rank is in a call of several parts; None for a call of one.
+    where: Callable[[int], str] | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         """Shows the call in Python notation."""
         return f"{self.function}({', '.join(self.arguments)})" if self.is_call else self.function
+
+    def places(self, ranks: Iterable[int]) -> dict[int, str]:
+        """Returns where ranks are in the call; nothing for a call of one part."""
+        return {} if self.where is None else {rank: self.where(rank) for rank in ranks}
 
 
 def calling() -> CallInfo:
@@ -98,11 +104,11 @@ def rank_died(reason: str, death: Death, info: CallInfo, stack: str, stderr: str
     )
 
 
-def whereabouts(stacks: Mapping[int, str]) -> str:
-    """Formats the stacks of ranks, with ranks at the same place grouped."""
+def whereabouts(stacks: Mapping[int, str], places: Mapping[int, str]) -> str:
+    """Formats the stacks of ranks and their places in the call, with ranks at the same place grouped."""
     texts: dict[str, list[str]] = {}
     for rank, text in sorted(stacks.items()):
-        texts.setdefault(text, []).append(str(rank))
+        texts.setdefault(f"  {places[rank]}\n{text}" if rank in places else text, []).append(str(rank))
     return "\n".join(f"--- rank {', '.join(ranks)}, innermost frame first ---\n{text}" for text, ranks in texts.items())
 
 

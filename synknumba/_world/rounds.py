@@ -110,6 +110,11 @@ class Rounds:
             return f"in {self.in_flight}"
         return "in a call that has just begun" if self._control.missing(self.sequence) else "between calls"
 
+    def places(self) -> dict[int, str]:
+        """Returns where the ranks at work are in a call of several parts; nothing otherwise."""
+        info = self.in_flight
+        return {} if info is None or info.where is None else info.places(self._control.missing(self.sequence))
+
     def await_ranks(self, device: DeviceKind) -> None:
         """Waits until every rank has opened its device; raises the error of the first that could not."""
         began = time.monotonic()
@@ -261,7 +266,13 @@ class Rounds:
             with contextlib.suppress(Warning):  # the failure takes precedence over a warning raised as an error
                 self._show_warnings()
         else:
-            self.break_off()
+            places = {}
+            try:
+                places = self.places()
+            finally:  # even if Ctrl-C is pressed again
+                self.break_off()
+            for rank, place in places.items():
+                error.add_note(f"rank {rank} was {place}")
 
     def _show_warnings(self) -> None:
         """Issues the ranks' warnings after the round; raises one that the script's filters turn into an error."""
@@ -321,14 +332,15 @@ class Rounds:
     def _give_up(self, info: CallInfo) -> None:
         # If all ranks have arrived, one of them has not sent its news.
         missing = self._control.missing(self.sequence) or self._control.with_news()
-        stacks = self._processes.where(missing)
+        places, stacks = self.places(), self._processes.where(missing)
         self.kill(f"{info} took longer than timeout={self.timeout} s")
         way_out = "Call fork() again, with a larger timeout"
         if self.starts_again:
             way_out = "The next call starts them again; set world.timeout to a larger one"
         raise CallTimeout(
             f"{info} took longer than timeout={self.timeout} s; still working: rank {', '.join(map(str, missing))}. All ranks "
-            f"have been terminated; every Data keeps its contents. {way_out} if the call needs it.\n{whereabouts(stacks)}",
+            f"have been terminated; every Data keeps its contents. {way_out} if the call needs it."
+            f"\n{whereabouts(stacks, places)}",
             stacks=stacks,
         )
 
@@ -421,7 +433,8 @@ class Rounds:
 
     def _end(self, reason: str, death: Death, info: CallInfo) -> NoReturn:
         """Ends all ranks, and raises `RankDied` with the reason."""
-        reason = f"{reason} {'during' if info.is_call else 'while'} {info}"
+        at = "".join(f", {place}" for place in info.places([death.rank]).values())
+        reason = f"{reason} {'during' if info.is_call else 'while'} {info}{at}"
         self._processes.kill()
         stack, stderr = self._processes.last_words(death.rank)
         self.kill(reason)

@@ -111,7 +111,7 @@ class TestBothWays:
         def body(log, v):
             for place, found in enumerate(NUMBERS.values()):
                 note(log, place, found(v))
-                note(log, 20 + place, found(v) / 3 - synk.STEP)
+                note(log, 20 + place, np.float64(1) * found(v) / 3 - synk.STEP)
             add(v, 0.25)
             return tuple(found(v) for found in NUMBERS.values())
 

@@ -285,6 +285,10 @@ def test_swapped_variables(world, until):
     assert [one.get_value()[0] for one in (c, b, a)] == values
     with pytest.raises(synk.DataError, match="dtype"):
         synk.swap(a, synk.variable(np.array([1])))
+    with pytest.raises(synk.DataError, match=r"the variable is float64 \(1,\) and the variable is float64 \(2,\); swapped"):
+        synk.swap(a, synk.variable(np.zeros(2)))
+    with pytest.raises(synk.DataError, match=r"float64 \(1,\) and the variable is int64 \(3,\)"):
+        synk.sequence(synk.swap)(a, synk.variable(np.zeros(3, int)))
     with pytest.raises(synk.ArgumentError, match="twice"):
         synk.swap(a, a)
 
@@ -502,3 +506,109 @@ def test_static_numbers_are_part_of_the_sequence(world):
     body(v, synk.static(2), times=2)
     assert v.get_value()[0] == 2.0 ** (3 + 4)
     assert body._traced == 2
+
+
+def test_an_error_of_a_formula_tells_its_line(world):
+    @synk.sequence
+    def body(v, k):
+        square = k * k
+        cube = square * k
+        scale(v, cube)
+
+    line = body.py_func.__code__.co_firstlineno + 3
+    with pytest.raises(synk.RankError, match=rf"test_sequences\.py:{line}: a number that the sequence computes for scale\("):
+        body(synk.variable(np.ones(2)), 10**7)
+
+
+@synk.parallel(grid=1, block=1, outputs={"t": synk.output("sum", shape=(), dtype="float32")})
+@cuda.jit
+def single_total(a, t):
+    t[0] = a[0] + np.float32(0.1)
+
+
+@synk.parallel(grid=1, block=1, outputs={"t": synk.output("max", shape=(), dtype="int32")})
+@cuda.jit
+def highest(a, t):
+    t[0] = np.int32(a[0])
+
+
+@synk.function(outputs=None)
+def bits_of(number):
+    return str(np.asarray(number).dtype), np.float64(number) / 3
+
+
+def test_numbers_keep_the_dtypes_of_numpy(world):
+    """The oracle is NumPy's arithmetic in the script, on the results of single calls."""
+
+    @synk.sequence
+    def body(v, given):
+        one, two = single_total(v), highest(v)
+        return bits_of(one), bits_of(two), bits_of(given), bits_of(np.float64(2) * one / 3), bits_of(np.int64(5) * two)
+
+    v = synk.variable(np.ones(2))
+    one, two, given = single_total(v), highest(v), np.float32(0.1)
+    told = [bits_of(x) for x in (one, two, given, np.float64(2) * one / 3, np.int64(5) * two)]
+    assert one.dtype == np.float32
+    found = body(v, given)
+    for mine, theirs in zip(found, told, strict=True):
+        for a, b in zip(mine, theirs, strict=True):
+            assert_array_equal(a, b)
+
+    wide = "a sequence computes numbers in 64 bits, and NumPy would compute this in {}"
+    for formula, dtype in (
+        (lambda v, x: single_total(v) * 2.0, "float32"),
+        (lambda v, x: 1 / single_total(v), "float32"),
+        (lambda v, x: highest(v) + 1, "int32"),
+        (lambda v, x: synk.STEP * np.float32(0.1), "float32"),
+        (lambda v, x: np.int16(3) - x, "int16"),
+        (lambda v, x: -highest(v), "int32"),
+    ):
+        refused = synk.sequence(lambda v, x, formula=formula: scale(v, formula(v, x)))
+        with pytest.raises(synk.ArgumentError, match=rf"test_sequences\.py:\d+: {wide.format(dtype)}"):
+            refused(v, 3)
+
+
+def test_arrays_of_trees(world):
+    @synk.function
+    def descend(w, b, rate):
+        w -= rate * b[:1]
+        b *= 2
+
+    @synk.function
+    def double(layer):
+        for one in layer.values():
+            one[...] = 2 * one
+
+    @synk.sequence
+    def body(params, rate):
+        descend(params["first"]["w"], params["b"], rate)
+        mix(params["first"]["w"], params["first"]["z"], 3.0)
+        double(params["first"])
+
+    def same(w, z, b):
+        w -= 0.5 * b[:1]
+        b *= 2
+        w[:] = 0.5 * w + 0.25 * z + 1e-3 * 3.0
+        w *= 2
+        z *= 2
+
+    arrays = np.arange(3.0), np.arange(3.0) + 7, np.ones(2)
+    w, z, b = arrays
+    params = synk.variable({"first": {"w": w, "z": z}, "b": b})
+    body(params, 0.5, times=3)
+    for _ in range(3):
+        same(w, z, b)
+    for rank in range(world.world_size):
+        found = params.get_value(rank)
+        for mine, theirs in ((found["first"]["w"], w), (found["first"]["z"], z), (found["b"], b)):
+            assert_array_equal(mine, theirs)
+    for wrong, match in (
+        (lambda p: scale(p["c"], 1.0), "has no array or subtree 'c'"),
+        (lambda p: scale(p["b"]["w"], 1.0), "has no array or subtree 'w'"),
+        (lambda p: mix(p["b"], p["b"], 1.0), "the same variable"),
+        (lambda p: scale(p["first"], 1.0), "a tree, but a kernel takes single arrays"),
+    ):
+        with pytest.raises(synk.ArgumentError, match=match):
+            synk.sequence(wrong)(params)
+    with pytest.raises(synk.ArgumentError, match="cannot compute with it or index it"):
+        params["b"]

@@ -1,7 +1,10 @@
 """Deaths, time limits and interrupts while ranks run a sequence in compiled code."""
 
+import io
 import os
+import re
 import signal
+import threading
 import time
 
 import numpy as np
@@ -44,14 +47,22 @@ def run_and_die(v):
 
 
 def test_a_rank_dies_while_the_other_waits_for_it():
-    with synk.fork(2, device="cpu"), pytest.raises(synk.RankDied, match="run_and_die"):
+    place = (
+        rf"during run_and_die\(\), in iteration 50 of {FOREVER} of run_and_die, call 3: die_at\(step: int, rank: synk.RANK\)\."
+    )
+    with synk.fork(2, device="cpu"), pytest.raises(synk.RankDied, match=place):
         run_and_die(synk.variable(np.zeros(3)), times=FOREVER)
 
 
 @pytest.mark.parametrize("body", [run, run_alone], ids=lambda one: one.name)
 def test_a_time_limit_ends_a_loop(body):
-    with synk.fork(2, device="cpu", timeout=0.3), pytest.raises(synk.CallTimeout, match=body.name):
+    with synk.fork(2, device="cpu", timeout=0.3), pytest.raises(synk.CallTimeout, match=body.name) as caught:
         body(synk.variable(np.zeros(3)), times=FOREVER)
+    places = re.findall(
+        rf"innermost frame first ---\n  in iteration (\d+) of {FOREVER} of {body.name}, call [12]: ", str(caught.value)
+    )
+    assert places
+    assert all(int(one) > 0 for one in places)
 
 
 @pytest.mark.parametrize("body", [run, run_alone], ids=lambda one: one.name)
@@ -66,8 +77,10 @@ def test_an_interrupt_ends_a_loop(body):
             body(v)
             began = time.monotonic()
             signal.setitimer(signal.ITIMER_REAL, 0.2)
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt) as caught:
                 body(v, times=FOREVER)
+            for rank, note in enumerate(caught.value.__notes__):
+                assert re.match(rf"rank {rank} was in iteration \d+ of {FOREVER} of {body.name}, call [12]: ", note)
             assert time.monotonic() - began < 20
         with synk.fork(2, device="cpu"):
             v = synk.variable(np.zeros(3))
@@ -99,3 +112,72 @@ def test_a_signal_reaches_a_rank_that_waits_for_no_other():
             run_alone(v, times=FOREVER)
         assert [one.rank for one in caught.value.failures] == [0]
         assert "of run_alone" in str(caught.value)
+
+
+@synk.function
+def wait_at(outer, inner, rank):
+    while (outer, inner, rank) == (2, 3, 1):
+        time.sleep(0.01)
+
+
+@synk.sequence
+def inside(v, outer):
+    synk.all_reduce(v, "max")
+    wait_at(outer, synk.STEP, synk.RANK)
+
+
+@synk.sequence
+def around(v):
+    count(v)
+    inside(v, synk.STEP, times=5)
+    count(v)
+
+
+def test_places_in_inner_sequences():
+    place = r"  in iteration 2 of 7 of around, iteration {} of 5 of inside, call {}: {}"
+    stuck = place.format(3, 3, r"wait_at\(outer: int, inner: int, rank: synk.RANK\)\n  File")
+    waiting = place.format(4, 2, r"all_reduce\n  waits for other ranks\n")
+    told = io.StringIO()
+    with synk.fork(2, device="cpu", timeout=0.6) as world:
+        v = synk.variable(np.zeros(3))
+        timer = threading.Timer(0.3, world.dump, [told])
+        timer.start()
+        with pytest.raises(synk.CallTimeout) as caught:
+            around(v, times=7)
+        timer.join()
+    for text in (told.getvalue(), str(caught.value)):
+        assert re.search("--- rank 1, innermost frame first ---\n" + stuck, text)
+        assert re.search("--- rank 0, innermost frame first ---\n" + waiting, text)
+    assert all("iteration" not in stack for stack in caught.value.stacks.values())
+
+
+@synk.function
+def break_inside(outer, inner):
+    if (outer, inner) == (2, 3):
+        raise KeyError("broken")
+
+
+@synk.function(outputs="sum")
+def one():
+    return 1.0
+
+
+@synk.sequence
+def inside_broken(outer):
+    break_inside(outer, synk.STEP)
+
+
+@synk.sequence
+def around_broken():
+    inside_broken(synk.STEP, times=5)
+    return one()
+
+
+@pytest.mark.parametrize("options", [{}, {"every": 1}], ids=["one-round", "rounds"])
+def test_an_error_in_an_inner_sequence(options):
+    with synk.fork(2, device="cpu"):
+        with pytest.raises(synk.RankError) as caught:
+            around_broken(times=7, **options)
+        assert "in iteration 2 of 7 of around_broken, iteration 3 of 5 of inside_broken, call 1: break_inside(" in str(
+            caught.value
+        )

@@ -69,7 +69,7 @@ def test_several_threads_keep_their_headings():
 
 
 def test_ranks_at_the_same_place_are_told_together():
-    assert whereabouts({2: "  b", 0: "  a", 1: "  b"}) == (
+    assert whereabouts({2: "  b", 0: "  a", 1: "  b"}, {}) == (
         "--- rank 0, innermost frame first ---\n  a\n--- rank 1, 2, innermost frame first ---\n  b"
     )
 

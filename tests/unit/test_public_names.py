@@ -58,7 +58,7 @@ def names(one):
         (synk.Function, FUNCTION),
         (synk.Vectorized, "accumulate as_serial plan reduce submit"),
         (synk.Expectation, "as_serial plan submit"),
-        (synk.Sequence, ""),
+        (synk.Sequence, "plan"),
         (synk.Future, "done exception result"),
         (synk.Data, DATA),
         (synk.Estimate, ESTIMATE),

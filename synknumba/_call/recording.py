@@ -1,0 +1,343 @@
+"""Recordings: the body of a sequence, run once with stand-ins, and what it calls, in order.
+
+    body ──run with stand-ins──> calls, collectives, inner sequences ──> parts, with what they read and write
+
+A `Trace` sends the calls to the ranks, and a `Rehearsal` only plans them. What calls return stands in for results: the body can
+return it, and a 0-d result can be an argument of later calls.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import numpy as np
+
+from synknumba import _tracing as tracing
+from synknumba._call.call import Call, leaves_of
+from synknumba._call.options import CallOptions
+from synknumba._errors import ArgumentError, BatchError
+from synknumba._host.data import Data
+from synknumba._ops import reduction
+from synknumba._ops.tree import flatten, unflatten
+from synknumba._tracing import Formula, Here, Line, Number, Unknown
+from synknumba._types import CollectiveKind, CollectiveOp
+from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
+from synknumba._variables.variable import Variable
+from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Result, Sharded, Update
+from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, waits
+
+if TYPE_CHECKING:
+    from synknumba._call.function import Function
+
+Parts: TypeAlias = "list[Part | Loop]"
+
+MOST_TURNS = 4  # iterations after which swapped variables must have their memory again
+
+
+def told_dtype(dtype: "np.dtype[Any]") -> str | None:
+    """Returns the name of a dtype for a `Number`: None for int64 and float64, which are as Python's numbers."""
+    return None if dtype in (np.int64, np.float64) else dtype.name
+
+
+@final
+class Seen(Number):
+    """Stands for a 0-d result of a kernel, which may be an argument of later calls: the ranks then combine it.
+
+    Attributes:
+        home: body of the call.
+        result: the result, as the ranks know it.
+        unseen: the result for the script.
+        weights: returns the number of rows on each rank, for a mean.
+    """
+
+    __slots__ = ("_recording", "home", "result", "unseen", "weights")
+
+    def __init__(self, recording: "Recording", result: Result, unseen: Unknown, weights: Callable[[], tuple[int, ...]]) -> None:
+        assert result.parts is not None  # it is a result that the caller gets
+        dtype = np.dtype(result.parts.dtype)
+        if isinstance(result.op, str):  # the type that the script would get
+            dtype = reduction.combine(result.op, np.ones(1, dtype), np.ones(1, np.int64)).dtype
+        super().__init__((), unseen.label, is_int=dtype.kind in "iub", dtype=told_dtype(dtype))
+        self._recording, self.home, self.result, self.unseen, self.weights = recording, recording.parts, result, unseen, weights
+
+    @property
+    def formula(self) -> Formula:
+        return ("result", self._recording.share(self))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Row numbers of a call, a line for each iteration; checked at each call of the sequence, as they may have changed."""
+
+    line: Line
+    function: str
+    rows: int  # number of rows of the call's arrays
+
+    def check(self, name: str, times: int) -> None:
+        """Raises `BatchError` if there are too few lines, or a row does not exist."""
+        array = self.line.data.data
+        if self.line.number.formula_of_step and times > len(array):
+            raise BatchError(
+                f"{name}: {self.line.label} has {len(array)} lines of row numbers, but times={times}; give it as many"
+            )
+        low, high = array.min(), array.max()
+        if low < 0 or high >= self.rows:
+            at = np.argwhere((array < 0) | (array >= self.rows))[0]
+            raise BatchError(
+                f"{name}: batch= of {self.function} has row {array[tuple(at)]} in line {at[0]}, but its rows are 0 to "
+                f"{self.rows - 1}"
+            )
+
+
+def rows_of(call: Call) -> int:
+    """Returns the number of rows of the arrays of a call."""
+    return next(iter(call.lengths.values()))
+
+
+class Recording(ABC):
+    """What the body of a sequence does.
+
+    Args:
+        name: name of the sequence, for messages.
+
+    Attributes:
+        names: names of the sequences that are recorded, from the outermost.
+        parts: parts of the innermost of them, so far.
+        calls: number of calls so far.
+        used: bytes of the ranks' small results so far.
+        slots: number of results that ranks share.
+        starts: index of the first part of each turn.
+        kept: memory that the parts use and nobody else keeps.
+        written: segments whose rows ranks write.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.names = [name]
+        self.parts: Parts = []
+        self.calls = 0
+        self.used = 0
+        self.slots = 0
+        self.starts = [0]
+        self.kept: list[Any] = []
+        self.written: set[int] = set()
+        self._outer: list[Parts] = []  # bodies around the innermost one
+        self._shared: dict[int, int] = {}  # slots, by id of the result
+        self._swapped: list[tuple[int, int]] = []  # ids of the variables that the first turn swaps
+        self._here = Here()
+
+    @property
+    def is_here(self) -> bool:
+        return bool(self._here)
+
+    @property
+    def depth(self) -> int:
+        return len(self._outer)
+
+    # ---- calls
+
+    def call(
+        self, function: "Function[..., Any]", args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+    ) -> Any:
+        """Records a call; returns stand-ins for its results."""
+        if isinstance(options.batch, Line):
+            self._check_lines(function, options.batch)
+        for name, value in (("batch", options.batch), ("local_batch", options.local_batch)):
+            if isinstance(value, Unknown) and not isinstance(value, Line):
+                raise ArgumentError(f"{tracing.where()}: {name}= of {function.name} must be known while {self.name} is traced")
+        if options.shards is not None and function.update_modes:
+            raise ArgumentError(
+                f"{tracing.where()}: {function.name} has shards= and updates=, which the script combines; leave shards= out in "
+                f"{self.name}"
+            )
+        self.calls += 1
+        args, kwargs = tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
+        return self._record(function, args, kwargs, options)
+
+    @abstractmethod
+    def _record(
+        self, function: "Function[..., Any]", args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+    ) -> Any:
+        """Records a call whose options have been checked; returns stand-ins for its results."""
+
+    @staticmethod
+    def _check_lines(function: "Function[..., Any]", line: Line) -> None:
+        data = line.data
+        if data.ndim != 2 or data.dtype != np.int64 or not data.shape[0] or not data.shape[1]:
+            raise ArgumentError(
+                f"{tracing.where()}: batch= of {function.name} takes a line of row numbers: {line.label} must be 2-D and "
+                f"int64, with a line for each iteration, and is {data.dtype} {data.shape}"
+            )
+
+    def _argument(self, value: Any) -> Any:
+        """Returns an argument with NumPy arrays, which are part of the sequence, copied to memory of its own."""
+        if isinstance(value, np.ndarray) and value.ndim:
+            self.kept.append(Data(value))
+            return self.kept[-1]
+        if isinstance(value, Unknown) and not isinstance(value, Number):
+            value._refuse()  # noqa: SLF001
+        if isinstance(value, dict | list | tuple):
+            leaves, structure = flatten(value)
+            return unflatten(structure, [self._argument(leaf) for leaf in leaves])
+        return value
+
+    def _check_located(self, function: str, results: Collection[Result], options: CallOptions) -> None:
+        located = [result.name for result in results if result.op in reduction.LOCATING]
+        if located and isinstance(options.batch, Line):
+            raise ArgumentError(
+                f"{tracing.where()}: {located[0]} of {function} is a row number, which rows of {options.batch.label} do not "
+                "have in a sequence; use another output"
+            )
+
+    def _stand_in(self, result: Result, unseen: Unknown, weights: Callable[[], tuple[int, ...]]) -> Unknown:
+        """Returns what stands for a result of a kernel: a number, if ranks can combine it."""
+        is_number = result.is_small and result.shape == () and np.dtype(result.dtype).kind in "iuf"
+        combines = result.op is not None and result.op not in reduction.BY_ROWS
+        return Seen(self, result, unseen, weights) if is_number and combines else unseen
+
+    def share(self, seen: Seen) -> int:
+        """Makes the ranks combine a result, after the call that makes it; returns the slot of the number."""
+        slot = self._shared.get(id(seen))
+        if slot is None:
+            slot = self._shared[id(seen)] = self.slots
+            self.slots += 1
+            self.kept.append(seen)  # so that its id is not used again
+            result = seen.result
+            assert result.parts is not None  # as above
+            shared = Shared(slot, result.parts.offset, np.dtype(result.parts.dtype), result.op, seen.weights())
+            stage = frozenset({("stage", slot)})
+            # At the end of the body that makes it, which may be around the one that uses it; or has ended, and made its last.
+            home = next((parts for parts in (*self._outer, self.parts) if parts is seen.home), self.parts)
+            home.append(Part(-1, seen.label, self.calls, Access(writes=stage), puts=shared))
+            home.append(Part(-1, seen.label, self.calls, Access(remote_reads=stage), combines=shared))
+        return slot
+
+    # ---- memory
+
+    def _access(self, parameters: Sequence[tuple[str, Param]], written: Collection[str], *, is_kernel: bool) -> Access:
+        """Returns what a call reads and writes: variables on its own rank, and arrays that others may read or write, too.
+
+        `written` are the parameters that a kernel stores to.
+        """
+        reads: set[Key] = set()
+        writes: set[Key] = set()
+        shared_reads: set[Key] = set()
+        shared_writes: set[Key] = set()
+        for name, param in parameters:
+            for leaf in leaves_of(param):
+                match leaf:
+                    case Held(variable, index) | HeldRows(variable, index):
+                        reads.add(("variable", variable, index))
+                        if not is_kernel or name in written:
+                            writes.add(("variable", variable, index))
+                    case Update(variable, index):
+                        writes.add(("variable", variable, index))
+                    case Sharded(array, _, writable):
+                        (shared_writes if writable else shared_reads).add(("data", array.segment))
+                        self.written |= {array.segment} if writable else set()
+                    case Broadcast(array):
+                        shared_reads.add(("data", array.segment))
+        return Access(frozenset(reads), frozenset(writes), frozenset(shared_reads), frozenset(shared_writes))
+
+    # ---- collectives
+
+    def collective(self, kind: CollectiveKind, given: Any, op: Any, root: int, dest: Any) -> Any:
+        """Records a collective in place."""
+        if dest is not None or kind not in {"all_reduce", "reduce", "broadcast", "exchange"}:
+            raise ArgumentError(
+                f"{tracing.where()}: {kind} gives variables other memory, which {self.name} cannot do; call it before, or after"
+            )
+        self.calls += 1
+        several = several_of(given, kind)
+        known: CollectiveOp | None = checked_op(several, op, kind) if kind in {"all_reduce", "reduce"} else None
+        self._place(several)
+        if kind == "exchange":
+            check_halos(several)
+        else:
+            check_no_halo(several, kind)
+        self._record_collective(several, kind, known, root)
+        return given
+
+    @abstractmethod
+    def _place(self, several: Sequence[Variable]) -> None:
+        """Gives variables memory, if they are to have some."""
+
+    @abstractmethod
+    def _record_collective(self, several: Sequence[Variable], kind: CollectiveKind, op: CollectiveOp | None, root: int) -> None:
+        """Records a collective that has been checked, but for equal shapes."""
+
+    def swap(self, first: Variable, second: Variable) -> None:
+        """Exchanges the memory of two variables, for the calls that follow."""
+        if self._outer:
+            raise ArgumentError(
+                f"{tracing.where()}: swap in {self.names[-1]}, which {self.name} calls; swap in {self.name}, or write two steps"
+            )
+        if len(self.starts) == 1:
+            self._swapped.append((id(first), id(second)))
+        self._swap(first, second)
+
+    @abstractmethod
+    def _swap(self, first: Variable, second: Variable) -> None:
+        """Exchanges the memory of two variables, in the outermost body."""
+
+    def _begin_turn(self) -> None:
+        """Notes that the body is run again, with variables swapped."""
+
+    def end_of_turn(self) -> bool:
+        """Ends an iteration; returns whether swapped variables have the memory again that they had at first.
+
+        Raises:
+            ArgumentError: that takes more than MOST_TURNS iterations.
+        """
+        period = _period(self._swapped)
+        if period > MOST_TURNS:
+            raise ArgumentError(f"{self.name}: swapped variables repeat after {period} iterations; at most {MOST_TURNS}")
+        if len(self.starts) == period:
+            return True
+        self.starts.append(len(self.parts))
+        self._begin_turn()
+        return False
+
+    # ---- inner sequences
+
+    @contextmanager
+    def inside(self, name: str, times: Any) -> Iterator[None]:
+        """Context in which calls become parts of an inner sequence."""
+        formula = times.formula if isinstance(times, Number) else ("value", times)
+        parts: Parts = []
+        self._outer.append(self.parts)
+        self.names.append(name)
+        self.parts = parts
+        try:
+            yield
+        finally:
+            self.parts = self._outer.pop()
+            self.names.pop()
+        self.parts.append(Loop(name, formula, self.depth + 1, tuple(ordered(parts))))
+
+
+def _period(swaps: Sequence[tuple[int, int]]) -> int:
+    """Returns the number of iterations after which swapped variables have their own memory again."""
+    place: dict[int, int] = {}
+    for first, second in swaps:
+        place[first], place[second] = place.get(second, second), place.get(first, first)
+    period = 1
+    for start, following in place.items():
+        length, at = 1, following
+        while at != start:
+            length, at = length + 1, place[at]
+        period = math.lcm(period, length)
+    return period
+
+
+def ordered(parts: Sequence[Part | Loop]) -> Parts:
+    """Returns the parts of a loop with their waits."""
+    found, shown = waits([part.access if isinstance(part, Part) else None for part in parts])
+    return [
+        part if isinstance(part, Loop) else replace(part, wait=wait, shows=index in shown)
+        for index, (part, wait) in enumerate(zip(parts, found, strict=True))
+    ]

@@ -1,0 +1,230 @@
+"""Rehearsals: the body of a sequence, run once to plan its calls; nothing is sent to the ranks, which need not exist.
+
+Waits are those of ranks on cores. On GPUs linked by NCCL the streams wait instead, and over the host's memory collectives
+have more steps.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from synknumba._call.call import Call
+from synknumba._call.distribute import result_class
+from synknumba._call.options import CallOptions
+from synknumba._call.recording import Recording, Seen, ordered
+from synknumba._call.report import PlanReport
+from synknumba._call.sequence_report import LoopReport, PartReport, ResultReport, Whom
+from synknumba._call.variable_rows import shapes_by_rank
+from synknumba._ops.rows import Partition
+from synknumba._ops.variable_layout import line_type
+from synknumba._tracing import Number, Unknown
+from synknumba._types import CollectiveKind, CollectiveOp
+from synknumba._variables.collectives import check_alike
+from synknumba._variables.transfers import access_in_place, stage_bytes, staged_accesses
+from synknumba._variables.variable import Variable, check_rank
+from synknumba._wire.program import Result
+from synknumba._wire.sequence import Access, Key, Loop, Part
+
+if TYPE_CHECKING:
+    from synknumba._call.function import Function
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """A call of a sequence that is only planned.
+
+    Attributes:
+        call: its arguments and rows.
+        report: the report on it.
+        results: those of a kernel.
+        ops: tree of ops of a Python function; None without results.
+        used: bytes of the ranks' small results up to the end of its own.
+        written: parameters that the source stores to.
+        is_kernel: whether it is a kernel.
+    """
+
+    call: Call
+    report: PlanReport
+    results: tuple[Result, ...]
+    ops: Any
+    used: int
+    written: frozenset[str]
+    is_kernel: bool
+
+
+class Planned(Unknown):
+    """Stands for a result of a planned call.
+
+    Attributes:
+        part: index of the call's report.
+        index: position among the results of the call.
+    """
+
+    def __init__(self, part: int, index: int, label: str) -> None:
+        self.part, self.index, self.label = part, index, label
+
+
+@final
+class Rehearsal(Recording):
+    """What the body of a sequence would do.
+
+    Args:
+        name: name of the sequence.
+        partition: of rows into ranks.
+        labels: names of the sequence's arguments: of variables by id, and of `Data` by segment.
+    """
+
+    def __init__(self, name: str, partition: Partition, labels: Mapping[int, str]) -> None:
+        super().__init__(name)
+        self._partition = partition
+        self._labels: dict[Any, str] = dict(labels)
+        self._memory: dict[int, int] = {}  # of swapped variables, by id: the id of the one whose memory it has
+        self._told: list[PartReport] = []  # by number of the parts
+
+    # ---- calls
+
+    def _record(
+        self, function: "Function[..., Any]", args: tuple[Any, ...], kwargs: Mapping[str, Any], options: CallOptions
+    ) -> Any:
+        found = function._rehearse(self._partition, args, kwargs, options, self.used)  # noqa: SLF001
+        self.used = found.used
+        self._check_located(function.name, found.results, options)
+        call = found.call
+        for path, variable in call.variables.items():
+            self._labels.setdefault(id(variable), variable.name or f"{path} of {function.name}")
+        access = self._access(tuple(call.parameters.items()), found.written, is_kernel=found.is_kernel)
+        for value in call.values:
+            if isinstance(value, Number):
+                value.formula  # noqa: B018  # for results that the ranks are to combine
+        number, name = len(self._told), f"{function.name}({', '.join(call.texts(lasting=True))})"
+        told = [ResultReport(one.name, one.op, one.dtype, one.shape, False, one.is_small, False) for one in found.results]
+        if found.ops is not None or (not found.is_kernel and function.output_modes is not None):
+            told.append(ResultReport("result", found.ops, None, None, False, False, False))
+        told = [replace(one, is_kept=one.is_kept and one.op is not None) for one in told]
+        self._add(name, [access], results=tuple(told), plan=found.report)
+        labels = [f"{one.name} of {function.name}" for one in told]
+        planned = [Planned(number, index, label) for index, label in enumerate(labels)]
+        if not found.is_kernel:
+            return planned[0] if planned else None
+        stand_ins = [self._stand_in(result, one, tuple) for result, one in zip(found.results, planned, strict=True)]
+        if len(stand_ins) <= 1:
+            return stand_ins[0] if stand_ins else None
+        return result_class(function.name, tuple(one.name for one in found.results))(*stand_ins)
+
+    def _add(self, name: str, accesses: Sequence[Access], **told: Any) -> None:
+        """Adds the parts of a call."""
+        reads, writes = (
+            self._names(key for one in accesses for key in (*getattr(one, kind), *getattr(one, f"remote_{kind}")))
+            for kind in ("reads", "writes")
+        )
+        number = len(self._told)
+        self._told.append(PartReport(self.calls, name, **{"reads": reads, "writes": writes, **told}))
+        self.parts += [Part(number, name, self.calls, self._in_memory(access)) for access in accesses]
+
+    def _names(self, keys: Iterable[Key]) -> tuple[str, ...]:
+        found = {key[1] for key in keys if isinstance(key, tuple) and key[0] != "stage"}
+        return tuple(sorted(self._labels.get(one, "an array") for one in found))
+
+    def _in_memory(self, access: Access) -> Access:
+        """Returns an access to the memory that swapped variables have."""
+
+        def placed(keys: frozenset[Key]) -> frozenset[Key]:
+            return frozenset(
+                (key[0], self._memory.get(key[1], key[1]), *key[2:]) if isinstance(key, tuple) and key[0] == "variable" else key
+                for key in keys
+            )
+
+        return Access(
+            placed(access.reads),
+            placed(access.writes),
+            placed(access.remote_reads),
+            placed(access.remote_writes),
+            access.nearby,
+        )
+
+    # ---- collectives
+
+    def _place(self, several: Sequence[Variable]) -> None:
+        """Leaves variables where they are."""
+
+    def _record_collective(self, several: Sequence[Variable], kind: CollectiveKind, op: CollectiveOp | None, root: int) -> None:
+        size = self._partition.parts
+        check_rank(root, size)
+        for one in several:
+            self._labels.setdefault(id(one), one.name or "a variable")
+        plain = Call(CallOptions(None), self._partition)
+        layouts = [one.layout_with(shapes_by_rank(plain, one), one.halo) for one in several]
+        leaves = [(layout, index) for layout in layouts for index in range(len(layout.leaves))]
+        keys = frozenset(("variable", id(one), leaf) for one in several for leaf in one.leaves())
+        sizes = [max(map(layout.leaves[index].nbytes, range(size))) for layout, index in leaves]
+        if kind == "exchange":
+            moved = sum(
+                copy.count * line_type(of.dtype, math.prod(of.shapes[0][1:]))[1] * line_type(of.dtype, 0)[0].itemsize
+                for layout, index in leaves
+                for of in [layout.leaves[index]]
+                for copy in layout.copies(index)
+            )
+        else:
+            givers = {"all_reduce": size, "reduce": size - 1, "broadcast": 1}[kind] if size > 1 else 0
+            moved = givers * sum(sizes)
+        staged = stage_bytes(kind, size, sizes)
+        accesses = staged_accesses(keys, ("stage", len(self._told))) if staged else (access_in_place(kind, keys),)
+        self._add(kind, accesses, writes=self._names(keys), moved_bytes=moved)
+
+    def _swap(self, first: Variable, second: Variable) -> None:
+        for one in (first, second):
+            self._labels.setdefault(id(one), one.name or "a variable")
+        plain = Call(CallOptions(None), self._partition)
+        check_alike(first, second, [shapes_by_rank(plain, one) for one in (first, second)])
+        self._add(f"swap of {self._labels[id(first)]} and {self._labels[id(second)]}", [Access()])
+        memory = self._memory
+        memory[id(first)], memory[id(second)] = (memory.get(id(one), id(one)) for one in (second, first))
+
+    # ---- report
+
+    def report(self, results: Iterable[Any]) -> tuple[PartReport | LoopReport, ...]:
+        """Returns the parts of the first turn; `results` are the stand-ins that the body has returned in it."""
+        numbers = [one.unseen for one in self.kept if isinstance(one, Seen)]
+        for one, is_number in (*((one, False) for one in results), *((one, True) for one in numbers)):
+            if isinstance(one, Planned):
+                told, found = self._told[one.part], list(self._told[one.part].results)
+                of = found[one.index]
+                found[one.index] = replace(of, is_number=True) if is_number else replace(of, is_returned=True)
+                self._told[one.part] = replace(told, results=tuple(found))
+        parts = ordered(self.parts)
+        return self._reports(parts[: self.starts[1]] if len(self.starts) > 1 else parts)
+
+    def first_large(self, returned: Iterable[Any]) -> str | None:
+        """Returns the label of the first result of those returned that the ranks cannot keep; None if there is none."""
+        planned = (one for one in returned if isinstance(one, Planned))
+        return next((one.label for one in planned if not self._told[one.part].results[one.index].is_kept), None)
+
+    def _reports(self, parts: Sequence[Part | Loop]) -> tuple[PartReport | LoopReport, ...]:
+        out: list[PartReport | LoopReport] = []
+        last: Part | None = None
+        for part in parts:
+            if isinstance(part, Loop):
+                times = int(part.times[1]) if part.times[0] == "value" else None
+                out.append(LoopReport(part.name, times, self._reports(part.parts)))
+                last = None
+                continue
+            whom: Whom | None = None
+            if part.wait is not None and self._partition.parts > 1:
+                whom = "neighbours" if part.wait.nearby else "all ranks"
+            shared = part.puts or part.combines
+            if shared is not None:
+                given = np.dtype(shared.dtype).itemsize * self._partition.parts if self._partition.parts > 1 else 0
+                told = PartReport(0, f"{part.name}, combined by each rank", moved_bytes=given)
+            else:
+                told = self._told[part.number]
+            same = last is not None and (part.number, part.puts or part.combines) == (last.number, last.puts or last.combines)
+            if same:  # a step of the same
+                before = out.pop()
+                assert isinstance(before, PartReport)
+                whom = "all ranks" if "all ranks" in (whom, before.waits_for) else whom or before.waits_for
+            out.append(replace(told, waits_for=whom))
+            last = part
+        return tuple(out)

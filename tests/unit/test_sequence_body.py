@@ -1,0 +1,202 @@
+"""What the source of a sequence's body shows, and the decorator's own errors."""
+
+import re
+
+import numpy as np
+import pytest
+
+import synknumba as synk
+
+
+@synk.function
+def add(v, number):
+    v += number
+
+
+def trailing_swap(u, v):
+    add(u, 1.0)
+    u, v = v, u
+
+
+def trailing_cycle(u, v, w):
+    add(u, 1.0)
+    u, v, w = w, u, v
+
+
+def trailing_name(u, v):
+    add(u, 1.0)
+    u = v
+
+
+def trailing_number(v, beta):
+    add(v, beta)
+    beta *= 1.01
+
+
+def trailing_sum(v, beta):
+    add(v, beta)
+    beta = beta + 0.5 * synk.STEP
+    return v
+
+
+WRONG = {
+    trailing_swap: (r"u, v = v, u has no effect", "write synk.swap(u, v)"),
+    trailing_cycle: (r"u, v, w = w, u, v has no effect", "write synk.swap(u, v); synk.swap(v, w)"),
+    trailing_name: (r"u = v has no effect", "write synk.swap(u, v); to copy, write a kernel"),
+    trailing_number: (r"beta \*= 1.01 has no effect", "Compute a number from synk.STEP"),
+    trailing_sum: (r"beta = beta \+ 0.5 \* synk.STEP has no effect", "or keep it in a variable"),
+}
+
+
+@pytest.mark.parametrize("body", WRONG, ids=lambda body: body.__name__)
+def test_assignments_that_nothing_reads(body):
+    what, way_out = WRONG[body]
+    line = body.__code__.co_firstlineno + 2
+    with pytest.raises(synk.ArgumentError, match=rf"{body.__name__} \(.*test_sequence_body\.py:{line}\): {what}") as caught:
+        synk.sequence(body)
+    assert way_out in str(caught.value)
+
+
+def two_steps(u, v):
+    add(u, 1.0)
+    u, v = v, u
+    add(u, 2.0)
+    return v
+
+
+def in_a_loop(u, v):
+    for _ in range(2):
+        add(u, 1.0)
+        u, v = v, u
+
+
+def results_of_collectives(v):
+    add(v, 1.0)
+    v = synk.all_reduce(v, "sum")
+
+
+def cleared(v, w):
+    add(v, 1.0)
+    w = None  # noqa: F841
+
+
+def read_by_an_inner_function(v, number):
+    def half():
+        add(v, number)
+
+    half()
+    number = number + 1
+    half()
+
+
+def own_names(v, beta):
+    half = beta / 2
+    add(v, half)
+    half = 2 * half  # no parameter
+
+
+@pytest.mark.parametrize("body", [two_steps, in_a_loop, results_of_collectives, cleared, read_by_an_inner_function, own_names])
+def test_assignments_that_are_right(body):
+    assert synk.sequence(body).name == body.__name__
+
+
+def test_options_belong_to_the_call():
+    for wrong, told in (
+        (lambda: synk.sequence(times=3), "and pass times=3 to the call, as in step(u, v, times=3)"),
+        (lambda: synk.sequence(every=2, times=4), "pass every=2, times=4 to the call"),
+        (synk.sequence, "write @synk.sequence without parentheses above the function"),
+        (lambda: synk.sequence(3), "got a int"),
+    ):
+        with pytest.raises(synk.ArgumentError, match=re.escape(told)):
+            wrong()
+
+
+NUMBER, TEXT, FIELD, OTHER = 2.0, "twice", synk.variable(np.zeros(2)), synk.variable(np.zeros(2))
+
+
+@synk.sequence
+def inner():
+    add(FIELD, NUMBER)
+
+
+def helper():
+    add(FIELD, 100.0 if TEXT == "hundred" else 0.0)
+
+
+@synk.sequence
+def outer():
+    inner(times=2)
+    helper()
+
+
+def test_rebound_globals_are_seen(monkeypatch):
+    module = __import__("sys").modules[__name__]
+    with synk.fork(2, device="cpu"):
+        outer()
+        outer()
+        assert outer._traced == 1
+        monkeypatch.setattr(module, "NUMBER", 5)
+        outer()
+        assert FIELD.get_value()[0] == 4 + 4 + 10
+        monkeypatch.setattr(module, "NUMBER", float("2.0"))  # an equal number
+        outer()
+        assert (FIELD.get_value()[0], outer._traced) == (22, 2)
+        monkeypatch.setattr(module, "TEXT", "hundred")
+        outer()
+        assert (FIELD.get_value()[0], outer._traced) == (126, 3)
+        before = FIELD
+        monkeypatch.setattr(module, "FIELD", OTHER)
+        outer()
+        assert (before.get_value()[0], OTHER.get_value()[0]) == (126, 104)
+        monkeypatch.setattr(module, "add", synk.function(subtract))
+        outer()
+        assert OTHER.get_value()[0] == 0
+        assert outer._traced == 5
+
+
+def subtract(v, number):
+    v -= number
+
+
+def test_rebound_variables_of_closures_are_seen():
+    step, field = 1.0, synk.variable(np.zeros(1))
+
+    @synk.sequence
+    def body():
+        add(field, step)
+
+    with synk.fork(2, device="cpu"):
+        body(times=3)
+        step = 10.0
+        body()
+        first, field = field, synk.variable(np.zeros(1))
+        body()
+        assert (first.get_value()[0], field.get_value()[0]) == (13, 10)
+
+
+def test_what_a_body_used_is_freed():
+    import weakref
+
+    field = synk.variable(np.zeros(1))
+
+    @synk.sequence
+    def body():
+        add(field, 1.0)
+
+    with synk.fork(1, device="cpu"):
+        body()
+        body()
+        reference, field = weakref.ref(field), None
+        assert reference() is None
+
+
+def test_times_of_an_inner_sequence_are_ints():
+    @synk.sequence
+    def body(n):
+        inner(times=n / 2)
+
+    with (
+        synk.fork(1, device="cpu"),
+        pytest.raises(synk.ArgumentError, match=r"y:\d+: times of inner must be an int.*//"),
+    ):
+        body(4)

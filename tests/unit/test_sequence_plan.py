@@ -1,0 +1,255 @@
+"""Plans of sequences: parts, waits, bytes and rounds, told without ranks."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import synknumba as synk
+from synknumba._wire.sequence import Loop
+from tests.environment import ROOT, run_program
+from tests.quick import examples
+
+MANY = synk.variable(np.zeros(4), name="many")
+
+
+@synk.parallel(grid=1, block=4)
+@cuda.jit
+def move(u, v, by):
+    i = cuda.grid(1)
+    if i < v.shape[0]:
+        v[i] = u[i] + by
+
+
+@synk.parallel(grid=1, block=4, outputs={"t": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def total(v, t):
+    i = cuda.grid(1)
+    if i < v.shape[0]:
+        cuda.atomic.add(t, 0, v[i])
+
+
+@synk.parallel(outputs={"top": synk.output("max", shape=(), dtype="float64"), "big": synk.output("sum", shape=(9000,))})
+@cuda.jit
+def both(x, top, big):
+    i = cuda.grid(1)
+    if i < x.shape[0]:
+        top[0] = max(top[0], x[i])
+        cuda.atomic.add(big, i % 9000, x[i])
+
+
+@synk.function(outputs="mean")
+def shrink(v):
+    v *= 0.5
+    return v[0]
+
+
+@synk.sequence
+def inner(v):
+    synk.all_reduce(v, "mean")
+    shrink(v)
+
+
+@synk.sequence
+def outer(u, v, x, by):
+    move(u, v, by * synk.STEP)
+    synk.broadcast(u)
+    inner(v, times=3)
+    move(v, u, total(v))
+    synk.all_reduce(MANY, "sum")
+    return total(u), both(x)
+
+
+def variables(n=4):
+    return [synk.variable(np.zeros(n)) for _ in range(2)]
+
+
+def test_parts():
+    u, v = variables()
+    plan = outer.plan(u, v, np.zeros(10), 2.0, times=100, world_size=2)
+    assert [getattr(part, "call", part.name) for part in plan.parts] == [1, 2, "inner", 5, 0, 6, 7, 8, 9]
+    first, cast, loop, measured, number, second, reduced, last, rows = plan.parts
+    assert (first.reads, first.writes, first.waits_for, first.moved_bytes) == (("u", "v"), ("v",), None, 0)
+    assert first.name == "move(u: variable float64 (4,), v: variable float64 (4,), by: float)"
+    assert [rank.launches for rank in first.plan.ranks] == [(((1, 1, 1), (4, 1, 1)),)] * 2
+    assert (cast.name, cast.writes, cast.waits_for, cast.moved_bytes) == ("broadcast", ("u",), "all ranks", 32)
+    assert (loop.name, loop.times) == ("inner", 3)
+    reduce, halve = loop.parts
+    assert (reduce.call, reduce.name, reduce.waits_for, reduce.moved_bytes) == (3, "all_reduce", "all ranks", 2 * 32)
+    assert (halve.call, halve.waits_for, halve.results[0].op, halve.results[0].is_returned) == (4, None, "mean", False)
+    assert [(one.name, one.is_returned, one.is_number) for one in measured.results] == [("t", False, True)]
+    assert (number.name, number.waits_for, number.moved_bytes) == ("t of total, combined by each rank", "all ranks", 16)
+    assert (second.reads, second.writes) == (("u", "v"), ("u",))
+    assert (reduced.writes, reduced.moved_bytes) == (("MANY",), 64)
+    assert last.results[0].is_kept
+    assert [(one.name, one.shape, one.is_kept, one.is_returned) for one in rows.results] == [
+        ("top", (), True, True),
+        ("big", (9000,), False, True),
+    ]
+    assert rows.reads == ("x",)
+    assert [rank.rows for rank in rows.plan.ranks] == [(0, 5), (5, 10)]
+    assert (plan.rounds, plan.round_ends, plan.turns, plan.world_size) == (1, "", 1, 2)
+    text = str(plan)
+    assert text.startswith(
+        "outer(u: variable float64 (4,), v: variable float64 (4,), x: float64 (10,), by: float)\n100 iterations in 1 round"
+    )
+    assert (
+        "\n  inner, 3 times; waits for all ranks before and after\n    3 all_reduce: reads v; writes v; waits for all" in text
+    )
+    alone = outer.plan(u, v, np.zeros(10), 2.0, world_size=1)
+    assert {getattr(part, "waits_for", None) for part in alone.parts} == {None}
+    assert sum(getattr(part, "moved_bytes", 0) for part in alone.parts) == 0
+
+
+@synk.sequence
+def measure(v):
+    return total(v)
+
+
+@synk.sequence
+def average(v):
+    return shrink(v)
+
+
+def test_what_ends_a_round():
+    v = synk.variable(np.zeros(4))
+    told = [
+        (measure, {"times": 7}, 1, ""),
+        (measure, {"times": 7, "every": 2}, 1, ""),
+        (measure, {"times": 7, "every": 2, "until": bool}, 4, "after every 2 iterations, for until="),
+        (measure, {"times": 7, "until": bool}, 7, "after each iteration, for until="),
+        (average, {"times": 7}, 1, ""),
+        (average, {"times": 7, "every": 7}, 1, "as ranks keep small results of kernels only, and result of shrink is none"),
+        (
+            measure,
+            {"times": 10**9, "every": 1},
+            10**9,
+            "as kept results would take 24,000,000,000 bytes, and ranks keep 67,108,864",
+        ),
+        (measure, {"times": 0, "every": 1}, 0, ""),
+    ]
+    for body, options, rounds, why in told:
+        plan = body.plan(v, world_size=3, **options)
+        assert plan.rounds == rounds
+        assert why in plan.round_ends
+        assert bool(why) == bool(plan.round_ends)
+    with pytest.raises(synk.ArgumentError, match="until= judges what idle returns"):
+        synk.sequence(idle).plan(v, until=bool, world_size=2)
+    with pytest.raises(synk.WorldError, match="needs world_size"):
+        measure.plan(v)
+    with pytest.raises(synk.ArgumentError, match="times must be an int"):
+        measure.plan(v, times=-1, world_size=2)
+
+
+def idle(v):
+    shrink(v)
+
+
+def test_swapped_variables_and_halos():
+    @synk.sequence
+    def body(u, v):
+        synk.exchange(u)
+        move(u, v, 1.0)
+        synk.swap(u, v)
+
+    with synk.fork(2, device="cpu"):
+        u, v = (synk.scatter(synk.variable(np.zeros((12, 5))), halo=2, periodic=True) for _ in range(2))
+    plan = body.plan(u, v, times=5, world_size=3)
+    exchange, step, swap = plan.parts
+    assert (exchange.reads, exchange.writes, exchange.waits_for) == (("u",), ("u",), "neighbours")
+    assert exchange.moved_bytes == 3 * 2 * 2 * 5 * 8  # 3 ranks get 2 rows of 5 numbers from above and from below
+    assert (step.writes, step.waits_for) == (("v",), None)
+    assert (swap.name, plan.turns) == ("swap of u and v", 2)
+    assert "again after 2 iterations" in str(plan)
+
+
+def test_nothing_is_left_behind():
+    u, v = variables()
+
+    @synk.sequence
+    def wrong(v):
+        move(v, v, 1.0)
+
+    with pytest.raises(synk.ArgumentError, match="same variable"):
+        wrong.plan(v, world_size=2)
+
+    @synk.sequence
+    def planning(v):
+        measure.plan(v)
+
+    with pytest.raises(synk.ArgumentError, match=r"measure\.plan\(\) inside planning would run once"):
+        planning.plan(v, world_size=2)
+    with synk.fork(2, device="cpu") as world:
+        rounds = world.statistics().rounds
+        outer.plan(u, v, np.zeros(10), 2.0, times=100)
+        assert world.statistics().rounds == rounds
+        inner(v, times=2)
+
+
+OPS = {
+    "move": lambda a, b: move(a, b, 1.0),
+    "number": lambda a, b: move(a, b, total(b)),
+    "shrink": lambda a, b: shrink(a),
+    "reduce": lambda a, b: synk.all_reduce(a, "sum"),
+    "root": lambda a, b: synk.reduce(a, "sum"),
+    "broadcast": lambda a, b: synk.broadcast(b),
+    "inner": lambda a, b: inner(a, times=2),
+    "exchange": lambda a, b: synk.exchange(a),
+}
+
+
+def waits_of_parts(parts):
+    """The waits of what the ranks run, those of the steps of a call together."""
+    out, last = [], None
+    for part in parts:
+        if isinstance(part, Loop):
+            out.append(waits_of_parts(part.parts))
+            last = None
+            continue
+        whom = None if part.wait is None else "neighbours" if part.wait.nearby else "all ranks"
+        step = (part.call, part.name, part.puts or part.combines)
+        if step == last:
+            before = out.pop()
+            whom = "all ranks" if "all ranks" in (whom, before) else whom or before
+        out.append(whom)
+        last = step
+    return out
+
+
+def waits_of_report(parts):
+    return [part.waits_for if hasattr(part, "waits_for") else waits_of_report(part.parts) for part in parts]
+
+
+def test_waits_are_those_of_the_ranks():
+    rng = random.Random(0)
+    with synk.fork(3, device="cpu"):
+        for _ in range(examples(40, quick=6)):
+            ops = [rng.choice([*OPS]) for _ in range(rng.randint(1, 6))]
+            pairs = [rng.sample(range(3), 2) for _ in ops]
+            sizes = [rng.choice([4, 5000])] * 3
+            several = [synk.variable(np.zeros(size)) for size in sizes]
+            if "exchange" in ops:
+                ops = ["exchange" if op in {"reduce", "root", "broadcast", "inner"} else op for op in ops]
+                several = [synk.scatter(one, halo=1) for one in several]
+
+            @synk.sequence
+            def body(several, ops=None, pairs=None):
+                for op, (a, b) in zip(ops, pairs, strict=True):
+                    OPS[op](several[a], several[b])
+
+            told = body.plan(several, synk.static(tuple(ops)), synk.static(tuple(map(tuple, pairs))), times=2)
+            body(several, synk.static(tuple(ops)), synk.static(tuple(map(tuple, pairs))), times=0)
+            ((plan, _),) = body._plans.values()
+            assert waits_of_report(told.parts) == waits_of_parts(plan.program.parts), (ops, pairs)
+
+
+@pytest.mark.whole
+def test_the_page_shows_what_is_printed(tmp_path):
+    page = (ROOT / "docs" / "sequences.md").read_text()
+    program, shown = re.search(r"```python\n(.*?)```.*?it says:\n\n```\n(.*?)```", page, re.DOTALL).groups()
+    planned = program.replace(
+        "    heat = two_steps(", "    print(two_steps.plan(u, v, 0.2, times=100, every=25))\n    heat = two_steps("
+    )
+    assert run_program(planned, tmp_path / "plan.py").stdout.startswith(shown)
