@@ -37,8 +37,8 @@ from synknumba._variables.collectives import (
     pairs_in_place,
     several_of,
 )
+from synknumba._variables.state import VariableState, check_rank, traffic_of
 from synknumba._variables.transfers import Work
-from synknumba._variables.variable import Variable, check_rank, traffic_of
 from synknumba._wire.program import Broadcast, Held, HeldRows, Result, Sharded, Update
 from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, waits
 from synknumba._world.code import Uses
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from synknumba._call.function import Function, Prepared
 
 Parts: TypeAlias = "list[Part | Loop]"
-Swap: TypeAlias = "tuple[weakref.ref[Variable], weakref.ref[Variable]]"
+Swap: TypeAlias = "tuple[weakref.ref[VariableState], weakref.ref[VariableState]]"
 
 MOST_TURNS = 4  # iterations after which swapped variables must have their memory again
 
@@ -138,14 +138,14 @@ class Trace:
         self.used = 0  # bytes of the ranks' small results
         self.slots = 0  # numbers that the ranks share
         self.plans: list[Plan] = []
-        self.variables: dict[int, tuple[weakref.ref[Variable], Any]] = {}  # with their layouts, by number of their memory
-        # Variables that ranks write, by id, with the last part's arguments of `Variable.mark`.
-        self.changed: dict[int, tuple[weakref.ref[Variable], bool, bool | None]] = {}
+        self.variables: dict[int, tuple[weakref.ref[VariableState], Any]] = {}  # with their layouts, by number of their memory
+        # Variables that ranks write, by id, with the last part's arguments of `VariableState.mark`.
+        self.changed: dict[int, tuple[weakref.ref[VariableState], bool, bool | None]] = {}
         self.programs: set[int] = set()
         self.segments: set[int] = set()
         self.starts = [0]  # index of the first part of each turn
         self.swaps: list[list[Swap]] = [[]]  # of each turn
-        self._memory: list[tuple[Variable, Variable]] = []  # swaps so far, while the body runs
+        self._memory: list[tuple[VariableState, VariableState]] = []  # swaps so far, while the body runs
         self.lines: list[Lines] = []
         self.uses: Uses = ()  # functions that the ranks run, with their code
         self.written: set[int] = set()  # segments whose rows ranks write
@@ -274,7 +274,7 @@ class Trace:
             self.changed[id(variable)] = weakref.ref(variable), self.world.world_size > 1, None
         self.segments |= prepared.plan.program.segments()
 
-    def _hold(self, variable: Variable) -> Allocation:
+    def _hold(self, variable: VariableState) -> Allocation:
         storage = variable.place(self.world)
         # As at first: swapped variables have other memory in later turns.
         self.variables.setdefault(storage.number, (weakref.ref(variable), variable._layout))  # noqa: SLF001  # as a key
@@ -332,7 +332,7 @@ class Trace:
             self.changed[id(one)] = weakref.ref(one), differs, kind == "exchange"
         return given
 
-    def swap(self, first: Variable, second: Variable) -> None:
+    def swap(self, first: VariableState, second: VariableState) -> None:
         """Exchanges the memory of two variables, for the calls that follow."""
         if self._outer:
             raise ArgumentError(

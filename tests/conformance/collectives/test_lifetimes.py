@@ -234,10 +234,10 @@ def test_collectives_leave_no_notes_behind(world):
     v = synk.variable(np.ones(3))
     for _ in range(3):
         synk.all_gather(v, dest=synk.variable(np.ones(1)))
-    before = len(allocation._uses[v.storage().number])
+    before = len(allocation._uses[v._state.storage().number])
     for _ in range(20):
         synk.all_gather(v, dest=synk.variable(np.ones(1)))
-    assert len(allocation._uses[v.storage().number]) == before
+    assert len(allocation._uses[v._state.storage().number]) == before
 
 
 @pytest.mark.parametrize("row", CPU_ROWS[1:2], indirect=True)

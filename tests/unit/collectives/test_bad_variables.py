@@ -7,6 +7,7 @@ import pytest
 
 import synknumba as synk
 from synknumba._host import this_process
+from synknumba._variables.state import VariableState
 from synknumba._world import engine
 from tests.unit.collectives.conftest import ROWS, refused
 
@@ -193,7 +194,7 @@ def test_used_on_a_rank(held):
     with pytest.MonkeyPatch.context() as patch:  # as it is on a rank that was forked just now
         patch.setattr(this_process._state, "rank", 1)
         patch.setattr(engine._open, "world", None)
-        held_here = synk.Variable([np.ones(3)], ("leaf",), "inherited")
+        held_here = synk.Variable(VariableState([np.ones(3)], ("leaf",), "inherited"))
         told = try_all()
     assert all(one.startswith("this is rank 1") for one in told), told
     assert early.get_value().tolist() == [1, 1, 1]
