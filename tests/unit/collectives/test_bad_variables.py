@@ -67,7 +67,7 @@ def test_values_that_are_no_arrays(held, give, value):
 @with_all
 @pytest.mark.parametrize("value", [3.0, [np.ones((2, 3))], {"w": np.ones((2, 3))}, {"w": np.ones((2, 3)), "x": np.zeros(3)}])
 def test_a_value_of_another_tree(held, give, value):
-    with refused(synk.DataError, "variable 'tree' is a tree {'w': *, 'b': *}"):
+    with refused(synk.DataError, "variable 'tree' is a tree {'w': value, 'b': value}"):
         give(held.tree, value)
 
 
@@ -80,7 +80,7 @@ def test_one_wrong_array_of_a_tree(held, give):
 @pytest.mark.parametrize("name", ["broadcast", "scatter", "set_value"])
 @pytest.mark.parametrize("values", [ROWS, [ROWS], [ROWS, ROWS, ROWS], {"v": ROWS, "u": ROWS}], ids=["one", "1", "3", "dict"])
 def test_values_that_are_not_one_for_each_variable(held, name, values):
-    with refused(synk.DataError, f"{name} needs values in the structure of its variables, [*, *]"):
+    with refused(synk.DataError, f"{name} needs values in the structure of its variables, [value, value]"):
         GIVE[name]([held.v, held.u], values)
 
 
