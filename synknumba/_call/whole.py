@@ -15,8 +15,9 @@ _ADDING = ("sum", "prod")  # ops to which the same result from every rank is not
 def warn_of_whole(name: str, defaults: Mapping[str, Any], options: FunctionOptions, call: Call) -> None:
     """Warns if an argument is probably meant to be divided among the ranks, and the results are added up.
 
-    That is a list of numbers or objects, a range, another sequence or a sparse matrix in a call of which nothing differs between
-    ranks, or one that is as long as the rows beside it. If these are no more than ranks, the lengths may agree by chance.
+    That is a list of numbers or objects, a range, another sequence or a sparse matrix in a call of which nothing differs
+    between ranks, or one that is as long as the rows beside it. If these are no more than ranks, the lengths may agree by
+    chance.
 
     Args:
         name: the function's.
