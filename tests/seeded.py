@@ -335,7 +335,7 @@ FAULTS = (
     ),
     Fault(
         "variables-plans-of-a-replica-for-shards",
-        "synknumba/_variables/variable.py",
+        "synknumba/_variables/state.py",
         '("shards" if self._sharded else "variable", storage.number)',
         '("variable", storage.number)',
         ("tests/conformance/variables/test_halo.py",),

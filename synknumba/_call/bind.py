@@ -27,7 +27,8 @@ from synknumba._host.data import Data
 from synknumba._ops.tree import LEAF, flatten, is_nested, paths
 from synknumba._tracing import Number
 from synknumba._types import Array, Op, RankConstant, Shape
-from synknumba._variables.variable import Branch, Variable
+from synknumba._variables.state import VariableState
+from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba._wire import pickling, program
 
 RESERVED = ("batch", "local_batch", "num_slices", "output_subset", "shards")
@@ -70,7 +71,9 @@ class Binder:
         self.passed = [p for p in parameters if p not in self._made and p not in options.givens]  # by callers
         given = [leaf for value in options.givens.values() for leaf in flatten(value)[0]]
         # `Data` and variables that the decorator has bound are part of the key of every call.
-        self.fixed: list[Data | Variable] = [one for one in given if isinstance(one, Data | Variable)]
+        self.fixed: list[Data | VariableState] = [
+            one if isinstance(one, Data) else state_of(one) for one in given if isinstance(one, Data | Variable)
+        ]
         self.fixed += (variable for variable, _ in options.updates.values())
         self._staging: dict[object, Data] = {}
 
@@ -142,7 +145,7 @@ class Binder:
     def _param(self, call: Call, name: str, slot: Any, value: Any) -> program.Param:
         """Returns the parameter for an argument, or for a leaf of a nested one."""
         if isinstance(value, Variable):
-            return self._variable(call, name, _path(name, slot), value)
+            return self._variable(call, name, _path(name, slot), state_of(value))
         if isinstance(value, Branch):
             return self._branch(call, name, _path(name, slot), value)
         nested = self._options.style == "function" and is_nested(value)
@@ -174,7 +177,7 @@ class Binder:
 
     # ---- variables
 
-    def _variable(self, call: Call, name: str, path: str, variable: Variable) -> program.Param:
+    def _variable(self, call: Call, name: str, path: str, variable: VariableState) -> program.Param:
         """Returns the parameter for a variable: each rank's own arrays, or rows of them if it is sliceable."""
         if variable.is_tree and self._options.style == "kernel":
             raise ArgumentError(
@@ -204,7 +207,7 @@ class Binder:
             call.changed.append(variable)
         return program.Tree(variable.structure(), tuple(params)) if variable.is_tree else params[0]
 
-    def _update(self, call: Call, name: str, variable: Variable, op: Op) -> program.Param:
+    def _update(self, call: Call, name: str, variable: VariableState, op: Op) -> program.Param:
         """Returns the parameter for an accumulator, which has the shape of a variable."""
         if variable.is_tree and self._options.style == "kernel":
             raise ArgumentError(
@@ -240,17 +243,18 @@ class Binder:
         params = tuple(program.Held(number, leaf) for leaf in branch.leaves)
         return params[0] if branch.structure == LEAF else program.Tree(branch.structure, params)
 
-    def _claim(self, call: Call, path: str, variable: Variable, leaves: range | None = None) -> None:
+    def _claim(self, call: Call, path: str, variable: VariableState, leaves: range | None = None) -> None:
         mine = {*(variable.leaves() if leaves is None else leaves)}
         for other, claimed in call.variables.items():
             if claimed is variable and not mine.isdisjoint(call.branches.get(other, variable.leaves())):
+                name = "" if variable.name is None else f" {variable.name!r}"
                 raise ArgumentError(
-                    f"{path} and {other} of {self._name} are the same variable, {variable.label}; pass it once: to a function "
-                    "that takes one of the two, or with a copy of it as another variable"
+                    f"{path} and {other} of {self._name} are the same variable{name}; pass it once: to a function that takes "
+                    "one of the two, or with a copy of it as another variable"
                 )
         call.variables[path] = variable
 
-    def _hold(self, call: Call, path: str, variable: Variable) -> int:
+    def _hold(self, call: Call, path: str, variable: VariableState) -> int:
         """Makes a variable part of the call's key, places it, and returns the number of its memory; its id if only planned."""
         if call.options.solo and variable.sharded:  # the root lacks the other ranks' rows
             raise ArgumentError(

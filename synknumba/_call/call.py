@@ -14,7 +14,8 @@ from synknumba._ops.local_rows import OwnRows
 from synknumba._ops.rows import Partition, Rows
 from synknumba._tracing import Number
 from synknumba._types import Array, RankConstant
-from synknumba._variables.variable import Branch, Variable
+from synknumba._variables.state import VariableState
+from synknumba._variables.variable import Branch, Variable, state_of
 from synknumba._wire.program import Broadcast, Dynamic, HeldRows, OwnSource, Param, RowSource, Sharded, Tree
 from synknumba._world.engine import Engine
 
@@ -41,11 +42,11 @@ class Call:
     write_back: list[tuple[str, Array, Data]] = field(default_factory=list)  # (parameter, NumPy array to write to, staged copy)
     whole: dict[str, Any] = field(default_factory=dict)  # arguments as they were passed, for output shapes
     own_lengths: dict[str, tuple[int, ...]] = field(default_factory=dict)  # rows on each rank of each sliceable variable
-    variables: dict[str, Variable] = field(default_factory=dict)  # by the parameter, or leaf of one, that receives them
+    variables: dict[str, VariableState] = field(default_factory=dict)  # by the parameter, or leaf of one, that receives them
     branches: dict[str, range] = field(default_factory=dict)  # arrays of those that are passed in part only
-    intact: dict[str, Variable] = field(default_factory=dict)  # those of them that ranks get whole, not in rows
+    intact: dict[str, VariableState] = field(default_factory=dict)  # those of them that ranks get whole, not in rows
     filled: set[RankConstant] = field(default_factory=set)  # constants that an argument, or a leaf of one, is
-    changed: list[Variable] = field(default_factory=list)  # that ranks may write to
+    changed: list[VariableState] = field(default_factory=list)  # that ranks may write to
     rows: Rows | None = None  # of the sharded arguments that `batch` selects; None if nothing is sharded
     own: OwnRows | None = None  # of the sliceable variables that `local_batch` selects; None if there are none
     source: RowSource = field(default_factory=lambda: RowSource("none"))  # encoding of `rows` for the ranks
@@ -127,8 +128,8 @@ def describe(value: Any) -> str:
     if isinstance(value, Data | np.ndarray):
         return f"{value.dtype} {value.shape}"
     if isinstance(value, Variable):  # its repr shows what changes from call to call
-        return "variable, a tree" if value.is_tree else f"variable {value.dtype} {value.shape}"
+        return "variable, a tree" if state_of(value).is_tree else f"variable {value.dtype} {value.shape}"
     if isinstance(value, Branch):
-        return describe(value.variable) if len(value.leaves) > 1 else f"variable {value.told()}"
+        return "variable, a tree" if len(value.leaves) > 1 else f"variable {value.told()}"
     text = repr(value)
     return text if len(text) <= 40 else type(value).__name__

@@ -20,7 +20,7 @@ from synknumba._ops import reduction
 from synknumba._ops.launch import Extent, LaunchConfig
 from synknumba._ops.rows import Range, Rows
 from synknumba._types import Array, RankConstant, Span
-from synknumba._variables.variable import Variable
+from synknumba._variables.state import VariableState
 from synknumba._wire import program
 
 
@@ -105,10 +105,9 @@ def _argument(name: str, param: program.Param, call: Call, rank: int, low: int, 
                 )
             return values[rank]
         case program.Held():
-            return _of_variable(value, rank)
+            return _of_variable(call.variables[name], rank)
         case program.HeldRows():
-            assert isinstance(value, Variable)  # nothing else is sliceable
-            own = np.array(value.get_value(rank=rank))
+            own = np.array(call.variables[name].value_on(rank))
             return own if call.own is None else _rows(own, call.own.rows[rank])
         case program.Update(op=op, dtype=dtype, shapes=shapes):
             return np.full(shapes[rank] or (1,), reduction.identity(op, dtype), dtype)
@@ -127,7 +126,7 @@ def _rows(array: Array, rows: Rows) -> Array:
     return np.array(array[rows.as_slice() if isinstance(rows, Range) else rows.indices])
 
 
-def _of_variable(variable: Any, rank: int) -> Array:
+def _of_variable(variable: VariableState, rank: int) -> Array:
     """Returns a copy of one rank's array of a variable, with halos; of shape (1,) if it is 0-d."""
     array = np.array(variable.held_on(rank))
     return array if array.shape else array.reshape(1)

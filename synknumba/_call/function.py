@@ -43,7 +43,7 @@ from synknumba._ops.launch import LaunchConfig, named_launch
 from synknumba._ops.rows import Partition
 from synknumba._ops.tree import is_nested
 from synknumba._types import Array, Batch
-from synknumba._variables.variable import Variable, note_failure, writing
+from synknumba._variables.state import VariableState, note_failure, writing
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Program, Sharded, next_number
@@ -294,7 +294,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         plan: Plan,
         values: tuple[Any, ...],
         count: Count,
-        changed: Sequence[Variable],
+        changed: Sequence[VariableState],
         then: Callable[[Engine, Any], Any] | None,
         write_back: Sequence[tuple[str, Array, Data]] = (),
         *,
@@ -385,7 +385,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             world.end()
 
     @staticmethod
-    def _mark(world: Engine, variable: Variable | None) -> None:
+    def _mark(world: Engine, variable: VariableState | None) -> None:
         """Records that ranks may have written different values to a variable."""
         if variable is not None:
             variable.mark(differs=world.world_size > 1)

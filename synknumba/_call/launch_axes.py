@@ -1,22 +1,23 @@
 """Kernels that index arrays along y or z, launched with one thread there: `i, j = cuda.grid(2); out[i, j] = …` by default.
 
 In such a launch j is 0 in every thread, and all columns but the first stay as they were. Refused when the kernel is decorated,
-where its source shows it with certainty: an index of a parameter is a position along an axis for which neither block= nor grid=
-gives a size. Allowed are kernels that ask for the number of threads there, such as those that loop with a stride of
-`cuda.blockDim.y`: they may be right in any launch.
+where its source, with that of the device functions that it calls, shows it with certainty: an index of a parameter is a
+position along an axis for which neither block= nor grid= gives a size. Allowed are kernels that ask for the number of threads
+there, such as those that loop with a stride of `cuda.blockDim.y`: they may be right in any launch.
 """
 
 import ast
 import sys
 from collections.abc import Callable, Iterator
-from types import FunctionType
-from typing import Any
+from types import CellType, FunctionType, ModuleType
+from typing import Any, TypeAlias
 
 from synknumba._call.definition import Definition, atomic_operation, read_code
 from synknumba._errors import KernelError, LaunchError
 from synknumba._ops.launch import ELEMENTS, LaunchConfig
 from synknumba.simt.internals import CudaPath, Scope, read_definition
 
+_EMPTY = CellType()
 _POSITIONS, _SIZES = ("threadIdx", "blockIdx"), ("blockDim", "gridDim")
 _MEMBERS = (*_POSITIONS, *_SIZES, "grid", "gridsize")
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -32,16 +33,10 @@ def check_axes(name: str, function: Callable[..., Any], launch: LaunchConfig) ->
     """Raises `LaunchError` if a kernel certainly indexes a parameter by a position that is 0 in every thread of the launch."""
     if launch.axes == len(_AXES) or "numba.cuda" not in sys.modules or not isinstance(function, FunctionType):
         return
-    if {"grid", "y", "z"}.isdisjoint(function.__code__.co_names):
+    if not _names_positions(function, set()):
         return  # most kernels; to find the source takes milliseconds
-    definition = read_code(function.__code__)
-    if definition is None:
-        return
-    try:
-        scope = Scope(read_definition(function))
-    except KernelError:  # raised again by the first call, where it matters
-        return
-    found = _ZeroIndices(definition, scope, launch.axes).flat_index()
+    source = _read(function, launch.axes, {})
+    found = None if source is None else source.flat_index()
     if found is None:
         return
     node, index, axis = found
@@ -57,13 +52,51 @@ def check_axes(name: str, function: Callable[..., Any], launch: LaunchConfig) ->
     )
 
 
+def _names_positions(function: FunctionType, seen: set[FunctionType]) -> bool:
+    """Returns whether a kernel, or a device function that it names, has names such as those of positions along y and z."""
+    names = function.__code__.co_names
+    if not {"grid", "y", "z"}.isdisjoint(names):
+        return True
+    seen.add(function)
+    values = [function.__globals__.get(name) for name in names]
+    values += [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
+    values += [getattr(value, name, None) for value in values if isinstance(value, ModuleType) for name in names]
+    called = (getattr(value, "py_func", None) for value in values)
+    return any(isinstance(one, FunctionType) and one not in seen and _names_positions(one, seen) for one in called)
+
+
+_Read: TypeAlias = "dict[FunctionType, _ZeroIndices | None]"
+
+
+def _read(function: FunctionType, axes: int, read: _Read) -> "_ZeroIndices | None":
+    """Returns what is found in a function's source, once for each function; None without source, and inside itself."""
+    if function not in read:
+        read[function] = None
+        definition = read_code(function.__code__)
+        try:
+            scope = None if definition is None else Scope(read_definition(function))
+        except KernelError:  # raised again by the first call, where it matters
+            scope = None
+        if definition is not None and scope is not None:
+            read[function] = _ZeroIndices(definition, scope, axes, read)
+    return read[function]
+
+
 class _ZeroIndices:
     """Finds what in a kernel's source is 0 in every thread where a launch has sizes along the first `axes` axes only."""
 
-    def __init__(self, definition: Definition, scope: Scope, axes: int) -> None:
+    def __init__(self, definition: Definition, scope: Scope, axes: int, read: _Read) -> None:
         self._axes, self._scope = axes, scope
         self._nodes, self._parents, stores = definition.nodes, definition.parents, definition.stored
+        self.order = definition.parameters
         parameters = {*definition.parameters}
+        returned = [node.value for node in self._nodes if isinstance(node, ast.Return)]
+        self.returned = returned[0] if len(returned) == 1 else None
+        self._called: dict[int, _ZeroIndices] = {}  # device functions, by the id of the call
+        for node in self._nodes:
+            function = getattr(scope.resolve(node.func), "py_func", None) if isinstance(node, ast.Call) else None
+            if isinstance(function, FunctionType) and (found := _read(function, axes, read)) is not None:
+                self._called[id(node)] = found
         self._parameters = parameters - {*stores}
         self._values = {  # of the variables that are bound once
             name: value for name, value in self._assigned() if stores.count(name) == 1 and name not in parameters
@@ -72,24 +105,36 @@ class _ZeroIndices:
         count = -1
         while len(self._zeros) != count:
             count = len(self._zeros)
-            axes_of = {name: self._zero(value) for name, value in self._values.items()}
+            axes_of = {name: self.zero(value) for name, value in self._values.items()}
             self._zeros = {name: axis for name, axis in axes_of.items() if axis is not None}
 
     def flat_index(self) -> tuple[ast.expr, ast.expr, int] | None:
         """Returns an expression with an index that is 0 in every thread, the index and its axis; None if none certainly is."""
-        if any(map(self._asks_for_size, self._nodes)):
+        if self.asks_for_sizes():
             return None
+        return next(((node, index, axis) for node, _, index, axis in self.flat()), None)
+
+    def flat(self) -> Iterator[tuple[ast.expr, str, ast.expr, int]]:
+        """Yields expressions with an index that is 0 in every thread, the parameter, the index and its axis."""
         for node in self._nodes:
-            for index in self._indices(node):
-                axis = self._zero(index)
-                if axis is None and (dimensions := self._grid(index)) is not None and dimensions > self._axes:
+            array, indices = self._indices(node)
+            for index in indices:
+                axis = self.zero(index)
+                if axis is None and (dimensions := self.grid(index)) is not None and dimensions > self._axes:
                     axis = dimensions - 1  # the whole tuple as the index
                 if axis is not None:
-                    return node, index, axis  # type: ignore[return-value]  # nodes with indices are expressions
-        return None
+                    yield node, array, index, axis  # type: ignore[misc]  # nodes with indices are expressions
+            if isinstance(node, ast.Call) and (called := self._called.get(id(node))) is not None:
+                for _, parameter, index, axis in called.flat():
+                    match node.args[called.order.index(parameter) :]:
+                        case [ast.Name(id=name), *_] if name in self._parameters:
+                            yield node, name, index, axis
 
-    def _indices(self, node: ast.AST) -> list[ast.expr]:
-        """Returns the indices of an element of a parameter."""
+    def asks_for_sizes(self) -> bool:
+        return any(map(self._asks_for_size, self._nodes)) or any(one.asks_for_sizes() for one in self._called.values())
+
+    def _indices(self, node: ast.AST) -> tuple[str, list[ast.expr]]:
+        """Returns the parameter that a node indexes, and the indices; none for other nodes."""
         match node:
             case ast.Subscript(value=array, slice=index):
                 while isinstance(array, ast.Subscript):
@@ -97,34 +142,51 @@ class _ZeroIndices:
             case ast.Call(args=[array, index, *_]) if atomic_operation(node) is not None:
                 pass
             case _:
-                return []
+                return "", []
         if not (isinstance(array, ast.Name) and array.id in self._parameters):
-            return []
-        return index.elts if isinstance(index, ast.Tuple) else [index]
+            return "", []
+        return array.id, index.elts if isinstance(index, ast.Tuple) else [index]
 
-    def _zero(self, node: ast.expr) -> int | None:
+    def zero(self, node: ast.expr) -> int | None:
         """Returns the axis of a position that is 0 in every thread of such a launch; None for any other expression."""
         match node:
             case ast.Name(id=name):
                 return self._zeros.get(name)
             case ast.Attribute(value=position, attr="y" | "z" as letter) if self._member(position) in _POSITIONS:
                 return _AXES[letter] if _AXES[letter] >= self._axes else None
-            case ast.Subscript(value=grid, slice=ast.Constant(value=int(axis))) if (self._grid(grid) or 0) > axis:
-                return axis if axis >= self._axes else None
+            case ast.Subscript(value=several, slice=ast.Constant(value=int(axis))):
+                return self.zero_part(several, axis)
+            case ast.Call() if (result := self._result(node)) is not None:
+                return result[0].zero(result[1])
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                first = self._zero(left)
-                return self._zero(right) if first is None else first
+                first = self.zero(left)
+                return self.zero(right) if first is None else first
             case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
-                return None if self._zero(right) is None else self._zero(left)
+                return None if self.zero(right) is None else self.zero(left)
         return None
 
-    def _grid(self, node: ast.expr) -> int | None:
-        """Returns the number of axes of `cuda.grid(2)`, `cuda.grid(3)`, or a variable with such a tuple."""
+    def zero_part(self, node: ast.expr, number: int) -> int | None:
+        """Returns the axis of a part of a tuple, as `zero` does."""
+        if (dimensions := self.grid(node)) is not None:
+            return number if self._axes <= number < dimensions else None
         match node:
             case ast.Name(id=name) if name in self._values and not isinstance(self._values[name], ast.Name):
-                return self._grid(self._values[name])
+                return self.zero_part(self._values[name], number)
+            case ast.Tuple(elts=parts) if 0 <= number < len(parts):
+                return self.zero(parts[number])
+            case ast.Call() if (result := self._result(node)) is not None:
+                return result[0].zero_part(result[1], number)
+        return None
+
+    def grid(self, node: ast.expr) -> int | None:
+        """Returns the number of axes of `cuda.grid(2)`, `cuda.grid(3)`, or what is such a tuple: a variable, a result."""
+        match node:
+            case ast.Name(id=name) if name in self._values and not isinstance(self._values[name], ast.Name):
+                return self.grid(self._values[name])
             case ast.Call(func=function, args=[ast.Constant(value=2 | 3 as dimensions)], keywords=[]):
                 return dimensions if self._member(function) == "grid" else None  # type: ignore[return-value]  # 2 or 3
+            case ast.Call() if (result := self._result(node)) is not None:
+                return result[0].grid(result[1])
         return None
 
     def _asks_for_size(self, node: ast.AST) -> bool:
@@ -132,7 +194,7 @@ class _ZeroIndices:
         match node:
             case ast.Attribute(value=size, attr="y" | "z") if self._member(size) in _SIZES:
                 parent = self._parents.get(id(node))
-                return not (isinstance(parent, ast.BinOp) and self._zero(parent) is not None)
+                return not (isinstance(parent, ast.BinOp) and self.zero(parent) is not None)
             case ast.Call(func=function, args=args) if self._member(function) == "gridsize":
                 return not (len(args) == 1 and isinstance(args[0], ast.Constant) and args[0].value == 1)
             case ast.Name(ctx=ast.Load()) if self._member(node) in _SIZES:
@@ -150,6 +212,11 @@ class _ZeroIndices:
                     for target, part in zip(targets, parts, strict=False):
                         if isinstance(target, ast.Name):
                             yield target.id, part
+
+    def _result(self, node: ast.Call) -> "tuple[_ZeroIndices, ast.expr] | None":
+        """Returns a device function that is called, and the only expression that it returns; None for other calls."""
+        called = self._called.get(id(node))
+        return None if called is None or called.returned is None else (called, called.returned)
 
     def _member(self, node: ast.expr) -> str | None:
         """Returns the name in `numba.cuda` of what an expression names: one of `_MEMBERS`, else None."""

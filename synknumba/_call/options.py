@@ -12,7 +12,8 @@ from synknumba._ops import reduction
 from synknumba._ops.launch import LaunchConfig
 from synknumba._ops.tree import flatten
 from synknumba._types import Batch, Op, UserOp
-from synknumba._variables.variable import Variable
+from synknumba._variables.state import VariableState
+from synknumba._variables.variable import Variable, state_of
 from synknumba._wire.program import FunctionStyle
 
 
@@ -28,7 +29,7 @@ class FunctionOptions:
     inout: frozenset[str] = frozenset()  # sharded parameters, or sliceable ones, whose rows are written
     givens: Mapping[str, Any] = field(default_factory=dict)  # bound arguments, by parameter
     sliceable: frozenset[str] = frozenset()  # parameters that take variables as rows
-    updates: Mapping[str, tuple[Variable, Op]] = field(default_factory=dict)  # accumulators, by parameter
+    updates: Mapping[str, tuple[VariableState, Op]] = field(default_factory=dict)  # accumulators, by parameter
     launch: LaunchConfig | None = None  # of a kernel
     compile_options: Mapping[str, Any] = field(default_factory=dict)  # of a kernel
     flat: frozenset[str] = frozenset()  # whose arrays a generated kernel sees with all axes but that of the rows merged
@@ -79,8 +80,8 @@ class CallOptions:
         for option, value in (("batch", self.batch), ("local_batch", self.local_batch)):
             if isinstance(value, Variable):
                 raise BatchError(
-                    f"{option} of {function} is {value.label}, but rows are selected in the script, and a variable's values "
-                    f"are on the ranks; read them first, as in {option}=v.get_value()"
+                    f"{option} of {function} is {state_of(value).label}, but rows are selected in the script, and a "
+                    f"variable's values are on the ranks; read them first, as in {option}=v.get_value()"
                 )
         if isinstance(slices, bool) or not hasattr(slices, "__index__") or slices < 1:
             raise PartitionError(f"num_slices must be an integer of at least 1, got {slices!r}")
@@ -99,13 +100,13 @@ class CallOptions:
 _COMPATIBLE = ({"givens", "broadcast"}, {"givens", "sliceable"}, {"inout", "sliceable"})  # roles that one parameter may have
 
 
-def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Variable, Op]]:
+def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[VariableState, Op]]:
     """Returns the updates given to a decorator, by parameter, after checking variables, ops and dtypes."""
     seen: dict[int, str] = {}
     for parameter, value in updates.items():
         if not (isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], Variable)):
             raise ArgumentError(f"updates[{parameter!r}] of {name} needs (variable, op), got {value!r}")
-        variable, op = value
+        variable, op = state_of(value[0]), value[1]
         if op not in ("sum", "prod", "min", "max"):
             raise ReductionError(f'updates[{parameter!r}] of {name}: op must be one of "sum", "prod", "min", "max"; got {op!r}')
         for dtype in variable.dtypes():
@@ -116,7 +117,7 @@ def check_updates(name: str, updates: Mapping[str, Any]) -> dict[str, tuple[Vari
                 "use each variable once"
             )
         seen[id(variable)] = parameter
-    return {parameter: (value[0], value[1]) for parameter, value in updates.items()}
+    return {parameter: (state_of(value[0]), value[1]) for parameter, value in updates.items()}
 
 
 def check_names(name: str, parameters: Collection[str], options: FunctionOptions) -> None:

@@ -16,7 +16,8 @@ from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._types import Shape, UserOp
-from synknumba._variables.variable import Variable
+from synknumba._variables.state import VariableState
+from synknumba._variables.variable import Variable, state_of
 from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.program import HeldRows, HostArray, Result, Sharded
 from synknumba._world.engine import Engine
@@ -194,8 +195,8 @@ class OutputBuilder:
         if output.like is None:
             return None
         value = call.whole.get(output.like)
-        if isinstance(value, Variable) and not value.is_tree:
-            return self._like_variable(name, output, call, value)
+        if isinstance(value, Variable) and not state_of(value).is_tree:
+            return self._like_variable(name, output, call, state_of(value))
         if not isinstance(value, Data | np.ndarray):
             raise ArgumentError(self._unlike(name, output, value))
         sharded = isinstance(call.parameters.get(output.like), Sharded)
@@ -219,17 +220,17 @@ class OutputBuilder:
         wanted.append(f'dtype="{dtype if output.dtype is None else np.dtype(output.dtype).name}"')
         return f"{name} of {self._name} is like={output.like!r}, which is {what}; write {', '.join(wanted)} in place of like="
 
-    def _like_variable(self, name: str, output: Output, call: Call, value: Variable) -> "tuple[np.dtype[Any], Shape]":
+    def _like_variable(self, name: str, output: Output, call: Call, value: VariableState) -> "tuple[np.dtype[Any], Shape]":
         sliceable = isinstance(call.parameters.get(str(output.like)), HeldRows)
         shape = value.root_shapes()[0]
         if output.op in reduction.BY_ROWS and sliceable:
-            return value.dtype, shape[1:]
+            return value.dtypes()[0], shape[1:]
         if output.shape is None and (sliceable or not (call.world is None or value.storage().layout.leaves[0].uniform)):
             raise ReductionError(
                 f"{name} of {self._name} is like={output.like!r}, whose shape differs between ranks, so it cannot be combined "
                 f'with {output.op!r}; give shape=…, or use "gather"'
             )
-        return value.dtype, shape
+        return value.dtypes()[0], shape
 
     def _shape_by(self, name: str, rule: Callable[..., Any], call: Call) -> Shape:
         """Returns the shape that a function of the arguments gives."""

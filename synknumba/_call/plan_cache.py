@@ -10,13 +10,14 @@ from synknumba._call.collect import Count
 from synknumba._call.plan import Plan
 from synknumba._host.data import Data
 from synknumba._types import RankConstant
-from synknumba._variables.variable import Variable
+from synknumba._variables.state import VariableState
+from synknumba._variables.variable import Variable, layout_of
 
 BYTES_KEPT = 256 << 20  # of results in shared memory, per function, so that a loop over ever new lengths does not fill /dev/shm
 PLANS_KEPT = 128  # per function: enough for the different shapes of an epoch
 
 
-KnownCall: TypeAlias = tuple[Plan, Count, "tuple[weakref.ref[Variable], ...]"]
+KnownCall: TypeAlias = tuple[Plan, Count, "tuple[weakref.ref[VariableState], ...]"]
 """An entry of the fast path: plan and number of rows of a call, and the variables that ranks may write to."""
 
 
@@ -58,8 +59,10 @@ class KeptPlans:
         values: list[Any] = []
         for arg in args:
             kind = arg.__class__
-            if kind is Data or kind is Variable:
+            if kind is Data:
                 key.append(arg._layout)  # noqa: SLF001  # hot path: no call
+            elif kind is Variable:
+                key.append(arg._state._layout)  # noqa: SLF001  # as for Data
             elif kind is float:
                 key.append(float)
                 values.append(arg)
@@ -117,5 +120,5 @@ class KeptPlans:
 def _type_key(arg: Any) -> Any:
     """Returns what stands for an argument of the fast path in the key of its call."""
     if isinstance(arg, Data | Variable):
-        return arg._layout  # noqa: SLF001  # as above
+        return arg._layout if isinstance(arg, Data) else layout_of(arg)  # noqa: SLF001  # as above
     return arg if isinstance(arg, RankConstant) else type(arg)

@@ -27,7 +27,8 @@ from synknumba._call.definition import Definition, read_code
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
 from synknumba._ops.tree import flatten
-from synknumba._variables.variable import Variable
+from synknumba._variables.state import VariableState
+from synknumba._variables.variable import Variable, state_of
 
 # Methods of arrays that return new numbers, whatever the array; lists and dicts have none of them.
 _REDUCTIONS = {"all", "any", "argmax", "argmin", "dot", "max", "mean", "min", "prod", "std", "sum", "var"}
@@ -81,7 +82,9 @@ def _check_variables(
     `values` are the values of parameters, and in words how they get them.
     """
     held = {parameter: (_variable_in(value), value, how) for parameter, (value, how) in values.items()}
-    variables = {one: (found, value is found, how) for one, (found, value, how) in held.items() if found is not None}
+    variables = {
+        one: (found, isinstance(value, Variable), how) for one, (found, value, how) in held.items() if found is not None
+    }
     source = _read(
         function, variables, {one for one, (found, is_whole, _) in variables.items() if is_whole and not found.is_tree}
     )
@@ -93,7 +96,7 @@ def _check_variables(
             continue
         is_array = is_whole and not variable.is_tree
         way_out = _way_out(parameter, statement, "givens", is_kernel=options.style == "kernel", is_array=is_array)
-        if is_array and not variable.shape:
+        if is_array and not variable.root_shapes()[0]:
             way_out = way_out.replace(f"{parameter}[:]", f"{parameter}[...]").replace(f"{parameter}[i]", f"{parameter}[()]")
         if any(updated is variable for updated, _ in options.updates.values()):
             way_out = "Accumulate into the parameter that updates= names"
@@ -104,9 +107,9 @@ def _check_variables(
         )
 
 
-def _variable_in(value: Any) -> Variable | None:
-    """Returns a value that is a variable, or the first variable in a nested one; None if there is none."""
-    return next((leaf for leaf in flatten(value)[0] if isinstance(leaf, Variable)), None)
+def _variable_in(value: Any) -> VariableState | None:
+    """Returns the state of a value that is a variable, or of the first in a nested one; None if there is none."""
+    return next((state_of(leaf) for leaf in flatten(value)[0] if isinstance(leaf, Variable)), None)
 
 
 def _way_out(parameter: str, statement: ast.Assign | ast.AnnAssign, role: str, *, is_kernel: bool, is_array: bool) -> str:

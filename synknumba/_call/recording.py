@@ -25,7 +25,7 @@ from synknumba._ops.tree import flatten, unflatten
 from synknumba._tracing import Formula, Here, Line, Number, Unknown
 from synknumba._types import CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_halos, check_no_halo, checked_op, several_of
-from synknumba._variables.variable import Variable
+from synknumba._variables.state import VariableState
 from synknumba._wire.program import Broadcast, Held, HeldRows, Param, Result, Sharded, Update
 from synknumba._wire.sequence import Access, Key, Loop, Part, Shared, waits
 
@@ -263,14 +263,16 @@ class Recording(ABC):
         return given
 
     @abstractmethod
-    def _place(self, several: Sequence[Variable]) -> None:
+    def _place(self, several: Sequence[VariableState]) -> None:
         """Gives variables memory, if they are to have some."""
 
     @abstractmethod
-    def _record_collective(self, several: Sequence[Variable], kind: CollectiveKind, op: CollectiveOp | None, root: int) -> None:
+    def _record_collective(
+        self, several: Sequence[VariableState], kind: CollectiveKind, op: CollectiveOp | None, root: int
+    ) -> None:
         """Records a collective that has been checked, but for equal shapes."""
 
-    def swap(self, first: Variable, second: Variable) -> None:
+    def swap(self, first: VariableState, second: VariableState) -> None:
         """Exchanges the memory of two variables, for the calls that follow."""
         if self._outer:
             raise ArgumentError(
@@ -281,7 +283,7 @@ class Recording(ABC):
         self._swap(first, second)
 
     @abstractmethod
-    def _swap(self, first: Variable, second: Variable) -> None:
+    def _swap(self, first: VariableState, second: VariableState) -> None:
         """Exchanges the memory of two variables, in the outermost body."""
 
     def _begin_turn(self) -> None:

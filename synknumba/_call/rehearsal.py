@@ -23,8 +23,8 @@ from synknumba._ops.variable_layout import line_type
 from synknumba._tracing import Number, Unknown
 from synknumba._types import CollectiveKind, CollectiveOp
 from synknumba._variables.collectives import check_alike
+from synknumba._variables.state import VariableState, check_rank
 from synknumba._variables.transfers import access_in_place, stage_bytes, staged_accesses
-from synknumba._variables.variable import Variable, check_rank
 from synknumba._wire.program import Result
 from synknumba._wire.sequence import Access, Key, Loop, Part
 
@@ -147,10 +147,12 @@ class Rehearsal(Recording):
 
     # ---- collectives
 
-    def _place(self, several: Sequence[Variable]) -> None:
+    def _place(self, several: Sequence[VariableState]) -> None:
         """Leaves variables where they are."""
 
-    def _record_collective(self, several: Sequence[Variable], kind: CollectiveKind, op: CollectiveOp | None, root: int) -> None:
+    def _record_collective(
+        self, several: Sequence[VariableState], kind: CollectiveKind, op: CollectiveOp | None, root: int
+    ) -> None:
         size = self._partition.parts
         check_rank(root, size)
         for one in several:
@@ -174,7 +176,7 @@ class Rehearsal(Recording):
         accesses = staged_accesses(keys, ("stage", len(self._told))) if staged else (access_in_place(kind, keys),)
         self._add(kind, accesses, writes=self._names(keys), moved_bytes=moved)
 
-    def _swap(self, first: Variable, second: Variable) -> None:
+    def _swap(self, first: VariableState, second: VariableState) -> None:
         for one in (first, second):
             self._labels.setdefault(id(one), one.name or "a variable")
         plain = Call(CallOptions(None), self._partition)

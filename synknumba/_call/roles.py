@@ -159,8 +159,10 @@ def _is_rows(value: Any) -> bool:
 
 def _fits(value: Any, writes: Writes, rows: set[int]) -> bool:
     """Returns whether a value needs no role, or is one that the call itself refuses in fitting words."""
-    if isinstance(value, Variable) or not _is_rows(value):
+    if isinstance(value, Variable):
         return True
+    if not _is_rows(value):  # a number or an array without axes has nothing to write to
+        return not isinstance(value, bool | int | float | complex | list | tuple | np.generic | np.ndarray | Data)
     return writes.ops == {None} and not writes.constant and (len(value) in rows or not rows)
 
 
@@ -178,7 +180,8 @@ def _shape(writes: Writes, value: Any) -> tuple[int, ...] | None:
 
 def _output(writes: Writes, value: Any) -> str | None:
     """Returns the declaration of an output; None for a parameter whose rows are written back to the argument."""
-    dtype = value.dtype.name if _is_rows(value) and value.dtype.names is None else "float64"
+    is_typed = isinstance(value, Data | np.ndarray | np.generic) and value.dtype.names is None
+    dtype = value.dtype.name if is_typed else "float64"
     op = next(iter(writes.ops)) if len(writes.ops) == 1 else None
     if op is None and writes.by_row and not writes.constant:
         if writes.is_read:

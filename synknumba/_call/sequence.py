@@ -38,7 +38,8 @@ from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, Structure, flatten, paths, unflatten
 from synknumba._tracing import Number
 from synknumba._types import Array
-from synknumba._variables.variable import Variable, note_failure
+from synknumba._variables.state import note_failure
+from synknumba._variables.variable import Variable, layout_of, state_of
 from synknumba._wire.messages import Install, ReturnedInSequence
 from synknumba._wire.program import HostArray, next_number
 from synknumba._wire.sequence import (
@@ -478,7 +479,7 @@ class Sequence(Generic[P, R]):
         for place, (leaf, path) in enumerate(zip(leaves, paths(structure), strict=True)):
             name = f"{_argument_name(path)} of {self.name}"
             if isinstance(leaf, Variable | Data):
-                told.key.append(leaf._layout)  # noqa: SLF001  # as a key
+                told.key.append(layout_of(leaf))
                 told.leaves.append(leaf)
             elif isinstance(leaf, np.ndarray) and leaf.ndim:
                 self._stage(told, place, leaf)
@@ -525,8 +526,10 @@ class Sequence(Generic[P, R]):
         scalars: list[Any] = []
         for arg in args:
             kind = arg.__class__
-            if kind is Variable or kind is Data:
-                key.append(arg._layout)  # noqa: SLF001  # hot path: no call
+            if kind is Variable:
+                key.append(arg._state._layout)  # noqa: SLF001  # hot path: no call
+            elif kind is Data:
+                key.append(arg._layout)  # noqa: SLF001  # as for variables
             elif kind is float or (kind is int and -(2**63) <= arg < 2**63):
                 key.append(kind)
                 scalars.append(arg)
@@ -540,7 +543,7 @@ class Sequence(Generic[P, R]):
         if len(args) == len(told.leaves) == len(self._signature.parameters) and {Variable, Data, float, int}.issuperset(kinds):
             if len(self._known) >= KNOWN_KEPT:
                 self._known.clear()
-            key = (arg._layout if isinstance(arg, Variable | Data) else type(arg) for arg in args)  # noqa: SLF001  # as a key
+            key = (layout_of(arg) if isinstance(arg, Variable | Data) else type(arg) for arg in args)
             self._known[self._outer.version(), *key] = plan
 
     def _run(
@@ -769,7 +772,7 @@ def _held(world: Engine) -> Iterator[None]:
 
 
 def _memory_of(value: Variable | Data) -> int:
-    return id(value) if isinstance(value, Variable) else value._segment.id  # noqa: SLF001  # shared with this package
+    return id(state_of(value)) if isinstance(value, Variable) else value._segment.id  # noqa: SLF001  # shared with this package
 
 
 def _body_of(value: Any) -> Any:

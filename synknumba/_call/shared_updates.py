@@ -17,7 +17,7 @@ from synknumba._call.call import Call
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._types import Array, Op
-from synknumba._variables.variable import Variable
+from synknumba._variables.state import VariableState
 from synknumba._wire.program import HostArray, Param, Tree, Update
 from synknumba._world.engine import Engine
 
@@ -31,7 +31,7 @@ class SharedUpdates:
         updates: variable and op by parameter.
     """
 
-    def __init__(self, call: Call, updates: Mapping[str, tuple[Variable, Op]]) -> None:
+    def __init__(self, call: Call, updates: Mapping[str, tuple[VariableState, Op]]) -> None:
         assert call.options.shards is not None  # only then are parts kept apart
         self._shards = int(call.options.shards)
         self._ranks = (0,) if call.options.solo else range(call.partition.parts)

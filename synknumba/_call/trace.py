@@ -19,8 +19,8 @@ from synknumba._tracing import Formula, Line, Number, Unknown, where
 from synknumba._types import CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collectives import check_alike, check_uniform, pairs_in_place
+from synknumba._variables.state import VariableState, check_rank, traffic_of
 from synknumba._variables.transfers import Work
-from synknumba._variables.variable import Variable, check_rank, traffic_of
 from synknumba._wire.sequence import Part
 from synknumba._world.code import Uses
 from synknumba._world.engine import Engine
@@ -28,7 +28,7 @@ from synknumba._world.engine import Engine
 if TYPE_CHECKING:
     from synknumba._call.function import Function, Prepared
 
-Swap: TypeAlias = "tuple[weakref.ref[Variable], weakref.ref[Variable]]"
+Swap: TypeAlias = "tuple[weakref.ref[VariableState], weakref.ref[VariableState]]"
 
 
 class Unseen(Unknown):
@@ -59,13 +59,13 @@ class Trace(Recording):
         self.scalars = scalars
         self.lenders: list[Lender] = []  # of results in memory that each round chooses; their segments are further scalars
         self.plans: list[Plan] = []
-        self.variables: dict[int, tuple[weakref.ref[Variable], Any]] = {}  # with their layouts, by number of their memory
-        # Variables that ranks write, by id, with the last part's arguments of `Variable.mark`.
-        self.changed: dict[int, tuple[weakref.ref[Variable], bool, bool | None]] = {}
+        self.variables: dict[int, tuple[weakref.ref[VariableState], Any]] = {}  # with their layouts, by number of their memory
+        # Variables that ranks write, by id, with the last part's arguments of `VariableState.mark`.
+        self.changed: dict[int, tuple[weakref.ref[VariableState], bool, bool | None]] = {}
         self.programs: set[int] = set()
         self.segments: set[int] = set()
         self.swaps: list[list[Swap]] = [[]]  # of each turn
-        self._memory: list[tuple[Variable, Variable]] = []  # swaps so far, while the body runs
+        self._memory: list[tuple[VariableState, VariableState]] = []  # swaps so far, while the body runs
         self.rows: list[Lines] = []
         self.lines: dict[tuple[str, Formula], str] = {}  # of the body that compute numbers, by part and formula
         self.uses: Uses = ()  # functions that the ranks run, with their code
@@ -126,7 +126,7 @@ class Trace(Recording):
             self.changed[id(variable)] = weakref.ref(variable), self.world.world_size > 1, None
         self.segments |= prepared.plan.program.segments()
 
-    def _hold(self, variable: Variable) -> Allocation:
+    def _hold(self, variable: VariableState) -> Allocation:
         storage = variable.place(self.world)
         # As at first: swapped variables have other memory in later turns.
         self.variables.setdefault(storage.number, (weakref.ref(variable), variable._layout))  # noqa: SLF001  # as a key
@@ -134,11 +134,13 @@ class Trace(Recording):
 
     # ---- collectives
 
-    def _place(self, several: Sequence[Variable]) -> None:
+    def _place(self, several: Sequence[VariableState]) -> None:
         for one in several:
             self._hold(one)
 
-    def _record_collective(self, several: Sequence[Variable], kind: CollectiveKind, op: CollectiveOp | None, root: int) -> None:
+    def _record_collective(
+        self, several: Sequence[VariableState], kind: CollectiveKind, op: CollectiveOp | None, root: int
+    ) -> None:
         if kind != "exchange":
             check_uniform(several, kind)
         work = Work(kind, op, check_rank(root, self.world.world_size))
@@ -152,7 +154,7 @@ class Trace(Recording):
         for one in several:
             self.changed[id(one)] = weakref.ref(one), differs, kind == "exchange"
 
-    def _swap(self, first: Variable, second: Variable) -> None:
+    def _swap(self, first: VariableState, second: VariableState) -> None:
         for one in (first, second):
             self._hold(one)
             self.changed[id(one)] = weakref.ref(one), self.world.world_size > 1, None

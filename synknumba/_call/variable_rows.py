@@ -12,11 +12,11 @@ from synknumba._call.call import Call
 from synknumba._errors import ArgumentError, PartitionError
 from synknumba._ops.halo import first_rows
 from synknumba._types import RankConstant, Shape, Span
-from synknumba._variables.variable import Variable
+from synknumba._variables.state import VariableState
 from synknumba._wire.program import Filled, Param, PerRank, Tree
 
 
-def shapes_by_rank(call: Call, variable: Variable) -> list[tuple[Shape, ...]]:
+def shapes_by_rank(call: Call, variable: VariableState) -> list[tuple[Shape, ...]]:
     """Returns the shapes of each array by rank, for the number of ranks of the call, which may be planned for other worlds."""
     size = call.partition.parts
     placed = variable._layout[1] >= 0  # noqa: SLF001  # as for Data
@@ -28,7 +28,7 @@ def shapes_by_rank(call: Call, variable: Variable) -> list[tuple[Shape, ...]]:
     return [_scattered(call, variable, leaf) for leaf in variable.leaves()]
 
 
-def _scattered(call: Call, variable: Variable, leaf: int) -> tuple[Shape, ...]:
+def _scattered(call: Call, variable: VariableState, leaf: int) -> tuple[Shape, ...]:
     layout, halo, size = variable.storage().layout, variable.halo, call.partition.parts
     counts, row = call.partition.counts(sum(layout.own_counts(leaf))), layout.leaves[leaf].shapes[0][1:]
     if halo is None:
@@ -39,7 +39,7 @@ def _scattered(call: Call, variable: Variable, leaf: int) -> tuple[Shape, ...]:
     return tuple((halo.length(count, rank, size), *row) for rank, count in enumerate(counts))
 
 
-def own_by_rank(variable: Variable, shapes: tuple[Shape, ...]) -> tuple[Span, ...]:
+def own_by_rank(variable: VariableState, shapes: tuple[Shape, ...]) -> tuple[Span, ...]:
     """Returns the indices of each rank's own rows in an array of a variable, given its shapes by rank."""
     if variable.halo is None:
         return tuple(Span(0, shape[0]) for shape in shapes)
@@ -73,7 +73,7 @@ def fill_in(name: str, call: Call) -> None:
     call.parameters = {one: _replaced(param, values) for one, param in call.parameters.items()}
 
 
-def _whose(name: str, call: Call, told: str) -> Variable | None:
+def _whose(name: str, call: Call, told: str) -> VariableState | None:
     """Returns the variable whose rows are meant; None if there is none with rows."""
     passed = [(path, one) for path, one in call.intact.items() if one.root_shapes()[0]]
     scattered = [(path, one) for path, one in passed if one.sharded] or passed[:1]

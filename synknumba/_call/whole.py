@@ -1,7 +1,7 @@
 """Warning about arguments that look like rows, but are passed whole to every rank: lists, ranges and sparse matrices."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from synknumba._call.call import Call, leaves_of
@@ -15,8 +15,9 @@ _ADDING = ("sum", "prod")  # ops to which the same result from every rank is not
 def warn_of_whole(name: str, defaults: Mapping[str, Any], options: FunctionOptions, call: Call) -> None:
     """Warns if an argument is probably meant to be divided among the ranks, and the results are added up.
 
-    That is a list of numbers or objects, a range or a sparse matrix in a call of which nothing differs between ranks, or one
-    that is as long as the rows beside it. If these are no more than ranks, the lengths may agree by chance.
+    That is a list of numbers or objects, a range, another sequence or a sparse matrix in a call of which nothing differs
+    between ranks, or one that is as long as the rows beside it. If these are no more than ranks, the lengths may agree by
+    chance.
 
     Args:
         name: the function's.
@@ -48,7 +49,7 @@ def _rows_of(value: object, param: Param) -> int:
     """Returns the length of an argument that may be taken for rows, and is passed whole; else 0."""
     if isinstance(value, list):
         return len(value) if all(isinstance(leaf, Dynamic | Constant) for leaf in leaves_of(param)) else 0
-    if isinstance(value, range):
+    if isinstance(value, Sequence) and not isinstance(value, tuple | str | bytes | bytearray | memoryview):
         return len(value)
     shape = getattr(value, "shape", None) if isinstance(param, Constant) else None
     return shape[0] if isinstance(shape, tuple) and len(shape) == 2 and isinstance(shape[0], int) else 0

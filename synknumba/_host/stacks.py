@@ -31,6 +31,7 @@ _POLL_SECONDS = 0.001
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LOOP = f'File "{_PACKAGE}_rank/loop.py", line '  # frames below a rank's loop are the script's fork() call
 _SEQUENCE = f'File "{_PACKAGE}_rank/sequence_routine.py", line '
+_TABLE = f'File "{_PACKAGE}_rank/sequence_table.py", line '
 _WATCHER = f'File "{_PACKAGE}_rank/startup.py", line '  # the thread of a rank in a sandbox
 
 
@@ -155,6 +156,10 @@ def _without_loop(frames: list[str]) -> list[str]:
     kept = frames[:loop]
     if kept and _SEQUENCE in kept[0] and kept[0].endswith(" in _until"):
         return ["  waits for other ranks"]
+    if kept and _TABLE in kept[0]:
+        return [
+            "  waits for other ranks" if kept[0].endswith(" in _handle") else "  runs compiled code, or waits for other ranks"
+        ]
     if frames[loop:] and frames[loop].endswith(" in _await_command"):
         return []
     while kept and _PACKAGE in kept[-1] and any(_PACKAGE not in frame for frame in kept):

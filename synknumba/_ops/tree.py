@@ -15,7 +15,11 @@ NONE: Structure = ("none",)
 
 def is_nested(value: object) -> bool:
     """Returns whether a value is an inner node of a tree: a dict, list or tuple."""
-    return isinstance(value, dict | list | tuple)
+    return isinstance(value, list | tuple) or _is_dict(value)
+
+
+def _is_dict(value: object) -> bool:
+    return isinstance(value, dict) and not hasattr(value, "shape")  # SciPy's sparse matrix by keys derives from dict
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
@@ -31,7 +35,7 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
 def _flatten(tree: Any, leaves: list[Any]) -> Structure:
     if tree is None:
         return NONE
-    if isinstance(tree, dict):
+    if _is_dict(tree):
         # The types of the keys distinguish 1, 1.0 and True, which compare equal.
         return ("dict", tuple(tree), tuple(map(type, tree)), tuple(_flatten(child, leaves) for child in tree.values()))
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -162,14 +166,14 @@ def count_leaves(structure: Structure) -> int:
 
 
 def describe(structure: Structure) -> str:
-    """Returns a structure as Python notation, with * for each leaf.
+    """Returns a structure as Python notation, with `value` for each leaf.
 
     >>> describe(flatten({"a": 1, "b": (2, None)})[1])
-    "{'a': *, 'b': (*, None)}"
+    "{'a': value, 'b': (value, None)}"
     """
     match structure:
         case ("leaf",):
-            return "*"
+            return "value"
         case ("none",):
             return "None"
         case ("dict", keys, _, children):
@@ -187,7 +191,7 @@ def result_told(structure: Structure) -> str:
     """Returns a structure for messages about what a function returned.
 
     >>> result_told(LEAF), result_told(flatten((1, 2))[1])
-    ('one number or array', '(*, *)')
+    ('one number or array', '(value, value)')
     """
     return "one number or array" if structure == LEAF else describe(structure)
 
@@ -196,7 +200,7 @@ def shape_told(value: Any) -> str:
     """Describes the shape of a mismatched value for messages.
 
     >>> shape_told([1, {"a": 2}]), shape_told(3)
-    ("[*, {'a': *}]", 'int')
+    ("[value, {'a': value}]", 'int')
     """
     structure = flatten(value)[1]
     return type(value).__name__ if structure == LEAF else describe(structure)

@@ -124,8 +124,10 @@ class SequenceTable:
             return
         state, words, python = self._addresses, self._words, self._python
         self._numbers.steps[0] = self._position[sequence.ITERATION] = first
-        self._position[sequence.AT] = 0
-        words[table.AT] = self._begins[first % len(self._begins)]
+        turn = first % len(self._begins)
+        self._position[sequence.AT] = self._program.starts[turn]
+        self._position[sequence.INNER :] = 0
+        words[table.AT] = self._begins[turn]
         words[table.DONE_PARTS] = words[table.ITERATION] = words[table.BEGAN] = 0
         words[table.TIMES], words[table.PERIOD] = count, 0 if kept is None else period
         if kept is not None:
@@ -208,25 +210,27 @@ class SequenceTable:
             self._row(table.END, len(self._rows) + 1)
         self._rows[-1][1] = 0
 
-    def _add(self, parts: Sequence[Part | Loop], first: int = 0, outer: int | None = None) -> None:
-        """Adds parts from index `first` on; `outer` is the index of the loop that they are in, which the rank shows."""
+    def _add(self, parts: Sequence[Part | Loop], first: int = 0, word: int = sequence.AT) -> None:
+        """Adds parts, whose indices begin at `first`; the word of the rank's position shows which one it runs."""
         for index, part in enumerate(parts, first):
-            number = index if outer is None else outer - 1
+            following = index + 1 if word == sequence.AT else index + 2  # in inner loops, 0 shows nothing
             if isinstance(part, Loop):
                 self.running = None
-                self._add_loop(part, number if outer is None else outer)
-                self._row(table.FINISH, 0, number + 1)
+                self._add_loop(part)
+                self._row(table.FINISH, 0, word, following)
                 continue
             self.running = part
             if part.wait is not None:
                 self._row(table.WAIT, part.wait.back, int(part.wait.nearby))
             self._add_part(part)
-            self._row(table.FINISH, int(part.shows), number + 1)
+            self._row(table.FINISH, int(part.shows), word, following)
         self.running = None
 
-    def _add_loop(self, loop: Loop, number: int) -> None:
-        """Adds an inner sequence, with all ranks at the same place before and after; `number` is its index."""
+    def _add_loop(self, loop: Loop) -> None:
+        """Adds an inner sequence, with all ranks at the same place before and after."""
         step = self._numbers.steps[loop.depth :].ctypes.data
+        word = sequence.INNER + 2 * (loop.depth - 1)
+        word = word if word < sequence.LINE else 0  # deeper loops are not shown
         times = np.zeros(1, np.int64)
         self._kept.append(times)
 
@@ -236,9 +240,9 @@ class SequenceTable:
         self._store(loop.times, count, lambda source, is_float: self._store_int(times.ctypes.data, source, is_float=is_float))
         self._row(table.MEET)
         enter = len(self._rows)
-        self._row(table.ENTER, step, times.ctypes.data)
-        self._add(loop.parts, outer=number)
-        self._row(table.AGAIN, step, times.ctypes.data, enter + 1)
+        self._row(table.ENTER, step, times.ctypes.data, 0, word)
+        self._add(loop.parts, word=word)
+        self._row(table.AGAIN, step, times.ctypes.data, enter + 1, word)
         self._rows[enter][3] = len(self._rows)
         self._row(table.MEET)
 

@@ -16,7 +16,8 @@ from synknumba._errors import ArgumentError, DataError
 from synknumba._host.data import Data
 from synknumba._rowwise.map_kernels import OUT, Kind, Operand
 from synknumba._types import RankConstant, Shape
-from synknumba._variables.variable import Variable
+from synknumba._variables.state import VariableState
+from synknumba._variables.variable import Variable, layout_of, state_of
 
 DType: TypeAlias = "np.dtype[Any]"
 
@@ -51,8 +52,8 @@ def quick_key(value: Any, first: int = 1) -> Any:
     kind = type(value)
     if kind is Data or kind is np.ndarray:
         return kind, value.dtype, value.ndim, value.shape[first:]
-    if kind is Variable and value._layout[1] >= 0:  # noqa: SLF001  # its memory never changes dtype or shape
-        return value._layout  # noqa: SLF001
+    if kind is Variable and (layout := layout_of(value))[1] >= 0:  # its memory never changes dtype or shape
+        return layout
     return None
 
 
@@ -69,7 +70,7 @@ def describe(function: str, name: str, value: Any, *, broadcast: Collection[str]
     if isinstance(value, IndexRange):
         return Given("indices", types.int64)
     if isinstance(value, Variable):
-        return _describe_variable(function, name, value, rows=name in sliceable)
+        return _describe_variable(function, name, state_of(value), rows=name in sliceable)
     if isinstance(value, RankConstant):
         refuse_span(function, name, value)
         return Given("scalar", types.int64)
@@ -93,17 +94,17 @@ def refuse_span(function: str, name: str, constant: Any) -> None:
         )
 
 
-def _describe_variable(function: str, name: str, variable: Variable, *, rows: bool) -> Given:
+def _describe_variable(function: str, name: str, variable: VariableState, *, rows: bool) -> Given:
     if variable.is_tree:
         raise ArgumentError(f"{name} of {function} is a tree of arrays; make one variable per array")
     shape = variable_shape(function, name, variable, rows=rows)
-    kind = _number(function, name, numba_type(variable.dtype), variable.dtype)
+    kind = _number(function, name, numba_type(variable.dtypes()[0]), variable.dtypes()[0])
     if not shape and not rows:
         return Given("whole", kind, (1,))  # its shape in a kernel
     return Given("rows" if rows else "whole", kind, shape)
 
 
-def variable_shape(function: str, name: str, variable: Variable, *, rows: bool) -> Shape:
+def variable_shape(function: str, name: str, variable: VariableState, *, rows: bool) -> Shape:
     """The shape of a variable's array, or of one row of it, which must be the same on every rank."""
     shapes = variable.shapes()[0] if variable._layout[1] >= 0 else tuple(variable.root_shapes())  # noqa: SLF001  # as in a call
     found = {shape[1:] if rows else shape for shape in shapes}

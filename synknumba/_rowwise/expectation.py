@@ -32,7 +32,7 @@ from synknumba._rowwise.partials import LineReader
 from synknumba._rowwise.stopping import MIN_ROWS, RowSource
 from synknumba._rowwise.types import check_types, type_key
 from synknumba._types import DeviceKind, RankConstant, as_flag
-from synknumba._variables.variable import Variable
+from synknumba._variables.variable import Variable, state_of
 from synknumba._world.engine import Engine, current_world, open_world
 
 # Most blocks of a launch. A core runs block after block, and one is the fastest. 1056 are the 8 blocks of 256 threads that fit
@@ -298,7 +298,7 @@ class Expectation(RowFunction):
                 rows[name] = value
                 what = "bound by givens=" if name in self._options.givens else ""
                 if isinstance(value, Variable):
-                    what = value.label
+                    what = state_of(value).label
                 elif isinstance(value, Data) and value.minibatch:
                     what = "a minibatch input"
                 if what:
@@ -356,7 +356,8 @@ class Expectation(RowFunction):
         if isinstance(value, Variable):
             if name not in self._options.sliceable:
                 return "whole"
-            return "numbers" if not value.is_tree and len(next(iter(value.root_shapes()))) == 1 else "rows"
+            state = state_of(value)
+            return "numbers" if not state.is_tree and len(state.root_shapes()[0]) == 1 else "rows"
         if not (isinstance(value, Data | np.ndarray) or hasattr(value, "__array__")) or isinstance(value, np.generic):
             return "whole"
         ndim = np.ndim(value)

@@ -27,7 +27,7 @@ from synknumba._rowwise.map_kernels import OUT, MapRecipe, element_launch, map_s
 from synknumba._rowwise.reduce import Reducible
 from synknumba._rowwise.types import Loop, cast_name, integer_limits, out_of_range
 from synknumba._types import DeviceKind, Shape
-from synknumba._variables.variable import Variable
+from synknumba._variables.variable import Variable, state_of
 from synknumba._world.engine import Engine, current_world, open_world
 
 # Blocks of a launch. A core runs one thread per element. On a GPU threads loop over rows: about as many blocks as fit on 132
@@ -207,8 +207,9 @@ class Vectorized(Reducible):
     def _written(self, out: Any, values: Mapping[str, Any]) -> tuple[Shape, tuple[str, ...]]:
         """The shape of a row of `out`, and its parameters: the arguments that are the same array, or `OUT`."""
         if isinstance(out, Variable):
-            row = () if out.is_tree else variable_shape(self.name, OUT, out, rows=True)
-            has_rows = not out.is_tree and bool(out.root_shapes()[0])
+            state = state_of(out)
+            row = () if state.is_tree else variable_shape(self.name, OUT, state, rows=True)
+            has_rows = not state.is_tree and bool(state.root_shapes()[0])
         elif isinstance(out, Data | np.ndarray):
             row, has_rows = out.shape[1:], out.ndim > 0
         else:

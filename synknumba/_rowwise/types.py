@@ -27,7 +27,7 @@ from synknumba._rowwise.arguments import Given, numba_type, refuse_span
 from synknumba._rowwise.generate import define_kernel, kernel_name, kernel_text
 from synknumba._rowwise.moment_kernels import ARRAYS_OF_ROWS, Kind
 from synknumba._types import DeviceKind, RankConstant
-from synknumba._variables.variable import Variable
+from synknumba._variables.variable import Variable, state_of
 from synknumba.simt.internals import cause, explain
 
 # The dtype kinds that a Python number casts to: its own and those above, whatever the width, as in NEP 50.
@@ -215,7 +215,8 @@ def type_key(value: Any) -> Any:
     if isinstance(value, Data | np.ndarray):
         return value.__class__, value.dtype, value.ndim
     if isinstance(value, Variable):
-        return Variable, *value.dtypes(), *map(len, value.root_shapes())
+        state = state_of(value)
+        return Variable, *state.dtypes(), *map(len, state.root_shapes())
     if isinstance(value, PerRankValues):
         return PerRankValues, *map(type, value.values)
     return type(value), getattr(value, "dtype", None), getattr(value, "ndim", None)
@@ -258,9 +259,10 @@ def check_types(
 def _type_of(function: str, name: str, value: Any, parameter: Kind, device: DeviceKind) -> Any:
     """Numba's type of what the function gets; None where it is known on the ranks only."""
     if isinstance(value, Variable):
-        if value.is_tree:
+        state = state_of(value)
+        if state.is_tree:
             return None
-        dtype, ndim = value.dtype, len(next(iter(value.root_shapes())))
+        dtype, ndim = state.dtypes()[0], len(state.root_shapes()[0])
     elif isinstance(value, IndexRange | RankConstant):
         refuse_span(function, name, value)
         return types.int64

@@ -26,8 +26,9 @@ from synknumba._ops.tree import describe, flatten, parts_like, shape_told, unfla
 from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape, as_flag, known_options
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.kept import held_rows
+from synknumba._variables.state import Values, VariableState, check_rank, note_failure, traffic_of
 from synknumba._variables.transfers import Pair, Traffic, Work, leaf_pairs, pairs_of
-from synknumba._variables.variable import Values, Variable, check_rank, note_failure, traffic_of
+from synknumba._variables.variable import Variable, accepted, state_of
 from synknumba._world.engine import Engine, current_world, open_world, raise_untold
 
 
@@ -46,8 +47,8 @@ class placed:  # noqa: N801  # used as a function
 
     def __init__(
         self,
-        several: Sequence[Variable],
-        written: Sequence[Variable] | None = None,
+        several: Sequence[VariableState],
+        written: Sequence[VariableState] | None = None,
         initial: Sequence[list[Array] | None] = (),
     ) -> None:
         self._several = several
@@ -76,14 +77,14 @@ class placed:  # noqa: N801  # used as a function
             self._world.end()
 
 
-def give_rows(world: Engine, several: Sequence[Variable], values: Sequence[Values], halo: Halo | None) -> None:
+def give_rows(world: Engine, several: Sequence[VariableState], values: Sequence[Values], halo: Halo | None) -> None:
     """Writes each rank's rows to several variables; if memory does not suffice for all, none of them changes."""
     rooms = [one.room_for(world, new, halo) for one, new in zip(several, values, strict=True)]
     for one, new, room in zip(several, values, rooms, strict=True):
         one.assign(world, new, room, sharded=True)
 
 
-def run_in_place(world: Engine, work: Work, several: Sequence[Variable], *, differs: bool, sharded: bool = False) -> None:
+def run_in_place(world: Engine, work: Work, several: Sequence[VariableState], *, differs: bool, sharded: bool = False) -> None:
     """Runs a collective that writes its result over its source; `differs` is whether replicas may differ afterwards."""
     traffic = traffic_of(world)
     run = traffic.collective(work, pairs_in_place(work, several))
@@ -95,7 +96,7 @@ def run_in_place(world: Engine, work: Work, several: Sequence[Variable], *, diff
         traffic.remember((work, layout, layout), run, [several[0].storage()])
 
 
-def pairs_in_place(work: Work, several: Sequence[Variable]) -> list[Pair]:
+def pairs_in_place(work: Work, several: Sequence[VariableState]) -> list[Pair]:
     """Returns the arrays of a collective in place; halos are of each array, so an exchange has no vectors."""
     storages = [one.storage() for one in several]
     return [
@@ -125,16 +126,17 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
     world.begin()
     try:
         traffic: Traffic = traffic_of(world)
-        run = traffic.quick.get((work, vars._layout, target._layout))  # noqa: SLF001  # only as a key
+        source, goal = vars._state, target._state  # noqa: SLF001  # hot path: no call
+        run = traffic.quick.get((work, source._layout, goal._layout))  # noqa: SLF001  # only as a key
         if run is None:
             return None
         try:
             run()
         except BaseException as error:
-            note_failure(world, [target], error)
+            note_failure(world, [goal], error)
             raise
         sharded = kind in ("reduce_scatter", "exchange")
-        target.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)
+        goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)
         return target
     finally:
         world.end()
@@ -143,8 +145,8 @@ def run_known(vars: Any, kind: CollectiveKind, op: object, root: int = 0, dest: 
 def run_into(
     world: Engine,
     work: Work,
-    several: Sequence[Variable],
-    targets: Sequence[Variable],
+    several: Sequence[VariableState],
+    targets: Sequence[VariableState],
     shape: Callable[[tuple[Shape, ...], int], Shape],
     *,
     sharded: bool,
@@ -185,14 +187,15 @@ _REFUSED = {  # op: {dtype kind: way out}
 }
 
 
-def several_of(vars: Any, what: str) -> list[Variable]:
+def several_of(vars: Any, what: str) -> list[VariableState]:
     """Returns the variables of a tree, which must be different ones, and no other leaves."""
     if isinstance(vars, Variable):
-        return [vars]
-    found, _ = flatten(vars)
-    for one in found:
+        return [state_of(vars)]
+    found = []
+    for one in flatten(vars)[0]:
         if not isinstance(one, Variable):
             raise ArgumentError(f"{what} needs a Variable, or a dict, list or tuple of them; got a {type(one).__name__}")
+        found.append(state_of(one))
     if not found:
         raise ArgumentError(f"{what} got no variables")
     seen: set[int] = set()
@@ -208,15 +211,15 @@ def like(vars: Any, results: Sequence[Any]) -> Any:
     return results[0] if isinstance(vars, Variable) else unflatten(flatten(vars)[1], results)
 
 
-def matched(vars: Any, several: Sequence[Variable], values: Any, what: str) -> list[list[Array]]:
+def matched(vars: Any, several: Sequence[VariableState], values: Any, what: str) -> list[list[Array]]:
     """Returns the arrays of each variable, checked, from values in the structure of `vars`."""
-    return [one.accept(value) for one, value in zip(several, values_of(vars, values, what), strict=True)]
+    return [accepted(one, value) for one, value in zip(several, values_of(vars, values, what), strict=True)]
 
 
-def matched_or_none(vars: Any, several: Sequence[Variable], values: Any, what: str) -> list[list[Array] | None]:
+def matched_or_none(vars: Any, several: Sequence[VariableState], values: Any, what: str) -> list[list[Array] | None]:
     """Returns the arrays of each variable, as `matched` does; None for a variable whose value is None, or if all values are."""
     given = [None] * len(several) if values is None else values_of(vars, values, what)
-    return [None if value is None else one.accept(value) for one, value in zip(several, given, strict=True)]
+    return [None if value is None else accepted(one, value) for one, value in zip(several, given, strict=True)]
 
 
 def values_of(vars: Any, values: Any, what: str) -> list[Any]:
@@ -232,7 +235,7 @@ def values_of(vars: Any, values: Any, what: str) -> list[Any]:
     return found
 
 
-def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -> Sequence[Variable]:
+def destinations(vars: Any, several: Sequence[VariableState], dest: Any, what: str) -> Sequence[VariableState]:
     """Returns the target variables, checked against the sources; the sources themselves if `dest` is None."""
     if dest is None:
         return several
@@ -254,7 +257,7 @@ def destinations(vars: Any, several: Sequence[Variable], dest: Any, what: str) -
     return targets
 
 
-def checked_op(several: Sequence[Variable], op: object, what: str) -> CollectiveOp:
+def checked_op(several: Sequence[VariableState], op: object, what: str) -> CollectiveOp:
     """Returns the op, "avg" for "mean"; raises `ReductionError` if it is unknown, or not defined for a variable's dtype."""
     if op is None:
         raise ReductionError(
@@ -274,14 +277,14 @@ def checked_op(several: Sequence[Variable], op: object, what: str) -> Collective
     return known
 
 
-def check_rows(several: Sequence[Variable], what: str) -> None:
+def check_rows(several: Sequence[VariableState], what: str) -> None:
     """Raises `PartitionError` if an array is 0-d and so has no rows."""
     for one in several:
         if any(not shape for shape in one.root_shapes()):
             raise PartitionError(f"{what} divides or joins rows, but {one.label} is 0-d; give it at least one dimension")
 
 
-def check_no_halo(several: Sequence[Variable], what: str) -> None:
+def check_no_halo(several: Sequence[VariableState], what: str) -> None:
     """Raises `PartitionError` if ranks hold rows of their neighbours; the variables must have been placed."""
     for one in several:
         if one.halo is not None:
@@ -290,7 +293,7 @@ def check_no_halo(several: Sequence[Variable], what: str) -> None:
             )
 
 
-def check_halos(several: Sequence[Variable]) -> None:
+def check_halos(several: Sequence[VariableState]) -> None:
     """Raises `PartitionError` if a variable has no halo."""
     for one in several:
         if one.halo is None:
@@ -299,7 +302,7 @@ def check_halos(several: Sequence[Variable]) -> None:
 
 
 def check_uniform(
-    several: Sequence[Variable], what: str, way_out: str = "use all_gather or gather for arrays of different lengths"
+    several: Sequence[VariableState], what: str, way_out: str = "use all_gather or gather for arrays of different lengths"
 ) -> None:
     """Raises `PartitionError` if the shapes of own rows differ between ranks."""
     for one in several:
@@ -308,7 +311,7 @@ def check_uniform(
                 raise PartitionError(f"{what} needs one shape on all ranks, but {one.label} has {_told(shapes)}; {way_out}")
 
 
-def check_row_shapes(several: Sequence[Variable], what: str) -> None:
+def check_row_shapes(several: Sequence[VariableState], what: str) -> None:
     """Raises `PartitionError` if the ranks' rows differ in shape and cannot be concatenated."""
     for one in several:
         for shapes in one.shapes():
@@ -371,7 +374,7 @@ def broadcast(vars: Any, values: Any = None, *, root: int = 0) -> Any:
     return vars
 
 
-def _broadcast_from(world: Engine, several: Sequence[Variable], root: int) -> None:
+def _broadcast_from(world: Engine, several: Sequence[VariableState], root: int) -> None:
     """Copies the root's arrays to all ranks, in place or to new memory with the root's shapes."""
     work = Work("broadcast", None, root)
     if all(leaf.uniform for one in several for leaf in one.storage().layout.leaves):
@@ -693,21 +696,22 @@ def swap(first: Variable, second: Variable) -> None:
     several = several_of([first, second], "swap")
     if not isinstance(first, Variable) or not isinstance(second, Variable):
         raise ArgumentError("swap takes two variables, as in synk.swap(u, v)")
-    if first.structure() != second.structure():
-        raise ArgumentError(f"swap: {first.label} and {second.label} are trees of other structures")
+    one, other = several
+    if one.structure() != other.structure():
+        raise ArgumentError(f"swap: {one.label} and {other.label} are trees of other structures")
     if tracing.current is not None and tracing.current.is_here:
-        tracing.current.swap(first, second)
+        tracing.current.swap(one, other)
         return
     if open_world() is None:
-        check_alike(first, second, [[(shape,) for shape in one.root_shapes()] for one in several])
-        first.trade(second)
+        check_alike(one, other, [[(shape,) for shape in state.root_shapes()] for state in several])
+        one.trade(other)
         return
     with placed(several):
-        check_alike(first, second, [one.shapes() for one in several])
-        first.trade(second)
+        check_alike(one, other, [state.shapes() for state in several])
+        one.trade(other)
 
 
-def check_alike(first: Variable, second: Variable, shapes: Sequence[Sequence[tuple[Shape, ...]]]) -> None:
+def check_alike(first: VariableState, second: VariableState, shapes: Sequence[Sequence[tuple[Shape, ...]]]) -> None:
     """Raises `DataError` if two variables cannot take each other's place; `shapes` are those of their arrays, by rank."""
     for index, (mine, theirs) in enumerate(zip(*shapes, strict=True)):
         one, other = first.dtypes()[index], second.dtypes()[index]
@@ -809,7 +813,7 @@ def get_shapes(vars: Any) -> Any:
     return _of_ranks(vars, several_of(vars, "get_shapes"), lambda one, leaf: list(one.shapes()[leaf]))
 
 
-def _of_ranks(vars: Any, several: Sequence[Variable], told: Callable[[Variable, int], list[Any]]) -> Any:
+def _of_ranks(vars: Any, several: Sequence[VariableState], told: Callable[[VariableState, int], list[Any]]) -> Any:
     with placed(several, written=()):
         results = [unflatten(one.structure(), [told(one, leaf) for leaf in one.leaves()]) for one in several]
     return like(vars, results)

@@ -11,7 +11,8 @@ from synknumba._host.casting import accept, fill
 from synknumba._ops.tree import flatten as take_apart
 from synknumba._types import Array, known_options
 from synknumba._variables.collectives import placed
-from synknumba._variables.variable import Variable, plain_value, refuse_on_rank
+from synknumba._variables.state import VariableState, refuse_on_rank
+from synknumba._variables.variable import Variable, plain_value, state_of
 from synknumba._world.engine import open_world
 
 
@@ -69,7 +70,7 @@ def flatten(tree: Any, name: str | None = None, *, dtype: DTypeLike | None = Non
     """
     tracing.refuse("synk.flatten()")
     made = _make(tree, name, dtype, flat=True)
-    kinds = sorted({str(one) for one in made._dtypes})  # noqa: SLF001  # created above, not shared yet
+    kinds = sorted({str(one) for one in state_of(made).dtypes()})
     if len(kinds) > 1:
         raise DataError(f"flatten needs arrays of one dtype, got {', '.join(kinds)}; convert them, or pass dtype=")
     return _place_now(made)
@@ -83,13 +84,13 @@ def _make(value: Any, name: str | None, dtype: DTypeLike | None, *, flat: bool) 
     label = "the variable" if name is None else f"variable {name!r}"
     if not leaves:
         raise DataError(f"{label} has no arrays; pass at least one")
-    return Variable([_owned(leaf, dtype, label) for leaf in leaves], structure, name, flat=flat)
+    return Variable(VariableState([_owned(leaf, dtype, label) for leaf in leaves], structure, name, flat=flat))
 
 
 def _place_now(made: Variable) -> Variable:
     """Places a new variable on the ranks if a world is open, and returns it."""
     if open_world() is not None:
-        with placed([made]):
+        with placed([state_of(made)]):
             return made
     return made
 

@@ -32,10 +32,10 @@ SERVE_MS = 50  # `run` then returns to Python, which handles signals
     MOVE,  # target, source: one word
     TO_SINGLE,  # target, source: float64 to float32
     WAIT,  # parts back, whether for neighbours only
-    FINISH,  # whether to show the count, index of the next part
+    FINISH,  # whether to show the count, word of the position (0 for none), what it shows of the next part
     MEET,  # wait until all ranks are here
-    ENTER,  # step, times, row after the loop
-    AGAIN,  # step, times, row at which the loop begins
+    ENTER,  # step, times, row after the loop, word of the position (0 for none)
+    AGAIN,  # step, times, row at which the loop begins, word of the position (0 for none)
     TURN,  # number of turns so far, row for odd ones
     JUMP,  # row
     PYTHON,
@@ -232,6 +232,14 @@ def _row(row: int, state: int) -> int:
     return -1
 
 
+@compiled("void(int64, int64, int64, int64)")
+def _show(position: int, word: int, part: int, step: int) -> None:
+    """Shows the part and the step of an inner loop."""
+    if word != 0:
+        store_release(position, word, part)
+        store_release(position, word + 1, step)
+
+
 @compiled("int64(int64, int64)")
 def run(table: int, state: int) -> int:
     """Runs the rows from word AT of the state on, until all iterations are finished or Python has to do something."""
@@ -255,7 +263,8 @@ def run(table: int, state: int) -> int:
                 break
         elif code == FINISH:
             count += 1
-            store_release(position, 1, load_word(row + 16))
+            if load_word(row + 16) != 0:
+                store_release(position, load_word(row + 16), load_word(row + 24))
             if load_word(row + 8) != 0:
                 store_release(board, rank * 8, count)
         elif code == WAIT:
@@ -297,15 +306,18 @@ def run(table: int, state: int) -> int:
             if load_word(load_word(row + 16)) <= 0:
                 at = load_word(row + 24)
                 continue
+            _show(position, load_word(row + 32), 1, 0)
         elif code == AGAIN:
             inner = load_word(load_word(row + 8)) + 1
             if inner < load_word(load_word(row + 16)):
                 store_word(load_word(row + 8), inner)
+                _show(position, load_word(row + 32), 1, inner)
                 at = load_word(row + 24)
                 if clock() - began > SERVE_MS:
                     why = PAUSED
                     break
                 continue
+            _show(position, load_word(row + 32), 0, 0)
         else:
             found = _row(row, state)
             if found >= 0:

@@ -128,15 +128,15 @@ class Life:
 
 
 class Resident(Protocol):
-    """What lives on the ranks and outlives them: a `Variable`."""
+    """What lives on the ranks and outlives them: a variable."""
 
-    def _take_snapshot(self, world: "Engine") -> Any:
+    def take_snapshot(self, world: "Engine") -> Any:
         """Returns copies of the values on the ranks."""
 
-    def _keep_snapshot(self, kept: Any) -> None:
+    def keep_snapshot(self, kept: Any) -> None:
         """Sets the values to go back to if a rank dies."""
 
-    def _keep_at_close(self, world: "Engine") -> None:
+    def keep_at_close(self, world: "Engine") -> None:
         """Fetches the values before the ranks end."""
 
 
@@ -558,11 +558,11 @@ class Engine:
             _open.current()
         self.begin()
         try:
-            kept = [(one, one._take_snapshot(self)) for one in list(self._residents)]  # noqa: SLF001
+            kept = [(one, one.take_snapshot(self)) for one in list(self._residents)]
             _open.snapshots += 1
             self._life.keeps_snapshots = True
             for one, values in kept:  # before another thread's call may write
-                one._keep_snapshot(values)  # noqa: SLF001
+                one.keep_snapshot(values)
         finally:
             self.end()
 
@@ -610,7 +610,7 @@ class Engine:
         self._rounds.timeout = min(timeout or FETCH_SECONDS, FETCH_SECONDS)
         try:
             for one in list(self._residents):
-                one._keep_at_close(self)  # noqa: SLF001
+                one.keep_at_close(self)
         except (SynkError, MemoryError) as error:
             self._life.not_kept = str(error).splitlines()[0]
         finally:

@@ -299,16 +299,16 @@ def test_the_ranks_start_again_after_the_call_that_broke_off(start):
         START
         + """
 import threading, time
-from synknumba._variables import variable
+from synknumba._variables import state
 
-usual, entered = variable.note_failure, threading.Event()
+usual, entered = state.note_failure, threading.Event()
 
 def slow(*args):
     entered.set()
     time.sleep(0.5)
     usual(*args)
 
-variable.note_failure = slow
+state.note_failure = slow
 
 def breaks():
     try:

@@ -3,6 +3,8 @@
 What goes wrong on ranks is in tests/conformance/test_errors.py.
 """
 
+import array
+import collections
 import os
 import re
 import signal
@@ -404,9 +406,10 @@ def test_a_forgotten_return(world):
 # ---- what every rank receives whole --------------------------------------------------------------------------------------
 
 SPARSE = scipy.sparse.csr_array(np.eye(4))
+WHOLE = [[1, 2.5], range(1, 4), array.array("d", [1, 2]), collections.deque([1, 2]), SPARSE, SPARSE.todok()]
 
 
-@pytest.mark.parametrize("rows", [[1, 2.5], range(1, 4), SPARSE], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("rows", WHOLE, ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("op", ["sum", {"a": "sum"}, ("max", "prod")], ids=str)
 def test_a_whole_argument_in_a_call_without_rows(world, rows, op):
     def added(rows):
@@ -440,7 +443,7 @@ def test_whole_arguments_that_are_not_taken_for_rows(world):
         (synk.variable(1.0), [1, 2]),
     ):
         assert synk.function(lambda x, rates: len(rates), outputs="sum")(x, rates) == 4
-    for rates in ((0.1, 0.2), {"a": 1, "b": 2}, [3], [], [X, X], 5.0, "ab"):
+    for rates in ((0.1, 0.2), {"a": 1, "b": 2}, [3], [], [X, X], 5.0, "ab", b"ab"):
         synk.function(lambda rates: 1, outputs="sum")(rates)
     assert synk.function(lambda rates=[1, 2]: len(rates), outputs="sum")() == 4
 

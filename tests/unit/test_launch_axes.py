@@ -171,6 +171,87 @@ def shared_by_position(x, out):
     out[cuda.grid(1)] = s[cuda.threadIdx.y, cuda.threadIdx.x]
 
 
+@cuda.jit(device=True)
+def position():
+    return cuda.grid(2)
+
+
+@cuda.jit(device=True)
+def along_y():
+    return cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y
+
+
+@numba.njit
+def position_by_parts():
+    i, _ = position()
+    return i, along_y()
+
+
+@cuda.jit(device=True)
+def put(to, i, x):
+    to[i, cuda.threadIdx.y] = x
+
+
+@cuda.jit(device=True)
+def put_twice(x, to):
+    put(to, cuda.grid(1), x)
+
+
+@cuda.jit(device=True)
+def stride():
+    return cuda.blockDim.y
+
+
+@flat(2, "j")
+@right(grid="elements")
+def position_by_a_function(x, out):
+    i, j = position()
+    out[i, j] = x[i, j]
+
+
+@flat(2, "j")
+def column_by_a_function(x, out):
+    i, j = cuda.grid(1), along_y()
+    out[i, j] = x[i, j]
+
+
+@flat(2, "p[1]")
+def position_by_functions_of_functions(x, out):
+    p = position_by_parts()
+    out[p[0], p[1]] = x[0, 0]
+
+
+@flat(1, "position_by_parts()[1]")
+def position_in_the_index(x, out):
+    out[cuda.grid(1), position_by_parts()[1]] = x[0, 0]
+
+
+@flat(1, "cuda.threadIdx.y")
+def stored_by_a_function(x, out):
+    put_twice(1.0, out)
+
+
+@right()
+def into_shared_by_a_function(x, out):
+    s = cuda.shared.array((4, 256), float32)
+    put(s, cuda.threadIdx.x, 1.0)
+    out[cuda.grid(1)] = s[0, cuda.threadIdx.x]
+
+
+@right()
+def strides_by_a_function(x, out):
+    i, j = position()
+    while j < x.shape[1]:
+        out[i, j] = x[i, j]
+        j += stride()
+
+
+@right()
+def first_by_a_function(x, out):
+    i = position_by_parts()[0]
+    out[i] = x[i]
+
+
 class Point:
     y = 2
 

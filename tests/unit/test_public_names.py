@@ -22,6 +22,7 @@ DATA = """
     T alloc_size condition_data copy data dtype free_memory freeze frozen itemsize max mean min minibatch name nbytes ndim
     set_length set_shape set_value shape size sum thaw
 """
+VARIABLE = "dtype get_value name nbytes ndim set_value shape size"
 ESTIMATE = """
     blocked count covariance effective_size from_values mean propagate stderr stderr_error variance
 """
@@ -61,6 +62,7 @@ def names(one):
         (synk.Sequence, "plan"),
         (synk.Future, "done exception result"),
         (synk.Data, DATA),
+        (synk.Variable, VARIABLE),
         (synk.Estimate, ESTIMATE),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
@@ -77,9 +79,44 @@ def test_public_names_of_decorated_functions(one):
 def test_public_names_of_other_objects():
     with synk.fork(1, device="cpu") as world:
         future = twice.submit(np.ones(2))
-        for one, expected in ((world, WORLD), (future, "done exception result"), (synk.data([1.0]), DATA)):
+        made = (synk.data([1.0]), DATA), (synk.variable(1.0), VARIABLE), (synk.flatten({"a": 1.0}), VARIABLE)
+        for one, expected in ((world, WORLD), (future, "done exception result"), *made):
             assert names(one) == sorted(expected.split())
     assert names(synk.Estimate.from_values([1.0, 2.0])) == sorted(ESTIMATE.split())
+
+
+def test_attributes_of_a_variable():
+    v = synk.variable(np.zeros((3, 2), "f4"), name="v")
+    assert (v.name, v.dtype, v.shape, v.ndim, v.size, v.nbytes) == ("v", np.float32, (3, 2), 2, 6, 24)
+    v.name = "w"
+    assert repr(v) == "<Variable 'w' float32 (3, 2), not on any rank yet>"
+    for name in {*VARIABLE.split()} - {"name"}:
+        assert getattr(synk.Variable, name).__doc__
+        with pytest.raises(AttributeError):
+            setattr(v, name, 1)
+    with pytest.raises(AttributeError):
+        v.value = 1  # a misspelt name
+    tree = synk.variable({"a": np.zeros(2), "b": np.zeros((1, 2), "i4")})
+    assert (tree.dtype, tree.shape) == ({"a": np.float64, "b": np.int32}, {"a": (2,), "b": (1, 2)})
+    assert (tree.ndim, tree.size, tree.nbytes) == ({"a": 1, "b": 2}, 4, 24)
+
+
+@pytest.mark.parametrize("how", ["passed", "bound", "updated"])
+def test_values_live_as_long_as_what_uses_them(how):
+    """A function keeps the variables that its decorator names, also when the script has dropped them; no others."""
+    made = synk.variable(np.arange(3.0))
+    end = weakref.ref(made._state)
+    options = {"passed": {}, "bound": {"givens": {"v": made}}, "updated": {"updates": {"v": (made, "sum")}}}[how]
+    function = synk.function(lambda v: float(v.sum()), outputs="max", **options)
+    passed = [made] if how == "passed" else []
+    del made, options
+    with synk.fork(2, device="cpu"):
+        for _ in range(2):
+            assert function(*passed) == (0 if how == "updated" else 3)
+        passed.clear()
+        assert (end() is None) == (how == "passed")
+        del function
+    assert end() is None
 
 
 def test_names_of_a_world_are_documented():

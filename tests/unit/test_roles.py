@@ -71,6 +71,10 @@ ENERGY = np.exp(-0.5 * X * X).sum()
 CASES = [  # a kernel, what is passed at first, the decorator line, what is passed then, the result
     (energy, (X, 0.5, np.zeros(1)), {"outputs": {"total": ("sum", (), "float64")}}, (X, 0.5), ENERGY),
     (energy, (X, 0.5), {"outputs": {"total": ("sum", (), "float64")}}, (X, 0.5), ENERGY),
+    *(
+        (energy, (X, 0.5, zero), {"outputs": {"total": ("sum", (), "float64")}}, (X, 0.5), ENERGY)
+        for zero in (0, 0.0, [0.0], (0.0,), np.float64(0), np.zeros(()), synk.data(0.0))
+    ),
     (
         histogram,
         (X, np.zeros(10, np.int32)),

@@ -331,9 +331,9 @@ def test_a_divided_variable_has_no_value_without_a_rank(world, name):
     """On one rank there is nothing to tell apart."""
     v = DIVIDED[name]()
     before = str([synk.get_value(rank, v) for rank in range(world.world_size)])
-    value = {"a": np.ones(2), "b": np.ones(2)} if v.is_tree else np.ones(2)
+    value = {"a": np.ones(2), "b": np.ones(2)} if isinstance(v.dtype, dict) else np.ones(2)
     reads = [v.get_value, lambda: synk.variable(v), lambda: v.set_value(value)]
-    if not v.is_tree:
+    if not isinstance(v.dtype, dict):
         reads += [lambda: np.asarray(v), lambda: np.mean(v), lambda: len(v), lambda: synk.variable(np.zeros(1)).set_value(v)]
     for read in reads:
         if world.world_size == 1:

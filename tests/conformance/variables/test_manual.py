@@ -215,7 +215,7 @@ def test_dropping_a_variable_frees_its_memory(world):
     for _ in range(2):
         doubled(v)
         synk.all_reduce(v, "mean")
-    gone = weakref.ref(v.storage())
+    gone = weakref.ref(v._state.storage())
     del v
     gc.collect()
     assert gone() is None

@@ -362,7 +362,7 @@ def test_private_memory_is_fetched_at_close(fork_row, row, monkeypatch):
     """A variable of more than is fetched is lost, and says so; one that nothing refers to is not fetched."""
     if row["device"] != "private":
         pytest.skip("the script reads the memory of cores")
-    monkeypatch.setattr("synknumba._variables.variable.CLOSE_BYTES", 1 << 10)
+    monkeypatch.setattr("synknumba._variables.state.CLOSE_BYTES", 1 << 10)
     with fork_row():
         small, large = synk.variable(np.zeros(10), "small"), synk.variable(np.zeros(1000), "large")
         for one in (small, large):

@@ -7,6 +7,7 @@ import pytest
 
 import synknumba as synk
 from synknumba._host import this_process
+from synknumba._variables.state import VariableState
 from synknumba._world import engine
 from tests.unit.collectives.conftest import ROWS, refused
 
@@ -66,7 +67,7 @@ def test_values_that_are_no_arrays(held, give, value):
 @with_all
 @pytest.mark.parametrize("value", [3.0, [np.ones((2, 3))], {"w": np.ones((2, 3))}, {"w": np.ones((2, 3)), "x": np.zeros(3)}])
 def test_a_value_of_another_tree(held, give, value):
-    with refused(synk.DataError, "variable 'tree' is a tree {'w': *, 'b': *}"):
+    with refused(synk.DataError, "variable 'tree' is a tree {'w': value, 'b': value}"):
         give(held.tree, value)
 
 
@@ -79,7 +80,7 @@ def test_one_wrong_array_of_a_tree(held, give):
 @pytest.mark.parametrize("name", ["broadcast", "scatter", "set_value"])
 @pytest.mark.parametrize("values", [ROWS, [ROWS], [ROWS, ROWS, ROWS], {"v": ROWS, "u": ROWS}], ids=["one", "1", "3", "dict"])
 def test_values_that_are_not_one_for_each_variable(held, name, values):
-    with refused(synk.DataError, f"{name} needs values in the structure of its variables, [*, *]"):
+    with refused(synk.DataError, f"{name} needs values in the structure of its variables, [value, value]"):
         GIVE[name]([held.v, held.u], values)
 
 
@@ -193,7 +194,7 @@ def test_used_on_a_rank(held):
     with pytest.MonkeyPatch.context() as patch:  # as it is on a rank that was forked just now
         patch.setattr(this_process._state, "rank", 1)
         patch.setattr(engine._open, "world", None)
-        held_here = synk.Variable([np.ones(3)], ("leaf",), "inherited")
+        held_here = synk.Variable(VariableState([np.ones(3)], ("leaf",), "inherited"))
         told = try_all()
     assert all(one.startswith("this is rank 1") for one in told), told
     assert early.get_value().tolist() == [1, 1, 1]

@@ -1,0 +1,576 @@
+"""What the coordinator knows of a variable: dtypes, shapes, memory, and whether replicas may differ; not the values.
+
+    value ──created, or first used in a world──> a replica on every rank ──scatter──> a shard on every rank
+
+Each rank may change its own array. The coordinator fetches values on request. Scripts have a `Variable`, which is a handle of
+this state (`variable.py`); everything else asks the state.
+
+A variable outlives its world: at its first use in the next one, `_recall` finds the values that the coordinator knows, and
+`place` puts them on the new ranks.
+"""
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from synknumba._errors import (
+    ArgumentError,
+    BatchError,
+    DataError,
+    PartitionError,
+    ReductionError,
+    SharedMemoryError,
+    VariableLost,
+    WorldError,
+)
+from synknumba._host import this_process
+from synknumba._ops.halo import Halo
+from synknumba._ops.tree import LEAF, Structure, describe, unflatten
+from synknumba._ops.variable_layout import LeafLayout, StorageLayout
+from synknumba._types import Array, Shape
+from synknumba._variables.allocation import Allocation
+from synknumba._variables.gpu_transfers import GpuTraffic
+from synknumba._variables.kept import CLOSE_BYTES, GIVEN_BYTES, Kept
+from synknumba._variables.transfers import CoreTraffic, Traffic
+from synknumba._world.engine import Engine, current_world, open_world, snapshots_taken
+
+Arrays: TypeAlias = list[Array]  # of a variable on one rank
+Values: TypeAlias = dict[int, Arrays]  # arrays of a variable, by rank
+
+# Raised by checks before anything is written.
+_HARMLESS = (ArgumentError, BatchError, DataError, PartitionError, ReductionError, SharedMemoryError)
+
+
+def traffic_of(world: Engine) -> Traffic:
+    """Returns the object that transfers a world's variables; called between the world's `begin` and `end`."""
+    if world.traffic is None:
+        world.traffic = CoreTraffic(world) if world.traits.shares_memory else GpuTraffic(world)
+    traffic: Traffic = world.traffic
+    return traffic
+
+
+# What belongs to the values of a variable, rather than to its name, dtypes and structure.
+_TRADED = ("_differs", "_given", "_layout", "_pending", "_seen", "_sharded", "_snapshot", "_storage", "_torn", "_written")
+
+
+@final
+class VariableState:
+    """The state of one variable. It belongs to a `Variable`, and ends with it.
+
+    Attributes:
+        name: name in messages.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_differs",
+        "_dtypes",
+        "_flat",
+        "_given",
+        "_layout",
+        "_pending",
+        "_seen",
+        "_sharded",
+        "_snapshot",
+        "_storage",
+        "_structure",
+        "_torn",
+        "_written",
+        "name",
+    )
+
+    _layout: tuple[str, int]
+
+    def __init__(self, values: Sequence[Array], structure: Structure, name: str | None, *, flat: bool = False) -> None:
+        self.name = name
+        self._structure = structure
+        self._flat = flat
+        self._dtypes = [value.dtype for value in values]
+        self._pending: Arrays | None = list(values)  # initial values; None once they are on the ranks
+        self._storage: Allocation | None = None
+        self._layout = ("variable", -1)
+        self._sharded = False
+        self._differs = False
+        self._written = False  # whether ranks may have written since the coordinator gave or kept the value
+        self._torn = False  # whether the world was ended by a failure in a call that may have written
+        self._given: Kept | None = None  # the coordinator's copy of the present values; none on cores, where it can read them
+        self._snapshot: Kept | None = None  # values of the last snapshot, or those that a later world began with
+        self._seen = snapshots_taken()  # snapshots up to the creation, the last placement, or the last one of these values
+
+    # ---- properties
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether this is a tree of arrays rather than a single array."""
+        return self._structure != LEAF
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements on the root, in all arrays."""
+        shapes = zip(self.root_shapes(), self._dtypes, strict=True)
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes)
+
+    def root_shapes(self) -> list[Shape]:
+        """Returns the shape of each array on the root."""
+        if self._storage is None:
+            return [value.shape for value in self._pending or ()]
+        return [leaf.shapes[0] for leaf in self._storage.layout.leaves]
+
+    @property
+    def label(self) -> str:
+        """Name in error messages."""
+        return "the variable" if self.name is None else f"variable {self.name!r}"
+
+    def __repr__(self) -> str:
+        """Shows name, dtype, shape, location, and whether replicas may differ."""
+        name = "" if self.name is None else f" {self.name!r}"
+        what = f"{self._dtypes[0]} {self.root_shapes()[0]}" if not self.is_tree else f"tree {describe(self._structure)}"
+        flat = ", one vector" if self._flat else ""
+        return f"<Variable{name} {what}{flat}, {self._whereabouts()}>"
+
+    def _whereabouts(self) -> str:
+        if self._storage is None:
+            return "not on any rank yet"
+        world = self._storage.world
+        if not self._storage.lives_in(open_world()):
+            return "of a world that is closed"
+        where = f"on {world.world_size} {world.device} rank{'s' if world.world_size > 1 else ''}"
+        if self._sharded:
+            told = self.shapes()[0] if not self.is_tree else self.shapes()
+            return f"{where}, shards {told}" + ("" if self.halo is None else f" with {self.halo}")
+        return f"{where}, replicas {'may differ' if self._differs else 'equal'}"
+
+    # ---- values
+
+    def value_on(self, rank: int) -> Any:
+        """Returns a copy of one rank's array; for a tree, the tree of arrays."""
+        return unflatten(self._structure, self.fetch([rank])[0])
+
+    def held_on(self, rank: int) -> Any:
+        """Returns a copy of one rank's array as functions get it, with its halos; for a tree, the tree of arrays."""
+        return unflatten(self._structure, self.fetch([rank], own=False)[0])
+
+    def whole_value(self) -> Any:
+        """Returns a copy of the value, for a divided variable the rows of all ranks; for a tree, the tree of arrays."""
+        refuse_on_rank("variables are read")
+        self.check_process()
+        world = open_world()
+        if self._storage is None or world is None:
+            kept = self._recall()
+        else:
+            world.begin()
+            try:
+                self.place(world)
+                kept = self._fetch_kept(world)
+            finally:
+                world.end()
+        return unflatten(self._structure, kept.whole(self.label))
+
+    def set_value(self, values: Arrays, rank: int | None) -> None:
+        """Sets the arrays of all ranks, or of one, to values that fit; see `Variable.set_value`."""
+        self.check_process()
+        if rank is None:
+            self.check_whole(
+                "value to set",
+                "use set_value(value, rank=…) for one rank's part, synk.scatter(v, value) to divide the value, or "
+                "synk.broadcast(v, value) to make it a replica on every rank",
+            )
+        if open_world() is None and (rank is None or self._storage is None):
+            check_rank(0 if rank is None else rank, 1)
+            self._start_from(values)
+            return
+        world = current_world()
+        world.begin()
+        try:
+            self.place(world, values if rank is None else None)
+            ranks = range(world.world_size) if rank is None else [check_rank(rank, world.world_size)]
+            new = dict.fromkeys(ranks, values)
+            try:
+                room, own = self.room_to_set(world, new)
+                self.assign(world, new, room, own=own)
+            except BaseException as error:
+                note_failure(world, [self], error)
+                raise
+        finally:
+            world.end()
+
+    def check_whole(self, what: str, way_out: str) -> None:
+        """Raises `PartitionError` if the variable is divided, so that the root's array does not stand for those of others."""
+        storage = self._storage
+        if storage is None or storage.world.world_size == 1:
+            return
+        if self._sharded or not all(leaf.uniform for leaf in storage.layout.leaves):
+            shapes = max(self.shapes(), key=lambda shapes: len(set(shapes)))
+            told = ", ".join(map(str, shapes))
+            raise PartitionError(f"{self.label} is divided among the ranks (shapes {told}) and has no single {what}; {way_out}")
+
+    # ---- for collectives and calls
+
+    def leaves(self) -> range:
+        """Returns the indices of the arrays."""
+        return range(len(self._dtypes))
+
+    def dtypes(self) -> "list[np.dtype[Any]]":
+        """Returns the dtype of each array."""
+        return self._dtypes
+
+    def structure(self) -> Structure:
+        """Returns the structure of the tree."""
+        return self._structure
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each rank has its own rows instead of a replica."""
+        return self._sharded
+
+    @property
+    def halo(self) -> Halo | None:
+        """Halo of the arrays on the ranks, which their shapes include; None without."""
+        return None if self._storage is None else self._storage.layout.halo
+
+    def storage(self) -> Allocation:
+        """Returns the memory of the variable, which must have been placed."""
+        assert self._storage is not None  # callers have called `place`
+        return self._storage
+
+    def shapes(self) -> list[tuple[Shape, ...]]:
+        """Returns the shapes of each array, by rank; the variable must have been placed."""
+        return [leaf.shapes for leaf in self.storage().layout.leaves]
+
+    def place(self, world: Engine, initial: Arrays | None = None) -> Allocation:
+        """Places the variable on the ranks, unless they have it, and returns its memory; called between `begin` and `end`.
+
+        The values are `initial` or, if it is None, those that the coordinator knows: raises `VariableLost` without any.
+        """
+        if self._storage is not None and self._storage.lives_in(world):
+            return self._storage
+        self.check_process()
+        self._check_device(world)
+        kept = (self._recall() if initial is None else Kept((initial,))).fit(world.partition, self.label)
+        known = kept if initial is None else self._known()
+        by_leaf = [tuple(arrays[leaf] for arrays in kept.parts) for leaf in self.leaves()]
+        storage = Allocation(world, self.layout_with([tuple(value.shape for value in row) for row in by_leaf], kept.halo))
+        traffic_of(world).deliver(storage, by_leaf)
+        world._residents.add(self)  # noqa: SLF001
+        self._pending = None
+        self._differs, self._sharded = kept.differs, kept.sharded
+        self._use(storage)
+        self._written = self._torn = False
+        # `initial` is the caller's own memory, and is assigned next.
+        self._given = None if initial is not None or storage.segment is not None else kept
+        self._begin_from(known, world)
+        return storage
+
+    def _known(self) -> Kept | None:
+        """Returns the values that the coordinator knows, or None if they are lost."""
+        try:
+            return self._recall()
+        except VariableLost:
+            return None
+
+    def _begin_from(self, known: Kept | None, world: Engine) -> None:
+        """Keeps the values with which the variable enters a world, if snapshots are taken: they are as at the last.
+
+        If they are lost, and a snapshot was taken since they were, it has none of this variable.
+        """
+        newer = self._seen != snapshots_taken()
+        self._seen = snapshots_taken()
+        if known is None:
+            self._snapshot = None if newer else self._snapshot
+        elif newer or self._snapshot is not None or world._life.keeps_snapshots:  # noqa: SLF001
+            self._snapshot = known
+
+    def _start_from(self, values: Arrays) -> None:
+        """Makes values the initial ones of the next world."""
+        self._pending = [np.array(one, dtype) for one, dtype in zip(values, self._dtypes, strict=True)]
+        self._storage = self._given = None
+        self._layout = ("variable", -1)
+        self._sharded = self._differs = self._written = self._torn = False
+
+    def _recall(self) -> Kept:
+        """Returns the values to put on the ranks of another world: the present ones if known, else the last snapshot's."""
+        storage = self._storage
+        if storage is None:
+            return Kept((self._pending or [],))
+        life = storage.life
+        if self._given is not None:
+            return self._given
+        in_memory = storage.segment is not None and not self._torn
+        goes_back = self._snapshot is not None and life.keeps_snapshots
+        if in_memory and (life.reason is None or not self._written or not goes_back):
+            parts = self._parts_in_memory()
+            return Kept(parts[:1] * len(parts) if self._are_equal() else parts, self._sharded, self._differs, self.halo)
+        if self._snapshot is not None and life.reason is not None and life.not_kept is None:
+            return self._snapshot
+        if life.not_kept is not None:
+            why = f"could not be fetched when its world was closed: {life.not_kept}"
+        elif life.reason is None:
+            why = f"were not fetched when its world was closed, since they have more than {CLOSE_BYTES >> 30} GiB"
+        else:
+            why = f"ended with the ranks ({life.reason}), and there is no snapshot of them"
+        raise VariableLost(
+            f"the values of {self.label} {why}. Give it a value to use it again: v.set_value(value), or synk.scatter(v, value) "
+            "to divide its rows. Call world.snapshot() now and then to keep the values of all variables."
+        )
+
+    def _recall_parts(self, *, own: bool) -> Sequence[Arrays]:
+        """Returns the values that the coordinator knows, for the ranks of the world that has ended."""
+        kept, world = self._recall(), self.storage().world
+        fitted = kept.fit(world.partition, self.label)
+        return fitted.own() if own else fitted.parts
+
+    def _parts_in_memory(self) -> list[Arrays]:
+        """Returns views of the arrays of all ranks, in shared memory; raises `WorldError` if they are on GPUs."""
+        storage = self.storage()
+        if storage.segment is None:
+            raise self._inherited()
+        return [[storage.array(leaf, rank) for leaf in self.leaves()] for rank in range(storage.world.world_size)]
+
+    def _inherited_parts(self, *, own: bool) -> Sequence[Arrays]:
+        """Returns views of the arrays that the process from which this one was forked shares with it."""
+        kept = Kept(self._parts_in_memory(), halo=self.halo)
+        return kept.own() if own else kept.parts
+
+    def _are_equal(self) -> bool:
+        """Whether all ranks certainly have equal replicas."""
+        return not (self._differs or self._sharded) and all(leaf.uniform for leaf in self.storage().layout.leaves)
+
+    def _fetch_kept(self, world: Engine) -> Kept:
+        """Returns copies of all ranks' arrays, once for equal replicas; called between the world's `begin` and `end`."""
+        ranks = range(world.world_size)
+        if self._are_equal():
+            return Kept(self.copies(world, [0]) * len(ranks))
+        return Kept(self.copies(world, ranks), self._sharded, self._differs, self.halo)
+
+    def take_snapshot(self, world: Engine) -> Kept:
+        """Returns the values for a snapshot; those of the last one if nothing was written since."""
+        if self._snapshot is not None and self._given is self._snapshot:
+            return self._snapshot
+        return self._fetch_kept(world)
+
+    def keep_snapshot(self, kept: Kept) -> None:
+        """Sets what the variable goes back to when a rank has died."""
+        self._seen = snapshots_taken()
+        self._snapshot = self._given = kept
+        self._written = False
+
+    def keep_at_close(self, world: Engine) -> None:
+        """Fetches the values from GPUs whose world is about to be closed, unless they are many."""
+        copies = 1 if self._are_equal() else world.world_size
+        if self._given is None and self.nbytes * copies <= CLOSE_BYTES:
+            self._given = self._fetch_kept(world)
+
+    def check_process(self) -> None:
+        """Raises `WorldError` if the variable is on the ranks of the process from which this one was forked."""
+        if self._storage is not None and self._storage.world.is_inherited:
+            raise self._inherited()
+
+    def _check_device(self, world: Engine) -> None:
+        """Raises `DataError` for a floating-point type wider than GPUs support."""
+        for dtype in () if world.traits.has_long_double else self._dtypes:
+            if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
+                raise DataError(f"{self.label} has dtype {dtype}, which GPUs do not support; use float64 or complex128")
+
+    def room_to_set(self, world: Engine, values: Values) -> tuple[Allocation, bool]:
+        """Returns memory for values that the script sets, and whether they are own rows only, beside halos that stay.
+
+        Raises:
+            PartitionError: the variable has a halo, and a value has another shape than the own rows.
+        """
+        layout = self.storage().layout
+        if layout.halo is None:
+            return self.room_for(world, values), False
+        for leaf in self.leaves():
+            shapes = layout.own_shapes(leaf)
+            for rank, arrays in values.items():
+                if arrays[leaf].shape != shapes[rank]:
+                    raise PartitionError(
+                        f"set_value: {self.label} is scattered with {layout.halo}, so its own rows on rank {rank} keep their "
+                        f"shape {shapes[rank]}; got {arrays[leaf].shape}. Divide other rows with synk.scatter(v, value, "
+                        f"halo={layout.halo.width})"
+                    )
+        return self.storage(), True
+
+    def room_for(self, world: Engine, values: Values, halo: Halo | None = None) -> Allocation:
+        """Returns memory for new values: the variable's own, or, if shapes change, new memory with the arrays to keep.
+
+        Ranks that are absent in `values` keep their arrays. Values and memory have the given halo. Called between the world's
+        `begin` and `end`.
+        """
+        old = self.storage()
+        ranks = range(world.world_size)
+        shapes = [
+            tuple(values[rank][i].shape if rank in values else leaf.shapes[rank] for rank in ranks)
+            for i, leaf in enumerate(old.layout.leaves)
+        ]
+        if shapes == self.shapes() and halo == old.layout.halo:
+            return old
+        return Allocation(world, self.layout_with(shapes, halo), carry=old if len(values) < world.world_size else None)
+
+    def assign(
+        self, world: Engine, values: Values, storage: Allocation, *, sharded: bool | None = None, own: bool = False
+    ) -> None:
+        """Writes new values to memory that `room_for` has returned; called between the world's `begin` and `end`.
+
+        `sharded` is whether each rank has its own rows from now on; None leaves this unchanged. With `own`, the values are own
+        rows only.
+        """
+        ranks = range(world.world_size)
+        told = [tuple(values[rank][i] if rank in values else None for rank in ranks) for i in self.leaves()]
+        traffic_of(world).deliver(storage, told, own=own)
+        whole = len(values) == world.world_size and not own
+        same = whole and all(all(one is row[0] for one in row) for row in told)
+        written, given = self._written, self._given
+        self.mark(differs=not same, sharded=sharded)
+        self._use(storage)
+        self._written = written and not whole
+        if storage.segment is None and (whole or given is not None):
+            self._given = self._copy_given(world, values, given, own=own)
+            self._written = self._given is None
+
+    def _copy_given(self, world: Engine, values: Values, old: Kept | None, *, own: bool) -> Kept | None:
+        """Returns a copy of the values that GPUs have got, with those that other ranks keep; None if it would be large."""
+        if own:  # beside halos that stay
+            return None if old is None else old.with_own(values)
+        different = {id(array): array for arrays in values.values() for array in arrays}
+        if sum(array.nbytes for array in different.values()) > GIVEN_BYTES:
+            return None
+        copies = {key: np.array(array, copy=True) for key, array in different.items()}
+        parts = [
+            [copies[id(array)] for array in values[rank]] if rank in values or old is None else old.parts[rank]
+            for rank in range(world.world_size)
+        ]
+        return Kept(parts, self._sharded, self._differs, self.halo)
+
+    def trade(self, other: "VariableState") -> None:
+        """Exchanges memory and values with another variable."""
+        for name in _TRADED:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            setattr(self, name, theirs)
+            setattr(other, name, mine)
+
+    def replace(self, storage: Allocation, *, sharded: bool) -> None:
+        """Replaces the memory of the variable; replicas may differ afterwards if it is sharded."""
+        self.mark(differs=sharded, sharded=sharded)
+        self._use(storage)
+
+    def mark(self, *, differs: bool, sharded: bool | None = None) -> None:
+        """Records that ranks may have written: whether replicas may differ, and each rank has its own rows; None: as before."""
+        self._differs = differs
+        self._written = True
+        self._given = None
+        if sharded is not None and sharded is not self._sharded:
+            self._sharded = sharded
+            self._use(self.storage())
+
+    def layout_with(self, shapes: Sequence[tuple[Shape, ...]], halo: Halo | None = None) -> StorageLayout:
+        """Returns a layout of the arrays with other shapes, by rank, which include the rows of the halo."""
+        leaves = tuple(LeafLayout(dtype, shape) for dtype, shape in zip(self._dtypes, shapes, strict=True))
+        return StorageLayout(leaves, self._flat, halo)
+
+    def fetch(self, ranks: Sequence[int], *, own: bool = True) -> list[Arrays]:
+        """Returns copies of the arrays on the given ranks: of own rows, or with halos."""
+        refuse_on_rank("variables are read")
+        storage, world = self._storage, open_world()
+        if storage is None:
+            for rank in ranks:
+                check_rank(rank, 1 if world is None else world.world_size)
+            return [[value.copy() for value in self._pending or ()] for _ in ranks]
+        is_here = storage.lives_in(world)
+        if world is None or (not is_here and storage.world.is_inherited):
+            for rank in ranks:
+                check_rank(rank, storage.world.world_size)
+            parts = self._inherited_parts(own=own) if storage.world.is_inherited else self._recall_parts(own=own)
+            return [[value.copy() for value in parts[rank]] for rank in ranks]
+        world.begin()
+        try:
+            if not is_here:
+                self.place(world)
+            for rank in ranks:
+                check_rank(rank, world.world_size)
+            return self.own_copies(world, ranks) if own else self.copies(world, ranks)
+        finally:
+            world.end()
+
+    def own_copies(self, world: Engine, ranks: Sequence[int]) -> list[Arrays]:
+        """Returns copies of the own rows on the given ranks; called between the world's `begin` and `end`."""
+        found, layout = self.copies(world, ranks), self.storage().layout
+        if layout.halo is None:
+            return found
+        return [
+            [array[slice(*layout.own(leaf, rank))] for leaf, array in enumerate(arrays)]
+            for rank, arrays in zip(ranks, found, strict=True)
+        ]
+
+    def copies(self, world: Engine, ranks: Sequence[int]) -> list[Arrays]:
+        """Returns copies of the arrays on the given ranks, with halos; called between the world's `begin` and `end`."""
+        flat = iter(traffic_of(world).fetch(self.storage(), [(leaf, rank) for rank in ranks for leaf in self.leaves()]))
+        return [[next(flat) for _ in self.leaves()] for _ in ranks]
+
+    def _use(self, storage: Allocation) -> None:
+        """Takes memory, and makes the key of the variable in plans, which depend on whether rows are divided."""
+        self._storage = storage
+        self._layout = ("shards" if self._sharded else "variable", storage.number)
+
+    def note_failure(self, world: Engine, *, torn: bool) -> None:
+        if self._storage is None or not self._storage.lives_in(world):
+            return  # it was not on these ranks yet
+        self._written, self._given = True, None
+        self._torn = self._torn or torn
+
+    def _inherited(self) -> WorldError:
+        way_out = "create a new variable from its last value, get_value()"
+        if self.storage().segment is None:
+            way_out = "read it there, and pass the value on"
+        return WorldError(f"{self.label} belongs to a world of the process from which this one was forked: {way_out}")
+
+
+@final
+class writing:  # noqa: N801  # used as a function
+    """Context in which the ranks, or the coordinator, write to variables: an exception may leave them half written."""
+
+    __slots__ = ("_several", "_world")
+
+    def __init__(self, world: Engine, several: Iterable[VariableState | None]) -> None:
+        self._world, self._several = world, several
+
+    def __enter__(self) -> None:
+        """Does nothing."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Records what is not known any more."""
+        if error is not None:
+            note_failure(self._world, self._several, error)
+
+
+def note_failure(world: Engine, several: Iterable[VariableState | None], error: BaseException) -> None:
+    """Records that a failed call may have written to variables: their values are not known, and torn if the world has ended."""
+    broken = world._is_broken  # noqa: SLF001
+    if not broken and isinstance(error, _HARMLESS):
+        return
+    for one in several:
+        if one is not None:
+            one.note_failure(world, torn=broken)
+
+
+def refuse_on_rank(what: str) -> None:
+    """Raises `WorldError` on a rank, which may have inherited a variable in its state at the fork; `what` is refused there."""
+    rank = this_process.current_rank()
+    if rank is not None:
+        raise WorldError(
+            f"this is rank {rank}, but {what} in the coordinator only; pass the variable to the function as an argument"
+        )
+
+
+def check_rank(rank: Any, world_size: int) -> int:
+    """Returns a rank as an int; raises `PartitionError` if there is no such rank."""
+    try:
+        number = -1 if isinstance(rank, bool | np.bool) else operator.index(rank)  # before NumPy 2.4 np.bool is an index, too
+    except TypeError:
+        number = -1
+    if not 0 <= number < world_size:
+        raise PartitionError(f"rank must be an integer from 0 to {world_size - 1}, got {rank!r}")
+    return number
