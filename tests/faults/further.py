@@ -62,6 +62,16 @@ FURTHER = (
         ("faults/test_matrix.py::test_fault[SIGINT-dropping_data-coordinator-W1]",),
     ),
     Further(
+        "Ctrl-C when the ranks of a `fork()` have just started, or two in a row",
+        "`KeyboardInterrupt`; the world ends with the `fork()`, or by `close()`",
+        ("faults/test_interrupts_of_taking.py::test_struck_when_the_ranks_have_started",),
+    ),
+    Further(
+        "a rank raises inside a sequence, between two steps of a collective, and Ctrl-C comes while the script handles it",
+        "`RankError`, then `KeyboardInterrupt`; the next call of the sequence is right",
+        ("faults/test_sequence_faults.py::test_right_after_a_rank_has_failed_anywhere",),
+    ),
+    Further(
         "functions on ranks start processes, and the world or a rank ends",
         "nothing; the processes end with their rank",
         ("faults/test_other_processes.py::test_processes_that_functions_start_end_with_their_rank",),
