@@ -77,9 +77,13 @@ FURTHER = (
         ("faults/test_other_processes.py::test_processes_that_functions_start_end_with_their_rank",),
     ),
     Further(
-        "`f(d, d.data)` where both parameters are in `inout=`",
+        "`f(d, d.data)` where both parameters are in `inout=`, also in one tree or in a sequence",
         "`ArgumentError`, before anything is sent",
-        ("unit/test_bad_input.py::test_data_and_a_view_of_it_that_are_both_written",),
+        (
+            "unit/test_bad_input.py::test_data_and_a_view_of_it_that_are_both_written",
+            "unit/test_bad_input.py::test_data_and_a_view_of_it_that_are_both_written_in_one_argument",
+            "unit/test_bad_input.py::test_memory_that_a_sequence_writes_twice",
+        ),
     ),
     Further(
         "the machine is suspended during a call",
