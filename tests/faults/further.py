@@ -86,7 +86,7 @@ FURTHER = (
         ),
     ),
     Further(
-        "the machine is suspended during a call",
+        "the machine is suspended during a call, also one in flight",
         "nothing; the time does not count for `timeout`",
         ("faults/test_timeouts.py::test_time_in_which_the_machine_slept_does_not_count",),
     ),
