@@ -34,7 +34,7 @@ FURTHER = (
         ("faults/test_security.py::test_an_import_reads_no_cache_of_numbas",),
     ),
     Further(
-        "files of the cache are damaged",
+        "files of the cache are damaged, or larger than the memory",
         "nothing; they are compiled and written anew",
         (
             "faults/test_security.py::test_damaged_files_of_compiled_functions_are_replaced",
