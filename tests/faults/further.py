@@ -137,9 +137,10 @@ FURTHER = (
     ),
     Further(
         "a seccomp filter refuses system calls, or `/proc` is not mounted",
-        "nothing, or `WorldError` with the system call that a rank needs",
+        "nothing, or `WorldError` or `SharedMemoryError` with the system call that is needed",
         (
             "faults/test_sandboxes.py::test_a_world_does_without_what_a_sandbox_refuses",
+            "faults/test_sandboxes.py::test_shared_memory_refused_where_there_is_no_other",
             "faults/test_sandboxes.py::test_a_call_that_a_rank_cannot_do_without_is_named",
             "faults/test_sandboxes.py::test_a_world_where_proc_is_not_mounted",
         ),
