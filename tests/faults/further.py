@@ -42,6 +42,11 @@ FURTHER = (
         ),
     ),
     Further(
+        "the directory of the cache cannot be looked at, as that of another user",
+        "nothing; it is not used",
+        ("faults/test_security.py::test_a_directory_that_cannot_be_looked_at_is_done_without",),
+    ),
+    Further(
         "a FIFO is in the place of a cached kernel",
         "nothing; it is not read, which would wait for a writer, and the kernel is compiled",
         ("unit/simt/test_cache.py::TestStore::test_what_is_not_ours_or_not_whole",),
