@@ -294,10 +294,9 @@ class Binder:
                 f"{name} is in inout=, so its rows are written back, but the array passed is read-only; pass a writable one"
             )
         for other, written, _ in call.write_back:
-            if _share_memory(array, written):
+            if share_memory(array, written):
                 raise ArgumentError(
-                    f"{name} and {other} are both in inout=, and their arrays overlap: one would "
-                    "overwrite the other. Pass a copy."
+                    f"{_both(name, other)} in inout=, and their arrays overlap: one would overwrite the other. Pass a copy."
                 )
 
     def _array(self, call: Call, name: str, slot: Any, data: Data) -> program.Param:
@@ -410,15 +409,21 @@ class Binder:
                 written[segment] = name
         for name, array, _ in call.write_back:
             for other in self._options.inout & call.whole.keys():
-                data = call.whole[other]
-                if isinstance(data, Data) and _share_memory(array, data.data):
+                whole = call.whole[other]
+                leaves = flatten(whole)[0] if is_nested(whole) else [whole]
+                if any(isinstance(leaf, Data) and share_memory(array, leaf.data) for leaf in leaves):
                     raise ArgumentError(
-                        f"{name} and {other} are both in inout=, and {name} is an array over the memory of the Data passed as "
+                        f"{_both(name, other)} in inout=, and {name} is an array over the memory of the Data passed as "
                         f"{other}: one would overwrite the other. Pass a copy."
                     )
 
 
-def _share_memory(a: Array, b: Array) -> bool:
+def _both(name: str, other: str) -> str:
+    return f"{name} is" if name == other else f"{name} and {other} are both"
+
+
+def share_memory(a: Array, b: Array) -> bool:
+    """Returns whether two arrays overlap, or may do so."""
     try:
         return bool(np.shares_memory(a, b, max_work=10_000))  # type: ignore[arg-type]  # any int is accepted
     except np.exceptions.TooHardError:  # deciding whether two strided views overlap can take long

@@ -21,7 +21,7 @@ from typing import Any, Generic, Never, NoReturn, ParamSpec, TypeVar, final
 import numpy as np
 
 from synknumba import _tracing as tracing
-from synknumba._call.bind import signature_names
+from synknumba._call.bind import share_memory, signature_names
 from synknumba._call.call import describe as describe_argument
 from synknumba._call.function import planned_partition
 from synknumba._call.plan import FunctionPlan, KernelPlan
@@ -379,7 +379,8 @@ class _Arguments:
         self.scalars: list[Any] = []
         self.letters = ""
         self.leaves: list[Any] = []  # for the body
-        self.write_back: list[tuple[Array, Data]] = []
+        self.write_back: list[tuple[str, Array, Data]] = []  # (argument, NumPy array, staged copy)
+        self.data: list[tuple[str, Data]] = []
         self.kept: list[Any] = []  # whose ids are in the key
 
 
@@ -481,8 +482,10 @@ class Sequence(Generic[P, R]):
             if isinstance(leaf, Variable | Data):
                 told.key.append(layout_of(leaf))
                 told.leaves.append(leaf)
+                if isinstance(leaf, Data):
+                    told.data.append((name, leaf))
             elif isinstance(leaf, np.ndarray) and leaf.ndim:
-                self._stage(told, place, leaf)
+                self._stage(told, place, name, leaf)
             elif isinstance(leaf, Static):
                 told.key.append(("static", type(leaf.value), leaf.value))
                 told.leaves.append(leaf.value)
@@ -508,7 +511,7 @@ class Sequence(Generic[P, R]):
         told.scalars.append(number)
         told.letters += letter
 
-    def _stage(self, told: _Arguments, place: int, array: Array) -> None:
+    def _stage(self, told: _Arguments, place: int, name: str, array: Array) -> None:
         staged = self._staging.get(place)
         if staged is not None and staged.ndim == array.ndim and staged.dtype == array.dtype.newbyteorder("="):
             staged.set_value(array)
@@ -516,7 +519,7 @@ class Sequence(Generic[P, R]):
             staged = self._staging[place] = Data(array)
         told.key.append(staged._layout)  # noqa: SLF001  # as a key
         told.leaves.append(staged)
-        told.write_back.append((array, staged))
+        told.write_back.append((name, array, staged))
 
     # ---- calls
 
@@ -559,13 +562,30 @@ class Sequence(Generic[P, R]):
         self._check_until(plan, until)
         if times == 0:
             return self._nothing(plan, every)
+        back = self._written_back(plan, told)
         if not kwargs:
             self._remember(args, told, plan)
         result = self._repeat(plan, told.scalars, times, every, until)
-        for array, staged in told.write_back:
-            if staged._segment.id in plan.trace.written:  # noqa: SLF001  # shared with this package
-                copy_into(array, staged.data)
+        for array, staged in back:
+            copy_into(array, staged.data)
         return result
+
+    def _written_back(self, plan: SequencePlan, told: _Arguments) -> list[tuple[Array, Data]]:
+        """Returns the NumPy arrays that get what ranks write; raises `ArgumentError` if that overwrites another argument."""
+        taken = [(name, data.data) for name, data in told.data if data._segment.id in plan.trace.written]  # noqa: SLF001
+        found = []
+        for name, array, staged in told.write_back:
+            if staged._segment.id not in plan.trace.written:  # noqa: SLF001  # shared with this package
+                continue
+            for other, memory in taken:
+                if share_memory(array, memory):
+                    raise ArgumentError(
+                        f"{name} and {other} are arrays over the same memory, and calls write to both: one would overwrite the "
+                        "other. Pass a copy."
+                    )
+            taken.append((name, array))
+            found.append((array, staged))
+        return found
 
     def _check_until(self, plan: SequencePlan, until: Any) -> None:
         if until is not None and not plan.returns_something:

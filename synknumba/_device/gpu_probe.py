@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from synknumba._device.compilers import find_compiler
 from synknumba._host.children import end_child
+from synknumba._host.copying import allowed_cores
 from synknumba._host.inherited import fork
 from synknumba._host.signals import held_signals
 
@@ -139,7 +140,7 @@ def _driver_is_absent() -> bool:
 
 def usable_cores() -> int:
     """Returns how many cores this process may use, by its affinity and its cgroup's quota, rounded up."""
-    cores = len(os.sched_getaffinity(0))
+    cores = allowed_cores()
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # of cgroups, version 2 and 1
         with suppress(OSError, ValueError):  # without a quota, version 2 has the word "max", and version 1 has −1
             quota, period = (int(word) for name in names for word in Path("/sys/fs/cgroup", name).read_text().split())

@@ -98,6 +98,14 @@ def has_stopped(pid: int) -> bool:
         return False
 
 
+def was_stopped(pid: int) -> bool:
+    """Returns whether a signal has stopped a child or let it go on; tells each once."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG) is not None
+    except ChildProcessError:
+        return False
+
+
 def _is_traced(pid: int) -> bool:
     return status(pid).get("TracerPid", "0") != "0"
 

@@ -56,7 +56,8 @@ def private_copy(source: Array) -> Array:
 
 
 def _copy(target: Array, source: Array, casting: Casting, piece: int) -> None:
-    threads = max(1, min(_cores(), MOST_THREADS, target.nbytes // SHARE))
+    # A quota of a control group is ignored: threads beyond it share the cores, and take as long as fewer would.
+    threads = max(1, min(allowed_cores(), MOST_THREADS, target.nbytes // SHARE))
     work = deque(_pieces(target.shape, max(threads, math.ceil(target.nbytes / piece))))
     failures: list[BaseException] = []
 
@@ -109,6 +110,9 @@ def _pieces(shape: Shape, count: int) -> list[Any]:
     return [(slice(None),) * axis + (slice(a, b),) for a, b in pairwise(cuts)]
 
 
-def _cores() -> int:
-    # A cgroup's CPU quota is ignored: threads beyond it share the cores, and the copy takes as long as with fewer threads.
-    return len(os.sched_getaffinity(0))
+def allowed_cores() -> int:
+    """Returns how many cores the affinity of this process allows; a sandbox may refuse to tell, and then all are."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except OSError:
+        return os.cpu_count() or 1

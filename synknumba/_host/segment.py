@@ -53,6 +53,8 @@ try:  # there are no wheels for Python 3.14
 except ImportError as error:
     posix_ipc, _missing = None, str(error)
 
+_REFUSALS = {errno.EPERM, errno.EACCES, errno.ENOSYS}  # of system calls, by sandboxes
+
 # tmpfs undoes an interrupted reservation: a large one in a single step would restart at every tick of a profiling timer.
 # 16 MiB take 2 to 4 ms.
 _RESERVE_STEP = 16 << 20
@@ -458,7 +460,7 @@ def _open_memfd(nbytes: int) -> int:
     try:
         fd = os.memfd_create(f"{_PREFIX}{secrets.token_hex(12)}", os.MFD_CLOEXEC)
     except OSError as error:
-        if error.errno in {errno.EPERM, errno.EACCES, errno.ENOSYS}:
+        if error.errno in _REFUSALS:
             raise _refused("memfd_create", nbytes, error) from error
         raise _cannot_have(nbytes, error) from error
     os.fchmod(fd, 0o600)  # it has 0o777
@@ -484,6 +486,8 @@ def _reserve(fd: int, start: int, stop: int, nbytes: int) -> None:
         if error.errno in {errno.ENOSPC, errno.ENOMEM}:
             os.ftruncate(fd, start)  # frees the pages before free bytes are counted for the message
             raise _no_space(nbytes, _free_bytes(fd)) from error
+        if error.errno in _REFUSALS:
+            raise _refused("posix_fallocate", nbytes, error) from error
         raise _cannot_have(nbytes, error) from error
 
 

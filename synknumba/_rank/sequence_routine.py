@@ -17,6 +17,7 @@ import numpy as np
 
 from synknumba._device import fold_kernel
 from synknumba._ops import reduction
+from synknumba._rank.collective_routine import StagedRoutine
 from synknumba._rank.routine import Place, Repeated, Routine
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_table import NAP_SECONDS, Action, GivenUp, SequenceTable, runs_tables
@@ -55,6 +56,7 @@ class SequenceRoutine(Repeated):
         self._uses_table = runs_tables(place.device)
         self._table: SequenceTable | None = None
         self._actions: list[Action] | None = None  # of the parts of an iteration, in Python
+        self._staged: list[StagedRoutine] = []  # of the parts
         self._count = 0  # parts finished in this call
         self._news: list[tuple[int, Returned]] = []
         self._descriptors: list[int] = []
@@ -81,6 +83,7 @@ class SequenceRoutine(Repeated):
         try:
             if self._actions is None and self._table is None:
                 self._prepare()
+            self._begin_turns()
             if self._table is not None:
                 self._table.run(first, count, period, kept)
             else:
@@ -94,6 +97,8 @@ class SequenceRoutine(Repeated):
     def _prepare(self) -> None:
         self._board = self.place.host(self.program.board)
         self._address = self._board.ctypes.data
+        used = [self._routines[number] for number in sorted(_numbers(self.program.parts))]
+        self._staged = [routine for routine in used if isinstance(routine, StagedRoutine)]
         if self._uses_table:
             args = self.program, self.place, self._numbers, self._board, self._turns, self._routines
             self._table = SequenceTable(*args, self._doing)
@@ -102,6 +107,13 @@ class SequenceRoutine(Repeated):
             at = sequence.position_word(self.place.world_size, self.place.rank)
             self._position = self._board[at : at + sequence.LINE].data  # faster to index than the array
             self._actions = [self._action(part, sequence.AT, index) for index, part in enumerate(self.program.parts)]
+
+    def _begin_turns(self) -> None:
+        """Lets all ranks begin a round with the same places on their stages, also where a failure has ended the last one."""
+        if self.program.slots:
+            self._turns.fill(0)
+        for routine in self._staged:
+            routine.turn[0] = 0
 
     def _run(self, first: int, count: int, period: int, kept: Array | None) -> None:
         """Runs iterations in Python."""
@@ -247,6 +259,12 @@ class SequenceRoutine(Repeated):
         else:
             found = reduction.combine(shared.op, parts, np.array(shared.weights, np.int64))
         self._numbers.set_result(shared.slot, found.item())
+
+
+def _numbers(parts: Sequence[Part | Loop]) -> set[int]:
+    """Returns the numbers of the programs of all parts."""
+    found = {part.number for part in parts if isinstance(part, Part) and part.number >= 0}
+    return found.union(*(_numbers(part.parts) for part in parts if isinstance(part, Loop)))
 
 
 def _depth(parts: Sequence[Part | Loop]) -> int:

@@ -82,9 +82,19 @@ class _Stored(NullCache):  # type: ignore[misc]  # Numba has no types
 
 
 def _store() -> KernelStore | None:
-    """Returns the folder of these functions in the directory of kernels; None if the cache is disabled or open to others."""
+    """Returns the folder of these functions in the directory of kernels; None if the cache is disabled or open to others.
+
+    Also None if it cannot be looked at, as that of another user whose home is still this one's `$HOME`.
+    """
     path = directory()
-    if path is None or (path.exists() and not is_ours(path.stat())):
+    if path is None:
+        return None
+    try:
+        if not is_ours(path.stat()):
+            return None
+    except FileNotFoundError:
+        pass
+    except OSError:
         return None
     return KernelStore(path / "package")
 

@@ -299,15 +299,15 @@ class Engine:
         try:
             self._processes.start(self._control, self.device, self.devices, profile=self._profile)
             self._rounds.await_ranks(self.device)
-            # Not earlier: subscriptions keep the world alive. A world whose start and end were both interrupted by Ctrl-C
-            # must be garbage-collected, which kills its ranks (`Processes.__del__`).
+            # Subscriptions keep the world alive, so they come last. A world whose start and end were both interrupted by Ctrl-C
+            # must be found by `close()`, or be garbage-collected, which kills its ranks (`Processes.__del__`).
+            _open.untold, _open.world, _open.ended = None, self, None
             self._subscriptions.callback(segment_module.on_release(lambda segment: self.forget("segment", segment)))
             self._subscriptions.callback(segment_module.before_making(self._drop_unwanted))
         except BaseException:
             self._rounds.kill()
             raise
         self.tally.starting += time.monotonic_ns() - began
-        _open.untold, _open.world, _open.ended = None, self, None
 
     def _set_respawn(self, check: Callable[[], None]) -> None:
         """Lets the next call start the ranks again after a failure has ended them, if `check` does not raise."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import final
 
 from synknumba._device import import_driver
-from synknumba._host.children import exit_status, has_ended, has_stopped, kill, lives, reap
+from synknumba._host.children import exit_status, has_ended, has_stopped, kill, lives, reap, was_stopped
 from synknumba._host.inherited import before_fork, fork
 from synknumba._host.segment import allow_descriptors
 from synknumba._host.signals import held_signals
@@ -135,6 +135,11 @@ class Processes:
             return Path(f"/proc/{self.pids[rank]}/stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
         except (OSError, IndexError):  # it has ended, or /proc is not mounted
             return has_stopped(self.pids[rank])
+
+    def were_stopped(self) -> bool:
+        """Returns whether a signal has stopped a rank, or let it go on, since this was asked last."""
+        told = [was_stopped(pid) for pid in tuple(self.pids) if pid]  # each, since they tell it once
+        return any(told)
 
     def find_dead(self, grace: float) -> Death | None:
         """Polls for a rank that has ended, for at most `grace` seconds; returns None if there is none."""

@@ -90,6 +90,7 @@ class Rounds:
         # a round that `ring` has started.
         self.under_way = False
         self._rung = 0.0  # when `ring` started the round, by `time.monotonic`
+        self._counts_from = 0.0  # when its time limit began
         self.starts_again = False  # whether the next call starts the ranks again after a failure; for messages
         self._over = threading.Event()
         self._ending = False  # set before the ranks are killed: their deaths are then no errors
@@ -205,7 +206,7 @@ class Rounds:
         self.under_way = True
         try:
             self.sequence += 1
-            self._rung = time.monotonic()
+            self._rung = self._counts_from = time.monotonic()
             if doorbell.ring(self._base, self._world_size, self.sequence, number) != 0:
                 self._control.wake_ranks()
             self.in_flight = info
@@ -228,7 +229,7 @@ class Rounds:
             try:
                 code = doorbell.await_all(self._base, self._world_size, *self._spins)
                 if code != doorbell.ALL_DONE:
-                    self._finish_round(code, info, learn, time.monotonic() - self._rung)
+                    self._finish_round(code, info, learn, self._spent_in_flight())
             finally:
                 self._tally.working += int((time.monotonic() - self._rung) * 1e9)
             self.in_flight = None
@@ -243,7 +244,7 @@ class Rounds:
     def _arrive_within(self, seconds: float, info: CallInfo) -> bool:
         """Waits until all ranks have answered, for at most `seconds`, and returns whether they have."""
         until = time.monotonic() + seconds
-        watch = self._watch(info, time.monotonic() - self._rung)
+        watch = self._watch(info, self._spent_in_flight())
         while not self._control.all_arrived:
             left = until - time.monotonic()
             if left <= 0.0:
@@ -257,7 +258,17 @@ class Rounds:
         """Whether `land` would not wait: all ranks have answered the round, one has died, or the time limit is exceeded."""
         if self._control.all_arrived or self._processes.has_dead:
             return True
-        return self.timeout is not None and time.monotonic() - self._rung > self.timeout
+        return self.timeout is not None and self._spent_in_flight() > self.timeout
+
+    def _spent_in_flight(self) -> float:
+        """Returns the seconds of the time limit that have passed since `ring`.
+
+        Nobody looks while a call is in flight, so a time limit that is over begins again if the ranks were stopped meanwhile.
+        """
+        spent = time.monotonic() - self._counts_from
+        if self.timeout is not None and spent > self.timeout and self._processes.were_stopped():
+            self._counts_from, spent = time.monotonic(), 0.0
+        return spent
 
     def _failed(self, error: BaseException) -> None:
         """Ends the round in which an exception was raised, or the world if the round is not over."""

@@ -34,12 +34,17 @@ FURTHER = (
         ("faults/test_security.py::test_an_import_reads_no_cache_of_numbas",),
     ),
     Further(
-        "files of the cache are damaged",
+        "files of the cache are damaged, or larger than the memory",
         "nothing; they are compiled and written anew",
         (
             "faults/test_security.py::test_damaged_files_of_compiled_functions_are_replaced",
             "unit/simt/test_cache.py::TestStore::test_what_is_not_ours_or_not_whole",
         ),
+    ),
+    Further(
+        "the directory of the cache cannot be looked at, as that of another user",
+        "nothing; it is not used",
+        ("faults/test_security.py::test_a_directory_that_cannot_be_looked_at_is_done_without",),
     ),
     Further(
         "a FIFO is in the place of a cached kernel",
@@ -62,17 +67,31 @@ FURTHER = (
         ("faults/test_matrix.py::test_fault[SIGINT-dropping_data-coordinator-W1]",),
     ),
     Further(
+        "Ctrl-C when the ranks of a `fork()` have just started, or two in a row",
+        "`KeyboardInterrupt`; the world ends with the `fork()`, or by `close()`",
+        ("faults/test_interrupts_of_taking.py::test_struck_when_the_ranks_have_started",),
+    ),
+    Further(
+        "a rank raises inside a sequence, between two steps of a collective, and Ctrl-C comes while the script handles it",
+        "`RankError`, then `KeyboardInterrupt`; the next call of the sequence is right",
+        ("faults/test_sequence_faults.py::test_right_after_a_rank_has_failed_anywhere",),
+    ),
+    Further(
         "functions on ranks start processes, and the world or a rank ends",
         "nothing; the processes end with their rank",
         ("faults/test_other_processes.py::test_processes_that_functions_start_end_with_their_rank",),
     ),
     Further(
-        "`f(d, d.data)` where both parameters are in `inout=`",
+        "`f(d, d.data)` where both parameters are in `inout=`, also in one tree or in a sequence",
         "`ArgumentError`, before anything is sent",
-        ("unit/test_bad_input.py::test_data_and_a_view_of_it_that_are_both_written",),
+        (
+            "unit/test_bad_input.py::test_data_and_a_view_of_it_that_are_both_written",
+            "unit/test_bad_input.py::test_data_and_a_view_of_it_that_are_both_written_in_one_argument",
+            "unit/test_bad_input.py::test_memory_that_a_sequence_writes_twice",
+        ),
     ),
     Further(
-        "the machine is suspended during a call",
+        "the machine is suspended during a call, also one in flight",
         "nothing; the time does not count for `timeout`",
         ("faults/test_timeouts.py::test_time_in_which_the_machine_slept_does_not_count",),
     ),
@@ -123,9 +142,10 @@ FURTHER = (
     ),
     Further(
         "a seccomp filter refuses system calls, or `/proc` is not mounted",
-        "nothing, or `WorldError` with the system call that a rank needs",
+        "nothing, or `WorldError` or `SharedMemoryError` with the system call that is needed",
         (
             "faults/test_sandboxes.py::test_a_world_does_without_what_a_sandbox_refuses",
+            "faults/test_sandboxes.py::test_shared_memory_refused_where_there_is_no_other",
             "faults/test_sandboxes.py::test_a_call_that_a_rank_cannot_do_without_is_named",
             "faults/test_sandboxes.py::test_a_world_where_proc_is_not_mounted",
         ),

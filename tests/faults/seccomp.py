@@ -10,8 +10,26 @@ import platform
 import struct
 
 _NUMBERS = {  # of the kernel's tables asm/unistd_64.h and asm-generic/unistd.h
-    "x86_64": {"fcntl": 72, "setpgid": 109, "prctl": 157, "setrlimit": 160, "prlimit64": 302, "memfd_create": 319},
-    "aarch64": {"fcntl": 25, "setpgid": 154, "prctl": 167, "setrlimit": 164, "prlimit64": 261, "memfd_create": 279},
+    "x86_64": {
+        "fcntl": 72,
+        "setpgid": 109,
+        "sched_getaffinity": 204,
+        "fallocate": 285,
+        "prctl": 157,
+        "setrlimit": 160,
+        "prlimit64": 302,
+        "memfd_create": 319,
+    },
+    "aarch64": {
+        "fcntl": 25,
+        "fallocate": 47,
+        "sched_getaffinity": 123,
+        "setpgid": 154,
+        "prctl": 167,
+        "setrlimit": 164,
+        "prlimit64": 261,
+        "memfd_create": 279,
+    },
 }
 _COMMANDS = {"F_SETOWN": 8}  # of fcntl
 

@@ -1,4 +1,7 @@
-"""An exception from outside at every moment when a call takes the world and gives it back: the next call finds it free."""
+"""An exception from outside at every moment when a call takes the world and gives it back: the next call finds it free.
+
+And at every moment when a world has just started, so that nobody has it yet: it ends.
+"""
 
 import pytest
 
@@ -7,6 +10,7 @@ import pytest
 STRIKES = """
 import concurrent.futures
 import threading
+from pathlib import Path
 from synknumba._world.engine import Engine
 
 class Struck(Exception):
@@ -61,6 +65,10 @@ def hit_everywhere(call):
         moments += moment
     return moments
 
+def check_alone():
+    # No process of the script's is left.
+    assert not Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+
 numbers = synk.data(ROWS)
 """
 
@@ -91,6 +99,36 @@ check_world()
 """
     )
     assert int(script.expect(r"struck (\d+)").group(1)) > 20
+    script.finish()
+
+
+def test_struck_when_the_ranks_have_started(start):
+    """The world ends with the `fork()` that is struck, or by `close()`."""
+    script = start(
+        STRIKES
+        + """
+import inspect
+from synknumba._world.rounds import Rounds
+
+AFTER = {Engine._start.__code__, Engine.__init__.__code__, inspect.unwrap(synk.fork).__code__}
+
+def profile(frame, event, _):
+    if frame.f_code is Rounds.await_ranks.__code__ and event == "return":
+        WATCHED.update(AFTER)
+    strike(frame, event)
+
+moment = 0
+WATCHED.clear()
+while struck(moment, "setprofile", lambda: synk.fork(1, device="cpu")):
+    WATCHED.clear()
+    synk.close()
+    check_alone()
+    moment += 1
+synk.close()
+say("struck", moment)
+"""
+    )
+    assert int(script.expect(r"struck (\d+)").group(1)) > 5
     script.finish()
 
 

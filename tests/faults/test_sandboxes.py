@@ -26,7 +26,8 @@ WORKS = """
         world.dump()
     say("right")
 """
-REFUSED = [("F_SETOWN",), ("memfd_create",), ("prlimit64",), ("prctl",), ("F_SETOWN", "memfd_create", "prlimit64", "prctl")]
+REFUSED = [("F_SETOWN",), ("memfd_create",), ("prlimit64",), ("prctl",), ("sched_getaffinity",)]
+REFUSED.append(("F_SETOWN", "memfd_create", "prlimit64", "sched_getaffinity", "prctl"))
 
 
 def refusing(*calls, text):
@@ -75,7 +76,8 @@ def test_more_ranks_than_are_always_started_where_limits_are_not_told(start):
 
 
 @filters
-def test_memory_files_refused_where_there_is_no_other_shared_memory(start):
+@pytest.mark.parametrize("call", ["memfd_create", "fallocate"])
+def test_shared_memory_refused_where_there_is_no_other(start, call):
     text = """
         os.environ["SYNKNUMBA_SEGMENTS"] = "memfd"
         try:
@@ -83,8 +85,8 @@ def test_memory_files_refused_where_there_is_no_other_shared_memory(start):
         except synk.SharedMemoryError as error:
             say(error)
     """
-    script = start(refusing("memfd_create", text=text))
-    script.expect(r".*the system refuses memfd_create: \[Errno 1\] Operation not permitted\. Let the sandbox.*")
+    script = start(refusing(call, text=text))
+    script.expect(rf".*the system refuses (posix_)?{call}: \[Errno 1\] Operation not permitted\. Let the sandbox.*")
 
 
 @filters

@@ -14,6 +14,7 @@ import pytest
 import synknumba as synk
 from synknumba._comm import base
 from synknumba._host import segment
+from synknumba._wire.compiled import compiled
 from synknumba.simt._machine.store import KernelStore
 from tests.faults.scripts import MAKERS, names_in_shm, poll
 
@@ -214,6 +215,16 @@ def test_an_import_reads_no_cache_of_numbas(tmp_path):
     assert not [path for path in opened if path.endswith((".nbi", ".nbc"))]
     assert not [*tmp_path.rglob("*.nbi"), *PACKAGE.rglob("*.nbi")]
     assert len([path for path in opened if "/kernels/" in path]) > 10
+
+
+def test_a_directory_that_cannot_be_looked_at_is_done_without(monkeypatch, tmp_path):
+    monkeypatch.setenv("SYNKNUMBA_CACHE_DIR", str(tmp_path / ("x" * 300)))  # as of another user, also for root
+
+    @compiled("int64(int64)")
+    def double(k):
+        return 2 * k
+
+    assert double(21) == 42
 
 
 @pytest.mark.whole

@@ -1,4 +1,4 @@
-"""Deaths, time limits and interrupts while ranks run a sequence in compiled code."""
+"""Exceptions, deaths, time limits and interrupts while ranks run a sequence."""
 
 import io
 import os
@@ -12,6 +12,9 @@ import pytest
 from numba import cuda
 
 import synknumba as synk
+from synknumba._call.sequence import Sequence
+from synknumba._rank import sequence_routine
+from tests.quick import whole
 
 FOREVER = 10**12  # iterations
 
@@ -44,6 +47,77 @@ def run_and_die(v):
     count(v)
     synk.all_reduce(v, "max")
     die_at(synk.STEP, synk.RANK)
+
+
+@synk.parallel(grid=1, block=1)
+@cuda.jit
+def put(v, rank, step):
+    for i in range(v.shape[0]):
+        v[i] = 10 * rank + step + i
+
+
+@synk.parallel(grid=1, block=1, outputs={"s": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def measure(v, s):
+    for i in range(v.shape[0]):
+        cuda.atomic.add(s, 0, v[i])
+
+
+@synk.parallel(grid=1, block=1)
+@cuda.jit
+def add(w, a):
+    w[0] += a
+
+
+@synk.function
+def fail_at(rank, step, who, when):
+    if rank == who and step == when:
+        raise ValueError("on purpose")
+
+
+@synk.sequence
+def totals(v, w, who, when, after):
+    """Of rank `who`, step `when` fails before the all_reduce, and step `after` after it."""
+    put(v, synk.RANK, synk.STEP)
+    total = measure(v)
+    add(w, total)
+    fail_at(synk.RANK, synk.STEP, who, when)
+    synk.all_reduce(v, "sum")
+    fail_at(synk.RANK, synk.STEP, who, after)
+    add(w, total)
+    return total
+
+
+def totals_of(world_size, times):
+    """What `totals` makes of v and w, and returns."""
+    v = 10 * np.arange(world_size)[:, None, None] + np.arange(times)[:, None] + np.arange(3.0)
+    return v.sum(0)[-1], 2 * v.sum(), v.sum((0, 2))[-1]
+
+
+@pytest.mark.parametrize("dropped", [False, *whole(True)], ids=["interrupted", ""])
+@pytest.mark.parametrize("tables", [True, *whole(False)])
+@pytest.mark.parametrize("world_size", [2, *whole(3)])
+def test_right_after_a_rank_has_failed_anywhere(monkeypatch, world_size, tables, dropped):
+    """Ranks stop at different places on the stages where they exchange numbers, and all begin anew there."""
+    synk.close()
+    if not tables:
+        monkeypatch.setattr(sequence_routine, "runs_tables", lambda device: False)
+    if not dropped:  # as where Ctrl-C comes while the script handles the failure
+        monkeypatch.setattr(Sequence, "_drop", lambda self, plan: None)
+    rng = np.random.default_rng(1)
+    with synk.fork(world_size, device="cpu"):
+        v, w = synk.variable(np.zeros(3)), synk.variable(np.zeros(1))
+        totals(v, w, -1, 0, 0, times=2)
+        for _ in range(12):
+            with pytest.raises(synk.RankError, match="on purpose"):
+                totals(v, w, rng.integers(world_size), *rng.permutation((rng.integers(7), -1)), times=7)
+            w.set_value(np.zeros(1))
+            times = int(rng.integers(1, 5))
+            found = totals(v, w, -1, 0, 0, times=times)
+            for rank in range(world_size):
+                np.testing.assert_array_equal(v.get_value(rank), totals_of(world_size, times)[0])
+                assert w.get_value(rank)[0] == totals_of(world_size, times)[1]
+            assert found == totals_of(world_size, times)[2]
 
 
 def test_a_rank_dies_while_the_other_waits_for_it():

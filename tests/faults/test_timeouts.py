@@ -55,8 +55,15 @@ def test_calls_within_the_timeout(start):
     script.finish()
 
 
-def test_time_in_which_the_machine_slept_does_not_count(start):
-    script = start("""
+WAYS = {  # to make a call, during which the machine sleeps
+    "call": "found = slow(ROWS)",
+    "done": "future = slow.submit(ROWS)\nwhile not future.done(): time.sleep(0.01)\nfound = future.result()",
+}
+
+
+@pytest.mark.parametrize("way", ["call", *whole("done")])
+def test_time_in_which_the_machine_slept_does_not_count(start, way):
+    script = start(f"""
         @synk.function(outputs="sum")
         def slow(x):
             say("slow", os.getpid())
@@ -64,7 +71,8 @@ def test_time_in_which_the_machine_slept_does_not_count(start):
             return x.sum()
 
         with synk.fork(2, device="cpu", timeout=2.0):
-            assert slow(ROWS) == ROWS.sum()
+            exec({WAYS[way]!r})
+            assert found == ROWS.sum()
             say("right")
     """)
     ranks = [int(script.expect(r"slow (\d+)")[1]) for _ in range(2)]

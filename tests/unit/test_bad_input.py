@@ -220,6 +220,41 @@ def test_data_and_a_view_of_it_that_are_both_written(world):
     np.testing.assert_array_equal(d.data, X + 1)
 
 
+def test_data_and_a_view_of_it_that_are_both_written_in_one_argument(world):
+    @synk.function(inout=("pair",))
+    def add(pair):
+        pair[0] += 1
+        pair[1] += 10
+
+    d, array = synk.data(X), X.copy()
+    for pair in ((d, d.data), (d.data, d), (array, array[:])):
+        with refused(synk.ArgumentError, "pair is in inout=", "Pass a copy"):
+            add(pair)
+    np.testing.assert_array_equal(d.data, X)
+    np.testing.assert_array_equal(array, X)
+
+
+def test_memory_that_a_sequence_writes_twice(world):
+    @synk.function(inout=("x",))
+    def add(x, by):
+        x += by
+
+    @synk.sequence
+    def both(x, y):
+        add(x, 1)
+        add(y, 10)
+
+    d, array = synk.data(X), X.copy()
+    for first, second in ((d, d.data), (d[2:], d), (array, array), (array[1:], array[:-1])):
+        with refused(synk.ArgumentError, "of both are arrays over the same memory", "Pass a copy"):
+            both(first, second)
+    both(d, d.data.copy())
+    np.testing.assert_array_equal(d.data, X + 1)
+    array = np.zeros(8)
+    both(array[:4], array[4:])
+    np.testing.assert_array_equal(array, [1, 1, 1, 1, 10, 10, 10, 10])
+
+
 def test_writing_a_row_twice(world):
     y = np.zeros(4)
     with refused(synk.BatchError, "lists a row twice", "y is in inout=", "list each row once"):

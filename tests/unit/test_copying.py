@@ -24,7 +24,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "SHARE", 4 * KIB)
     monkeypatch.setattr(copying, "PIECE", 8 * KIB)
     monkeypatch.setattr(copying, "NEW_PIECE", KIB)
-    monkeypatch.setattr(copying, "_cores", lambda: 3)
+    monkeypatch.setattr(copying, "allowed_cores", lambda: 3)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.mark.parametrize("shape", [(20_000,), (5_000, 4), (2, 10_001), (1, 1, 30_000), (3, 7, 1_000), (10_007, 3, 1)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_all_shapes_and_layouts(layout: str, shape: tuple[int, ...], cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "_cores", lambda: cores)
+    monkeypatch.setattr(copying, "allowed_cores", lambda: cores)
     value = numbers(shape)
     source = LAYOUTS[layout](value)
     expected = np.array(source)

@@ -139,7 +139,7 @@ class Fingerprint:
             self._text(field, getattr(code, field))
         # Compiled error messages contain file and line. The directory of notebook cells differs from session to session.
         where = Path(code.co_filename)
-        self._text("place", f"{where if where.exists() else where.name}:{code.co_firstlineno}")
+        self._text("place", f"{where if os.path.exists(where) else where.name}:{code.co_firstlineno}")
         self._text("arguments", (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount))
         self._add("co_code", code.co_code)
         for constant in code.co_consts:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 SWITCH = "SYNKNUMBA_CACHE"
 
 LARGEST_TOTAL = 512 << 20  # bytes; about 20,000 kernels
+LARGEST = 64 << 20  # bytes of one; a larger file, perhaps a sparse one beyond the memory, is not read
 
 # The lock is held while one kernel compiles, seconds at most. A process that waits longer compiles the kernel itself.
 LOCK_SECONDS = 60.0
@@ -82,7 +83,7 @@ class KernelStore:
             descriptor = os.open(self.path / key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:  # `open` does not close the descriptor of a directory, which it refuses
                 status = os.fstat(descriptor)
-                if not stat.S_ISREG(status.st_mode) or not is_ours(status):
+                if not stat.S_ISREG(status.st_mode) or not is_ours(status) or status.st_size > LARGEST:
                     return None
                 with open(descriptor, "rb", closefd=False) as file:
                     content = file.read()
@@ -97,6 +98,8 @@ class KernelStore:
 
     def write(self, key: str, payload: bytes) -> bool:
         """Writes the payload under the key. Returns whether it succeeded."""
+        if len(payload) > LARGEST - _HEADER:
+            return False
         temporary = self.path / f".new-{os.getpid()}-{time.monotonic_ns()}"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -353,7 +353,8 @@ class TestStore:
         assert stat.S_IMODE((cache_directory / "k").stat().st_mode) == 0o600
 
     @pytest.mark.parametrize(
-        "damage", ["short", "empty", "flipped", "foreign", "others write", "link", "pipe", "directory", "directory of others"]
+        "damage",
+        ["short", "empty", "flipped", "huge", "foreign", "others write", "link", "pipe", "directory", "directory of others"],
     )
     def test_what_is_not_ours_or_not_whole(self, damage: str, cache_directory: Path) -> None:
         store = KernelStore(cache_directory)
@@ -367,6 +368,8 @@ class TestStore:
         elif damage == "link":
             path.rename(cache_directory / "elsewhere")
             path.symlink_to(cache_directory / "elsewhere")
+        elif damage == "huge":
+            os.truncate(path, 1 << 40)
         elif damage == "pipe":  # a read waits for a writer
             path.unlink()
             os.mkfifo(path)
