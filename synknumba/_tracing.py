@@ -6,7 +6,7 @@ While a sequence is traced, in one thread, its calls are recorded instead of mad
 import operator
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol, TypeAlias, final
 
 import numpy as np
@@ -57,6 +57,9 @@ class Recorder(Protocol):
 
     def collective(self, kind: Any, given: Any, op: Any, root: int, dest: Any) -> Any:
         """Records a collective; returns the variables that have its result."""
+
+    def beside(self, during: Callable[[], object], given: Any) -> Any:
+        """Records the calls that `during` makes, and an exchange of halos beside them."""
 
     def swap(self, first: Any, second: Any) -> None:
         """Exchanges the memory of two variables, for the calls that follow."""

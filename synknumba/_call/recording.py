@@ -125,6 +125,7 @@ class Recording(ABC):
         self.starts = [0]
         self.kept: list[Any] = []
         self.written: set[int] = set()
+        self._exchanges = 0  # beside other parts, so far
         self._outer: list[Parts] = []  # bodies around the innermost one
         self._shared: dict[int, int] = {}  # slots, by id of the result
         self._swapped: list[tuple[int, int]] = []  # ids of the variables that the first turn swaps
@@ -261,6 +262,24 @@ class Recording(ABC):
             check_no_halo(several, kind)
         self._record_collective(several, kind, known, root)
         return given
+
+    def beside(self, during: Callable[[], object], given: Any) -> Any:
+        """Records the calls that `during` makes, and an exchange that runs beside them."""
+        number = self._exchanges = self._exchanges + 1
+        first = len(self.parts)
+        during()
+        self._mark(first, beside=number)
+        first = len(self.parts)
+        self.collective("exchange", given, None, 0, None)
+        self._mark(first, exchange=number)
+        return given
+
+    def _mark(self, first: int, **numbers: int) -> None:
+        """Marks the parts from an index on as those of an exchange, or as beside one."""
+        self.parts[first:] = [
+            replace(part, access=replace(part.access, **numbers)) if isinstance(part, Part) else part
+            for part in self.parts[first:]
+        ]
 
     @abstractmethod
     def _place(self, several: Sequence[VariableState]) -> None:

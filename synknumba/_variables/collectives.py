@@ -654,7 +654,7 @@ def reduce_scatter(vars: Any, op: CollectiveOp | Literal["mean"] | None = None, 
 
 
 @known_options
-def exchange(vars: Any) -> Any:
+def exchange(vars: Any, *, during: Callable[[], object] | None = None) -> Any:
     """Copies rows of neighbours to the halos of variables that are scattered with a halo.
 
     Every rank waits for its neighbours; the call returns when all have their rows. Own rows do not change. The halos of several
@@ -662,6 +662,9 @@ def exchange(vars: Any) -> Any:
 
     Args:
         vars: a `Variable`, or a tree of variables, each divided by `scatter` with `halo=`.
+        during: function that makes calls, for which neighbours need not be waited, as in
+            `edges(u, v); synk.exchange(v, during=lambda: interior(u, v))`. It runs first. Its calls must neither read the
+            halos of `vars` nor write the rows that neighbours get: in a sequence they may run while neighbours read those.
 
     Returns:
         `vars`.
@@ -670,6 +673,13 @@ def exchange(vars: Any) -> Any:
         PartitionError: a variable has no halo.
         ArgumentError, WorldError, SharedMemoryError, RankError, DeviceError, RankDied, CallTimeout: as for `broadcast`.
     """
+    if during is not None:
+        if not callable(during):
+            raise ArgumentError(f"exchange: during takes a function without arguments, that makes calls; got {during!r}")
+        several_of(vars, "exchange")  # raises before anything has run
+        if tracing.current is not None and tracing.current.is_here:
+            return tracing.current.beside(during, vars)
+        during()
     if (quick := run_known(vars, "exchange", None)) is not None:
         return quick
     several = several_of(vars, "exchange")

@@ -35,6 +35,8 @@ class Access:
     remote_reads: frozenset[Key] = NOTHING
     remote_writes: frozenset[Key] = NOTHING
     nearby: bool = False  # whether the other ranks are the neighbours only
+    exchange: int = 0  # number of the exchange that it is a part of, if that runs beside other parts
+    beside: int = 0  # number of the exchange that it runs beside, and has nothing to do with
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,8 @@ def place_told(program: SequenceProgram, times: int, path: Path) -> str:
 
 def conflict(earlier: Access, later: Access) -> tuple[bool, bool]:
     """Returns whether `later` on one rank must not overtake `earlier` on another, and whether that concerns neighbours only."""
+    if (earlier.exchange and earlier.exchange == later.beside) or (later.exchange and later.exchange == earlier.beside):
+        return False, True
     # Whoever puts down a result has combined the one before, for which all others had finished combining the one before that,
     # whose memory is used again. So reads of a stage need not be waited for.
     first = (_unstaged(earlier.remote_reads) & (later.writes | later.remote_writes)) | (

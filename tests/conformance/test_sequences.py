@@ -612,3 +612,57 @@ def test_arrays_of_trees(world):
             synk.sequence(wrong)(params)
     with pytest.raises(synk.ArgumentError, match="cannot compute with it or index it"):
         params["b"]
+
+
+@synk.parallel(grid="elements")
+@cuda.jit
+def edges(u, v, own):
+    j, i = cuda.grid(2)
+    if (i == own.start or i == own.stop - 1) and 0 < i < u.shape[0] - 1 and 0 < j < u.shape[1] - 1:
+        v[i, j] = 0.25 * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1])
+
+
+@synk.parallel(grid="elements")
+@cuda.jit
+def interior(u, v, own):
+    j, i = cuda.grid(2)
+    if own.start < i < own.stop - 1 and 0 < j < u.shape[1] - 1:
+        v[i, j] = 0.25 * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1])
+
+
+def relax(u, v, rank):
+    edges(u, v, synk.OWN)
+    synk.exchange(v, during=lambda: (dawdle(synk.STEP, rank), interior(u, v, synk.OWN)))
+
+
+def test_calls_beside_an_exchange(world):
+    @synk.sequence
+    def step(u, v, rank):
+        relax(u, v, rank)
+        synk.swap(u, v)
+
+    start = np.random.default_rng(3).random((17, 9))
+    want = start.copy()
+    for _ in range(7):
+        inner = 0.25 * (want[:-2, 1:-1] + want[2:, 1:-1] + want[1:-1, :-2] + want[1:-1, 2:])
+        want = want.copy()
+        want[1:-1, 1:-1] = inner
+    u, v = (synk.scatter(synk.variable(start), halo=1) for _ in range(2))
+    step(u, v, synk.RANK, times=7)
+    assert_array_equal(synk.gather(u, nd_up=0), want)
+    halos = synk.scatter(synk.variable(want), halo=1)
+    for rank in range(world.world_size):  # rows of neighbours, too
+        assert_array_equal(first_row(u)[rank], first_row(halos)[rank])
+    u, v = (synk.scatter(synk.variable(start), halo=1) for _ in range(2))
+    for _ in range(7):
+        edges(u, v, synk.OWN)
+        assert synk.exchange(v, during=lambda u=u, v=v: interior(u, v, synk.OWN)) is v
+        u, v = v, u
+    assert_array_equal(synk.gather(u, nd_up=0), want)
+    with pytest.raises(synk.ArgumentError, match="during takes a function without arguments.*; got 3"):
+        synk.exchange(u, during=3)
+
+
+@synk.function(outputs=None)
+def first_row(u):
+    return u[0]

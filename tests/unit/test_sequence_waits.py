@@ -107,3 +107,15 @@ def test_no_wait_reaches_beyond_an_inner_loop():
     u = frozenset({"u"})
     found, _ = waits([Access(writes=u), None, Access(remote_reads=u), Access(writes=u)])
     assert found == [None, None, None, Wait(1)]
+
+
+def test_an_exchange_waits_for_no_part_that_it_runs_beside():
+    u, v = frozenset({"u"}), frozenset({"v"})
+    edges, interior = Access(u, v), Access(u, v, beside=1)
+    exchange = Access(remote_reads=v, nearby=True, exchange=1)
+    back = Access(v, u)
+    found, shown = waits([edges, interior, exchange, back])
+    assert found == [Wait(2, nearby=True), None, Wait(2, nearby=True), None]
+    assert shown == {0, 2}
+    plain, _ = waits([edges, Access(u, v), Access(remote_reads=v, nearby=True), back])
+    assert plain[2] == Wait(1, nearby=True)
