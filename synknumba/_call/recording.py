@@ -268,17 +268,16 @@ class Recording(ABC):
         number = self._exchanges = self._exchanges + 1
         first = len(self.parts)
         during()
-        self._mark(first, beside=number)
+        self._mark(first, lambda access: replace(access, beside=number))
         first = len(self.parts)
         self.collective("exchange", given, None, 0, None)
-        self._mark(first, exchange=number)
+        self._mark(first, lambda access: replace(access, exchange=number))
         return given
 
-    def _mark(self, first: int, **numbers: int) -> None:
+    def _mark(self, first: int, marked: Callable[[Access], Access]) -> None:
         """Marks the parts from an index on as those of an exchange, or as beside one."""
         self.parts[first:] = [
-            replace(part, access=replace(part.access, **numbers)) if isinstance(part, Part) else part
-            for part in self.parts[first:]
+            replace(part, access=marked(part.access)) if isinstance(part, Part) else part for part in self.parts[first:]
         ]
 
     @abstractmethod
