@@ -779,9 +779,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
             self._builder.check_count(call.total, wanted)
         else:
             built.used = sum(self._small_of_function(used, RESULT_BYTES))
-        ops = None if is_kernel else self._subset_ops(options)
-        results = tuple(built.results.values())
-        return Rehearsed(call, report, results, ops, built.used, frozenset(self._written or ()), is_kernel)
+        ops, returns = (None, False) if is_kernel else (self._subset_ops(options), self._options.has_ops)
+        results, written = tuple(built.results.values()), frozenset(self._written or ())
+        return Rehearsed(call, report, results, ops, returns, built.used, written, is_kernel)
 
     @property
     def output_modes(self) -> Any:

@@ -41,7 +41,8 @@ class Rehearsed:
         call: its arguments and rows.
         report: the report on it.
         results: those of a kernel.
-        ops: tree of ops of a Python function; None without results.
+        ops: tree of ops of a Python function.
+        returns: whether the Python function has ops, and so a result.
         used: bytes of the ranks' small results up to the end of its own.
         written: parameters that the source stores to.
         is_kernel: whether it is a kernel.
@@ -51,6 +52,7 @@ class Rehearsed:
     report: PlanReport
     results: tuple[Result, ...]
     ops: Any
+    returns: bool
     used: int
     written: frozenset[str]
     is_kernel: bool
@@ -109,11 +111,11 @@ class Rehearsal(Recording):
         access = replace(access, writes=access.writes | {("result", number, index) for index in range(len(found.results))})
         name = f"{function.name}({', '.join(call.texts(lasting=True))})"
         told = [ResultReport(one.name, one.op, one.dtype, one.shape, False, one.is_small, False) for one in found.results]
-        if found.ops is not None or (not found.is_kernel and function.output_modes is not None):
+        if found.returns:
             told.append(ResultReport("result", found.ops, None, None, False, False, False))
         told = [replace(one, is_kept=one.is_kept and one.op is not None) for one in told]
         self._add(name, [access], results=tuple(told), plan=found.report)
-        labels = [f"{one.name} of {function.name}" for one in told]
+        labels = [f"{one.name if found.is_kernel else 'the result'} of {function.name}" for one in told]
         shards = options.shards is not None
         planned = [
             Planned(self, number, index, label, found.results[index] if found.is_kernel else None, has_shards=shards)

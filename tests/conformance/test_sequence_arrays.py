@@ -6,12 +6,12 @@ from numba import cuda
 from numpy.testing import assert_array_equal
 
 import synknumba as synk
-from tests.conformance.conftest import FOUR, PRIVATE, REPLAYED, ROWS
+from tests.conformance.conftest import FOUR, LINKED, PRIVATE, REPLAYED, ROWS
 from tests.quick import whole
 
 SMALL, MIDDLE, LARGE = 5, 3000, 140_000  # in the small results; in a segment; combined by the ranks
 
-pytestmark = pytest.mark.parametrize("row", [*ROWS, FOUR, PRIVATE, REPLAYED])
+pytestmark = pytest.mark.parametrize("row", [*ROWS, FOUR, PRIVATE, LINKED, REPLAYED])
 
 
 def each(op, size, dtype, **options):
@@ -56,6 +56,11 @@ CASES = [*QUICK, *whole(*(case for case in KERNELS if case not in QUICK))]
 def test_the_bits_of_single_calls(world, case):
     kernel, rng = KERNELS[case], np.random.default_rng(0)
     x = rng.random(11)
+
+    if world.transport == "nccl" and case[1] == LARGE and case[0] != "user":
+        with pytest.raises(synk.ArgumentError, match="r of found cannot be an .*: it is so large that the GPUs combine it"):
+            synk.sequence(lambda x, v: keep(v, kernel(x, 0.0, synk.OFFSET), 0.7))(x, synk.variable(np.arange(9.0)))
+        return
 
     def calls(x, v, k):
         r = kernel(x, 0.1 * k, synk.OFFSET)

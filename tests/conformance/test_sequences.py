@@ -618,3 +618,15 @@ def test_arrays_of_trees(world):
             synk.sequence(wrong)(params)
     with pytest.raises(synk.ArgumentError, match="cannot compute with it or index it"):
         params["b"]
+
+    @synk.sequence
+    def layers(tree, pair):
+        for k, one in enumerate(tree["layers"]):
+            scale(one, k + 2.0)
+        first, second = pair
+        mix(first, second, 0.0)
+
+    tree, pair = synk.variable({"layers": [np.ones(2), np.ones(3)]}), synk.variable((np.ones(2), np.full(2, 4.0)))
+    layers(tree, pair)
+    assert [one[0] for one in tree.get_value()["layers"]] == [2.0, 3.0]
+    assert pair.get_value()[0][0] == 1.5

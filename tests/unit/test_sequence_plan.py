@@ -143,6 +143,16 @@ def average(v):
     return shrink(v)
 
 
+@synk.function(outputs=None)
+def own(v):
+    return v[0]
+
+
+@synk.sequence
+def listed(v):
+    return own(v)
+
+
 def test_what_ends_a_round():
     v = synk.variable(np.zeros(4))
     told = [
@@ -151,7 +161,13 @@ def test_what_ends_a_round():
         (measure, {"times": 7, "every": 2, "until": bool}, 4, "after every 2 iterations, for until="),
         (measure, {"times": 7, "until": bool}, 7, "after each iteration, for until="),
         (average, {"times": 7}, 1, ""),
-        (average, {"times": 7, "every": 7}, 1, "as ranks keep small results of kernels only, and result of shrink is none"),
+        (average, {"times": 7, "every": 7}, 1, "as ranks keep small results of kernels only, and the result of shrink is none"),
+        (
+            listed,
+            {"times": 7, "every": 1},
+            7,
+            "after each iteration, as ranks keep small results of kernels only, and the result",
+        ),
         (
             measure,
             {"times": 10**9, "every": 1},
