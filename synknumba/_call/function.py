@@ -503,7 +503,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
         small = None
         if self._options.style == "function":
             small = self._small_of_function(used, world.ranks.results.shape[1])
-        plan, used = self._make_plan(world, call, used, small)
+        plan, used = self._make_plan(world, call, used, small, lends=False)
         uses = world.code.uses(self._roots(), self.name)
         return Prepared(plan, call, used if small is None else sum(small), frozenset(self._written or ()), selector, uses)
 
@@ -514,8 +514,13 @@ class Function(Decorated, Distributed, Generic[P, R]):
             raise ArgumentError(f"{self.name}: a sequence has room for the results of fewer functions; call it in two")
         return used, nbytes
 
-    def _make_plan(self, world: Engine, call: Call, used: int = 0, small: tuple[int, int] | None = None) -> tuple[Plan, int]:
-        """Returns a new plan, and the bytes used of the ranks' small results; `small` is where those of a function are."""
+    def _make_plan(
+        self, world: Engine, call: Call, used: int = 0, small: tuple[int, int] | None = None, *, lends: bool = True
+    ) -> tuple[Plan, int]:
+        """Returns a new plan, and the bytes used of the ranks' small results; `small` is where those of a function are.
+
+        With `lends`, a single rank's large results may be returned without a copy; other calls of a sequence may read them.
+        """
         for path, values in call.per_rank.items():
             if values != world.world_size:
                 raise ArgumentError(f"{path}=per_rank(...) has {values} values for {world.world_size} ranks; pass one per rank")
@@ -534,7 +539,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             check_launches(self.name, launch, call, source)
             self._check_shared_memory(launch)
             wanted = self._builder.wanted(options.subset)
-            built = self._builder.build(call, world, wanted, used)
+            built = self._builder.build(call, world, wanted, used, lends=lends)
             self._builder.check_count(call.total, wanted)
         updates = SharedUpdates(call, self._options.updates) if options.shards is not None and self._options.updates else None
         parameters = call.parameters | built.results | ({} if updates is None else updates.parameters)
@@ -774,9 +779,9 @@ class Function(Decorated, Distributed, Generic[P, R]):
             self._builder.check_count(call.total, wanted)
         else:
             built.used = sum(self._small_of_function(used, RESULT_BYTES))
-        ops = None if is_kernel else self._subset_ops(options)
-        results = tuple(built.results.values())
-        return Rehearsed(call, report, results, ops, built.used, frozenset(self._written or ()), is_kernel)
+        ops, returns = (None, False) if is_kernel else (self._subset_ops(options), self._options.has_ops)
+        results, written = tuple(built.results.values()), frozenset(self._written or ())
+        return Rehearsed(call, report, results, ops, returns, built.used, written, is_kernel)
 
     @property
     def output_modes(self) -> Any:

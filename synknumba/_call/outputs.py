@@ -41,6 +41,7 @@ class Built:
     results: dict[str, Result] = field(default_factory=dict)
     segments: dict[str, Segment] = field(default_factory=dict)
     used: int = 0  # bytes of small results, on each rank
+    lends: bool = True  # whether a single rank's large results may be returned without a copy
     lent: int = 0  # number of results that may be returned without a copy
     combined: set[str] = field(default_factory=set)  # names of the results that the ranks combine
 
@@ -108,12 +109,13 @@ class OutputBuilder:
                 'local_batch have none; use "gather"'
             )
 
-    def build(self, call: Call, world: Engine, wanted: Sequence[str], used: int = 0) -> Built:
+    def build(self, call: Call, world: Engine, wanted: Sequence[str], used: int = 0, *, lends: bool = True) -> Built:
         """Returns all outputs, and allocates memory for those in `wanted`; called between the world's `begin` and `end`.
 
-        The first `used` bytes of the ranks' small results belong to others.
+        The first `used` bytes of the ranks' small results belong to others. With `lends`, a single rank's large results may be
+        returned without a copy.
         """
-        built = Built(used=used)
+        built = Built(used=used, lends=lends)
         for name, output in self._outputs.items():
             dtype, shape = self.resolve(name, output, call)
             result = Result(name, output.op, dtype, shape, None, filled=output.filled)
@@ -139,7 +141,9 @@ class OutputBuilder:
             built.combined.add(result.name)
             if not world.traits.shares_memory:
                 return replace(result, parts=HostArray(-1, dtype, shape), stays=True)
-        return self._in_segment(built, result, dtype, shape, lend=result.op is not None and world.world_size == 1)
+        return self._in_segment(
+            built, result, dtype, shape, lend=result.op is not None and world.world_size == 1 and built.lends
+        )
 
     def planned(self, call: Call, wanted: Sequence[str], used: int) -> Built:
         """Returns the outputs that are wanted of a call that is only planned, without memory for those that are not small."""

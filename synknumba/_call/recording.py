@@ -37,9 +37,52 @@ Parts: TypeAlias = "list[Part | Loop]"
 MOST_TURNS = 4  # iterations after which swapped variables must have their memory again
 
 
+class Outcome(Unknown):
+    """Stands for a result of a call.
+
+    Attributes:
+        label: name in messages.
+        result: the result of a kernel, as the ranks know it; None for a Python function's.
+        key: the ranks' parts of it, for accesses.
+        home: body of the call.
+    """
+
+    def __init__(self, recording: "Recording", label: str, result: Result | None, key: Key) -> None:
+        self.label, self.result, self.key, self.home = label, result, key, recording.parts
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = Unknown._refuse  # noqa: SLF001
+    __floordiv__ = __mod__ = __pow__ = __neg__ = __pos__ = __abs__ = Unknown._refuse  # noqa: SLF001
+
+
 def told_dtype(dtype: "np.dtype[Any]") -> str | None:
     """Returns the name of a dtype for a `Number`: None for int64 and float64, which are as Python's numbers."""
     return None if dtype in (np.int64, np.float64) else dtype.name
+
+
+def _combined_dtype(result: Result) -> "np.dtype[Any]":
+    """Returns the dtype of a combined result."""
+    assert result.parts is not None  # it is a result that the caller gets
+    dtype = np.dtype(result.parts.dtype)
+    return reduction.combine(result.op, np.ones(1, dtype), np.ones(1, np.int64)).dtype if isinstance(result.op, str) else dtype
+
+
+def _unfit(result: Result | None, *, has_shards: bool) -> str | None:
+    """Returns why a result cannot be an array argument of a later call, and what to write instead; None if it can."""
+    if result is None:
+        return "its shape is known only after the call. Let the function write to a variable, and pass that"
+    if result.op is None:
+        return "it is a list of the ranks' values. Write to a variable, which keeps each rank's own, or combine them by an op"
+    if result.op in reduction.LOCATING:
+        return f"{result.op} finds values and rows, which the script puts together. Return it"
+    if result.op == "gather":
+        return "it has the rows of all ranks. Write them to a scattered variable, as in sliceable= and inout=, and pass that"
+    if result.shape == ():
+        return f"it is one {np.dtype(result.dtype)}. Return it and look at it after the call, or declare it an int or a float"
+    if has_shards:
+        return "with shards=, the script combines it. Leave shards= out"
+    if result.stays:
+        return "it is so large that the GPUs combine it. Write to a variable, and combine it with all_reduce"
+    return None
 
 
 @final
@@ -57,9 +100,7 @@ class Seen(Number):
 
     def __init__(self, recording: "Recording", result: Result, unseen: Unknown, weights: Callable[[], tuple[int, ...]]) -> None:
         assert result.parts is not None  # it is a result that the caller gets
-        dtype = np.dtype(result.parts.dtype)
-        if isinstance(result.op, str):  # the type that the script would get
-            dtype = reduction.combine(result.op, np.ones(1, dtype), np.ones(1, np.int64)).dtype
+        dtype = _combined_dtype(result)
         super().__init__((), unseen.label, is_int=dtype.kind in "iub", dtype=told_dtype(dtype))
         self._recording, self.home, self.result, self.unseen, self.weights = recording, recording.parts, result, unseen, weights
 
@@ -128,6 +169,7 @@ class Recording(ABC):
         self._exchanges = 0  # beside other parts, so far
         self._outer: list[Parts] = []  # bodies around the innermost one
         self._shared: dict[int, int] = {}  # slots, by id of the result
+        self._arrays: dict[int, tuple[Outcome, Data]] = {}  # results that later calls take as arrays, by their ids
         self._swapped: list[tuple[int, int]] = []  # ids of the variables that the first turn swaps
         self._here = Here()
 
@@ -179,7 +221,9 @@ class Recording(ABC):
         if isinstance(value, np.ndarray) and value.ndim:
             self.kept.append(Data(value))
             return self.kept[-1]
-        if isinstance(value, Unknown) and not isinstance(value, Number):
+        if isinstance(value, Outcome):
+            return self._as_array(value)
+        if isinstance(value, Line):
             value._refuse()  # noqa: SLF001
         if isinstance(value, dict | list | tuple):
             leaves, structure = flatten(value)
@@ -217,13 +261,40 @@ class Recording(ABC):
             home.append(Part(-1, seen.label, self.calls, Access(remote_reads=stage), combines=shared))
         return slot
 
+    def _as_array(self, outcome: Outcome) -> Data:
+        """Makes the ranks combine a result after the call that makes it; returns the memory that later calls read."""
+        if id(outcome) not in self._arrays:
+            problem = _unfit(outcome.result, has_shards=self._has_shards(outcome))
+            if problem is not None:
+                raise ArgumentError(f"{tracing.where()}: {outcome.label} cannot be an argument of a later call: {problem}")
+            assert outcome.result is not None  # it fits
+            data = Data(np.zeros(outcome.result.shape, _combined_dtype(outcome.result)))
+            self._arrays[id(outcome)] = outcome, data
+            access = Access(remote_reads=frozenset({outcome.key}), writes=frozenset({("data", data._segment.id)}))  # noqa: SLF001
+            # At the end of the body that makes it, as for numbers.
+            home = next((parts for parts in (*self._outer, self.parts) if parts is outcome.home), self.parts)
+            home.append(self._join(outcome, data, access))
+        return self._arrays[id(outcome)][1]
+
+    @abstractmethod
+    def _has_shards(self, outcome: Outcome) -> bool:
+        """Returns whether the call of a result has shards."""
+
+    @abstractmethod
+    def _join(self, outcome: Outcome, data: Data, access: Access) -> Part:
+        """Returns the part that combines a result into memory of the host."""
+
     # ---- memory
 
     def _access(self, parameters: Sequence[tuple[str, Param]], written: Collection[str], *, is_kernel: bool) -> Access:
         """Returns what a call reads and writes: variables on its own rank, and arrays that others may read or write, too.
 
         `written` are the parameters that a kernel stores to.
+
+        Raises:
+            ArgumentError: it writes to a result of another call.
         """
+        results = {data._segment.id: outcome for outcome, data in self._arrays.values()}  # noqa: SLF001
         reads: set[Key] = set()
         writes: set[Key] = set()
         shared_reads: set[Key] = set()
@@ -238,6 +309,12 @@ class Recording(ABC):
                     case Update(variable, index):
                         writes.add(("variable", variable, index))
                     case Sharded(array, _, writable):
+                        if writable and array.segment in results:
+                            label = results[array.segment].label
+                            raise ArgumentError(
+                                f"{tracing.where()}: {name} is in inout=, and {label} would be changed for all calls that take "
+                                "it; write to a variable"
+                            )
                         (shared_writes if writable else shared_reads).add(("data", array.segment))
                         self.written |= {array.segment} if writable else set()
                     case Broadcast(array):

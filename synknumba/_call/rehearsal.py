@@ -14,10 +14,11 @@ import numpy as np
 from synknumba._call.call import Call
 from synknumba._call.distribute import result_class
 from synknumba._call.options import CallOptions
-from synknumba._call.recording import Recording, Seen, ordered
+from synknumba._call.recording import Outcome, Recording, Seen, ordered
 from synknumba._call.report import PlanReport
 from synknumba._call.sequence_report import LoopReport, PartReport, ResultReport, Whom
 from synknumba._call.variable_rows import shapes_by_rank
+from synknumba._host.data import Data
 from synknumba._ops.rows import Partition
 from synknumba._ops.variable_layout import line_type
 from synknumba._tracing import Number, Unknown
@@ -40,7 +41,8 @@ class Rehearsed:
         call: its arguments and rows.
         report: the report on it.
         results: those of a kernel.
-        ops: tree of ops of a Python function; None without results.
+        ops: tree of ops of a Python function.
+        returns: whether the Python function has ops, and so a result.
         used: bytes of the ranks' small results up to the end of its own.
         written: parameters that the source stores to.
         is_kernel: whether it is a kernel.
@@ -50,21 +52,27 @@ class Rehearsed:
     report: PlanReport
     results: tuple[Result, ...]
     ops: Any
+    returns: bool
     used: int
     written: frozenset[str]
     is_kernel: bool
 
 
-class Planned(Unknown):
+@final
+class Planned(Outcome):
     """Stands for a result of a planned call.
 
     Attributes:
         part: index of the call's report.
         index: position among the results of the call.
+        has_shards: whether the call has shards.
     """
 
-    def __init__(self, part: int, index: int, label: str) -> None:
-        self.part, self.index, self.label = part, index, label
+    def __init__(
+        self, recording: Recording, part: int, index: int, label: str, result: Result | None, *, has_shards: bool
+    ) -> None:
+        super().__init__(recording, label, result, ("result", part, index))
+        self.part, self.index, self.has_shards = part, index, has_shards
 
 
 @final
@@ -99,14 +107,20 @@ class Rehearsal(Recording):
         for value in call.values:
             if isinstance(value, Number):
                 value.formula  # noqa: B018  # for results that the ranks are to combine
-        number, name = len(self._told), f"{function.name}({', '.join(call.texts(lasting=True))})"
+        number = len(self._told)
+        access = replace(access, writes=access.writes | {("result", number, index) for index in range(len(found.results))})
+        name = f"{function.name}({', '.join(call.texts(lasting=True))})"
         told = [ResultReport(one.name, one.op, one.dtype, one.shape, False, one.is_small, False) for one in found.results]
-        if found.ops is not None or (not found.is_kernel and function.output_modes is not None):
+        if found.returns:
             told.append(ResultReport("result", found.ops, None, None, False, False, False))
         told = [replace(one, is_kept=one.is_kept and one.op is not None) for one in told]
         self._add(name, [access], results=tuple(told), plan=found.report)
-        labels = [f"{one.name} of {function.name}" for one in told]
-        planned = [Planned(number, index, label) for index, label in enumerate(labels)]
+        labels = [f"{one.name if found.is_kernel else 'the result'} of {function.name}" for one in told]
+        shards = options.shards is not None
+        planned = [
+            Planned(self, number, index, label, found.results[index] if found.is_kernel else None, has_shards=shards)
+            for index, label in enumerate(labels)
+        ]
         if not found.is_kernel:
             return planned[0] if planned else None
         stand_ins = [self._stand_in(result, one, tuple) for result, one in zip(found.results, planned, strict=True)]
@@ -125,7 +139,7 @@ class Rehearsal(Recording):
         self.parts += [Part(number, name, self.calls, self._in_memory(access)) for access in accesses]
 
     def _names(self, keys: Iterable[Key]) -> tuple[str, ...]:
-        found = {key[1] for key in keys if isinstance(key, tuple) and key[0] != "stage"}
+        found = {key[1] for key in keys if isinstance(key, tuple) and key[0] in {"variable", "data"}}
         return tuple(sorted(self._labels.get(one, "an array") for one in found))
 
     def _in_memory(self, access: Access) -> Access:
@@ -144,6 +158,16 @@ class Rehearsal(Recording):
             placed(access.remote_writes),
             access.nearby,
         )
+
+    def _has_shards(self, outcome: Outcome) -> bool:
+        assert isinstance(outcome, Planned)  # all are, in a rehearsal
+        return outcome.has_shards
+
+    def _join(self, outcome: Outcome, data: Data, access: Access) -> Part:
+        self._labels[data._segment.id] = outcome.label  # noqa: SLF001  # shared with this package
+        given = data.nbytes * self._partition.parts if self._partition.parts > 1 else 0
+        self._told.append(PartReport(0, f"{outcome.label}, combined by the ranks", moved_bytes=given))
+        return Part(len(self._told) - 1, outcome.label, self.calls, access)
 
     # ---- collectives
 
@@ -189,12 +213,13 @@ class Rehearsal(Recording):
 
     def report(self, results: Iterable[Any]) -> tuple[PartReport | LoopReport, ...]:
         """Returns the parts of the first turn; `results` are the stand-ins that the body has returned in it."""
-        numbers = [one.unseen for one in self.kept if isinstance(one, Seen)]
-        for one, is_number in (*((one, False) for one in results), *((one, True) for one in numbers)):
+        passed: list[Unknown] = [one.unseen for one in self.kept if isinstance(one, Seen)]
+        passed += [outcome for outcome, _ in self._arrays.values()]
+        for one, is_passed in (*((one, False) for one in results), *((one, True) for one in passed)):
             if isinstance(one, Planned):
                 told, found = self._told[one.part], list(self._told[one.part].results)
                 of = found[one.index]
-                found[one.index] = replace(of, is_number=True) if is_number else replace(of, is_returned=True)
+                found[one.index] = replace(of, is_passed=True) if is_passed else replace(of, is_returned=True)
                 self._told[one.part] = replace(told, results=tuple(found))
         parts = ordered(self.parts)
         return self._reports(parts[: self.starts[1]] if len(self.starts) > 1 else parts)

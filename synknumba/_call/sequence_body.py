@@ -8,7 +8,7 @@ import ast
 import itertools
 import weakref
 from collections.abc import Callable
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, final
 
 from synknumba._call.definition import Definition, read_function
@@ -83,6 +83,7 @@ class OuterValues:
         self._body, self._inside = body, inside
         self._names: list[tuple[dict[str, Any], str, Any]] = []  # with the value, or a weak reference to a variable or data
         self._cells: list[tuple[Any, Any]] = []
+        self._codes: list[tuple[FunctionType, CodeType]] = []  # of the body and the functions
         self._versions: dict[Any, tuple[int, list[Any]]] = {}  # with values whose ids are in the key
         self._numbers = itertools.count()
         self._version = -1
@@ -93,6 +94,9 @@ class OuterValues:
             now = names.get(name, _MISSING)
             if now is not value and not (type(value) is weakref.ref and value() is now):
                 return self._renew()
+        for function, code in self._codes:
+            if function.__code__ is not code:  # changed in place, as %autoreload does
+                return self._renew()
         for cell, value in self._cells:
             now = _contents(cell)
             if now is not value and not (type(value) is weakref.ref and value() is now):
@@ -101,7 +105,7 @@ class OuterValues:
 
     def _renew(self) -> int:
         """Finds the values anew."""
-        self._names, self._cells = [], []
+        self._names, self._cells, self._codes = [], [], []
         key: list[Any] = []
         kept: list[Any] = []
         waiting, seen = [self._body], {id(self._body)}
@@ -110,6 +114,7 @@ class OuterValues:
             if not isinstance(one, FunctionType) or not is_the_scripts(one.__code__.co_filename):
                 continue
             key.append(one.__code__)
+            self._codes.append((one, one.__code__))
             for value in self._used_by(one):
                 key.append(_key(value, kept))
                 inner = self._inside(value) or value

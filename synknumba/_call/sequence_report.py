@@ -20,7 +20,7 @@ class ResultReport:
         dtype, shape: of a kernel's output on one rank; None for a Python function.
         is_returned: whether the body returns it.
         is_kept: whether the ranks keep it from iteration to iteration, so that no round ends for it.
-        is_number: whether a later call takes it as a number, so that the ranks combine it themselves.
+        is_passed: whether a later call takes it, as a number or an array, so that the ranks combine it themselves.
     """
 
     name: str
@@ -29,27 +29,27 @@ class ResultReport:
     shape: Shape | None
     is_returned: bool
     is_kept: bool
-    is_number: bool
+    is_passed: bool
 
     def __str__(self) -> str:
         """Describes the result and who gets it."""
         what = "a list of the ranks' values" if self.op is None else str(self.op)
         of = "" if self.dtype is None else f" of {self.dtype} {self.shape}"
         goes = ["kept on the ranks until the round ends" if self.is_kept else "read by the script"] if self.is_returned else []
-        goes += ["a number for later calls"] if self.is_number else []
+        goes += ["combined by the ranks for later calls"] if self.is_passed else []
         return f"{self.name}: {what}{of}, {' and '.join(goes) or 'not returned, so it stays on the ranks'}"
 
 
 @dataclass(frozen=True, slots=True)
 class PartReport:
-    """A call, a collective, a swap, or a number that the ranks combine, in the body of a sequence.
+    """A call, a collective, a swap, or the combination of a result for later calls, in the body of a sequence.
 
     Attributes:
-        call: number of the call in the body, from 1, as in errors; 0 for a number.
-        name: the call with its arguments, or the number's name.
+        call: number of the call in the body, from 1, as in errors; 0 for a combination.
+        name: the call with its arguments, or what else it is.
         reads, writes: names of the variables and arrays that it may read and write.
         waits_for: whom each rank waits for before it; None for nobody.
-        moved_bytes: bytes that a collective, or a number, takes from ranks for others, of all ranks together.
+        moved_bytes: bytes that a collective, or a combination, takes from ranks for others, of all ranks together.
         results: results of a call.
         plan: rows, grids and bytes of a call; None for the others.
     """

@@ -8,20 +8,25 @@ Each call is worked out as usual, and its program is sent to the ranks; a part n
 import struct
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from synknumba._call.distribute import result_class
 from synknumba._call.options import CallOptions
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
-from synknumba._call.recording import Lines, Recording, rows_of
+from synknumba._call.recording import Lines, Outcome, Recording, rows_of
+from synknumba._host.data import Data
 from synknumba._host.lease import Lender
-from synknumba._tracing import Formula, Line, Number, Unknown, where
+from synknumba._ops import reduction
+from synknumba._tracing import Formula, Line, Number, where
 from synknumba._types import CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation
 from synknumba._variables.collectives import check_alike, check_uniform, pairs_in_place
 from synknumba._variables.state import VariableState, check_rank, traffic_of
 from synknumba._variables.transfers import Work
-from synknumba._wire.sequence import Part
+from synknumba._wire.messages import Install
+from synknumba._wire.program import HostArray, Joined, Result, next_number
+from synknumba._wire.sequence import Access, Key, Part
 from synknumba._world.code import Uses
 from synknumba._world.engine import Engine
 
@@ -31,16 +36,25 @@ if TYPE_CHECKING:
 Swap: TypeAlias = "tuple[weakref.ref[VariableState], weakref.ref[VariableState]]"
 
 
-class Unseen(Unknown):
-    """Stands for a result of a call that only the script can see.
+@final
+class Unseen(Outcome):
+    """Stands for a result of a call.
 
     Attributes:
         plan: plan of the call.
         index: position among the results of the call; None for the only one.
+        count: number of rows of the call.
     """
 
-    def __init__(self, plan: Plan, index: int | None, label: str, count: Any) -> None:
-        self.plan, self.index, self.label, self.count = plan, index, label, count
+    def __init__(
+        self, recording: Recording, plan: Plan, index: int | None, label: str, result: Result | None, count: Any
+    ) -> None:
+        super().__init__(recording, label, result, _result_key(plan, index or 0))
+        self.plan, self.index, self.count = plan, index, count
+
+
+def _result_key(plan: Plan, index: int) -> Key:
+    return "result", plan.program.number, index
 
 
 @final
@@ -92,6 +106,8 @@ class Trace(Recording):
         self.lines |= {(str(plan.info), one.formula): one.line or where() for one in values if isinstance(one, Number)}
         packed, formulas = _packed(plan.program.values, (*values, *lent))
         access = self._access(plan.program.parameters, prepared.written, is_kernel=isinstance(plan, KernelPlan))
+        if isinstance(plan, KernelPlan):
+            access = replace(access, writes=access.writes | {_result_key(plan, index) for index in range(len(plan.wanted))})
         self.parts.append(Part(plan.program.number, str(plan.info), self.calls, access, packed, formulas))
         self.programs.add(plan.program.number)
         return self._results_of(function, plan, call.count)
@@ -100,15 +116,37 @@ class Trace(Recording):
         if isinstance(plan, FunctionPlan):
             if not plan.has_ops:
                 return None
-            return Unseen(plan, None, f"the result of {function.name}", count)
+            return Unseen(self, plan, None, f"the result of {function.name}", None, count)
         assert isinstance(plan, KernelPlan)
         found = []
         for index, (name, result) in enumerate(plan.wanted.items()):
-            unseen = Unseen(plan, index if len(plan.wanted) > 1 else None, f"{name} of {function.name}", count)
+            place = index if len(plan.wanted) > 1 else None
+            unseen = Unseen(self, plan, place, f"{name} of {function.name}", result, count)
             found.append(self._stand_in(result, unseen, lambda: tuple(plan.weights(count).tolist())))
         if len(found) <= 1:
             return found[0] if found else None
         return result_class(function.name, tuple(plan.wanted))(*found)
+
+    def _has_shards(self, outcome: Outcome) -> bool:
+        assert isinstance(outcome, Unseen)  # all are, in a trace
+        return outcome.plan.program.shards is not None
+
+    def _join(self, outcome: Outcome, data: Data, access: Access) -> Part:
+        assert isinstance(outcome, Unseen)  # as above
+        result = outcome.result
+        assert result is not None  # it is an array
+        assert result.parts is not None
+        segment = data._segment  # noqa: SLF001  # shared with this package
+        target = HostArray(segment.id, data.dtype, data.shape)
+        weights = outcome.plan.weights(outcome.count)
+        if result.op == "mean":
+            reduction.check_weights(weights)
+        told = Joined(next_number(), result.op, result.parts, result.is_small, tuple(weights.tolist()), target)
+        self.world.attach([segment])
+        self.world.command(Install(None, told), info=outcome.plan.info)
+        self.programs.add(told.number)
+        self.segments |= told.segments()
+        return Part(told.number, outcome.label, self.calls, access)
 
     def _lend(self, lender: Lender) -> Number:
         """Returns the number of the segment that a round chooses for a result."""

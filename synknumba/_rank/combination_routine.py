@@ -14,17 +14,18 @@ from typing import Any, final
 import numpy as np
 
 from synknumba._comm import Communicator, Exchange
-from synknumba._device import Step
+from synknumba._device import Step, fold_kernel
 from synknumba._host.lease import MOST_PLACES
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
-from synknumba._types import Array
-from synknumba._wire.program import Combination, Combined
+from synknumba._types import Array, UserOp
+from synknumba._wire.program import Combination, Combined, Joined
 from synknumba._wire.relaunch import Again
 
+SHARED_BYTES = 64 << 10  # of a smaller array, one rank combines all elements
 RUNS_KEPT = 64 * MOST_PLACES  # one run for each combination of places and, for means, of the ranks' row counts
 
 
@@ -151,6 +152,51 @@ class CombinationRoutine(Repeated):
         narrow = self._source.workspace.scratch((result.name, "narrow"), result.dtype, own.shape)
         steps += [device.fill(narrow, narrow.dtype.type(0)), device.accumulate("sum", narrow, own)]
         return narrow
+
+
+@final
+class JoinRoutine(Repeated):
+    """A combination in a sequence, on one rank, of an array that later calls of the sequence read.
+
+    Rank 0 combines a small array, and each rank its share of a large one.
+    """
+
+    function = None
+    variables: frozenset[int] = frozenset()
+
+    def __init__(self, told: Joined, place: Place) -> None:
+        self.segments = told.segments()
+        self._told, self._place = told, place
+        self._weights = np.array(told.weights, np.int64)
+        self._arrays: tuple[Array, Array] | None = None  # parts and target
+
+    def __call__(self) -> None:
+        told, place = self._told, self._place
+        if self._arrays is None:
+            self._arrays = self._parts(), place.host(told.target)
+        parts, target = self._arrays
+        if isinstance(told.op, str) and target.nbytes > SHARED_BYTES:
+            start, stop = Partition.even(place.world_size).part(target.size, place.rank)
+            flat = parts.reshape(place.world_size, target.size)[:, start:stop]
+            reduction.combine_into(told.op, flat, self._weights, target.reshape(-1)[start:stop])
+        elif place.rank == 0:
+            target[...] = self._combined(parts)
+
+    def _parts(self) -> Array:
+        told, place = self._told, self._place
+        if not told.is_small:
+            return place.host(told.parts)
+        memory, shape, dtype = place.control.results, told.parts.shape, np.dtype(told.parts.dtype)
+        strides = memory.strides[0], *np.ndarray(shape, dtype).strides  # as the coordinator reads them
+        return np.ndarray((len(memory), *shape), dtype, memory.data, told.parts.offset, strides)
+
+    def _combined(self, parts: Array) -> Any:
+        if isinstance(self._told.op, UserOp):
+            return fold_kernel.fold(self._told.op, parts) if len(parts) > 1 else parts[0]
+        return reduction.combine(self._told.op, parts, self._weights)
+
+    def forget_buffers(self) -> None:
+        self._arrays = None
 
 
 def _shares(weights: Array) -> Array:

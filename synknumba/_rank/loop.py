@@ -28,7 +28,7 @@ from synknumba._host.segment import Segment
 from synknumba._host.this_process import end_child
 from synknumba._ops.launch import LaunchConfig
 from synknumba._rank.collective_routine import CollectiveRoutine, StagedRoutine, TransferRoutine
-from synknumba._rank.combination_routine import CombinationRoutine
+from synknumba._rank.combination_routine import CombinationRoutine, JoinRoutine
 from synknumba._rank.function_routine import FunctionRoutine
 from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Place, Repeated, Routine
@@ -39,7 +39,7 @@ from synknumba._types import Transport
 from synknumba._wire import channel, messages, pickling
 from synknumba._wire import doorbell as doorbell_module
 from synknumba._wire.control import MESSAGE
-from synknumba._wire.program import Collective, Combination, FunctionSpec, Program, Staged, Transfer
+from synknumba._wire.program import Collective, Combination, FunctionSpec, Joined, Program, Staged, Transfer
 from synknumba._wire.rank_warnings import Collector
 from synknumba._wire.relaunch import Table
 from synknumba._wire.sequence import SequenceProgram
@@ -219,7 +219,7 @@ class Rank:
     def _install(
         self,
         spec: FunctionSpec | None,
-        program: Program | Combination | Collective | Staged | Transfer | SequenceProgram | None,
+        program: Program | Combination | Collective | Joined | Staged | Transfer | SequenceProgram | None,
     ) -> None:
         if spec is not None:
             if spec.id in self.functions:  # sent again after a failure: the programs refer to what was sent first
@@ -232,6 +232,8 @@ class Rank:
                 self.routines[program.number] = CollectiveRoutine(program, self.place, self._transport(program.transport))
             case Staged():
                 self.routines[program.number] = StagedRoutine(program, self.place)
+            case Joined():
+                self.routines[program.number] = JoinRoutine(program, self.place)
             case Combination():
                 source = self.routines[program.program]
                 assert isinstance(source, KernelRoutine)  # installed earlier, and a combination follows only a kernel

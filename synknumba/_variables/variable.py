@@ -199,6 +199,10 @@ def _refuse_assignment(self: Variable, *_: object) -> NoReturn:
     )
 
 
+class _NoBranchError(ArgumentError, IndexError):
+    """Raised for a key that a tree does not have; ends an iteration over a list, too."""
+
+
 @final
 class Branch:
     """An array, or a subtree, of a variable that is a tree, as an argument of a call in a sequence: `params["w"]`.
@@ -217,7 +221,7 @@ class Branch:
         try:
             first, structure = child(self.structure, key)
         except (KeyError, IndexError, TypeError):
-            raise ArgumentError(f"{self.label} has no array or subtree {key!r}: it is {describe(self.structure)}") from None
+            raise _NoBranchError(f"{self.label} has no array or subtree {key!r}: it is {describe(self.structure)}") from None
         start = self.leaves.start + first
         return Branch(self.variable, structure, range(start, start + count_leaves(structure)), f"{self.label}[{key!r}]")
 

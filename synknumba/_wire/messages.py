@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 from synknumba._ops.variable_layout import StorageLayout
 from synknumba._types import Shape, Transport
-from synknumba._wire.program import Collective, Combination, FunctionSpec, HostArray, Program, Staged, Transfer
+from synknumba._wire.program import Collective, Combination, FunctionSpec, HostArray, Joined, Program, Staged, Transfer
 from synknumba._wire.sequence import SequenceProgram
 
 # ---- commands ----------------------------------------------------------------------------------------------
@@ -23,7 +23,7 @@ class Install:
     """Store this function and this program. Either may be None."""
 
     function: FunctionSpec | None
-    program: Program | Combination | Collective | Staged | Transfer | SequenceProgram | None
+    program: Program | Combination | Collective | Joined | Staged | Transfer | SequenceProgram | None
 
 
 @dataclass(frozen=True, slots=True)

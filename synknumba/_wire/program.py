@@ -381,6 +381,28 @@ class Combination:
     transport: Transport | None  # between the devices that hold the parts; None if the parts are in shared memory
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Combination of an array that a kernel of a sequence returns, into memory of the host that later calls read.
+
+    Attributes:
+        parts: of all ranks, shape (W, …); if `is_small`, one rank's part among its small results.
+        weights: rows of each rank, for a mean.
+        target: the combined array.
+    """
+
+    number: int
+    op: Op
+    parts: HostArray
+    is_small: bool
+    weights: tuple[int, ...]
+    target: HostArray
+
+    def segments(self) -> frozenset[int]:
+        """Returns the ids of the segments that it uses."""
+        return frozenset({self.target.segment} if self.is_small else {self.target.segment, self.parts.segment})
+
+
 class Transferred(NamedTuple):
     """One array of a transfer."""
 

@@ -46,8 +46,24 @@ def dawdle(seed, rank):
     time.sleep(2e-4 * ((seed * 7 + rank * 3) % 5))
 
 
+@synk.parallel(grid=1, block=32, outputs={"r": synk.output("sum", shape=(4,), dtype="float64")})
+@cuda.jit
+def quarters(a, r):
+    if cuda.grid(1) == 0:
+        for i in range(a.shape[0]):
+            r[i % 4] += a[i]
+
+
+@synk.parallel(grid=1, block=32, broadcast=("r",))
+@cuda.jit
+def damp(a, r):
+    for i in range(cuda.grid(1), a.shape[0], cuda.gridsize(1)):
+        a[i] = 0.5 * a[i] + 1e-2 * r[i % 4]
+
+
 OPS = {
     "mix": mix,
+    "array": lambda a, b, step: damp(a, quarters(b)),
     "total": lambda a, b, step: total(a),
     "reduce": lambda a, b, step: (synk.all_reduce(a, "mean"), None)[1],
     "broadcast": lambda a, b, step: (synk.broadcast(a), None)[1],
@@ -243,6 +259,10 @@ def test_data_and_arrays(world):
     assert both._traced == 2
 
 
+def exchange_memory(a, b):
+    synk.swap(a, b)
+
+
 @pytest.mark.parametrize("until", [None, lambda results: False])
 def test_swapped_variables(world, until):
     @synk.parallel(grid=1, block=1)
@@ -288,7 +308,7 @@ def test_swapped_variables(world, until):
     with pytest.raises(synk.DataError, match=r"the variable is float64 \(1,\) and the variable is float64 \(2,\); swapped"):
         synk.swap(a, synk.variable(np.zeros(2)))
     with pytest.raises(synk.DataError, match=r"float64 \(1,\) and the variable is int64 \(3,\)"):
-        synk.sequence(synk.swap)(a, synk.variable(np.zeros(3, int)))
+        synk.sequence(exchange_memory)(a, synk.variable(np.zeros(3, int)))
     with pytest.raises(synk.ArgumentError, match="twice"):
         synk.swap(a, a)
 
@@ -421,7 +441,7 @@ class TestRefused:
         self.refused(here, lambda v: np.sqrt(total(v)), v)
         self.refused("the value of n of ", lambda n: int(n) + 1, 3)
         self.refused(r"n of .* may change from call to call.*synk\.static", lambda n: list(range(n)), 3)
-        self.refused("the result of first is not known", lambda v: scale(v, first(v)), v)
+        self.refused("the result of first is not known", lambda v: scale(v, first(v) + 1), v)
 
     def test_the_way_out_is_that_of_the_value(self, world):
         v, rates = synk.variable(np.ones(3)), synk.data(np.ones(3))
@@ -612,6 +632,18 @@ def test_arrays_of_trees(world):
             synk.sequence(wrong)(params)
     with pytest.raises(synk.ArgumentError, match="cannot compute with it or index it"):
         params["b"]
+
+    @synk.sequence
+    def layers(tree, pair):
+        for k, one in enumerate(tree["layers"]):
+            scale(one, k + 2.0)
+        first, second = pair
+        mix(first, second, 0.0)
+
+    tree, pair = synk.variable({"layers": [np.ones(2), np.ones(3)]}), synk.variable((np.ones(2), np.full(2, 4.0)))
+    layers(tree, pair)
+    assert [one[0] for one in tree.get_value()["layers"]] == [2.0, 3.0]
+    assert pair.get_value()[0][0] == 1.5
 
 
 @synk.parallel(grid="elements")

@@ -136,7 +136,6 @@ def test_a_time_limit_ends_a_loop(body):
         rf"innermost frame first ---\n  in iteration (\d+) of {FOREVER} of {body.name}, call [12]: ", str(caught.value)
     )
     assert places
-    assert all(int(one) > 0 for one in places)
 
 
 @pytest.mark.parametrize("body", [run, run_alone], ids=lambda one: one.name)

@@ -128,7 +128,7 @@ def ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
 # ---- reductions
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400, quick=150))
 @given(
     what=st.sampled_from(OPS_AND_DTYPES),
     length=lengths,
@@ -228,6 +228,7 @@ def test_products_of_complex_numbers_do_not_depend_on_what_was_compiled_before(t
 import numpy as np
 from numba import cuda
 from synknumba import simt
+from tests.quick import examples
 from tests.unit.test_comm_host import test_every_op_and_dtype_in_two_parts
 
 @simt.jit

@@ -174,6 +174,30 @@ def test_rebound_variables_of_closures_are_seen():
         assert (first.get_value()[0], field.get_value()[0]) == (13, 10)
 
 
+def test_bodies_changed_in_place_are_seen(monkeypatch):
+    """As %autoreload does."""
+    field = synk.variable(np.zeros(1))
+
+    def once():
+        add(field, 1.0)
+
+    def twice():
+        add(field, 1.0)
+        add(field, 1.0)
+
+    inside = synk.sequence(once)
+
+    @synk.sequence
+    def body():
+        inside()
+
+    with synk.fork(2, device="cpu"):
+        body()
+        monkeypatch.setattr(once, "__code__", twice.__code__)
+        body()
+        assert field.get_value()[0] == 3
+
+
 def test_what_a_body_used_is_freed():
     import weakref
 

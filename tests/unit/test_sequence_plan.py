@@ -40,6 +40,22 @@ def both(x, top, big):
         cuda.atomic.add(big, i % 9000, x[i])
 
 
+@synk.parallel(grid=1, block=4, outputs={"doubled": synk.output("sum", shape=(3,), dtype="float64")})
+@cuda.jit
+def double(v, doubled):
+    i = cuda.grid(1)
+    if i < 3:
+        doubled[i] = 2 * v[i]
+
+
+@synk.parallel(grid=1, block=4, broadcast=("array",))
+@cuda.jit
+def put(v, array):
+    i = cuda.grid(1)
+    if i < 3:
+        v[i] = array[i]
+
+
 @synk.function(outputs="mean")
 def shrink(v):
     v *= 0.5
@@ -79,7 +95,7 @@ def test_parts():
     reduce, halve = loop.parts
     assert (reduce.call, reduce.name, reduce.waits_for, reduce.moved_bytes) == (3, "all_reduce", "all ranks", 2 * 32)
     assert (halve.call, halve.waits_for, halve.results[0].op, halve.results[0].is_returned) == (4, None, "mean", False)
-    assert [(one.name, one.is_returned, one.is_number) for one in measured.results] == [("t", False, True)]
+    assert [(one.name, one.is_returned, one.is_passed) for one in measured.results] == [("t", False, True)]
     assert (number.name, number.waits_for, number.moved_bytes) == ("t of total, combined by each rank", "all ranks", 16)
     assert (second.reads, second.writes) == (("u", "v"), ("u",))
     assert (reduced.writes, reduced.moved_bytes) == (("MANY",), 64)
@@ -103,6 +119,20 @@ def test_parts():
     assert sum(getattr(part, "moved_bytes", 0) for part in alone.parts) == 0
 
 
+def test_arrays_from_call_to_call():
+    @synk.sequence
+    def body(v):
+        put(v, double(v))
+
+    made, joined, taken = body.plan(synk.variable(np.zeros(4)), world_size=3).parts
+    assert [(one.is_passed, one.is_returned) for one in made.results] == [(True, False)]
+    assert (joined.name, joined.waits_for, joined.moved_bytes) == ("doubled of double, combined by the ranks", "all ranks", 72)
+    assert (taken.reads, taken.waits_for) == (("doubled of double", "v"), "all ranks")
+    assert "doubled: sum of float64 (3,), combined by the ranks for later calls" in str(
+        body.plan(synk.variable(np.zeros(4)), world_size=1)
+    )
+
+
 @synk.sequence
 def measure(v):
     return total(v)
@@ -113,6 +143,16 @@ def average(v):
     return shrink(v)
 
 
+@synk.function(outputs=None)
+def own(v):
+    return v[0]
+
+
+@synk.sequence
+def listed(v):
+    return own(v)
+
+
 def test_what_ends_a_round():
     v = synk.variable(np.zeros(4))
     told = [
@@ -121,7 +161,13 @@ def test_what_ends_a_round():
         (measure, {"times": 7, "every": 2, "until": bool}, 4, "after every 2 iterations, for until="),
         (measure, {"times": 7, "until": bool}, 7, "after each iteration, for until="),
         (average, {"times": 7}, 1, ""),
-        (average, {"times": 7, "every": 7}, 1, "as ranks keep small results of kernels only, and result of shrink is none"),
+        (average, {"times": 7, "every": 7}, 1, "as ranks keep small results of kernels only, and the result of shrink is none"),
+        (
+            listed,
+            {"times": 7, "every": 1},
+            7,
+            "after each iteration, as ranks keep small results of kernels only, and the result",
+        ),
         (
             measure,
             {"times": 10**9, "every": 1},
@@ -191,6 +237,7 @@ def test_nothing_is_left_behind():
 OPS = {
     "move": lambda a, b: move(a, b, 1.0),
     "number": lambda a, b: move(a, b, total(b)),
+    "array": lambda a, b: put(a, double(b)),
     "shrink": lambda a, b: shrink(a),
     "reduce": lambda a, b: synk.all_reduce(a, "sum"),
     "root": lambda a, b: synk.reduce(a, "sum"),
