@@ -217,7 +217,7 @@ class Binder:
                 f"{self._name} got shards=…, so that updates[{name!r}] gets the same value on every rank, but the rows of "
                 f"{variable.label} are divided over the ranks; leave shards out, or update a replica"
             )
-        number = self._hold(call, name, variable)
+        number = self._hold(call, name, variable, assigned=True)
         call.changed.append(variable)
         call.intact[name] = variable
         shapes = shapes_by_rank(call, variable)
@@ -230,7 +230,7 @@ class Binder:
                 raise ArgumentError(f"{path} and {other} of {self._name} are the same variable, {variable.label}; pass it once")
         call.variables[path] = variable
 
-    def _hold(self, call: Call, path: str, variable: VariableState) -> int:
+    def _hold(self, call: Call, path: str, variable: VariableState, *, assigned: bool = False) -> int:
         """Makes a variable part of the call's key, places it, and returns the number of its memory; −1 if only planned."""
         if call.options.solo and variable.sharded:  # the root lacks the other ranks' rows
             raise ArgumentError(
@@ -240,7 +240,7 @@ class Binder:
         if call.world is None:
             call.key.append(id(variable))
             return -1
-        number = variable.place(call.world).number
+        number = (variable.place_to_assign(call.world) if assigned else variable.place(call.world)).number
         call.key.append(variable._layout)  # noqa: SLF001  # as for Data
         return number
 

@@ -264,6 +264,16 @@ class VariableState:
         self._begin_from(known, world)
         return storage
 
+    def place_to_assign(self, world: Engine) -> Allocation:
+        """As `place`, for a call that assigns the variable without reading it: values may be lost, or have no place here."""
+        try:
+            return self.place(world)
+        except (VariableLost, PartitionError):
+            if self._sharded or not all(leaf.uniform for leaf in self.storage().layout.leaves):
+                raise
+            zeros = [np.zeros(shape, dtype) for shape, dtype in zip(self.root_shapes(), self._dtypes, strict=True)]
+            return self.place(world, zeros)
+
     def _known(self) -> Kept | None:
         """Returns the values that the coordinator knows, or None if they are lost."""
         try:
