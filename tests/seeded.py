@@ -301,8 +301,8 @@ FAULTS = (
     Fault(
         "variables-shards-not-noted",
         "synknumba/_variables/collectives.py",
-        'target.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)',
-        'target.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=False)',
+        'goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=sharded)',
+        'goal.mark(differs=(sharded or kind == "reduce") and world.world_size > 1, sharded=False)',
         ("tests/conformance/collectives/test_lifetimes.py",),
     ),
     Fault(

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from synknumba._call.arguments import IndexRange, PerRankValues
-from synknumba._call.call import Call, leaves_of
+from synknumba._call.call import Call
 from synknumba._call.options import FunctionOptions
 from synknumba._call.variable_rows import fill_in, own_by_rank, shapes_by_rank
 from synknumba._errors import ArgumentError, DataError
@@ -144,36 +144,37 @@ class Binder:
 
     def _param(self, call: Call, name: str, slot: Any, value: Any) -> program.Param:
         """Returns the parameter for an argument, or for a leaf of a nested one."""
+        path = _path(name, slot)
         if isinstance(value, Variable):
-            return self._variable(call, name, _path(name, slot), state_of(value))
+            return self._variable(call, name, path, state_of(value))
         if isinstance(value, Branch):
-            return self._branch(call, name, _path(name, slot), value)
+            return self._branch(call, name, path, value)
         nested = self._options.style == "function" and is_nested(value)
         if name in self._options.sliceable and not nested:
-            raise ArgumentError(f"{name} of {self._name} is in sliceable=, which takes variables; got a {type(value).__name__}")
+            raise ArgumentError(f"{path} of {self._name} is in sliceable=, which takes variables; got a {type(value).__name__}")
         if isinstance(value, Data):
             return self._array(call, name, slot, value)
         if isinstance(value, Enum) and not isinstance(value, RankConstant):  # before numbers, which it may be
-            return self._constant(call, name, value)
+            return self._constant(call, path, value)
         if isinstance(value, bool | int | float | complex | np.generic):
-            return self._scalar(call, name, value)
+            return self._scalar(call, path, value)
         if isinstance(value, Number):
             call.key.append("number")
             return call.add_value(value, value.letter, value.dtype)
         if isinstance(value, np.ndarray):
             return self._numpy(call, name, slot, value)
         if isinstance(value, IndexRange | RankConstant | PerRankValues):
-            return self._filled(call, name, _path(name, slot), value)
+            return self._filled(call, name, path, value)
         if nested:
             leaves, structure = flatten(value)
             call.key.append(structure)
             params = tuple(
-                self._param(call, name, (slot, path), leaf) for path, leaf in zip(paths(structure), leaves, strict=True)
+                self._param(call, name, (slot, one), leaf) for one, leaf in zip(paths(structure), leaves, strict=True)
             )
             return program.Tree(structure, params)
         if hasattr(value, "__array__") and not isinstance(value, tuple):
             return self._numpy(call, name, slot, np.asarray(value))
-        return self._constant(call, name, value)
+        return self._constant(call, path, value)
 
     # ---- variables
 
@@ -194,11 +195,12 @@ class Binder:
         sliceable, writable = name in self._options.sliceable, name in self._options.inout
         for leaf, by_rank in enumerate(shapes_by_rank(call, variable) if sliceable else ()):
             if not by_rank[0]:
-                raise ArgumentError(f"{path} of {self._name} is in sliceable=, but {variable.label} is 0-d and has no rows")
+                raise ArgumentError(
+                    f"{path} of {self._name} is in sliceable=, but {variable.label_of(leaf)} is 0-d and has no rows"
+                )
             owned = own_by_rank(variable, by_rank)
-            call.own_lengths[f"{path}, array {leaf}" if variable.is_tree else path] = tuple(
-                own.stop - own.start for own in owned
-            )
+            key = f"{path}{paths(variable.structure())[leaf]}"
+            call.own_lengths[key] = tuple(own.stop - own.start for own in owned)
         if not sliceable:
             call.intact[path] = variable
         kind, flag = (program.HeldRows, writable) if sliceable else (program.Held, read_only)
@@ -220,7 +222,7 @@ class Binder:
                 f"{self._name} got shards=…, so that updates[{name!r}] gets the same value on every rank, but the rows of "
                 f"{variable.label} are divided over the ranks; leave shards out, or update a replica"
             )
-        number = self._hold(call, name, variable)
+        number = self._hold(call, name, variable, assigned=True)
         call.changed.append(variable)
         call.intact[name] = variable
         shapes = shapes_by_rank(call, variable)
@@ -254,7 +256,7 @@ class Binder:
                 )
         call.variables[path] = variable
 
-    def _hold(self, call: Call, path: str, variable: VariableState) -> int:
+    def _hold(self, call: Call, path: str, variable: VariableState, *, assigned: bool = False) -> int:
         """Makes a variable part of the call's key, places it, and returns the number of its memory; its id if only planned."""
         if call.options.solo and variable.sharded:  # the root lacks the other ranks' rows
             raise ArgumentError(
@@ -264,27 +266,28 @@ class Binder:
         if call.world is None:
             call.key.append(id(variable))
             return id(variable)
-        number = variable.place(call.world).number
+        number = (variable.place_to_assign(call.world) if assigned else variable.place(call.world)).number
         call.key.append(variable._layout)  # noqa: SLF001  # as for Data
         return number
 
     # ---- arrays and numbers
 
     def _numpy(self, call: Call, name: str, slot: Any, array: Array) -> program.Param:
+        path = _path(name, slot)
         if array.ndim == 0 and array.dtype.kind in "biufc":
             if np.ma.is_masked(array):
                 raise DataError(
-                    f"{name} of {self._name} is masked, and ranks have no masks; pass a number, or {name}.filled(…) of an array"
+                    f"{path} of {self._name} is masked, and ranks have no masks; pass a number, or {path}.filled(…) of an array"
                 )
-            return self._scalar(call, name, array[()])
+            return self._scalar(call, path, array[()])
         if name in self._options.inout:
-            self._check_write_back(call, name, array)
+            self._check_write_back(call, path, array)
         if call.world is None:
             host = program.HostArray(-1, array.dtype, self._shape(name, array))
             return self._place(call, name, slot, host, by_position=False)
-        staged = self._staged(slot, name, array)
+        staged = self._staged(slot, path, array)
         if name in self._options.inout:
-            call.write_back.append((name, array, staged))
+            call.write_back.append((path, array, staged))
         return self._array(call, name, slot, staged)
 
     @staticmethod
@@ -305,7 +308,8 @@ class Binder:
         call.segments.append(segment)
         if data.frozen and name in self._options.inout:
             raise ArgumentError(
-                f"{name} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() first"
+                f"{_path(name, slot)} of {self._name} is in inout=, so its rows are written, but it is frozen; call thaw() "
+                "first"
             )
         array = program.HostArray(segment.id, data.dtype, self._shape(name, data), version=data._version)  # noqa: SLF001
         return self._place(call, name, slot, array, by_position=data.minibatch)
@@ -395,7 +399,7 @@ class Binder:
             return
         owners: dict[int, str] = {}
         written: dict[int, str] = {}
-        leaves = [(name, leaf) for name, param in call.parameters.items() for leaf in leaves_of(param)]
+        leaves = [one for name, param in call.parameters.items() for one in _leaves(name, param)]
         for name, leaf in [(name, leaf) for name, leaf in leaves if isinstance(leaf, program.Sharded | program.Broadcast)]:
             segment, writable = leaf.array.segment, isinstance(leaf, program.Sharded) and leaf.writable
             other = owners.get(segment) if writable else written.get(segment)
@@ -416,6 +420,15 @@ class Binder:
                         f"{_both(name, other)} in inout=, and {name} is an array over the memory of the Data passed as "
                         f"{other}: one would overwrite the other. Pass a copy."
                     )
+
+
+def _leaves(name: str, param: program.Param) -> list[tuple[str, program.Param]]:
+    """Returns the leaves of a parameter, with their paths for messages."""
+    if not isinstance(param, program.Tree):
+        return [(name, param)]
+    return [
+        one for path, child in zip(paths(param.structure), param.leaves, strict=True) for one in _leaves(f"{name}{path}", child)
+    ]
 
 
 def _both(name: str, other: str) -> str:

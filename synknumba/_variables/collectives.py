@@ -268,20 +268,22 @@ def checked_op(several: Sequence[VariableState], op: object, what: str) -> Colle
         raise ReductionError(f"op must be one of {', '.join(map(repr, _OPS))}; got {op!r}")
     known = cast("CollectiveOp", _SAME_OPS.get(op, op))
     for one in several:
-        for dtype in one.dtypes():
+        for leaf, dtype in enumerate(one.dtypes()):
             way_out = _REFUSED[known].get(dtype.kind)
             if dtype.kind not in "biufc":
                 way_out = "gather it and combine it yourself, or use a variable for each numeric field"
             if way_out is not None:
-                raise ReductionError(f"{one.label}: op {op!r} is not defined for dtype {dtype}; {way_out}")
+                raise ReductionError(f"{one.label_of(leaf)}: op {op!r} is not defined for dtype {dtype}; {way_out}")
     return known
 
 
 def check_rows(several: Sequence[VariableState], what: str) -> None:
     """Raises `PartitionError` if an array is 0-d and so has no rows."""
     for one in several:
-        if any(not shape for shape in one.root_shapes()):
-            raise PartitionError(f"{what} divides or joins rows, but {one.label} is 0-d; give it at least one dimension")
+        for leaf, shape in enumerate(one.root_shapes()):
+            if not shape:
+                told = f"{one.label_of(leaf)} is 0-d; give it at least one dimension"
+                raise PartitionError(f"{what} divides or joins rows, but {told}")
 
 
 def check_no_halo(several: Sequence[VariableState], what: str) -> None:
@@ -306,17 +308,21 @@ def check_uniform(
 ) -> None:
     """Raises `PartitionError` if the shapes of own rows differ between ranks."""
     for one in several:
-        for shapes in map(one.storage().layout.own_shapes, one.leaves()):
+        for leaf, shapes in enumerate(map(one.storage().layout.own_shapes, one.leaves())):
             if len(set(shapes)) > 1:
-                raise PartitionError(f"{what} needs one shape on all ranks, but {one.label} has {_told(shapes)}; {way_out}")
+                raise PartitionError(
+                    f"{what} needs one shape on all ranks, but {one.label_of(leaf)} has {_told(shapes)}; {way_out}"
+                )
 
 
 def check_row_shapes(several: Sequence[VariableState], what: str) -> None:
     """Raises `PartitionError` if the ranks' rows differ in shape and cannot be concatenated."""
     for one in several:
-        for shapes in one.shapes():
+        for leaf, shapes in enumerate(one.shapes()):
             if len({shape[1:] for shape in shapes}) > 1:
-                raise PartitionError(f"{what} concatenates rows, but those of {one.label} differ in shape: {_told(shapes)}")
+                raise PartitionError(
+                    f"{what} concatenates rows, but those of {one.label_of(leaf)} differ in shape: {_told(shapes)}"
+                )
 
 
 def _told(shapes: Sequence[Shape]) -> str:

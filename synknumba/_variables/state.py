@@ -28,7 +28,7 @@ from synknumba._errors import (
 )
 from synknumba._host import this_process
 from synknumba._ops.halo import Halo
-from synknumba._ops.tree import LEAF, Structure, describe, unflatten
+from synknumba._ops.tree import LEAF, Structure, describe, paths, unflatten
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array, Shape
 from synknumba._variables.allocation import Allocation
@@ -123,6 +123,10 @@ class VariableState:
     def label(self) -> str:
         """Name in error messages."""
         return "the variable" if self.name is None else f"variable {self.name!r}"
+
+    def label_of(self, leaf: int) -> str:
+        """Returns the name of one of the arrays in error messages."""
+        return f"{paths(self._structure)[leaf]} of {self.label}" if self.is_tree else self.label
 
     def __repr__(self) -> str:
         """Shows name, dtype, shape, location, and whether replicas may differ."""
@@ -264,6 +268,16 @@ class VariableState:
         self._begin_from(known, world)
         return storage
 
+    def place_to_assign(self, world: Engine) -> Allocation:
+        """As `place`, for a call that assigns the variable without reading it: values may be lost, or have no place here."""
+        try:
+            return self.place(world)
+        except (VariableLost, PartitionError):
+            if self._sharded or not all(leaf.uniform for leaf in self.storage().layout.leaves):
+                raise
+            zeros = [np.zeros(shape, dtype) for shape, dtype in zip(self.root_shapes(), self._dtypes, strict=True)]
+            return self.place(world, zeros)
+
     def _known(self) -> Kept | None:
         """Returns the values that the coordinator knows, or None if they are lost."""
         try:
@@ -370,9 +384,11 @@ class VariableState:
 
     def _check_device(self, world: Engine) -> None:
         """Raises `DataError` for a floating-point type wider than GPUs support."""
-        for dtype in () if world.traits.has_long_double else self._dtypes:
+        for leaf, dtype in enumerate(() if world.traits.has_long_double else self._dtypes):
             if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
-                raise DataError(f"{self.label} has dtype {dtype}, which GPUs do not support; use float64 or complex128")
+                raise DataError(
+                    f"{self.label_of(leaf)} has dtype {dtype}, which GPUs do not support; use float64 or complex128"
+                )
 
     def room_to_set(self, world: Engine, values: Values) -> tuple[Allocation, bool]:
         """Returns memory for values that the script sets, and whether they are own rows only, beside halos that stay.
@@ -388,9 +404,9 @@ class VariableState:
             for rank, arrays in values.items():
                 if arrays[leaf].shape != shapes[rank]:
                     raise PartitionError(
-                        f"set_value: {self.label} is scattered with {layout.halo}, so its own rows on rank {rank} keep their "
-                        f"shape {shapes[rank]}; got {arrays[leaf].shape}. Divide other rows with synk.scatter(v, value, "
-                        f"halo={layout.halo.width})"
+                        f"set_value: {self.label_of(leaf)} is scattered with {layout.halo}, so its own rows on rank {rank} "
+                        f"keep their shape {shapes[rank]}; got {arrays[leaf].shape}. Divide other rows with "
+                        f"synk.scatter(v, value, halo={layout.halo.width})"
                     )
         return self.storage(), True
 

@@ -269,7 +269,7 @@ def accepted(state: VariableState, value: Any) -> Arrays:
     if leaves is None:
         raise DataError(f"{state.label} is a tree {describe(state.structure())}, but the value is {shape_told(value)}")
     return [
-        accept(plain_value(leaf), state.dtypes()[i], ndims[i], f"{state.label}, array {i}", force_cast=None)
+        accept(plain_value(leaf), state.dtypes()[i], ndims[i], state.label_of(i), force_cast=None)
         for i, leaf in enumerate(leaves)
     ]
 

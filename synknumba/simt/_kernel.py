@@ -457,7 +457,8 @@ def jit(function: Any = None, /, **options: Any) -> Any:
     Accepts the arguments of `numba.cuda.jit`. The kernel is compiled when it is first needed, for example by its first launch.
 
     Args:
-        function: plain function, function decorated by `numba.cuda.jit`, signature, or list of signatures.
+        function: plain function, function decorated by `numba.cuda.jit` or `synknumba.parallel`, signature, or list of
+            signatures.
         options: `fastmath` is as in `numba.njit`. `thread_order="reverse"` runs the threads from the last to the first, which
             changes results only if a barrier is missing. `cache=False` disables the cache on disk. With `debug=True`, an index
             out of bounds raises IndexError, a division by zero raises ZeroDivisionError, and an error raised in a kernel names
@@ -471,6 +472,9 @@ def jit(function: Any = None, /, **options: Any) -> Any:
         return function if not options else jit(function.py_func, **options)
     if is_device_function(function):
         return jit(function.py_func, **{**getattr(function, "targetoptions", {}), **options})
+    wrapped = getattr(function, "__wrapped__", None)  # of a kernel decorated by synk.parallel
+    if isinstance(wrapped, FunctionType) and not isinstance(function, FunctionType):
+        return jit(wrapped, **options)
     signatures = () if isinstance(function, FunctionType) else parse_signatures(function)
     extensions, device = options.get("extensions") or (), options.get("device", False)
     cache = as_flag(options.get("cache", True), "cache of simt.jit")

@@ -438,6 +438,56 @@ def test_a_forgotten_return(world):
         synk.function(lambda x: x.sum() if x[0] else None, outputs="sum")(X)
 
 
+# ---- which of several arrays is meant --------------------------------------------------------------------------------------
+
+
+def frozen(array):
+    data = synk.data(array)
+    data.freeze()
+    return data
+
+
+def tree_of(**arrays):
+    return synk.variable({"a": np.zeros(3), "b": [np.zeros((2, 2))], **arrays}, name="tree")
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda f, inout: f({"a": X, "b": [np.array([object()])]}), "t['b'][0]: Data: dtype object"),
+        (lambda f, inout: f({"a": np.ma.masked}), "t['a'] of f is masked"),
+        (lambda f, inout: f({"a": X, "b": 1 << 70}), "t['b']=1180591620717411303424 does not fit"),
+        (lambda f, inout: f({"a": X, "b": threading.Lock()}), "t['b'] of f is a lock, which cannot be sent"),
+        (lambda f, inout: inout([X[:0], np.broadcast_to(1.0, 3)]), "t[1] is in inout=, so its rows are written back"),
+        (lambda f, inout: inout([X, X[1:]]), "t[1] and t[0] are both in inout="),
+        (lambda f, inout: inout([synk.data(X), frozen(X)]), "t[1] of inout is in inout=, so its rows are written"),
+        (lambda f, inout: inout((d := synk.data(X), d)), "t[1] and t[0] are the same Data, and t[1] is in inout="),
+        (lambda f, inout: tree_of().set_value({"a": X, "b": [X]}), "['b'][0] of variable 'tree' has 2 dimensions"),
+        (lambda f, inout: synk.all_reduce(tree_of(c=np.zeros(2, bool)), "sum"), "['c'] of variable 'tree': op 'sum'"),
+        (lambda f, inout: synk.scatter(tree_of(c=1.0)), "scatter divides or joins rows, but ['c'] of variable 'tree' is 0-d"),
+        (
+            lambda f, inout: synk.gather(synk.set_value(1, tree_of(), {"a": np.zeros(4), "b": [np.zeros((2, 2))]})),
+            "gather with nd_up=1 needs one shape on all ranks, but ['a'] of variable 'tree' has (3,) on rank 0, (4,) on rank 1",
+        ),
+        (
+            lambda f, inout: synk.gather(synk.set_value(1, tree_of(), {"a": np.zeros(3), "b": [np.zeros((2, 1))]}), nd_up=0),
+            "gather concatenates rows, but those of ['b'][0] of variable 'tree' differ",
+        ),
+        (
+            lambda f, inout: synk.function(lambda v: None, name="g", sliceable=("v",))(tree_of(c=1.0)),
+            "v of g is in sliceable=, but ['c'] of variable 'tree' is 0-d",
+        ),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_messages_name_the_leaf_of_a_tree(world, call, told):
+    f = synk.function(lambda t: None, name="f")
+    inout = synk.function(lambda t: None, name="inout", inout=("t",))
+    with pytest.raises(synk.SynkError) as caught:
+        call(f, inout)
+    assert told in str(caught.value)
+
+
 # ---- what every rank receives whole --------------------------------------------------------------------------------------
 
 SPARSE = scipy.sparse.csr_array(np.eye(4))

@@ -21,6 +21,7 @@ from synknumba._comm.host import SCRATCH_BYTES, STREAM_BYTES, HostCommunicator, 
 from synknumba._ops.halo import Copy
 from synknumba._types import Transport
 from tests.conformance.collectives.cases import complex_product
+from tests.quick import examples
 
 INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 FLOATS = ["float16", "float32", "float64", "longdouble", ">f4"]
@@ -228,7 +229,6 @@ def test_products_of_complex_numbers_do_not_depend_on_what_was_compiled_before(t
 import numpy as np
 from numba import cuda
 from synknumba import simt
-from tests.quick import examples
 from tests.unit.test_comm_host import test_every_op_and_dtype_in_two_parts
 
 @simt.jit

@@ -106,6 +106,13 @@ def test_the_first_error_prints_the_decorator_line_that_works(function, passed, 
     np.testing.assert_allclose(decorated(*then), result, rtol=1e-12)
 
 
+@pytest.mark.parametrize("tool", [simt.check, simt.debug, simt.jit])
+def test_tools_take_decorated_kernels(tool):
+    total = np.zeros(1)
+    tool(synk.parallel(outputs={"total": synk.output("sum", like="x")})(cuda.jit(energy)))[1, 32](X, 0.5, total)
+    assert math.isclose(total[0], ENERGY)
+
+
 def test_several_parameters_and_options_are_in_one_line():
     with pytest.raises(synk.ArgumentError) as caught:
         synk.parallel(broadcast=("total",))(both)(X, np.zeros(3), np.zeros(1))

@@ -135,6 +135,48 @@ def test_worlds_of_another_size(fork_row, row, size):
     assert_array_equal(own.get_value(), np.ones(2))
 
 
+def counting(g):
+    """Functions that assign the number of rows to a variable, and that add its old value to itself."""
+
+    @synk.function(updates={"new": (g, "sum")})
+    def count(x, new):
+        new += len(x)
+
+    @synk.function(givens={"old": g}, updates={"new": (g, "sum")})
+    def double(x, old, new):
+        new += 2 * old
+
+    return count, double
+
+
+def test_what_a_call_assigns_needs_no_old_value(fork_row):
+    """An accumulator of `updates=` that has died with its ranks."""
+    g = synk.variable(np.zeros(2), "g")
+    count, double = counting(g)
+    with fork_row(), pytest.raises(synk.RankDied):
+        break_off(g, 2)
+    with fork_row() as world:
+        with pytest.raises(synk.VariableLost, match="'g' ended with the ranks"):
+            double(np.ones(7))
+        count(np.ones(7))
+        assert_held(g, world, [np.full(2, float(rows)) for rows in Partition.even(world.world_size).counts(7)])
+
+
+def test_what_a_call_assigns_in_a_world_of_another_size(row):
+    """An accumulator of which each rank had its own, so that the values have no place there."""
+    if row is not ROWS[0]:
+        pytest.skip("it forks worlds of its own")
+    g = synk.variable(np.zeros(2), "g")
+    count, double = counting(g)
+    with synk.fork(4, device="cpu"):
+        count(np.ones(7))
+    with synk.fork(3, device="cpu") as world:
+        with pytest.raises(synk.PartitionError, match="'g' has an array of its own on each of 4 ranks"):
+            double(np.ones(7))
+        count(np.ones(7))
+        assert_held(g, world, [np.full(2, float(rows)) for rows in Partition.even(3).counts(7)])
+
+
 def after_death(world: synk.World) -> None:
     """A rank dies between two calls, and the next call finds it."""
     kill(world)

@@ -73,7 +73,7 @@ def test_a_value_of_another_tree(held, give, value):
 
 @with_all
 def test_one_wrong_array_of_a_tree(held, give):
-    with refused(synk.DataError, "variable 'tree', array 1 holds float32", "float64"):
+    with refused(synk.DataError, "['b'] of variable 'tree' holds float32", "float64"):
         give(held.tree, {"w": np.zeros((2, 3)), "b": np.zeros(3)})
 
 
