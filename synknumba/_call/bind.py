@@ -414,12 +414,13 @@ class Binder:
         for name, array, _ in call.write_back:
             for other in self._options.inout & call.whole.keys():
                 whole = call.whole[other]
-                leaves = flatten(whole)[0] if is_nested(whole) else [whole]
-                if any(isinstance(leaf, Data) and share_memory(array, leaf.data) for leaf in leaves):
-                    raise ArgumentError(
-                        f"{_both(name, other)} in inout=, and {name} is an array over the memory of the Data passed as "
-                        f"{other}: one would overwrite the other. Pass a copy."
-                    )
+                leaves, structure = flatten(whole) if is_nested(whole) else ([whole], LEAF)
+                for path, leaf in zip(paths(structure), leaves, strict=True):
+                    if isinstance(leaf, Data) and share_memory(array, leaf.data):
+                        raise ArgumentError(
+                            f"{_both(name, f'{other}{path}')} in inout=, and {name} is an array over the memory of the Data "
+                            f"passed as {other}{path}: one would overwrite the other. Pass a copy."
+                        )
 
 
 def _leaves(name: str, param: program.Param) -> list[tuple[str, program.Param]]:
