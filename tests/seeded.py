@@ -124,7 +124,7 @@ FAULTS = (
     ),
     Fault(
         "host-result-shared-with-a-child",
-        "synknumba/_host/lease.py",
+        "synknumba/_host/lent_results.py",
         "        place.make_private()\n        del _lent[place_id]",
         "        place.close()\n        del _lent[place_id]",
         ("tests/conformance/test_kept_results.py",),
@@ -328,7 +328,7 @@ FAULTS = (
     ),
     Fault(
         "variables-own-rows-over-the-halo",
-        "synknumba/_variables/gpu_transfers.py",
+        "synknumba/_variables/gpu_collective_plans.py",
         "firsts = tuple(storage.layout.own(leaf, rank).start for",
         "firsts = tuple(0 for",
         ("tests/conformance/variables/test_halo.py",),
@@ -342,7 +342,7 @@ FAULTS = (
     ),
     Fault(
         "variables-staged-from-rank-zero",
-        "synknumba/_variables/gpu_transfers.py",
+        "synknumba/_variables/gpu_collective_plans.py",
         'root_gives = {work.root} if work.kind == "broadcast" else None',
         'root_gives = {0} if work.kind == "broadcast" else None',
         ("tests/conformance/collectives/test_moves.py",),

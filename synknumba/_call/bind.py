@@ -29,7 +29,8 @@ from synknumba._tracing import Number
 from synknumba._types import Array, Op, RankConstant, Shape
 from synknumba._variables.state import VariableState
 from synknumba._variables.variable import Branch, Variable, state_of
-from synknumba._wire import pickling, program
+from synknumba._wire import function_pickling as pickling
+from synknumba._wire import program
 
 RESERVED = ("batch", "local_batch", "num_slices", "output_subset", "shards")
 _MISSING = inspect.Parameter.empty
@@ -400,7 +401,8 @@ class Binder:
         owners: dict[int, str] = {}
         written: dict[int, str] = {}
         leaves = [one for name, param in call.parameters.items() for one in _leaves(name, param)]
-        for name, leaf in [(name, leaf) for name, leaf in leaves if isinstance(leaf, program.Sharded | program.Broadcast)]:
+        named = [(name, leaf) for name, leaf in leaves if isinstance(leaf, program.Sharded | program.Broadcast)]
+        for name, leaf in named:
             segment, writable = leaf.array.segment, isinstance(leaf, program.Sharded) and leaf.writable
             other = owners.get(segment) if writable else written.get(segment)
             if other is not None:
@@ -414,9 +416,9 @@ class Binder:
         for name, array, _ in call.write_back:
             for other in self._options.inout & call.whole.keys():
                 whole = call.whole[other]
-                leaves, structure = flatten(whole) if is_nested(whole) else ([whole], LEAF)
-                for path, leaf in zip(paths(structure), leaves, strict=True):
-                    if isinstance(leaf, Data) and share_memory(array, leaf.data):
+                values, structure = flatten(whole) if is_nested(whole) else ([whole], LEAF)
+                for path, value in zip(paths(structure), values, strict=True):
+                    if isinstance(value, Data) and share_memory(array, value.data):
                         raise ArgumentError(
                             f"{_both(name, f'{other}{path}')} in inout=, and {name} is an array over the memory of the Data "
                             f"passed as {other}{path}: one would overwrite the other. Pass a copy."

@@ -26,7 +26,7 @@ import numpy as np
 from synknumba._comm import DRIVERS
 from synknumba._device import fold_kernel
 from synknumba._host.copying import private_copy
-from synknumba._host.lease import Lender
+from synknumba._host.lent_results import Lender
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
@@ -35,7 +35,7 @@ from synknumba._wire.messages import Install
 from synknumba._wire.program import Combination, Program
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
-from synknumba._world.transport import join
+from synknumba._world.transport_setup import join
 
 SEQUENTIAL_SUM = 8  # NumPy adds fewer numbers than this in order, too; for two of them it takes 1 µs, a Python loop 0.2 µs
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Self, final
 
 from synknumba._call.options import FunctionOptions
 from synknumba._errors import ArgumentError
-from synknumba._wire import pickling
+from synknumba._wire import function_pickling as pickling
 from synknumba._wire.messages import Install
 from synknumba._wire.program import FunctionSpec
 from synknumba._world.engine import Engine, current_world

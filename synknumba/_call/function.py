@@ -18,7 +18,7 @@ from synknumba import _tracing as tracing
 from synknumba._call.access import read_parameters, written_parameters
 from synknumba._call.bind import Binder, signature_names
 from synknumba._call.call import Call
-from synknumba._call.checked import check_call
+from synknumba._call.checked_call import check_call
 from synknumba._call.collect import Count
 from synknumba._call.distribute import Decorated, Distributed, InnerFunction, make_spec
 from synknumba._call.future import Future
@@ -26,15 +26,15 @@ from synknumba._call.launch_axes import check_axes
 from synknumba._call.launches import check_launches, sized_by
 from synknumba._call.options import CallOptions, FunctionOptions, check_names
 from synknumba._call.outputs import Built, OutputBuilder
+from synknumba._call.parameter_roles import Roles, find_roles
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.plan_cache import KeptPlans
 from synknumba._call.rebinding import check_passed, check_rebinding
 from synknumba._call.rehearsal import Rehearsed
 from synknumba._call.report import PlanReport, make_report
-from synknumba._call.roles import Roles, find_roles
 from synknumba._call.select_rows import RowSelector
 from synknumba._call.shared_updates import SharedUpdates
-from synknumba._call.whole import warn_of_whole
+from synknumba._call.whole_arguments import warn_of_whole
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, DecoratedError, LaunchError, ReductionError, SharedMemoryError, WorldError
 from synknumba._host.copying import copy_into
@@ -48,10 +48,10 @@ from synknumba._wire.control import RESULT_BYTES
 from synknumba._wire.messages import Install
 from synknumba._wire.program import Broadcast, Dynamic, Held, HeldRows, Program, Sharded, next_number
 from synknumba._wire.results import FIRST_LEAF
+from synknumba._world.call_in_flight import Flight
 from synknumba._world.code import Uses, refuse
 from synknumba._world.engine import Engine, current_world, open_world
 from synknumba._world.failure import CallInfo
-from synknumba._world.flight import Flight
 from synknumba.simt.internals import check_kernel, dynamic_shared, keep_text
 
 ROW_VALUES = 3  # at most so many of a call's values select rows

@@ -4,7 +4,7 @@ import math
 from typing import Any, Generic, NoReturn, TypeVar, cast, final
 
 from synknumba._errors import ArgumentError
-from synknumba._world.flight import Flight
+from synknumba._world.call_in_flight import Flight
 
 R = TypeVar("R")
 

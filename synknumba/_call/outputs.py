@@ -11,7 +11,7 @@ from synknumba._call.call import Call
 from synknumba._call.collect import is_worthwhile
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, BatchError, ReductionError
-from synknumba._host import lease
+from synknumba._host import lent_results as lease
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction

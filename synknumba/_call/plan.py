@@ -36,7 +36,7 @@ from synknumba._call.shared_updates import SharedUpdates
 from synknumba._device import fold_kernel
 from synknumba._errors import ReductionError
 from synknumba._host.copying import private_copy
-from synknumba._host.lease import Lender
+from synknumba._host.lent_results import Lender
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.tree import NONE, Structure, flatten, result_told, spread, unflatten
@@ -44,9 +44,9 @@ from synknumba._types import Array, Op, UserOp
 from synknumba._wire.messages import Returned
 from synknumba._wire.program import Combination, Combined, Program, Result, next_number
 from synknumba._wire.results import RankReturn, ResultReader
+from synknumba._world.call_in_flight import Flight
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
-from synknumba._world.flight import Flight
 from synknumba._world.rounds import RankNews
 
 

@@ -23,9 +23,9 @@ from synknumba._ops.rows import Partition
 from synknumba._ops.variable_layout import line_type
 from synknumba._tracing import Number, Unknown
 from synknumba._types import CollectiveKind, CollectiveOp
+from synknumba._variables.collective_plans import access_in_place, stage_bytes, staged_accesses
 from synknumba._variables.collectives import check_alike
 from synknumba._variables.state import VariableState, check_rank
-from synknumba._variables.transfers import access_in_place, stage_bytes, staged_accesses
 from synknumba._wire.program import Result
 from synknumba._wire.sequence import Access, Key, Loop, Part
 

@@ -16,14 +16,14 @@ from synknumba._call.options import CallOptions
 from synknumba._call.plan import FunctionPlan, KernelPlan, Plan
 from synknumba._call.recording import Lines, Outcome, Recording, rows_of
 from synknumba._host.data import Data
-from synknumba._host.lease import Lender
+from synknumba._host.lent_results import Lender
 from synknumba._ops import reduction
 from synknumba._tracing import Formula, Line, Number, where
 from synknumba._types import CollectiveKind, CollectiveOp
 from synknumba._variables.allocation import Allocation
+from synknumba._variables.collective_plans import Work
 from synknumba._variables.collectives import check_alike, check_uniform, pairs_in_place
 from synknumba._variables.state import VariableState, check_rank, traffic_of
-from synknumba._variables.transfers import Work
 from synknumba._wire.messages import Install
 from synknumba._wire.program import HostArray, Joined, Result, next_number
 from synknumba._wire.sequence import Access, Key, Part

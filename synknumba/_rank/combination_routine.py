@@ -3,7 +3,7 @@
 cores    parts[0][own], parts[1][own], … ──op──> place[own]
 GPUs     result ──(mean: · rows)──> reduce_scatter, in place ──(mean: / all rows)──> result[own] ──copy──> place[own]
 
-Steps are created once for each place that results are written to (`_host/lease.py`).
+Steps are created once for each place that results are written to (`_host/lent_results.py`).
 """
 
 import struct
@@ -15,7 +15,7 @@ import numpy as np
 
 from synknumba._comm import Communicator, Exchange
 from synknumba._device import Step, fold_kernel
-from synknumba._host.lease import MOST_PLACES
+from synknumba._host.lent_results import MOST_PLACES
 from synknumba._ops import reduction
 from synknumba._ops.rows import Partition
 from synknumba._rank.kernel_routine import KernelRoutine

@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from synknumba._device import DeviceKernel, Step
-from synknumba._host.lease import MOST_PLACES
+from synknumba._host.lent_results import MOST_PLACES
 from synknumba._ops import reduction
 from synknumba._ops.launch import Extent, LaunchConfig
 from synknumba._rank.replay import Repetition

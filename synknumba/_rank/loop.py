@@ -36,8 +36,9 @@ from synknumba._rank.sequence_routine import SequenceRoutine
 from synknumba._rank.startup import RankConfig, settle
 from synknumba._rank.variable_memory import Holding
 from synknumba._types import Transport
-from synknumba._wire import channel, messages, pickling
+from synknumba._wire import channel, messages
 from synknumba._wire import doorbell as doorbell_module
+from synknumba._wire import function_pickling as pickling
 from synknumba._wire.control import MESSAGE
 from synknumba._wire.program import Collective, Combination, FunctionSpec, Joined, Program, Staged, Transfer
 from synknumba._wire.rank_warnings import Collector

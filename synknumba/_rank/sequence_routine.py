@@ -22,7 +22,8 @@ from synknumba._rank.routine import Place, Repeated, Routine
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_table import NAP_SECONDS, Action, GivenUp, SequenceTable, runs_tables
 from synknumba._types import Array, UserOp
-from synknumba._wire import board, sequence
+from synknumba._wire import sequence
+from synknumba._wire import sequence_waits as board
 from synknumba._wire.messages import News, Returned, ReturnedInSequence
 from synknumba._wire.sequence import HEAD, Loop, Part, SequenceProgram, Shared, Wait
 

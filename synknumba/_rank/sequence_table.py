@@ -1,4 +1,4 @@
-"""Tables of sequences: the parts of a sequence as rows that compiled code runs, without Python (`_wire/table.py`).
+"""Tables of sequences: the parts as rows that compiled code runs, without Python (`_wire/sequence_interpreter.py`).
 
     part ──> its routine's steps ──native()──> launches, copies ─┐
          ──> its formulas ──> operations on cells, and stores ───┼──> rows
@@ -22,7 +22,8 @@ from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._types import Array
-from synknumba._wire import sequence, table
+from synknumba._wire import sequence
+from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep, raise_error, words_of
 from synknumba._wire.program import Dynamic
 from synknumba._wire.sequence import Formula, Loop, Part, SequenceProgram, Shared

@@ -25,9 +25,9 @@ from synknumba._ops.rows import Rows
 from synknumba._ops.tree import describe, flatten, parts_like, shape_told, unflatten
 from synknumba._types import Array, Batch, CollectiveKind, CollectiveOp, Shape, as_flag, known_options
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.kept import held_rows
+from synknumba._variables.collective_plans import Pair, Traffic, Work, leaf_pairs, pairs_of
+from synknumba._variables.kept_values import held_rows
 from synknumba._variables.state import Values, VariableState, check_rank, note_failure, traffic_of
-from synknumba._variables.transfers import Pair, Traffic, Work, leaf_pairs, pairs_of
 from synknumba._variables.variable import Variable, accepted, state_of
 from synknumba._world.engine import Engine, current_world, open_world, raise_untold
 

@@ -32,9 +32,9 @@ from synknumba._ops.tree import LEAF, Structure, describe, paths, unflatten
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array, Shape
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.gpu_transfers import GpuTraffic
-from synknumba._variables.kept import CLOSE_BYTES, GIVEN_BYTES, Kept
-from synknumba._variables.transfers import CoreTraffic, Traffic
+from synknumba._variables.collective_plans import CoreTraffic, Traffic
+from synknumba._variables.gpu_collective_plans import GpuTraffic
+from synknumba._variables.kept_values import CLOSE_BYTES, GIVEN_BYTES, Kept
 from synknumba._world.engine import Engine, current_world, open_world, snapshots_taken
 
 Arrays: TypeAlias = list[Array]  # of a variable on one rank

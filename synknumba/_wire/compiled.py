@@ -22,7 +22,7 @@ from numba.core.serialize import dumps
 
 from synknumba.simt.internals import Fingerprint, KernelStore, directory, environment, is_ours
 
-CALLED = ("doorbell.py", "board.py")  # files with functions that compiled functions of other files call
+CALLED = ("doorbell.py", "sequence_waits.py")  # files with functions that compiled functions of other files call
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 

@@ -32,8 +32,8 @@ def next_number() -> int:
 class FunctionSpec:
     """A user's function, serialised; sent once, before its first program.
 
-    The payload is (plain function, LaunchConfig or None, compile options), pickled by `_wire/pickling.py`. Functions sent
-    earlier are pickled as their ids.
+    The payload is (plain function, LaunchConfig or None, compile options), pickled by `_wire/function_pickling.py`. Functions
+    sent earlier are pickled as their ids.
     """
 
     id: int  # unique in the coordinator's process

@@ -47,9 +47,9 @@ from synknumba._types import DeviceKind, Transport
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
 from synknumba._wire.messages import Measure, Measured
 from synknumba._wire.statistics import Memory, Statistics, Tally, own_memory
+from synknumba._world.call_in_flight import Flight, lock_limit, remaining
 from synknumba._world.code import RankCode
 from synknumba._world.failure import CallInfo, calling, whereabouts
-from synknumba._world.flight import Flight, lock_limit, remaining
 from synknumba._world.limits import as_timeout
 from synknumba._world.mapped_segments import Kind, RankHoldings
 from synknumba._world.processes import Processes

@@ -3,7 +3,7 @@
     ring ──> ranks work ──> all have arrived ──> read news ──> show warnings ──> raise failures
 
 Only one round is under way at a time; the thread that starts it holds the world. A round that `ring` has started goes on while
-nobody holds the world, until the thread that takes it next completes the round with `land` (`flight.py`).
+nobody holds the world, until the thread that takes it next completes the round with `land` (`call_in_flight.py`).
 
 While the coordinator waits, it checks the ranks every 50 ms. The death of a rank or a timeout ends the world in the middle of
 the round. So does any other exception raised there, as by Ctrl-C: ranks still at work would answer the next round with the
@@ -21,7 +21,8 @@ from typing import NoReturn, Protocol, TypeAlias, final
 from synknumba._errors import ArgumentError, CallTimeout, DeviceError, SynkError, WorldError
 from synknumba._host.signals import held_signals
 from synknumba._types import Array, DeviceKind
-from synknumba._wire import channel, doorbell, pickling
+from synknumba._wire import channel, doorbell
+from synknumba._wire import function_pickling as pickling
 from synknumba._wire.control import MESSAGE, SLEEP_SECONDS, ControlBlock
 from synknumba._wire.messages import Answer, Command, Failed, Install, News, Stop, Warned
 from synknumba._wire.rank_warnings import show

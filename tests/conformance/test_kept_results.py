@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba._errors import SharedMemoryError
-from synknumba._host import lease
+from synknumba._host import lent_results as lease
 from synknumba._host.segment import Segment
 from tests.conformance import kernels
 from tests.conformance.conftest import PRIVATE, ROWS, start

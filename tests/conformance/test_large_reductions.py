@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import synknumba as synk
 from synknumba._call import collect, plan_cache
 from synknumba._call import outputs as outputs_module
-from synknumba._host import lease
+from synknumba._host import lent_results as lease
 from tests.conformance import expected, kernels
 from tests.conformance.conftest import LINKED, PRIVATE, REPLAYED_LINKED, ROWS
 from tests.quick import whole

@@ -24,7 +24,7 @@ PACKAGE = Path(synk.__file__).parent
 # Who may read pickles, and from where.
 READERS = {
     "_wire/channel.py": "the private socketpair, and what came inside a message",
-    "_wire/pickling.py": "functions, out of a message",
+    "_wire/function_pickling.py": "functions, out of a message",
     "_rank/loop.py": "what it has pickled itself, to see whether it can be",
     "_device/compilers/numba_cuda_cache.py": "the cache of kernels, after the checks of simt/_machine/store.py",
     "simt/_machine/cache.py": "the same",

@@ -261,7 +261,7 @@ def test_struck_at_every_moment_of_submit_and_result(start):
     """An exception from outside: afterwards the world is closed, or calls are right."""
     script = start(
         """
-from synknumba._world.flight import Flight
+from synknumba._world.call_in_flight import Flight
 from synknumba._world.engine import Engine
 
 class Struck(Exception):

@@ -12,7 +12,7 @@ from synknumba._comm import DRIVERS
 from synknumba._device import LIBRARIES, DeviceReport, GpuLibraries, find_libraries, gpu_libraries
 from synknumba._errors import DeviceError
 from synknumba._host import gpu_packages
-from synknumba._world import transport
+from synknumba._world import transport_setup as transport
 
 ALL = dict.fromkeys(LIBRARIES, "13.1.0")
 

@@ -12,7 +12,7 @@ from numba.experimental import jitclass
 from numba.extending import overload
 
 from synknumba import simt
-from synknumba._wire import pickling
+from synknumba._wire import function_pickling as pickling
 from synknumba.simt._frontend import pickling as simt_pickling
 
 LINKED = getattr(cuda, "implementation", None) == "NVIDIA"  # the numba.cuda that comes with Numba has no link=

@@ -7,7 +7,7 @@ import pytest
 
 from synknumba._rank import sequence_table
 from synknumba._rank.sequence_numbers import OPERATORS, Numbers
-from synknumba._wire import table
+from synknumba._wire import sequence_interpreter as table
 from tests.quick import examples
 
 INTS = (0, 1, -1, 2, 7, -13, 2**31, -(2**31), 2**53, 2**53 + 1, 2**62, -(2**62), 2**63 - 1, -(2**63))

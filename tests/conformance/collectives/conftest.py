@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from synknumba._device import probe
-from synknumba._variables import transfers
+from synknumba._variables import collective_plans as transfers
 from tests.conformance.conftest import COLLECTIVE_ROWS
 
 

@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba._ops.variable_layout import StorageLayout
-from synknumba._variables import transfers
+from synknumba._variables import collective_plans as transfers
 from tests.conformance.collectives.cases import assert_held, assert_same
 from tests.conformance.conftest import COLLECTIVE_ROWS
 

@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba._device import probe
-from synknumba._variables import transfers
+from synknumba._variables import collective_plans as transfers
 from tests.conformance.conftest import COLLECTIVE_ROWS, FOUR, LINKED, REPLAYED, REPLAYED_LINKED
 from tests.conformance.variables.ranks import RECORD
 

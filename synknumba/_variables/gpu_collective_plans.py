@@ -17,12 +17,12 @@ from synknumba._host.segment import Segment
 from synknumba._ops.variable_layout import LeafLayout, StorageLayout
 from synknumba._types import Array
 from synknumba._variables.allocation import Allocation
-from synknumba._variables.transfers import Pair, Row, Run, Traffic, Work, describe, operands_of, pairs_of
+from synknumba._variables.collective_plans import Pair, Row, Run, Traffic, Work, describe, operands_of, pairs_of
 from synknumba._wire.program import Collective, HostArray, Transfer, Transferred, next_number
 from synknumba._wire.sequence import Access, Key
 from synknumba._world.engine import Engine
 from synknumba._world.failure import CallInfo
-from synknumba._world.transport import join
+from synknumba._world.transport_setup import join
 
 ALIGNMENT = 256
 BYTES_KEPT = 256 << 20  # of staging memory; a larger segment is freed after the call

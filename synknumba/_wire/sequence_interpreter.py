@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from synknumba._wire import board as board_module
+from synknumba._wire import sequence_waits as board_module
 from synknumba._wire.compiled import compiled
 from synknumba._wire.doorbell import call_with_two, clock, memcpy, store_release
 
