@@ -254,9 +254,9 @@ class Rank:
     # ---- variables and transports
 
     def _hold(self, command: messages.Hold) -> None:
-        rank, layout = self.config.rank, command.layout
-        memory = self.place.host(command.hosts[rank]) if command.hosts else self.device.memory(layout.place(rank)[1])
-        new = self.holdings[command.number] = Holding(layout, rank, memory, self.device)
+        rank = self.config.rank
+        shared = self.place.host(command.hosts[rank]) if command.hosts else None
+        new = self.holdings[command.number] = Holding(command.layout, rank, shared, self.device)
         old = self.holdings.get(command.carry)
         if old is not None:
             for step in new.carry_over(old):

@@ -1,4 +1,4 @@
-"""`Holding`, the memory of one variable on a rank, with its arrays."""
+"""Allocates the memory of variables on a rank: `Holding`, one variable's memory, with its arrays."""
 
 import math
 from typing import Any, final
@@ -7,6 +7,7 @@ import numpy as np
 
 from synknumba._device import Device, Step
 from synknumba._ops.variable_layout import StorageLayout, line_type
+from synknumba._types import Array
 
 
 @final
@@ -16,15 +17,15 @@ class Holding:
     Args:
         layout: layout of the variable's arrays on all ranks.
         rank: rank of this process.
-        memory: the device memory, from `Device.memory`, or a uint8 array in a segment.
+        shared: a uint8 array in a segment; None to allocate memory on the device.
         device: device of the rank.
     """
 
-    def __init__(self, layout: StorageLayout, rank: int, memory: Any, device: Device) -> None:
+    def __init__(self, layout: StorageLayout, rank: int, shared: Array | None, device: Device) -> None:
         self.layout = layout
         self._offsets = [*layout.place(rank)[0], 0]  # by leaf; the last is that of `VECTOR`, index −1
         self._rank = rank
-        self._memory = memory
+        self._memory: Any = device.memory(layout.place(rank)[1]) if shared is None else shared
         self._device = device
 
     def array(self, leaf: int) -> Any:
