@@ -4,7 +4,8 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-PHASES = ("fork", "compile", "calls", "results", "collective", "scatter", "data", "idle", "close", "exit")
+CALLS = ("compile", "calls", "results", "submit", "collective", "scatter", "halo", "sequence", "data")
+PHASES = ("fork", *CALLS, "idle", "close", "exit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +13,7 @@ class Fault:
     """One kind of fault.
 
     Attributes:
-        act: what the attacker or the script does: a name in `arena.Arena` or in `victim.ON_RANKS`.
+        act: what the attacker or the script does: see `arena.Attack` and `victim.ON_RANKS`.
         told: names of the errors that the script may get.
         ends: exit statuses that the script may have, besides 0.
         noise: a regular expression for lines of stderr that may be there though they look like a defect.
@@ -78,7 +79,7 @@ INTERPRETERS: dict[str, dict[str, str]] = {
     "layered allocator off": {"PYTHONMALLOC": "malloc", "MALLOC_PERTURB_": "171"},
 }
 CACHES = ("good", "good", "good", "none", "off", "damaged", "truncated", "FIFOs", "directories", "a file", "nowhere")
-COMPANIONS = ("calls", "makes data", "drops data", "forks", "collects", "looks")
+COMPANIONS = ("makes calls", "makes data", "drops data", "forks", "collects", "looks")
 
 # What a shortage may be told as: documented errors, and Python's own of the system's refusal.
 SHORT_OF = {
