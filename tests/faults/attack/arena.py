@@ -25,23 +25,14 @@ NOISE = re.compile(r"Exception ignored|Traceback|Fatal Python|ResourceWarning|le
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of a case.
+    """What was seen of a case."""
 
-    Attributes:
-        status: of the script's exit; minus the signal where one ended it, None if it hung.
-        log: lines that it has written.
-        errors: its stderr.
-        left: processes, in words, and names in `/dev/shm`.
-        struck: whether the fault has struck.
-        stacks: of a script that hung, and of its ranks.
-    """
-
-    status: int | None = None
+    status: int | None = None  # of the script's exit; minus the signal where one ended it, None if it hung
     log: list[str] = field(default_factory=list)
-    errors: str = ""
-    left: list[str] = field(default_factory=list)
-    struck: bool = False
-    stacks: str = ""
+    errors: str = ""  # what it wrote to stderr
+    left: list[str] = field(default_factory=list)  # processes, in words, and names in `/dev/shm`
+    struck: bool = False  # whether the fault has struck
+    stacks: str = ""  # of a script that hung, and of its ranks
 
 
 class Arena:

@@ -64,15 +64,6 @@ def misbehave_later(x, rank, which, how):
     return misbehave(x, rank, which, how)
 
 
-def _endless() -> None:
-    while True:
-        pass
-
-
-def _raise() -> None:
-    raise ValueError("on purpose")
-
-
 def _kernel(k: int) -> None:
     """Makes a kernel that nobody has compiled, and calls it."""
 
@@ -85,12 +76,12 @@ def _kernel(k: int) -> None:
     assert fresh(ROWS) == k * ROWS.sum()
 
 
-ON_RANKS: dict[str, Callable[[], None]] = {
-    "ValueError": _raise,
+ON_RANKS: dict[str, Callable[[], object]] = {
+    "ValueError": lambda: int("on purpose"),
     "exit": lambda: sys.exit(3),
     "os._exit": lambda: os._exit(3),
     "abort": lambda: ctypes.CDLL(None).abort(),
-    "endless": _endless,
+    "endless": lambda: any(iter(int, 1)),
 }
 
 
@@ -121,7 +112,7 @@ class Victim:
             self.say("wrong:", traceback.extract_tb(error.__traceback__)[-1].line, *error.args)
         else:
             self.say("told", ",".join(kind.__name__ for kind in type(error).__mro__), str(error)[:2000])
-        with suppress(OSError), open(self.folder / "tracebacks", "a") as file:
+        with suppress(OSError), open(self.folder / "tracebacks", "a", encoding="utf-8") as file:
             traceback.print_exception(error, file=file)
 
     def forget(self) -> None:
@@ -391,19 +382,14 @@ class Victim:
         over = False
         while not over:
             with suppress(KeyboardInterrupt):
-                over = self._is_over(what)
-
-    def _is_over(self, what: Callable[[], object]) -> bool:
-        try:
-            what()
-        except KeyboardInterrupt as error:
-            self.tell(error)
-            if what != self.in_a_thread:  # else the thread goes on
-                self.forget()
-            return False
-        except Exception as error:
-            self.tell(error)
-        return True
+                try:
+                    what()
+                    over = True
+                except (KeyboardInterrupt, Exception) as error:
+                    self.tell(error)
+                    over = isinstance(error, Exception)
+                    if what != self.in_a_thread:  # else the thread goes on
+                        self.forget()
 
 
 def _descriptors() -> list[int]:
