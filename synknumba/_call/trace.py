@@ -145,7 +145,9 @@ class Trace:
         self.segments: set[int] = set()
         self.starts = [0]  # index of the first part of each turn
         self.swaps: list[list[Swap]] = [[]]  # of each turn
-        self._memory: list[tuple[Variable, Variable]] = []  # swaps so far, while the body runs
+        self._memory: list[
+            tuple[Variable, Variable, Allocation]
+        ] = []  # swaps so far, while the body runs; first's memory before
         self.lines: list[Lines] = []
         self.uses: Uses = ()  # functions that the ranks run, with their code
         self.written: set[int] = set()  # segments whose rows ranks write
@@ -341,9 +343,9 @@ class Trace:
         for one in (first, second):
             self._hold(one)
             self.changed[id(one)] = weakref.ref(one), self.world.world_size > 1, None
-        first.trade(second)
         self.swaps[-1].append((weakref.ref(first), weakref.ref(second)))
-        self._memory.append((first, second))
+        self._memory.append((first, second, first.storage()))  # before it is traded, which Ctrl-C may prevent
+        first.trade(second)
 
     def end_of_turn(self) -> bool:
         """Ends an iteration; returns whether swapped variables have the memory again that they had at first.
@@ -363,8 +365,10 @@ class Trace:
     def undo(self) -> None:
         """Gives swapped variables the memory back that they had at first."""
         while self._memory:
-            first, second = self._memory.pop()
-            first.trade(second)
+            first, second, storage = self._memory[-1]
+            if first.storage() is not storage:
+                first.trade(second)
+            self._memory.pop()
 
     def turn(self, first: int, count: int) -> None:
         """Swaps variables as that many iterations do, from the number of the first on."""
