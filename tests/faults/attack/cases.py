@@ -22,7 +22,9 @@ class Fault:
 
 
 # Python ends by SIGINT after a KeyboardInterrupt that nobody has caught, and ignores one in a finalizer.
-_INTERRUPTED: dict[str, Any] = {"told": ("KeyboardInterrupt",), "ends": (-2, 1), "noise": "Traceback|Exception ignored"}
+# So it does of a file or a directory that one leaves open.
+_NOISE = "Traceback|Exception ignored|ResourceWarning: unclosed"
+_INTERRUPTED: dict[str, Any] = {"told": ("KeyboardInterrupt",), "ends": (-2, 1), "noise": _NOISE}
 _SPOILT: dict[str, Any] = {
     "told": ("SynkError", "OSError", "ValueError", "EOFError"),
     "ends": (-7, -11),
