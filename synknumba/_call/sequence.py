@@ -205,14 +205,14 @@ class SequencePlan:
         self.used = tally.calls
         try:
             self.world.run(self.program.number, self._info, self._learn)
-        except BaseException as error:
+            for variable, differs, sharded in self._changed:
+                one = variable()
+                if one is not None:
+                    one.mark(differs=differs, sharded=sharded)
+            self.trace.turn(first, count)
+        except BaseException as error:  # Ctrl-C also after the round: swapped variables may not be swapped here yet
             note_failure(self.world, [variable() for variable, *_ in self._changed], error)
             raise
-        for variable, differs, sharded in self._changed:
-            one = variable()
-            if one is not None:
-                one.mark(differs=differs, sharded=sharded)
-        self.trace.turn(first, count)
         while self._unchecked:
             self._unchecked.popitem()[1].collect(None)  # raises if it returns something, which nothing says how to combine
         self._at = first + count - 1

@@ -79,7 +79,8 @@ class Trace(Recording):
         self.programs: set[int] = set()
         self.segments: set[int] = set()
         self.swaps: list[list[Swap]] = [[]]  # of each turn
-        self._memory: list[tuple[VariableState, VariableState]] = []  # swaps so far, while the body runs
+        # Swaps so far, while the body runs; with the first one's memory before.
+        self._memory: list[tuple[VariableState, VariableState, Allocation]] = []
         self.rows: list[Lines] = []
         self.lines: dict[tuple[str, Formula], str] = {}  # of the body that compute numbers, by part and formula
         self.uses: Uses = ()  # functions that the ranks run, with their code
@@ -197,9 +198,9 @@ class Trace(Recording):
             self._hold(one)
             self.changed[id(one)] = weakref.ref(one), self.world.world_size > 1, None
         check_alike(first, second, [first.shapes(), second.shapes()])
-        first.trade(second)
         self.swaps[-1].append((weakref.ref(first), weakref.ref(second)))
-        self._memory.append((first, second))
+        self._memory.append((first, second, first.storage()))  # before it is traded, which Ctrl-C may prevent
+        first.trade(second)
 
     def _begin_turn(self) -> None:
         self.swaps.append([])
@@ -207,8 +208,10 @@ class Trace(Recording):
     def undo(self) -> None:
         """Gives swapped variables the memory back that they had at first."""
         while self._memory:
-            first, second = self._memory.pop()
-            first.trade(second)
+            first, second, storage = self._memory[-1]
+            if first.storage() is not storage:
+                first.trade(second)
+            self._memory.pop()
 
     def turn(self, first: int, count: int) -> None:
         """Swaps variables as that many iterations do, from the number of the first on."""

@@ -11,6 +11,7 @@ A variable outlives its world: at its first use in the next one, `_recall` finds
 
 import math
 import operator
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, final
 
@@ -54,6 +55,7 @@ def traffic_of(world: Engine) -> Traffic:
 
 # What belongs to the values of a variable, rather than to its name, dtypes and structure.
 _TRADED = ("_differs", "_given", "_layout", "_pending", "_seen", "_sharded", "_snapshot", "_storage", "_torn", "_written")
+_values_of = operator.attrgetter(*_TRADED)
 
 
 @final
@@ -463,10 +465,9 @@ class VariableState:
 
     def trade(self, other: "VariableState") -> None:
         """Exchanges memory and values with another variable."""
-        for name in _TRADED:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            setattr(self, name, theirs)
-            setattr(other, name, mine)
+        mine, theirs = _values_of(self), _values_of(other)
+        # By `map`, so that no handler of a signal runs in the middle: Ctrl-C would leave both with the same memory.
+        deque(map(setattr, (self,) * len(mine) + (other,) * len(theirs), _TRADED * 2, theirs + mine), 0)
 
     def replace(self, storage: Allocation, *, sharded: bool) -> None:
         """Replaces the memory of the variable; replicas may differ afterwards if it is sharded."""

@@ -72,6 +72,11 @@ FURTHER = (
         ("faults/test_interrupts_of_taking.py::test_struck_when_the_ranks_have_started",),
     ),
     Further(
+        "Ctrl-C in the middle of `synk.swap(u, v)`, or while a sequence with swaps is recorded",
+        "`KeyboardInterrupt`; both variables are swapped, or neither",
+        ("faults/test_interrupts_of_swaps.py::test_struck_at_every_moment",),
+    ),
+    Further(
         "a rank raises inside a sequence, between two steps of a collective, and Ctrl-C comes while the script handles it",
         "`RankError`, then `KeyboardInterrupt`; the next call of the sequence is right",
         ("faults/test_sequence_faults.py::test_right_after_a_rank_has_failed_anywhere",),

@@ -71,10 +71,32 @@ def increase(y, k):
         y[i] += k
 
 
+@synk.function(outputs="gather")
+def ends(variable):
+    return variable[[0, -1]]
+
+
+@synk.parallel(grid="elements", outputs={"total": synk.output("sum", shape=(), dtype="int64")})
+def shift(v, u, k, total):
+    i = cuda.grid(1)
+    if i < u.shape[0]:
+        v[i] = u[i] + k
+        cuda.atomic.add(total, 0, u[i] + k)
+
+
+@synk.sequence
+def advance(u, v, sums, k):
+    found = shift(v, u, k)
+    synk.all_reduce(v, "max")
+    add_to(sums, found, 0)
+    synk.swap(u, v)
+    return found
+
+
 class Model:
     """A script's state, and what it must be."""
 
-    def __init__(self, device: DeviceKind = "cpu") -> None:
+    def __init__(self, device: DeviceKind = "cpu", world_size: int = 2) -> None:
         self.device = device
         self.calls = 0
         self.worlds = 0
@@ -82,7 +104,8 @@ class Model:
         self.variables: list[tuple[synk.Variable, list[np.ndarray]]] = []
         self.results: list[tuple[np.ndarray, np.ndarray]] = []  # what a call returned, and a copy
         self.world: synk.World | None = None
-        self.fork(2)
+        if world_size:
+            self.fork(world_size)
 
     # ---- state
 
@@ -208,6 +231,16 @@ class Model:
         del self.results[:-MOST]
         self.calls += 1
 
+    def call_in_flight(self, pick: Pick) -> None:
+        data, value = self._array(pick)
+        futures = [several.submit(data) if len(value) >= len(self.ranks) else None, weighted_sum.submit(data, 2)]
+        if pick(2):
+            assert weighted_sum(data, 3) == 3 * value.sum()
+        assert futures[1].result() == 2 * value.sum()
+        if futures[0] is not None:
+            assert np.array_equal(futures[0].result()["rows"], value + 1)
+        self.calls += 3
+
     def write_rows(self, pick: Pick) -> None:
         data, value = self._array(pick)
         k = pick(9)
@@ -247,10 +280,10 @@ class Model:
         self.calls += 1
         self._check_variable(pick, variable, held)
 
-    def collective(self, pick: Pick) -> None:
+    def collective(self, pick: Pick, kind: int | None = None) -> None:
         at, variable, held = self._variable(pick)
         uniform = len({one.shape for one in held}) == 1
-        kind = pick(6 if uniform else 1)
+        kind = pick(6 if uniform else 1) if kind is None else kind
         if kind == 0:
             value = np.arange(LENGTHS[pick(len(LENGTHS))]) * 2
             synk.scatter(variable, value)
@@ -270,13 +303,37 @@ class Model:
         elif kind == 4 or len(held[0]) < len(held):
             assert np.array_equal(synk.gather(variable, nd_up=0), np.concatenate(held))
         else:
-            haloed = synk.scatter(synk.variable(held[0]), halo=1, periodic=True)
-            assert np.array_equal(synk.gather(synk.exchange(haloed), nd_up=0), held[0])
-            self.calls += 2
+            self._exchange(held[0])
         held = [one.copy() for one in held]
         self.variables[at] = variable, held
         self.calls += 1
         self._check_variable(pick, variable, held)
+
+    def scatter(self, pick: Pick) -> None:
+        self.make_variable(pick)
+        self.collective(pick, 0)
+
+    def halo(self, pick: Pick) -> None:
+        self._exchange(np.arange(len(self.ranks) + LENGTHS[pick(len(LENGTHS))]))
+
+    def _exchange(self, value: np.ndarray) -> None:
+        haloed = synk.scatter(synk.variable(value), halo=1, periodic=True)
+        add_to(haloed, 3, 0)
+        assert np.array_equal(synk.gather(synk.exchange(haloed), nd_up=0), value + 3)
+        bounds = [rank * len(value) // len(self.ranks) for rank in range(len(self.ranks) + 1)]
+        around = [value[at % len(value)] + 3 for a, b in itertools.pairwise(bounds) for at in (a - 1, b)]
+        assert np.array_equal(ends(haloed), around)
+        self.calls += 4
+
+    def sequence(self, pick: Pick) -> None:
+        times, k, length = 1 + pick(40), pick(9), LENGTHS[pick(len(LENGTHS))]
+        u, v, sums = (synk.variable(np.zeros(n, np.int64)) for n in (length, length, 1))
+        each = len(self.ranks) * length * k * np.arange(1, times + 1)
+        assert np.array_equal(advance(u, v, sums, k, times=times, every=1), each)
+        for one, expected in ((u, k * times), (v, k * (times - 1)), (sums, each.sum())):
+            found = one.get_value(pick(len(self.ranks)))
+            assert np.array_equal(found, np.full(found.shape, expected))
+        self.calls += 1
 
     def _check_variable(self, pick: Pick, variable: synk.Variable, held: list[np.ndarray]) -> None:
         rank = pick(len(held))
@@ -343,6 +400,7 @@ COMMON = {
     "call_for_several": 3,
     "write_rows": 3,
     "call_serially": 1,
+    "call_in_flight": 1,
     "make_array": 2,
     "change_array": 2,
     "drop_array": 1,
@@ -350,6 +408,7 @@ COMMON = {
     "drop_variable": 1,
     "change_variable": 4,
     "collective": 6,
+    "sequence": 1,
     "refused": 2,
     "fail_on_a_rank": 2,
 }

@@ -8,6 +8,7 @@ Cases depend on moments: a finding may need some replays. The exit status is 1 i
 
 import argparse
 import itertools
+import shutil
 import sys
 import tempfile
 import time
@@ -16,42 +17,33 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from tests.faults.attack.arena import Arena, Seen
+from tests.faults.attack.arena import Arena, findings
 from tests.faults.attack.cases import FAULTS, PHASES, Case, draw
-from tests.faults.attack.judge import findings
 
 
 def drawn(seed: int, minutes: float, device: str) -> Iterator[Case]:
     """Cases of a seed until the time is over."""
     end = time.monotonic() + 60.0 * minutes
-    for number in itertools.count():
-        if time.monotonic() > end:
-            return
-        yield draw(seed, number, device)
+    numbers = itertools.takewhile(lambda _: time.monotonic() < end, itertools.count())
+    return (draw(seed, number, device) for number in numbers)
 
 
-def report(case: Case, seen: Seen, found: list[str], arena: Arena) -> None:
-    """Prints a finding."""
-    device = f" --device {case.device}" if case.device != "cpu" else ""
-    print(f"\n== {case}\n   python -m tests.faults.attack --replay {case.name}{device} --times 20")
-    print(f"   {arena.place(case)} has the script and all that it wrote")
-    print(*(f"   - {one}" for one in found), sep="\n")
-    print("   log:", *seen.log[-12:], sep="\n      ", flush=True)
-
-
-def attack(cases: Iterable[Case], arena: Arena) -> tuple[Counter[tuple[str, str]], list[tuple[Case, list[str]]]]:
-    """Runs cases. Returns how many of each fault and phase, and what was found."""
+def attack(cases: Iterable[Case], arena: Arena) -> tuple[Counter[tuple[str, str]], list[str]]:
+    """Runs cases, and prints what is found. Returns how many of each fault and phase, and a line for each finding."""
     counts: Counter[tuple[str, str]] = Counter()
-    all_found = []
+    lines = []
     for case in cases:
         seen = arena.run(case)
         counts[case.fault, case.phase] += 1
-        if found := findings(case, seen):
-            all_found.append((case, found))
-            report(case, seen, found, arena)
-        else:
-            arena.forget(case)
-    return counts, all_found
+        found = findings(case, seen)
+        if not found:
+            shutil.rmtree(arena.place(case), ignore_errors=True)
+            continue
+        lines.append(f"{case.name}: {case.fault}, {case.phase}: {found[0].splitlines()[0][:150]}")
+        again = f"python -m tests.faults.attack --replay {case.name} --device {case.device} --times 20"
+        print(f"\n== {case}\n   {again}\n   {arena.place(case)} has the script and all that it wrote", *found, sep="\n   - ")
+        print("   log:", *seen.log[-12:], sep="\n      ", flush=True)
+    return counts, lines
 
 
 def summary(counts: Counter[tuple[str, str]]) -> str:
@@ -79,8 +71,7 @@ def main() -> int:
     with closing(Arena(folder)) as arena:
         counts, found = attack(cases, arena)
     print(f"\n{summary(counts)}\n\n{counts.total()} cases, {len(found)} with findings, {time.monotonic() - began:.0f} s")
-    for case, what in found:
-        print(f"{case.name}: {case.fault}, {case.phase}: {what[0].splitlines()[0][:150]}")
+    print(*found, sep="\n")
     return 1 if found else 0
 
 

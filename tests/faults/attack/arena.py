@@ -1,7 +1,8 @@
-"""Starts the script of a case, strikes, and waits for its end."""
+"""Starts the script of a case, strikes, waits for its end, and tells what is not as promised."""
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -12,36 +13,26 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 
 from tests.faults.attack.cases import FAULTS, INTERPRETERS, Case
-from tests.faults.nursery import Nursery
+from tests.faults.nursery import Forked, Nursery
 from tests.faults.scripts import members, names_in_shm
 
 VICTIM = Path(__file__).with_name("victim.py")
 POLL_SECONDS = 0.002
 LEFT_SECONDS = 15.0  # for the processes of a script that has ended; the output process waits for 5 s for its reader
 DUMP_SECONDS = 1.0
+NOISE = re.compile(r"Exception ignored|Traceback|Fatal Python|ResourceWarning|leaked|dumped core")
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of a case.
+    """What was seen of a case."""
 
-    Attributes:
-        status: of the script's exit; minus the signal where one ended it, None if it hung.
-        log: lines that it has written.
-        errors: its stderr.
-        processes: that it has left, each in words.
-        names: in `/dev/shm` that are new.
-        struck: whether the fault has struck.
-        stacks: of a script that hung, and of its ranks.
-    """
-
-    status: int | None
-    log: list[str]
-    errors: str = ""
-    processes: list[str] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
-    struck: bool = False
-    stacks: str = ""
+    status: int | None = None  # of the script's exit; minus the signal where one ended it, None if it hung
+    log: list[str] = field(default_factory=list)
+    errors: str = ""  # what it wrote to stderr
+    left: list[str] = field(default_factory=list)  # processes, in words, and names in `/dev/shm`
+    struck: bool = False  # whether the fault has struck
+    stacks: str = ""  # of a script that hung, and of its ranks
 
 
 class Arena:
@@ -55,68 +46,61 @@ class Arena:
     """
 
     def __init__(self, folder: Path, patience: float = 120.0, victim: Path = VICTIM, plain: Nursery | None = None) -> None:
-        self.folder, self.patience, self.victim, self._plain = folder, patience, victim, plain
-        self.cache = folder / "cache"  # with what the script compiles
-        self._nurseries: dict[str, Nursery] = {}
+        self.folder, self.patience, self.victim = folder, patience, victim
+        self._cache = folder / "cache"  # with what the script compiles
+        self._nurseries = {} if plain is None else {"plain": plain}
+        self._foreign = plain
 
     def close(self) -> None:
         for nursery in self._nurseries.values():
-            nursery.close()
-
-    def forget(self, case: Case) -> None:
-        """Removes the folder of a case."""
-        shutil.rmtree(self.place(case), ignore_errors=True)
+            if nursery is not self._foreign:
+                nursery.close()
 
     def place(self, case: Case) -> Path:
+        """The folder of a case; it stays, with the script, what it wrote, and what it was given."""
         return self.folder / case.name.replace(":", "-")
 
     def run(self, case: Case) -> Seen:
-        """Carries a case out. Its folder stays, with the script, what it wrote, and what it was given."""
-        if not self.cache.exists() and case.surroundings.get("cache", "none") != "none":
+        """Carries a case out."""
+        if not self._cache.exists() and case.surroundings.get("cache", "none") != "none":
             self.run(Case("warm", surroundings={"cache": "none"}))
-            shutil.move(self.folder / "warm" / "cache", self.cache)
-        place = self.place(case)
+            shutil.move(self.folder / "warm" / "cache", self._cache)
+        place, names = self.place(case), names_in_shm()
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         shutil.copy(self.victim, place / "script.py")
         (place / "case.json").write_text(json.dumps(case.as_dict()))
         self._lay_out_cache(case, place / "cache")
-        names = names_in_shm()
+        if case.interpreter not in self._nurseries:
+            self._nurseries[case.interpreter] = Nursery(**INTERPRETERS[case.interpreter])
         with (place / "errors").open("w") as errors:
-            script = self._nursery(case.interpreter).start(place / "script.py", errors.fileno())
-        seen = Attack(case, place, script.pid).carry_out(script.wait, self.patience)
+            script = self._nurseries[case.interpreter].start(place / "script.py", errors.fileno())
+        seen = Attack(case, place, script).carry_out(self.patience)
         for stream in (script.stdin, script.stdout):
             with suppress(OSError):
                 stream.close()
-        seen.names = _lasting(lambda: names_in_shm() - names)
+        seen.left += [f"/dev/shm/{name}" for name in _lasting(lambda: names_in_shm() - names)]
         return seen
-
-    def _nursery(self, interpreter: str) -> Nursery:
-        if interpreter == "plain" and self._plain is not None:
-            return self._plain
-        if interpreter not in self._nurseries:
-            self._nurseries[interpreter] = Nursery(**INTERPRETERS[interpreter])
-        return self._nurseries[interpreter]
 
     def _lay_out_cache(self, case: Case, cache: Path) -> None:
         """Makes the directory of compiled kernels that the script finds."""
         kind = case.surroundings.get("cache", "none")
         if kind == "a file":
             cache.write_text("not a directory")
-        elif kind not in {"none", "nowhere", "of"}:
-            shutil.copytree(self.cache, cache)
+        elif kind not in {"none", "nowhere", "off"}:
+            shutil.copytree(self._cache, cache)
             for path in sorted(path for path in cache.rglob("*") if path.is_file() and not path.name.startswith(".")):
-                _spoil(path, kind, case.which)
+                _spoil(path, kind, case.which * 7919)
 
 
-def _spoil(path: Path, kind: str, which: int) -> None:
+def _spoil(path: Path, kind: str, at: int) -> None:
     content = path.read_bytes()
+    at %= len(content)
     match kind:
         case "damaged":
-            at = which * 7919 % len(content)
             path.write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
         case "truncated":
-            path.write_bytes(content[: which * 7919 % len(content)])
+            path.write_bytes(content[:at])
         case "FIFOs":
             path.unlink()
             os.mkfifo(path)
@@ -128,53 +112,44 @@ def _spoil(path: Path, kind: str, which: int) -> None:
 class Attack:
     """One attack on one script."""
 
-    def __init__(self, case: Case, place: Path, pid: int) -> None:
-        self.case, self.place, self.pid = case, place, pid
-        self.struck = False
+    def __init__(self, case: Case, place: Path, script: Forked) -> None:
+        self.case, self.place, self.script, self.pid = case, place, script, script.pid
 
-    def carry_out(self, wait: Callable[[float], int], patience: float) -> Seen:
-        began = time.monotonic()
-        self._await_phase(began + patience)
-        self._strike()
+    def carry_out(self, patience: float) -> Seen:
+        seen, deadline = Seen(), time.monotonic() + patience
+        while "phase" not in self._log() and time.monotonic() < deadline and members(self.pid):
+            time.sleep(POLL_SECONDS)
+        time.sleep(self.case.delay)
+        seen.struck = self._strike()
         try:
-            status, stacks = wait(patience), ""
+            seen.status = self.script.wait(patience)
+            seen.left = sorted(_lasting(lambda: {_describe(pid) for pid in members(self.pid)}))
         except TimeoutExpired:
-            status, stacks = None, self._stacks()
-        left = [] if status is None else sorted(_lasting(lambda: {_describe(pid) for pid in self._alive()}))
-        self._end_all()
-        if status is None:
-            wait(patience)
-        errors = (self.place / "errors").read_text(errors="replace")
-        return Seen(status, self._log(), errors, left, struck=self.struck, stacks=stacks)
+            seen.stacks = self._stacks()
+        self._to_all(signal.SIGKILL)
+        self.script.wait(patience)
+        seen.log, seen.errors = self._log(), (self.place / "errors").read_text(errors="replace")
+        return seen
 
     def _log(self) -> list[str]:
         with suppress(FileNotFoundError):
             return (self.place / "log").read_text().splitlines()
         return []
 
-    def _alive(self) -> set[int]:
-        return members(self.pid)
-
-    def _await_phase(self, deadline: float) -> None:
-        while "phase" not in self._log() and time.monotonic() < deadline and self._alive():
-            time.sleep(POLL_SECONDS)
-        time.sleep(self.case.delay)
-
     # ---- strikes
 
-    def _strike(self) -> None:
+    def _strike(self) -> bool:
         """Lets the fault strike, as often as the case has it; where the script itself does it, it says so."""
         act, *words = FAULTS[self.case.fault].act.split()
         if act in {"on", "close"}:
-            self.struck = True
-            return
-        count, gap = self.case.strikes
+            return True
+        struck, (count, gap) = False, self.case.strikes
         for number in range(count):
+            time.sleep(gap if number else 0.0)
             with suppress(ProcessLookupError, FileNotFoundError, PermissionError):
-                self.struck |= self._act(act, *words)
-            if number + 1 < count:
-                time.sleep(gap)
+                struck |= self._act(act, *words)
         (self.place / "struck").touch()
+        return struck
 
     def _act(self, act: str, target: str = "", number: str = "0") -> bool:
         match act:
@@ -192,17 +167,15 @@ class Attack:
 
     def _send(self, target: str, number: signal.Signals) -> bool:
         """Sends a signal; False if nobody is there to get it."""
-        if target == "script":
-            os.kill(self.pid, number)
-            return True
         if target == "group":
             os.killpg(self.pid, number)
             return True
-        children = sorted(self._alive() - {self.pid})
-        scribes = [pid for pid in children if _told(pid, "comm").strip() == "synk-scribe"]
-        chosen = scribes if target == "scribe" else [pid for pid in children if pid not in scribes]
-        if target == "rank" and chosen:
-            chosen = [chosen[self.case.which % len(chosen)]]
+        children = sorted(members(self.pid) - {self.pid})
+        output = [pid for pid in children if "synk-scribe" in _describe(pid)]
+        ranks = [pid for pid in children if pid not in output]
+        chosen = {"script": [self.pid], "scribe": output, "ranks": ranks}.get(target, [])
+        if target == "rank" and ranks:
+            chosen = [ranks[self.case.which % len(ranks)]]
         for pid in chosen:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -219,21 +192,19 @@ class Attack:
     # ---- the end
 
     def _stacks(self) -> str:
-        """Where a script that hangs is, and its processes."""
-        lines = [_describe(pid) for pid in sorted(self._alive())]
-        for pid in sorted(self._alive(), reverse=True):  # `victim` registers a handler, which ranks inherit
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-                os.kill(pid, signal.SIGUSR2)
-            time.sleep(DUMP_SECONDS)
+        """Where a script that hangs is, and its processes; `victim` registers a handler, which ranks inherit."""
+        lines = [_describe(pid) for pid in sorted(members(self.pid))]
+        self._to_all(signal.SIGCONT)
+        self._to_all(signal.SIGUSR2, DUMP_SECONDS)
         with suppress(FileNotFoundError):
             lines.append((self.place / "stacks").read_text(errors="replace"))
         return "\n".join(lines)
 
-    def _end_all(self) -> None:
-        for pid in self._alive():
+    def _to_all(self, number: signal.Signals, gap: float = 0.0) -> None:
+        for pid in sorted(members(self.pid), reverse=True):
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
+            time.sleep(gap)
 
 
 def _lasting(look: Callable[[], set[str]]) -> set[str]:
@@ -246,14 +217,46 @@ def _lasting(look: Callable[[], set[str]]) -> set[str]:
     return found
 
 
-def _told(pid: int, file: str) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/{file}").read_text()
-    return ""
-
-
 def _describe(pid: int) -> str:
-    """A process in words: number, name, state, what it waits in."""
-    stat = _told(pid, "stat").rpartition(")")[2].split()
-    state, parent = stat[:2] or ("gone", "")
-    return f"{pid} {_told(pid, 'comm').strip()} {state} {_told(pid, 'wchan')} parent {parent}"
+    """A process in words that stay the same: number and name."""
+    with suppress(OSError):
+        return f"process {pid} {Path(f'/proc/{pid}/comm').read_text().strip()}"
+    return f"process {pid}"
+
+
+# ---- what must hold afterwards ------------------------------------------------------------------------------------------
+
+
+def findings(case: Case, seen: Seen) -> list[str]:
+    """Where what was seen is not as promised; empty if everything is."""
+    if seen.status is None:
+        return [f"the script hangs\n{seen.stacks}"]
+    fault = FAULTS[case.fault]
+    found = []
+    short = "memory" in case.limits  # LLVM aborts without memory, and Python cannot tell of each object
+    if seen.status != 0 and seen.status not in fault.ends and not (short and seen.status in {-6, -11}):
+        found.append(f"the script ended with {seen.status}")
+    if seen.status == 0 and (not seen.log or seen.log[-1] not in {"done", "leaving"}):
+        found.append("the script ended early")
+    found += _told_wrong(case, seen.log)
+    found += [line for line in seen.log if line.startswith(("wrong", "left"))]
+    found += [f"left behind: {what}" for what in seen.left]
+    noise = "|".join([fault.noise or "$."] + ["Traceback"] * bool(case.limits) + ["Exception ignored|Fatal Python"] * short)
+    if any(not re.search(noise, line) for line in seen.errors.splitlines() if NOISE.search(line)):
+        found.append(f"it wrote: {seen.errors[-6000:]}")
+    return found
+
+
+def _told_wrong(case: Case, log: list[str]) -> list[str]:
+    """Errors that the fault does not account for; at the end, when it is over, only a late Ctrl-C may come.
+
+    A descriptor or memory that the script was robbed of may show later.
+    """
+    found, allowed = [], case.told
+    for line in log:
+        if line == "recovering" and not FAULTS[case.fault].harms:
+            allowed &= {"KeyboardInterrupt"}
+        kinds = line.split()[1].split(",") if line.startswith("told ") else []
+        if kinds and not allowed.intersection(kinds):
+            found.append(line)
+    return found

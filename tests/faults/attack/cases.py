@@ -4,34 +4,27 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-PHASES = ("fork", "compile", "calls", "results", "collective", "scatter", "data", "idle", "close", "exit")
+CALLS = ("compile", "calls", "results", "submit", "collective", "scatter", "halo", "sequence", "data")
+PHASES = ("fork", *CALLS, "idle", "close", "exit")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault.
+    """One kind of fault."""
 
-    Attributes:
-        act: what the attacker or the script does: a name in `arena.Arena` or in `victim.ON_RANKS`.
-        told: names of the errors that the script may get.
-        ends: exit statuses that the script may have, besides 0.
-        noise: a regular expression for lines of stderr that may be there though they look like a defect.
-        weight: how often it is drawn.
-        timeout: seconds that the calls of the world may take; None for no limit.
-        harms: whether it takes something from the script that no leak can be told by.
-    """
-
-    act: str
-    told: tuple[str, ...] = ()
-    ends: tuple[int, ...] = ()
-    noise: str = ""
-    weight: int = 2
-    timeout: float | None = None
-    harms: bool = False
+    act: str  # what the attacker or the script does: see `arena.Attack` and `victim.ON_RANKS`
+    told: tuple[str, ...] = ()  # errors that the script may get
+    ends: tuple[int, ...] = ()  # exit statuses that it may have, besides 0
+    noise: str = ""  # pattern of lines of stderr that may be there though they look like a defect
+    weight: int = 2  # how often it is drawn
+    timeout: float | None = None  # seconds that the calls of the world may take
+    harms: bool = False  # whether it takes something from the script that no leak can be told by
 
 
 # Python ends by SIGINT after a KeyboardInterrupt that nobody has caught, and ignores one in a finalizer.
-_INTERRUPTED: dict[str, Any] = {"told": ("KeyboardInterrupt",), "ends": (-2, 1), "noise": "Traceback|Exception ignored"}
+# So it does of a file or a directory that one leaves open.
+_NOISE = "Traceback|Exception ignored|ResourceWarning: unclosed"
+_INTERRUPTED: dict[str, Any] = {"told": ("KeyboardInterrupt",), "ends": (-2, 1), "noise": _NOISE}
 _SPOILT: dict[str, Any] = {
     "told": ("SynkError", "OSError", "ValueError", "EOFError"),
     "ends": (-7, -11),
@@ -78,7 +71,7 @@ INTERPRETERS: dict[str, dict[str, str]] = {
     "layered allocator off": {"PYTHONMALLOC": "malloc", "MALLOC_PERTURB_": "171"},
 }
 CACHES = ("good", "good", "good", "none", "off", "damaged", "truncated", "FIFOs", "directories", "a file", "nowhere")
-COMPANIONS = ("calls", "makes data", "drops data", "forks", "collects", "looks")
+COMPANIONS = ("makes calls", "makes data", "drops data", "forks", "collects", "looks")
 
 # What a shortage may be told as: documented errors, and Python's own of the system's refusal.
 SHORT_OF = {
@@ -90,42 +83,23 @@ SHORT_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One attack.
+    """One attack."""
 
-    Attributes:
-        name: `seed:number`, from which it can be drawn again.
-        fault: a key of `FAULTS`.
-        phase: one of `PHASES`: what the script does again and again until the fault has struck.
-        delay: seconds from the beginning of the phase to the fault.
-        strikes: how often it strikes, and the seconds between two strikes.
-        which: chooses the rank, the descriptor or the file.
-        seconds: how long a stopped process stays so.
-        world_size: number of ranks.
-        respawn: whether the world starts again by itself.
-        cold: whether the script has made no call before.
-        in_thread: whether a thread of the script makes the calls.
-        companions: what other threads of the script do meanwhile.
-        interpreter: a key of `INTERPRETERS`.
-        limits: what is short: keys of `SHORT_OF`, and by how much.
-        surroundings: umask, TMPDIR, cache, closed standard streams, how segments are made.
-        device: "cpu" or "cuda".
-    """
-
-    name: str
+    name: str  # `seed:number`, from which it can be drawn again
     fault: str = "nothing"
-    phase: str = "calls"
-    delay: float = 0.0
-    strikes: tuple[int, float] = (1, 0.0)
-    which: int = 0
-    seconds: float = 0.0
+    phase: str = "calls"  # what the script does again and again until the fault has struck
+    delay: float = 0.0  # seconds from the beginning of the phase to the fault
+    strikes: tuple[int, float] = (1, 0.0)  # how often it strikes, and the seconds between two strikes
+    which: int = 0  # chooses the rank, the descriptor or the file, and what is passed to calls
+    seconds: float = 0.0  # how long a stopped process stays so
     world_size: int = 2
     respawn: bool = False
-    cold: bool = False
-    in_thread: bool = False
-    companions: tuple[str, ...] = ()
+    cold: bool = False  # whether the script has made no call before
+    in_thread: bool = False  # whether a thread of the script makes the calls
+    companions: tuple[str, ...] = ()  # what other threads of the script do meanwhile
     interpreter: str = "plain"
-    limits: dict[str, int] = field(default_factory=dict)
-    surroundings: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)  # what is short, and by how much
+    surroundings: dict[str, Any] = field(default_factory=dict)  # umask, TMPDIR, cache, closed streams, how segments are made
     device: str = "cpu"
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The script that is attacked: it makes calls, compares what they return with NumPy, and writes what happens to `log`.
+"""The script that is attacked: it makes calls, checks what they return, and writes what happens to `log`.
 
 Each case runs a copy of this file; beside it is `case.json` (`cases.Case`). The attacker reads the log, and makes the file
 `struck` when the last fault has struck:
@@ -12,6 +12,7 @@ import gc
 import io
 import json
 import os
+import random
 import resource
 import signal
 import sys
@@ -22,48 +23,33 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numba import cuda
 
 import synknumba as synk
+from tests.faults.soak_model import Model, Pick, weighted_sum
 
-ROWS = np.arange(1001.0)
+ROWS = np.arange(1001)
 AFTERWARDS = 2  # steps after the last strike: what it has broken shows in the next ones
 MOST_TOLD = 30  # errors; where something is short, each call may raise
-KEPT = {"descriptor": 2, "segment": 1, "child": 0}  # by functions, for NumPy arrays and results of their calls
+KEPT = {"descriptor": 10, "segment": 5, "child": 0}  # by functions, for NumPy arrays that they were called with
+WARM = 6  # rounds of calls, after which functions keep no more memory for rows and results
 PATIENCE = 20.0  # seconds for the attacker to strike, and for a child of the script to end
+LIMITS = {"descriptors": resource.RLIMIT_NOFILE, "file size": resource.RLIMIT_FSIZE, "memory": resource.RLIMIT_AS}
 
 
-@synk.function(outputs="sum")
-def total(x, k):
-    return (k * x).sum()
-
-
-@synk.function(outputs="gather")
-def double(x):
-    return 2 * x
-
-
-@synk.parallel(outputs={"found": synk.output("sum", shape=(), dtype="float64"), "rows": synk.output("gather", like="x")})
-@cuda.jit
-def kernel(x, k, found, rows):
-    for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
-        rows[i] = k * x[i]
-        cuda.atomic.add(found, 0, x[i])
-
-
-def new_kernel(k: float) -> Callable[..., Any]:
-    """A kernel that nobody has compiled."""
-
-    @synk.parallel(outputs={"found": synk.output("sum", shape=(), dtype="float64")})
-    @cuda.jit
-    def fresh(x, found):
-        for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
-            cuda.atomic.add(found, 0, k * x[i])
-
-    return fresh
+ALWAYS = ("repeat_function", "call_for_several", "scatter")  # nothing that is compiled first, which takes long
+STEPS = {  # of the model, in each phase that has some
+    "calls": ("repeat_function", "call_function", "call_kernel", "call_with_numpy"),
+    "results": ("call_for_several", "call_kernel"),
+    "submit": ("call_in_flight",),
+    "collective": ("collective", "change_variable"),
+    "scatter": ("scatter",),
+    "halo": ("halo",),
+    "sequence": ("sequence",),
+    "data": ("make_array", "change_array", "write_rows", "drop_array"),
+}
 
 
 @synk.function(outputs="sum")
@@ -73,21 +59,29 @@ def misbehave(x, rank, which, how):
     return x.sum()
 
 
-def _endless() -> None:
-    while True:
-        pass
+@synk.sequence
+def misbehave_later(x, rank, which, how):
+    return misbehave(x, rank, which, how)
 
 
-def _raise() -> None:
-    raise ValueError("on purpose")
+def _kernel(k: int) -> None:
+    """Makes a kernel that nobody has compiled, and calls it."""
+
+    @synk.parallel(outputs={"found": synk.output("sum", shape=(), dtype="int64")})
+    @cuda.jit
+    def fresh(x, found):
+        for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+            cuda.atomic.add(found, 0, k * x[i])
+
+    assert fresh(ROWS) == k * ROWS.sum()
 
 
-ON_RANKS: dict[str, Callable[[], None]] = {
-    "ValueError": _raise,
+ON_RANKS: dict[str, Callable[[], object]] = {
+    "ValueError": lambda: int("on purpose"),
     "exit": lambda: sys.exit(3),
     "os._exit": lambda: os._exit(3),
     "abort": lambda: ctypes.CDLL(None).abort(),
-    "endless": _endless,
+    "endless": lambda: any(iter(int, 1)),
 }
 
 
@@ -98,30 +92,33 @@ class Victim:
         self.case = json.loads((folder / "case.json").read_text())
         self.folder, self.struck = folder, str(folder / "struck")
         self._log = os.open(folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._old_limits = {what: resource.getrlimit(what) for what in LIMITS.values()}
+        self._old_limits = {what: resource.getrlimit(LIMITS[what]) for what in self.case["limits"]}
         faulthandler.register(signal.SIGUSR2, (folder / "stacks").open("w"), all_threads=True)
         self.errors = 0
-        self.rng = np.random.default_rng(self.case["which"])
-        self.stop = threading.Event()
+        self.pick = random.Random(self.case["which"]).randrange
+        self.ranks = self.case["world_size"]
+        self.stop, self.over = threading.Event(), threading.Event()
         self.threads: list[threading.Thread] = []
-        self.to_drop: list[synk.Data] = []
-        self.world: synk.World | None = None
+        self.to_drop: list[synk.Data] = []  # by another thread
+        self.model = Model(self.case["device"], 0)
         self.rows = synk.data(ROWS)
-        self.kept: list[tuple[np.ndarray, np.ndarray]] = []
 
     def say(self, *words: object) -> None:
         os.write(self._log, (" ".join(map(str, words)).replace("\n", " | ") + "\n").encode())
 
-    def right(self, got: object, expected: object, what: str) -> None:
-        if not np.array_equal(np.asarray(got), np.asarray(expected)):
-            self.say("wrong", what, got, "instead of", expected)
-
     def tell(self, error: BaseException) -> None:
-        kinds = [kind.__name__ for kind in type(error).__mro__]
         self.errors += 1
-        self.say("told", ",".join(kinds), str(error)[:2000])
-        with suppress(OSError), open(self.folder / "tracebacks", "a") as file:
+        if isinstance(error, AssertionError):
+            self.say("wrong:", traceback.extract_tb(error.__traceback__)[-1].line, *error.args)
+        else:
+            self.say("told", ",".join(kind.__name__ for kind in type(error).__mro__), str(error)[:2000])
+        with suppress(OSError), open(self.folder / "tracebacks", "a", encoding="utf-8") as file:
             traceback.print_exception(error, file=file)
+
+    def forget(self) -> None:
+        """Drops what a call that has failed may have written."""
+        self.model.arrays.clear()
+        self.model.variables.clear()
 
     # ---- surroundings
 
@@ -133,8 +130,7 @@ class Victim:
             os.environb[b"TMPDIR"] = around["TMPDIR"].encode()
         if around.get("cache"):  # else it is that of the attacker
             os.environ["SYNKNUMBA_CACHE_DIR"] = "/proc/nowhere" if around["cache"] == "nowhere" else str(cache)
-        if around.get("cache") == "off":
-            os.environ["SYNKNUMBA_CACHE"] = "0"
+            os.environ["SYNKNUMBA_CACHE"] = "0" if around["cache"] == "off" else "1"
         if around.get("maker"):
             os.environ["SYNKNUMBA_SEGMENTS"] = around["maker"]
         if self.case["in_thread"] or self.case["companions"]:
@@ -144,99 +140,60 @@ class Victim:
 
     def tighten(self) -> None:
         """Sets the limits of the case."""
+        used = {"descriptors": max(_descriptors()) + 1, "file size": 0, "memory": _address_space()}
         for what, more in self.case["limits"].items():
-            used = {"descriptors": _most_descriptor, "file size": lambda: 0, "memory": _address_space}[what]()
-            resource.setrlimit(LIMITS[what], (used + more, used + more))
+            resource.setrlimit(LIMITS[what], (used[what] + more,) * 2)
 
     def loosen(self) -> bool:
         """Takes the limits back; False if this user may not."""
         try:
-            for what in self.case["limits"]:
-                resource.setrlimit(LIMITS[what], self._old_limits[LIMITS[what]])
+            for what, old in self._old_limits.items():
+                resource.setrlimit(LIMITS[what], old)
         except (OSError, ValueError):
             return False
         return True
 
-    # ---- phases
+    # ---- phases: what it does again and again until the fault has struck
 
     def open(self) -> None:
         """Forks a world, unless one is open."""
-        if self.world is None or self.world.closed:
+        if self.model.world is None or self.model.world.closed:
             synk.close()
-            case = self.case
-            ranks: dict[str, Any] = {"world_size": case["world_size"]}
-            if case["device"] == "cuda":  # all on the first GPU, as on a machine with one
-                ranks = {"devices": [0] * case["world_size"]}
-            self.world = synk.fork(**ranks, device=case["device"], timeout=case["timeout"], respawn=case["respawn"])
+            self.model.variables.clear()
+            kind = {"device": self.case["device"], "timeout": self.case["timeout"], "respawn": self.case["respawn"]}
+            gpus = {"devices": [0] * self.ranks}  # as on a machine with one
+            self.model.world = synk.fork(**kind, **(gpus if kind["device"] == "cuda" else {"world_size": self.ranks}))
+
+    def step(self) -> None:
+        phase = self.case["phase"]
+        for name in STEPS.get(phase, ()):
+            getattr(self.model, name)(self.pick)
+        if phase not in STEPS:
+            getattr(self, phase)()
+        self.model.check_results()
+        self.to_drop = [*self.to_drop[-8:], synk.data(ROWS)]
 
     def fork(self) -> None:
         self.close()
-        self.right(total(self.rows, 1), ROWS.sum(), "first call of a world")
+        self.model.repeat_function(self.pick)
 
     def close(self) -> None:
         synk.close()
         self.open()
 
     def compile(self) -> None:
-        k = float(self.rng.integers(1 << 30))
-        self.right(new_kernel(k)(self.rows), k * ROWS.sum(), "call of a new kernel")
-
-    def calls(self) -> None:
-        for k in range(6):
-            self.right(total(self.rows, k), k * ROWS.sum(), "call of a function")
-            self.right(kernel(self.rows, k).found, ROWS.sum(), "call of a kernel")
-
-    def results(self) -> None:
-        for length in (5, 100_000):
-            value = np.arange(float(length))
-            self.right(got := double(value), 2 * value, "large result")
-            self.kept.append((got, 2 * value))
-        self.right(kernel(self.rows, 3).rows, 3 * ROWS, "rows of a kernel")
-        for got, value in self.kept:
-            self.right(got, value, "kept result")
-        del self.kept[:-4]
-
-    def collective(self) -> None:
-        value = np.arange(float(self.rng.integers(1, 5000)))
-        variable = synk.variable(value)
-        synk.all_reduce(variable, "sum")
-        ranks = self.case["world_size"]
-        self.right(variable.get_value(int(self.rng.integers(ranks))), ranks * value, "all_reduce")
-        synk.broadcast(variable, root=ranks - 1)
-        synk.reduce(variable, "max")
-        self.right(variable.get_value(0), ranks * value, "reduce")
-
-    def scatter(self) -> None:
-        value = np.arange(float(self.rng.integers(1, 100_000)))
-        variable = synk.variable(value[:1])
-        synk.scatter(variable, value)
-        self.right(synk.gather(variable, nd_up=0), value, "gather")
-
-    def data(self) -> None:
-        for length in (1, 1000, 200_000):
-            value = np.arange(float(length)) + self.rng.integers(100)
-            data = synk.data(value)
-            self.right(total(data, 2), 2 * value.sum(), "call with new data")
-            data.set_value(value[: length // 2 + 1] - 1)
-            self.right(data, value[: length // 2 + 1] - 1, "changed data")
-            self.to_drop.append(data)
-        self.to_drop.append(synk.data(ROWS))
-        del self.to_drop[:-8]
+        _kernel(self.pick(1 << 30))
 
     def idle(self) -> None:
         time.sleep(0.005)
-
-    def exit(self) -> None:
-        raise AssertionError("it is no step")
 
     # ---- threads of the script, beside the calls
 
     @contextmanager
     def company(self) -> Iterator[None]:
-        names = {"calls": self.one_call, "makes data": self.make, "drops data": self.drop, "collects": self.collect}
-        names |= {"forks": self.fork_child, "looks": self.look}
         for name in self.case["companions"]:
-            self.threads.append(threading.Thread(target=self.repeat, args=(names[name],), daemon=True))
+            what = getattr(self, name.replace(" ", "_"))
+            self.threads.append(threading.Thread(target=self.repeat, args=(what,), daemon=True))
             self.threads[-1].start()
         try:
             yield
@@ -247,36 +204,34 @@ class Victim:
         while not self.stop.is_set() and self.errors < MOST_TOLD:
             try:
                 what()
-            except synk.WorldError as error:
+            except Exception as error:
                 if type(error) is not synk.WorldError:  # else the world is busy, or closed for now
                     self.tell(error)
-            except Exception as error:
-                self.tell(error)
             time.sleep(0.001)
 
-    def one_call(self) -> None:
-        self.right(total(self.rows, 3), 3 * ROWS.sum(), "call by another thread")
+    def makes_calls(self) -> None:
+        assert weighted_sum(self.rows, 3) == 3 * ROWS.sum()
 
-    def make(self) -> None:
-        value = np.arange(float(1000 + id(object()) % 7))
-        self.right(synk.data(value), value, "data of another thread")
+    def makes_data(self) -> None:
+        value = np.arange(1000 + id(object()) % 7)
+        assert np.array_equal(synk.data(value), value)
 
-    def drop(self) -> None:
+    def drops_data(self) -> None:
         with suppress(IndexError):
             self.to_drop.pop(0)
 
-    def collect(self) -> None:
+    def collects(self) -> None:
         cycle: list[object] = [synk.data(ROWS)]
         cycle.append(cycle)
         del cycle
         gc.collect()
 
-    def look(self) -> None:
-        if (world := self.world) is not None:
+    def looks(self) -> None:
+        if (world := self.model.world) is not None:
             world.statistics()
             world.dump(io.StringIO())
 
-    def fork_child(self) -> None:
+    def forks(self) -> None:
         """A process of the user's own, which has the data, no world, and ends soon."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -307,19 +262,22 @@ class Victim:
                 try:
                     self.open()
                     self.strike()
-                    getattr(self, self.case["phase"])()
+                    self.step()
                 except (KeyboardInterrupt, Exception) as error:
+                    self.forget()
                     if "another call is in progress" not in str(error):
                         self.tell(error)
 
     def strike(self) -> None:
         """The faults that the script itself causes, once."""
-        act = self.case["act"]
-        if os.path.exists(self.struck) or act.partition(" ")[0] not in {"on", "close"}:
+        act, *words = self.case["act"].split()
+        if os.path.exists(self.struck) or act not in {"on", "close"}:
             return
         Path(self.struck).touch()
-        if act.startswith("on rank"):
-            misbehave(self.rows, synk.RANK, self.case["which"] % self.case["world_size"], act.split()[2])
+        if act == "on":
+            arguments = self.rows, synk.RANK, self.case["which"] % self.ranks, words[1]
+            ways = {"sequence": misbehave_later, "submit": lambda *given: misbehave.submit(*given).result()}
+            ways.get(self.case["phase"], misbehave)(*arguments)
             return
         ours = [fd for fd in _descriptors() if fd > self._log]
         with suppress(OSError):
@@ -328,78 +286,87 @@ class Victim:
     def recover(self) -> None:
         """Everything works, and nothing is left."""
         self.say("recovering")
-        self.right(self.rows, ROWS, "contents of data")
-        for got, value in self.kept:
-            self.right(got, value, "kept result at the end")
+        self.check()
         if self.loosen():
-            self.world = None
+            self.model.world = None
             synk.close()
             self.case["timeout"] = None
-            self.cycle()
+            self.cycle(self.pick)
         synk.close()
-        self.right(self.rows, ROWS, "contents of data at the end")
+        self.check()
 
-    def cycle(self) -> None:
-        """A world, and calls of each kind."""
+    def check(self) -> None:
+        """What is not on ranks is as it was, whatever has become of the world."""
+        self.model.check_data()
+        assert np.array_equal(self.rows, ROWS)
+
+    def cycle(self, *picks: Pick) -> None:
+        """A world, with calls of the phase's kind and some others."""
         self.open()
-        for step in (self.calls, self.results, self.collective, self.scatter):
-            step()
+        for pick in picks:
+            for name in (*ALWAYS, *STEPS.get(self.case["phase"], ())):
+                getattr(self.model, name)(pick)
         synk.close()
 
     def let_go(self) -> None:
         """Drops everything."""
         self.stop.set()
-        self.world = None
+        self.model.world = None
         for thread in self.threads:
             thread.join(PATIENCE)
             if thread.is_alive():
                 self.say("wrong: a thread does not end")
         self.threads.clear()
         self.to_drop.clear()
-        self.kept.clear()
+        self.model.close()
         gc.collect()
 
     def held(self) -> dict[str, list[str]]:
-        """What the process has."""
+        """What the process has; not its standard streams: in place of closed ones `fork()` opens /dev/null."""
         gc.collect()
+        paths = []
+        for fd in (fd for fd in _descriptors() if fd > 2):
+            with suppress(OSError):
+                paths.append(f"{fd}: {os.readlink(f'/proc/self/fd/{fd}')}")
         with open("/proc/self/maps") as maps:
             segments = [line.split(maxsplit=5)[-1].strip() for line in maps if "/synk-" in line]
         children = [child for path in Path("/proc/self/task").glob("*/children") for child in path.read_text().split()]
-        return {"descriptor": _paths(), "segment": segments, "child": children}
+        return {"descriptor": paths, "segment": segments, "child": children}
 
     def run(self) -> None:
         self.settle()
         if not self.case["cold"]:
-            self.cycle()
+            self.cycle(*(lambda n, at=at: at % n for at in range(WARM)))  # everything that a step picks from, once
             self.let_go()
             self.stop.clear()
         before = self.held()
         self.say("began")
         self.tighten()
         if self.case["phase"] == "exit":
-            uninterrupted(self, self.prepare_exit)
+            self.uninterrupted(self.prepare_exit)
             self.say("leaving")
             return
-        if self.case["in_thread"]:
-            over = threading.Event()  # an interrupted `join` takes a thread for ended on Python 3.11
-
-            def call() -> None:
-                try:
-                    self.attacked()
-                finally:
-                    over.set()
-
-            threading.Thread(target=call).start()
-            uninterrupted(self, over.wait)
-        else:
-            uninterrupted(self, self.attacked)
+        self.uninterrupted(self.in_a_thread if self.case["in_thread"] else self.attacked)
         for what in (self.let_go, self.recover, self.let_go):
-            uninterrupted(self, what)
+            self.uninterrupted(what)
         if not self.case["harms"]:  # else what it holds is not known
             for what, now in self.held().items():
                 if len(now) > len(before[what]) + self.case["cold"] * KEPT[what]:
                     self.say("left", what, sorted(set(now) - set(before[what])) or now)
         self.say("done")
+
+    def in_a_thread(self) -> None:
+        if not self.threads:
+
+            def call() -> None:
+                try:
+                    self.attacked()
+                finally:
+                    self.over.set()
+
+            self.threads.append(threading.Thread(target=call))
+            self.threads[0].start()
+        self.over.wait()  # an interrupted `join` takes a thread for ended on Python 3.11
 
     def prepare_exit(self) -> None:
         self.open()
@@ -408,46 +375,25 @@ class Victim:
             self.say("phase")
         self.let_go()
         self.open()
-        self.calls()
+        self.model.repeat_function(self.pick)
 
-
-def uninterrupted(victim: Victim, what: Callable[[], object]) -> None:
-    """Calls it again after an interrupt: a second Ctrl-C may come while the first is dealt with."""
-    over = False
-    while not over:
-        with suppress(KeyboardInterrupt):
-            over = _is_over(victim, what)
-
-
-def _is_over(victim: Victim, what: Callable[[], object]) -> bool:
-    try:
-        what()
-    except KeyboardInterrupt as error:
-        victim.tell(error)
-        return False
-    except Exception as error:
-        victim.tell(error)
-    return True
-
-
-LIMITS = {"descriptors": resource.RLIMIT_NOFILE, "file size": resource.RLIMIT_FSIZE, "memory": resource.RLIMIT_AS}
+    def uninterrupted(self, what: Callable[[], object]) -> None:
+        """Calls it again after an interrupt: a second Ctrl-C may come while the first is dealt with."""
+        over = False
+        while not over:
+            with suppress(KeyboardInterrupt):
+                try:
+                    what()
+                    over = True
+                except (KeyboardInterrupt, Exception) as error:
+                    self.tell(error)
+                    over = isinstance(error, Exception)
+                    if what != self.in_a_thread:  # else the thread goes on
+                        self.forget()
 
 
 def _descriptors() -> list[int]:
     return sorted(map(int, os.listdir("/proc/self/fd")))
-
-
-def _paths() -> list[str]:
-    """Descriptors with what they are of; not the standard ones: in place of closed ones `fork()` opens /dev/null."""
-    found = []
-    for fd in (fd for fd in _descriptors() if fd > 2):
-        with suppress(OSError):
-            found.append(f"{fd}: {os.readlink(f'/proc/self/fd/{fd}')}")
-    return found
-
-
-def _most_descriptor() -> int:
-    return max(_descriptors()) + 1
 
 
 def _address_space() -> int:
