@@ -10,7 +10,7 @@ import pytest
 import synknumba as synk
 from synknumba._call.sequence import Sequence
 from synknumba._call.trace import Trace
-from synknumba._variables.variable import Variable
+from synknumba._variables.state import VariableState
 
 
 class Struck(BaseException):
@@ -31,8 +31,8 @@ def twice(u, v):
 
 
 CALLS = {  # what is called, in which functions it is struck, and the values that the variables may have then
-    "swap": (synk.swap, (Variable.trade,), ([1, 2], [2, 1])),
-    "sequence": (twice, (Variable.trade, Trace.swap, Trace.undo, Sequence._trace), ([1, 2],)),
+    "swap": (synk.swap, (VariableState.trade,), ([1, 2], [2, 1])),
+    "sequence": (twice, (VariableState.trade, Trace._swap, Trace.swap, Trace.undo, Sequence._trace), ([1, 2],)),
 }
 
 
