@@ -24,10 +24,11 @@ ROW_ID = re.compile(r"(cpu|cuda|private|linked|replayed)\d\w*")
 THINNED = (ROOT / "conformance", ROOT / "faults", ROOT / "unit" / "simt", ROOT / "unit" / "cuda")
 MAIN_ROW = {"world_size": 3, "device": "cpu"}  # rows that do not divide evenly
 LONE_ROW = {"world_size": 1, "device": "cpu"}  # nothing to divide, nothing to send
-# Each test compiles kernels of its own, for seconds, and what it sees does not depend on the number of ranks.
+# Each test compiles kernels of its own, or starts worlds, for seconds, and what it sees does not depend on the number of ranks.
 _NOT_ALONE = (
     *("blocks", "correlated_rows", "expectation", "expectation_blocks", "extensions", "kernels", "kernels_physics"),
     *("large_reductions", "locate", "masks_and_texts", "random_streams", "replayed", "until", "user_ops", "vectorize"),
+    *("halo", "kept_results", "lifetimes", "manual", "next_world", "sequence_arrays", "submit"),
 )
 NOT_ALONE = {f"test_{name}.py" for name in _NOT_ALONE}
 

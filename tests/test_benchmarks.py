@@ -39,16 +39,8 @@ RUNS = [
 ]
 
 
-# In the quick suite the one with the parts that all share; the others compile many kernels, or start many peers.
-QUICK = {"call_overhead.py --ranks 1 3"}
-
-
-def param(name, args, among):
-    quick = any(f"{name} {args}".startswith(start) for start in QUICK)
-    return pytest.param(name, args, among, id=f"{name} {args}", marks=() if quick else pytest.mark.whole)
-
-
-@pytest.mark.parametrize(("name", "args", "among"), [param(*run) for run in RUNS])
+@pytest.mark.whole  # they compile many kernels, and start many peers
+@pytest.mark.parametrize(("name", "args", "among"), [pytest.param(*run, id=" ".join(run[:2])) for run in RUNS])
 def test_benchmark(tmp_path, name, args, among):
     file = tmp_path / "results.json"
     done = subprocess.run(

@@ -86,6 +86,7 @@ with synk.fork(2, device="cpu"):
     assert status == 1
 
 
+@pytest.mark.whole
 def test_a_closed_reader_of_output_with_prefixes_is_no_error(tmp_path):
     program = PRINTING.replace('device="cpu"', 'device="cpu", prefix_output=True')
     assert program != PRINTING

@@ -61,11 +61,14 @@ def run_example(name: str, *args: str) -> str:
 
 
 def param(name, args, printed):
-    """A run; the same example with another number of ranks is left to the whole suite."""
+    """A run; what other examples, and the pages, show too is left to the whole suite."""
     further = (name in {"energy.py", "variables.py"} and "--ranks 3" not in args) or name in {
         "saxpy.py",
         "histogram.py",
         "pi.py",
+        "ising.py",
+        "ising_divided.py",
+        "replica_exchange.py",
     }
     return pytest.param(name, args, printed, id=f"{name} {args}", marks=pytest.mark.whole if further else ())
 

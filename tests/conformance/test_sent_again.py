@@ -11,6 +11,7 @@ from numba import cuda
 
 import synknumba as synk
 from synknumba._call import distribute
+from tests.quick import whole
 
 X = np.arange(1.0, 9.0)
 CELLS = itertools.count()
@@ -59,7 +60,7 @@ def total(kind, result):
     return float(result.mean) * len(X) if kind == "expectation" else float(result)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["kernel", "function", *whole("expectation")])
 def test_what_was_undefined(kind):
     names = define(KINDS[kind])
     for _ in range(2):

@@ -5,6 +5,8 @@ And at every moment when a world has just started, so that nobody has it yet: it
 
 import pytest
 
+from tests.quick import whole
+
 # Strikes at every event of begin() and end(), and of what holds the world around them, one after the other: a function is
 # entered, a line begins, a C function is called or has returned, the function returns.
 STRIKES = """
@@ -83,7 +85,9 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "call", ["function", "distribute", "variable", "known collective", *whole("as_serial", "collective", "values")]
+)
 def test_struck_while_the_world_is_taken_or_given_back(start, call):
     script = start(
         STRIKES

@@ -42,7 +42,10 @@ USES = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
+FURTHER = ("reduce to an array", "in a list", "of values", "single ranks", "argument of a function")
+
+
+@pytest.mark.parametrize("use", [*whole(*FURTHER), *(use for use in USES if use not in FURTHER)])
 def test_dropped_variables_free_their_memory_everywhere(start, use):
     script = start(
         SIZED
@@ -66,6 +69,7 @@ with synk.fork(2, device="cpu") as world:
     script.finish()
 
 
+@pytest.mark.whole
 def test_variables_of_a_loop(start):
     """Of ever new sizes, in every collective: neither mappings nor descriptors nor programs pile up."""
     script = start(

@@ -60,6 +60,7 @@ def test_functions_run_and_kernels_are_refused_in_one_line_where_numba_cuda_does
     assert "pip install nvidia-cuda-runtime" in second
 
 
+@pytest.mark.whole
 def test_the_cpu_device_works_beside_numbas_simulator(tmp_path):
     assert run(tmp_path, broken=False, NUMBA_ENABLE_CUDASIM="1") == ["45.0", "45.0"]
 

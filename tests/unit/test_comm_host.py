@@ -129,7 +129,7 @@ def ranges(counts: Sequence[int]) -> list[tuple[int, int]]:
 # ---- reductions
 
 
-@settings(max_examples=examples(400, quick=150))
+@settings(max_examples=examples(400, quick=100))
 @given(
     what=st.sampled_from(OPS_AND_DTYPES),
     length=lengths,
@@ -223,6 +223,7 @@ def test_every_op_and_dtype_in_two_parts(op: Any, dtype: str, world_size: int) -
         assert_same(array, want)
 
 
+@pytest.mark.whole
 def test_products_of_complex_numbers_do_not_depend_on_what_was_compiled_before(tmp_path: Path) -> None:
     """A kernel's are contracted, and Numba would use for both what it has compiled first."""
     script = """

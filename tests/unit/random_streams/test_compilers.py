@@ -17,6 +17,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import synknumba as synk
 from synknumba import random, simt
+from tests.quick import whole
 from tests.unit.random_streams import reference
 
 HOPPER = (9, 0)
@@ -76,10 +77,10 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_device_functions_draw_too(run: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("name", ["jit", "debugger", *whole("debugged", "fastmath", "checker")])
+def test_device_functions_draw_too(name: str) -> None:
     out = np.zeros(40)
-    run(through_a_device_function)[3, 16](6, out)
+    RUNS[name](through_a_device_function)[3, 16](6, out)
     expected = [reference.sample("uniform", 6, i, 0) + reference.randint(6, i, 1, 10, 20) for i in range(40)]
     assert_array_equal(out, expected)
 
