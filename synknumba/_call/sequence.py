@@ -25,7 +25,7 @@ from synknumba._call.bind import share_memory, signature_names
 from synknumba._call.call import describe as describe_argument
 from synknumba._call.function import planned_partition
 from synknumba._call.plan import FunctionPlan, KernelPlan
-from synknumba._call.recording import Recording, Seen, ordered, told_dtype
+from synknumba._call.recording import Outcome, Recording, Seen, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
 from synknumba._call.sequence_body import OuterValues, check_assignments
 from synknumba._call.sequence_report import Schedule, SequenceReport, schedule
@@ -36,7 +36,7 @@ from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
 from synknumba._ops.tree import LEAF, Structure, flatten, paths, unflatten
-from synknumba._tracing import Number
+from synknumba._tracing import Number, Unknown
 from synknumba._types import Array
 from synknumba._variables.state import note_failure
 from synknumba._variables.variable import Variable, layout_of, state_of
@@ -655,9 +655,9 @@ class Sequence(Generic[P, R]):
         self._traced += 1
         tracing.current = trace
         try:
-            results = [self._body(**unflatten(structure, told.leaves))]
+            results = [self._run_body(structure, told.leaves)]
             while not trace.end_of_turn():
-                results.append(self._body(**unflatten(structure, told.leaves)))
+                results.append(self._run_body(structure, told.leaves))
             trace.undo()
             return SequencePlan(world, self.name, trace, results)
         except BaseException:
@@ -667,6 +667,21 @@ class Sequence(Generic[P, R]):
             raise
         finally:
             tracing.current = None
+
+    def _run_body(self, structure: Structure, leaves: AnySequence[Any]) -> Any:
+        """Runs the body to record its calls, and returns what it returns.
+
+        Raises:
+            ArgumentError: that has a number which only the ranks compute.
+        """
+        results = self._body(**unflatten(structure, leaves))
+        for leaf in flatten(results)[0]:
+            if isinstance(leaf, Unknown) and not isinstance(leaf, Seen | Outcome):
+                raise ArgumentError(
+                    f"{self.name} returns {leaf.label}, which no call makes, so that the script cannot get it; return the "
+                    "results of calls, and compute with them after the call"
+                )
+        return results
 
     def _inside(
         self, trace: Recording, args: tuple[Any, ...], kwargs: Mapping[str, Any], times: Any, every: Any, until: Any
@@ -725,9 +740,9 @@ class Sequence(Generic[P, R]):
             rehearsal = Rehearsal(self.name, partition, labels)
             tracing.current = rehearsal
             try:
-                results = self._body(**unflatten(structure, told.leaves))
+                results = self._run_body(structure, told.leaves)
                 while not rehearsal.end_of_turn():
-                    self._body(**unflatten(structure, told.leaves))
+                    self._run_body(structure, told.leaves)
             finally:
                 tracing.current = None
         returned, _ = flatten(results)

@@ -457,6 +457,13 @@ class TestRefused:
         self.refused("synk.STEP is not known .* with the array to look up", lambda v: scale(v, [1.0, 2.0][synk.STEP]), v)
         self.refused("a line of the data .*in broadcast=, and the number", lambda v, by: scale(v, by[synk.STEP]), v, rates)
 
+    def test_a_number_of_the_ranks_is_no_result(self, world):
+        v, rows = synk.variable(np.ones(3)), synk.data(np.zeros((2, 2)))
+        self.refused(r"returns a number computed from t of total, which no call makes", lambda v: total(v) / 2, v)
+        self.refused(r"returns .*STEP.* return the results of calls", lambda v: (total(v), synk.STEP), v)
+        self.refused(r"returns n of .*, which no call makes", lambda v, n: {"n": n, "t": total(v)}, v, 3)
+        self.refused(r"returns a line of .*, which no call makes", lambda rows: rows[synk.STEP], rows)
+
     def test_what_would_run_once(self, world):
         v = synk.variable(np.ones(3))
         again = r"inside .* would run once"
