@@ -28,6 +28,7 @@ from synknumba._host.children import status
 ASK = signal.SIGRTMAX - 3  # not used by any known library; SIGUSR1 and SIGUSR2 are left to the script
 ANSWER_SECONDS = 0.4  # a running rank answers within a millisecond; on a busy machine it takes longer
 _POLL_SECONDS = 0.001
+_AGAIN_SECONDS = 0.1  # after which a rank that has taken the signal, and written nothing, gets it again
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LOOP = f'File "{_PACKAGE}_rank/loop.py", line '  # frames below a rank's loop are the script's fork() call
 _SEQUENCE = f'File "{_PACKAGE}_rank/sequence_routine.py", line '
@@ -92,10 +93,14 @@ def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[in
             os.kill(pid, ASK)
         except (ProcessLookupError, PermissionError):  # ended; or the script has changed its user
             del waiting[pid]
-    deadline = time.monotonic() + seconds
-    while waiting and time.monotonic() < deadline:
+    begin = time.monotonic()
+    again = begin + _AGAIN_SECONDS
+    while waiting and time.monotonic() < begin + seconds:
         time.sleep(_POLL_SECONDS)
         waiting = {pid: stacks for pid, stacks in waiting.items() if not _is_done(pid, stacks)}
+        if time.monotonic() > again:
+            again += _AGAIN_SECONDS
+            _ask_again(waiting)
     told = {}
     for pid, stacks in ranks.items():
         text, kernel = shorten(stacks.read()), state(pid)
@@ -103,6 +108,19 @@ def ask(ranks: Mapping[int, Stacks], seconds: float = ANSWER_SECONDS) -> dict[in
         if text or not _has_ended(kernel):
             told[pid] = text or f"  no answer; process state: {kernel}"
     return told
+
+
+def _ask_again(waiting: Mapping[int, Stacks]) -> None:
+    """Sends the signal once more to ranks that neither have it pending nor run its handler."""
+    for pid, stacks in waiting.items():
+        if not any(_held(status(pid))) and not stacks.read():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, ASK)
+
+
+def _held(fields: Mapping[str, str]) -> list[int]:
+    """Returns whether the signal is pending for the process, for its main thread, and blocked, as it is in its handler."""
+    return [int(fields.get(name, "0"), 16) >> (ASK - 1) & 1 for name in ("ShdPnd", "SigPnd", "SigBlk")]
 
 
 def _is_done(pid: int, stacks: Stacks) -> bool:
@@ -116,8 +134,7 @@ def _is_done(pid: int, stacks: Stacks) -> bool:
         return True
     if "SigPnd" not in fields:
         return False
-    held = [int(fields.get(name, "0"), 16) >> (ASK - 1) & 1 for name in ("ShdPnd", "SigPnd", "SigBlk")]
-    return not any(held) and bool(stacks.read())
+    return not any(_held(fields)) and bool(stacks.read())
 
 
 def _has_ended(state: str) -> bool:

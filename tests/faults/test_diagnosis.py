@@ -717,3 +717,30 @@ def test_a_forked_process_leaves_the_ranks_alone(start, when):
     script.expect("done")
     script.finish()
     assert not [line for line in script.printed if "refused" in line or "wrong" in line]
+
+
+def test_a_rank_that_has_written_nothing_is_asked_again():
+    memory = stacks.Stacks(0)
+    ready, end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        asked = []
+
+        def answer(*_):
+            asked.append(None)
+            if len(asked) == 2:
+                os.write(memory.fd, b'Stack (most recent call first):\n  File "a.py", line 3 in second\n')
+
+        signal.signal(stacks.ASK, answer)
+        os.write(end, b"x")
+        while True:
+            time.sleep(1)
+    try:
+        os.read(ready, 1)
+        assert stacks.ask({pid: memory}, 20.0) == {pid: '  File "a.py", line 3 in second'}
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        memory.close()
+        os.close(ready)
+        os.close(end)
