@@ -69,6 +69,8 @@ def param(name, args, printed):
         "ising.py",
         "ising_divided.py",
         "replica_exchange.py",
+        "option_pricing.py",
+        "wave.py",
     }
     return pytest.param(name, args, printed, id=f"{name} {args}", marks=pytest.mark.whole if further else ())
 

@@ -300,6 +300,7 @@ def test_rows_that_are_read_together_are_added_in_their_order(world, monkeypatch
         assert found.count == n
 
 
+@pytest.mark.whole
 def test_the_weight_may_be_returned(world):
     rng = np.random.default_rng(9)
     values, weights = rng.normal(size=300), rng.random(300)

@@ -98,6 +98,7 @@ def test_samples_of_an_index(world):
     assert abs(found.mean - math.pi) < 5 * found.stderr
 
 
+@pytest.mark.whole
 def test_rows_made_by_functions(world):
     rng, made = np.random.default_rng(3), []
 

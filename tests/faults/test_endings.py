@@ -191,6 +191,7 @@ def test_coordinator_that_becomes_another_program(start):
 PTRACE_SEIZE = 0x4206  # sys/ptrace.h
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("end", ["close", *whole("death", "exit")])
 def test_rank_that_a_debugger_holds(start, end):
     """It has ended when it is killed, but only the debugger is told: nothing waits for that."""

@@ -441,6 +441,7 @@ def read_only_copy(tmp_path: Path) -> Iterator[Path]:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
+@pytest.mark.whole
 def test_nowhere_to_cache(read_only_copy, tmp_path):
     """As in many containers: Numba may write neither beside the package nor into a home directory."""
     path = tmp_path / "script.py"

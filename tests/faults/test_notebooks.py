@@ -157,6 +157,7 @@ def test_fork_does_not_warn_of_the_threads_of_a_kernel(notebook):
     assert "Warning" not in told
 
 
+@pytest.mark.whole
 def test_what_ranks_print_is_shown(notebook):
     pids(notebook.run(FORKS))
     told = notebook.run("synk.function(lambda x: print('hello from rank', len(x)))(rows); time.sleep(2.0)")  # it reads in turns

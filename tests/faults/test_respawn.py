@@ -21,6 +21,7 @@ def check(expected):
 """
 
 
+@pytest.mark.whole
 def test_a_function_that_kills_its_rank_at_each_call(start):
     """Each call raises; nothing is left of the worlds before, and nothing is run again."""
     script = start(

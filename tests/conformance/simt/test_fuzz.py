@@ -13,6 +13,7 @@ COMPILED = (3, 17, 42)
 SIMULATED = list(range(0, 60, 4))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seeds", PARTS, ids=lambda seeds: f"from{seeds.start}")
 def test_python_mode_agrees_with_the_model(seeds: range) -> None:
     for seed in seeds:

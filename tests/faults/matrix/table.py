@@ -57,7 +57,7 @@ def quick() -> set[str]:
 def _traits(case: Case) -> Iterator[tuple[str, Any]]:
     yield from (("what", case.fault.what), ("phase", case.fault.phase), ("error", case.error))
     if case.second:
-        yield "second", (case.second.what, case.second.phase)
+        yield from (("second", case.second.what), ("second phase", case.second.phase))
 
 
 def problems(case: Case, seen: Outcome) -> list[str]:

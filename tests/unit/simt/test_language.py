@@ -235,7 +235,16 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("case", PLAIN)
+FURTHER = (
+    "inner functions that call each other",
+    "an inner function that calls itself",
+    "an inner function that writes",
+    "an inner function with the name of a global",
+    "a tuple unpacked into another",
+)
+
+
+@pytest.mark.parametrize("case", [*whole(*FURTHER), *(case for case in PLAIN if case not in FURTHER)])
 def test_a_thread_does_what_python_does(case):
     text = PLAIN[case]
     for x in (np.array([1.0, 2, 0.5, 3]), np.array([1.0, 7, 2, 9]), np.zeros(4), np.array([5.0, 1, 1, 1])):
