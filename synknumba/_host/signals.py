@@ -33,7 +33,7 @@ def held_signals() -> Iterator[None]:
     """
     global _now  # noqa: PLW0603  # a plain assignment, since no handler runs at one
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
-    outermost = _now is None and threading.current_thread() is threading.main_thread()
+    outermost = _now is None and threading.get_ident() == threading.main_thread().ident
     stand_in = _StandIn() if outermost else None
     try:
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _ALL)

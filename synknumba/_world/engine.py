@@ -579,7 +579,7 @@ class Engine:
             return
         self._closing = True
         try:
-            seconds = 0.0 if threading.current_thread() is threading.main_thread() else CLOSE_SECONDS
+            seconds = 0.0 if threading.get_ident() == threading.main_thread().ident else CLOSE_SECONDS
             if not self._take(_frame(), seconds):
                 self._rounds.kill("the world was closed during a call")
                 return

@@ -89,7 +89,7 @@ class Processes:
                     streams=streams,
                     others=self._descriptors() - {self._stacks[rank].fd},
                     coordinator=os.getpid(),
-                    from_main_thread=threading.current_thread() is threading.main_thread(),
+                    from_main_thread=threading.get_ident() == threading.main_thread().ident,
                     random_state=state,
                     profile=profile,
                 )

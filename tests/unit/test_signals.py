@@ -211,3 +211,17 @@ def test_struck_at_every_moment(came, numbers):
         assert [signal.getsignal(number) for number in (FIRST, SECOND)] == [handler] * 2, f"moment {moment}"
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), f"moment {moment}"
     assert moment > 20
+
+
+def test_a_thread_that_python_does_not_know_stays_unknown():
+    """`threading.current_thread()` would note it for ever, and `fork` warn of it: finalizers run in any thread."""
+    before, done = threading.active_count(), threading.Event()
+
+    def work():
+        with held_signals():
+            pass
+        done.set()
+
+    _thread.start_new_thread(work, ())
+    assert done.wait(10)
+    assert threading.active_count() == before
