@@ -40,6 +40,7 @@ def test_the_call_ends(start, who, timeout):
     script.finish()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("event", ["POLLOUT", *whole("POLLIN")])
 @pytest.mark.parametrize("who", ["a thread", *whole("a handler")])
 def test_the_call_is_about_to_send_or_to_receive(start, who, event):

@@ -80,7 +80,7 @@ def run(tmp_path, script, **variables):
         ("other numbers", True),
         ("other numbers", False),
         pytest.param("lines above", True, marks=pytest.mark.whole),
-        ("lines above", False),
+        pytest.param("lines above", False, marks=pytest.mark.whole),
         pytest.param("half of it", False, marks=pytest.mark.whole),
         pytest.param("nothing", True, marks=pytest.mark.whole),
     ],

@@ -169,6 +169,7 @@ def trained(size, *, shards):
         return {w.get_value(rank=rank).tobytes() for rank in range(world.world_size)}
 
 
+@pytest.mark.whole
 def test_twenty_steps_of_training_have_the_same_bits_on_any_number_of_ranks():
     found = [trained(size, shards=6) for size in (1, 2, 3)]
     assert len(set.union(*found)) == 1

@@ -120,6 +120,7 @@ def kernel(x, y, m, total, out, wholes):
 """
 
 
+@pytest.mark.whole
 @settings(max_examples=examples(25, quick=6), suppress_health_check=list(HealthCheck))
 @given(LEAVES, BLOCKS, LEAVES, BLOCKS)
 def test_kernels_of_a_grammar(first: str, one: str, second: str, two: str) -> None:
