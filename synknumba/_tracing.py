@@ -25,7 +25,7 @@ _SIGNS: Mapping[Any, str] = {
     np.power: "**",
 }
 _COMPUTE = "Compute with it by + - * / // % ** and abs()"
-_COMPUTED: Mapping[str, Any] = {
+OPERATORS: dict[str, Callable[..., Any]] = {  # as Python computes
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -186,7 +186,7 @@ class Number(Unknown):
 
     def _promoted(self, sign: str, *operands: Any) -> str | None:
         """Returns the dtype of a computed number; raises `ArgumentError` if NumPy would compute in fewer than 64 bits."""
-        found = _COMPUTED[sign](*(_example(one) for one in operands))
+        found = OPERATORS[sign](*(_example(one) for one in operands))
         dtype = getattr(found, "dtype", np.dtype(np.float64))  # Python's numbers have 64 bits, or more
         if dtype.itemsize < 8 or dtype.kind not in "iuf":
             told = ", ".join(

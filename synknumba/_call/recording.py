@@ -255,11 +255,17 @@ class Recording(ABC):
             assert result.parts is not None  # as above
             shared = Shared(slot, result.parts.offset, np.dtype(result.parts.dtype), result.op, seen.weights())
             stage = frozenset({("stage", slot)})
-            # At the end of the body that makes it, which may be around the one that uses it; or has ended, and made its last.
-            home = next((parts for parts in (*self._outer, self.parts) if parts is seen.home), self.parts)
+            home = self._body_of(seen)
             home.append(Part(-1, seen.label, self.calls, Access(writes=stage), puts=shared))
             home.append(Part(-1, seen.label, self.calls, Access(remote_reads=stage), combines=shared))
         return slot
+
+    def _body_of(self, result: Seen | Outcome) -> Parts:
+        """Returns the parts behind which a result is combined: of the body that makes it, or if that has ended, of this one.
+
+        That may be around the one that uses the result. A body that has ended has made its last.
+        """
+        return next((parts for parts in (*self._outer, self.parts) if parts is result.home), self.parts)
 
     def _as_array(self, outcome: Outcome) -> Data:
         """Makes the ranks combine a result after the call that makes it; returns the memory that later calls read."""
@@ -271,9 +277,7 @@ class Recording(ABC):
             data = Data(np.zeros(outcome.result.shape, _combined_dtype(outcome.result)))
             self._arrays[id(outcome)] = outcome, data
             access = Access(remote_reads=frozenset({outcome.key}), writes=frozenset({("data", data._segment.id)}))  # noqa: SLF001
-            # At the end of the body that makes it, as for numbers.
-            home = next((parts for parts in (*self._outer, self.parts) if parts is outcome.home), self.parts)
-            home.append(self._join(outcome, data, access))
+            self._body_of(outcome).append(self._join(outcome, data, access))
         return self._arrays[id(outcome)][1]
 
     @abstractmethod
@@ -359,7 +363,7 @@ class Recording(ABC):
 
     @abstractmethod
     def _place(self, several: Sequence[VariableState]) -> None:
-        """Gives variables memory, if they are to have some."""
+        """Notes the variables of a collective or a swap, and gives them memory if they are to have some."""
 
     @abstractmethod
     def _record_collective(
@@ -375,6 +379,7 @@ class Recording(ABC):
             )
         if len(self.starts) == 1:
             self._swapped.append((id(first), id(second)))
+        self._place([first, second])
         self._swap(first, second)
 
     @abstractmethod

@@ -151,12 +151,12 @@ class Rehearsal(Recording):
                 for key in keys
             )
 
-        return Access(
-            placed(access.reads),
-            placed(access.writes),
-            placed(access.remote_reads),
-            placed(access.remote_writes),
-            access.nearby,
+        return replace(
+            access,
+            reads=placed(access.reads),
+            writes=placed(access.writes),
+            remote_reads=placed(access.remote_reads),
+            remote_writes=placed(access.remote_writes),
         )
 
     def _has_shards(self, outcome: Outcome) -> bool:
@@ -172,15 +172,14 @@ class Rehearsal(Recording):
     # ---- collectives
 
     def _place(self, several: Sequence[VariableState]) -> None:
-        """Leaves variables where they are."""
+        for one in several:
+            self._labels.setdefault(id(one), one.name or "a variable")
 
     def _record_collective(
         self, several: Sequence[VariableState], kind: CollectiveKind, op: CollectiveOp | None, root: int
     ) -> None:
         size = self._partition.parts
         check_rank(root, size)
-        for one in several:
-            self._labels.setdefault(id(one), one.name or "a variable")
         plain = Call(CallOptions(None), self._partition)
         layouts = [one.layout_with(shapes_by_rank(plain, one), one.halo) for one in several]
         leaves = [(layout, index) for layout in layouts for index in range(len(layout.leaves))]
@@ -201,8 +200,6 @@ class Rehearsal(Recording):
         self._add(kind, accesses, writes=self._names(keys), moved_bytes=moved)
 
     def _swap(self, first: VariableState, second: VariableState) -> None:
-        for one in (first, second):
-            self._labels.setdefault(id(one), one.name or "a variable")
         plain = Call(CallOptions(None), self._partition)
         check_alike(first, second, [shapes_by_rank(plain, one) for one in (first, second)])
         self._add(f"swap of {self._labels[id(first)]} and {self._labels[id(second)]}", [Access()])

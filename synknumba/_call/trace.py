@@ -195,7 +195,6 @@ class Trace(Recording):
 
     def _swap(self, first: VariableState, second: VariableState) -> None:
         for one in (first, second):
-            self._hold(one)
             self.changed[id(one)] = weakref.ref(one), self.world.world_size > 1, None
         check_alike(first, second, [first.shapes(), second.shapes()])
         self.swaps[-1].append((weakref.ref(first), weakref.ref(second)))

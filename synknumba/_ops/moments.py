@@ -56,9 +56,8 @@ def merge(parts: Moments) -> Moments:
     """
     if len(parts.count) == 1:
         return parts
-    total = _merged_few(parts) if len(parts.count) < _FEW and parts.mean.shape[1] == 1 and parts.squares is None else None
-    if total is not None:
-        return total
+    if (few := _merged_few(parts)) is not None:
+        return few
     total = _merged(parts)
     far = _overflown(parts, total)
     if not far.any():
@@ -146,17 +145,17 @@ def _merged(parts: Moments) -> Moments:
 def _merged_few(parts: Moments) -> Moments | None:
     """Merges a few parts of one value without weights, with Python's numbers: 5 µs in place of 40, and the same bits.
 
-    None if a part has no rows, or a number is not finite.
+    None if there are more of them, a part has no rows, or a number is not finite.
     """
+    if len(parts.count) >= _FEW or parts.mean.shape[1] > 1 or parts.squares is not None:
+        return None
     means, rests, weights = (one[:, 0].tolist() for one in (parts.mean, parts.rest, parts.weight))
-    total, first = sum(weights), means[0]
-    deltas = [(mean - first) + rest for mean, rest in zip(means, rests, strict=True)]
     if not all(weights):
         return None
+    total, first = sum(weights), means[0]
+    deltas = [(mean - first) + rest for mean, rest in zip(means, rests, strict=True)]
     shift = sum([weight * delta for weight, delta in zip(weights, deltas, strict=True)]) / total
-    mean = first + shift
-    part = mean - first
-    rest = (first - (mean - part)) + (shift - part)
+    mean, rest = _two_sum(first, shift)
     away = [delta - shift for delta in deltas]
     products = parts.products.ravel().tolist()
     product = sum([own + one * one * weight for own, one, weight in zip(products, away, weights, strict=True)])
@@ -273,11 +272,16 @@ def _of_values(values: Array, weights: Array | None, *, covariance: bool) -> Mom
 
 
 def _rounded(mean: Array, rest: Array) -> tuple[Array, Array]:
-    """Returns a sum rounded to float64, and its exact rounding error (TwoSum: D. Knuth, TAOCP volume 2, 4.2.2, theorem B)."""
-    total = mean + rest
-    part = total - mean
-    left = (mean - (total - part)) + (rest - part)
+    """Returns a sum rounded to float64, and its rounding error; 0 where that is not finite."""
+    total, left = _two_sum(mean, rest)
     return total, np.where(np.isfinite(left), left, 0.0)
+
+
+def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+    """Returns a sum rounded to float64, and its exact rounding error (TwoSum: D. Knuth, TAOCP volume 2, 4.2.2, theorem B)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
 
 
 def _diagonal(products: Array) -> Array:

@@ -3,7 +3,6 @@
 They are kept in cells, words of 8 bytes that compiled code can read, too.
 """
 
-import operator
 import struct
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from synknumba import _tracing as tracing
 from synknumba._types import Array
 from synknumba._wire.sequence import Formula
 
@@ -31,17 +31,8 @@ def _as_numpy(python: Callable[[Any, Any], Any], numpy: Callable[[Any, Any], Any
     return compute
 
 
-OPERATORS: Mapping[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": _as_numpy(operator.truediv, np.true_divide),
-    "//": _as_numpy(operator.floordiv, np.floor_divide),
-    "%": _as_numpy(operator.mod, np.remainder),
-    "**": _as_numpy(operator.pow, np.power),
-    "neg": operator.neg,
-    "abs": operator.abs,
-}
+_RAISING = {"/": np.true_divide, "//": np.floor_divide, "%": np.remainder, "**": np.power}  # Python raises where NumPy has inf
+OPERATORS = tracing.OPERATORS | {sign: _as_numpy(tracing.OPERATORS[sign], ufunc) for sign, ufunc in _RAISING.items()}
 
 
 @final
