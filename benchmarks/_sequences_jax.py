@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from _common import Timing, time_calls
 from jax.sharding import NamedSharding, PartitionSpec
-from sequences import COUNT, TIMES, relaxed, start_of, steps_of
+from sequences import COUNT, TIMES, per_iteration, relaxed, start_of, steps_of
 
 jax.config.update("jax_enable_x64", True)
 AXIS = "ranks"
@@ -29,8 +29,7 @@ def looped(mesh: Any, body: Callable[[Any], Any], times: int, out: Any) -> Calla
 
 
 def timed(call: Callable[[Any], Any], x: Any, times: int, seconds: float) -> Timing:
-    timing = time_calls(lambda: jax.block_until_ready(call(x)), seconds, at_least=4)
-    return Timing(timing.median / times, timing.p99 / times, timing.minimum / times, timing.calls)
+    return per_iteration(time_calls(lambda: jax.block_until_ready(call(x)), seconds, at_least=4), times)
 
 
 def step(state: Any) -> Any:

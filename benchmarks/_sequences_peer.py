@@ -9,7 +9,7 @@ import numpy as np
 from _common import Timing, summarise
 from mpi4py import MPI
 from numba import njit
-from sequences import COUNT, TIMES, relaxed, start_of, steps_of
+from sequences import COUNT, TIMES, per_iteration, relaxed, start_of, steps_of
 
 WORLD = MPI.COMM_WORLD
 
@@ -50,8 +50,7 @@ def time_iterations(iterate: Callable[[], None], times: int, seconds: float) -> 
         taken.append(int((MPI.Wtime() - start) * 1e9))
         if WORLD.bcast(len(taken) > 3 and sum(taken) > seconds * 1e9, 0):
             break
-    timing = summarise(taken[1:])  # the first compiles
-    return Timing(timing.median / times, timing.p99 / times, timing.minimum / times, timing.calls)
+    return per_iteration(summarise(taken[1:]), times)  # the first compiles
 
 
 class Jacobi:

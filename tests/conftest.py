@@ -24,7 +24,6 @@ from tests import quick
 GPUS = pytest.StashKey[DeviceReport]()
 CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 STDERR = pytest.StashKey[int]()
-TIMEOUT = 120.0  # seconds, as in pyproject.toml
 GRACE = 30.0  # seconds after which a test that outlives its timeout ends the process
 
 
@@ -56,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Ends the process if a test hangs beyond its timeout, which is a signal that the test may have replaced."""
     marker = item.get_closest_marker("timeout")
-    limit = marker.args[0] if marker else TIMEOUT
+    limit = marker.args[0] if marker else float(item.config.option.timeout)
     faulthandler.dump_traceback_later(limit + GRACE, exit=True, file=item.config.stash[STDERR])
     try:
         return (yield)

@@ -99,7 +99,7 @@ class Call:
         """
         changing = {name for name, param in self.parameters.items() if lasting and isinstance(param, Dynamic | Tree)}
         passed = ((name, value) for name, value in self.whole.items() if not name.startswith(OWN_PREFIX))
-        return tuple(f"{name}: {_type_told(one) if name in changing else describe(one)}" for name, one in passed)
+        return tuple(f"{name}: {type_told(one) if name in changing else describe(one)}" for name, one in passed)
 
     def add_value(self, value: Any, fmt: str, dtype: str | None) -> Dynamic:
         """Adds a scalar that is sent with each call, and returns its parameter."""
@@ -117,7 +117,8 @@ def leaves_of(param: Param) -> Iterator[Param]:
         yield from leaves_of(one)
 
 
-def _type_told(value: Any) -> str:
+def type_told(value: Any) -> str:
+    """Describes the type of an argument; of a number of a sequence, that of what ranks get."""
     if isinstance(value, Number):
         return value.dtype or ("int" if value.is_int else "float")
     return type(value).__name__

@@ -11,7 +11,7 @@ from synknumba._call.call import Call
 from synknumba._call.collect import is_worthwhile
 from synknumba._device import fold_kernel
 from synknumba._errors import ArgumentError, BatchError, ReductionError
-from synknumba._host import lent_results as lease
+from synknumba._host import lent_results
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
@@ -175,7 +175,7 @@ class OutputBuilder:
         """Allocates a segment for a result; with `lend`, one that may itself be returned to the caller."""
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         segment = built.segments[result.name] = Segment(nbytes)
-        if not lend or nbytes < lease.LENT_BYTES:
+        if not lend or nbytes < lent_results.LENT_BYTES:
             return replace(result, parts=HostArray(segment.id, dtype, shape))
         built.lent += 1
         return replace(result, parts=HostArray(-1, dtype, shape), lent=built.lent - 1)

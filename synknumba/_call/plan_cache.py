@@ -119,6 +119,8 @@ class KeptPlans:
 
 def _type_key(arg: Any) -> Any:
     """Returns what stands for an argument of the fast path in the key of its call."""
-    if isinstance(arg, Data | Variable):
-        return arg._layout if isinstance(arg, Data) else layout_of(arg)  # noqa: SLF001  # as above
+    if isinstance(arg, Data):
+        return arg._layout  # noqa: SLF001  # as above
+    if isinstance(arg, Variable):
+        return layout_of(arg)
     return arg if isinstance(arg, RankConstant) else type(arg)

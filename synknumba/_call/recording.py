@@ -152,7 +152,7 @@ class Recording(ABC):
         used: bytes of the ranks' small results so far.
         slots: number of results that ranks share.
         starts: index of the first part of each turn.
-        kept: memory that the parts use and nobody else keeps.
+        kept: memory of the parts that has no other owner.
         written: segments whose rows ranks write.
     """
 

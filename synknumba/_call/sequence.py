@@ -22,7 +22,7 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._call.bind import share_memory, signature_names
-from synknumba._call.call import describe as describe_argument
+from synknumba._call.call import describe, type_told
 from synknumba._call.function import planned_partition
 from synknumba._call.plan import FunctionPlan, KernelPlan
 from synknumba._call.recording import Outcome, Recording, Seen, ordered, told_dtype
@@ -655,9 +655,7 @@ class Sequence(Generic[P, R]):
         self._traced += 1
         tracing.current = trace
         try:
-            results = [self._run_body(structure, told.leaves)]
-            while not trace.end_of_turn():
-                results.append(self._run_body(structure, told.leaves))
+            results = self._run_turns(trace, structure, told.leaves)
             trace.undo()
             return SequencePlan(world, self.name, trace, results)
         except BaseException:
@@ -667,6 +665,13 @@ class Sequence(Generic[P, R]):
             raise
         finally:
             tracing.current = None
+
+    def _run_turns(self, recording: Recording, structure: Structure, leaves: AnySequence[Any]) -> list[Any]:
+        """Runs the body until swapped variables have their memory again; returns what it returns each time."""
+        results = [self._run_body(structure, leaves)]
+        while not recording.end_of_turn():
+            results.append(self._run_body(structure, leaves))
+        return results
 
     def _run_body(self, structure: Structure, leaves: AnySequence[Any]) -> Any:
         """Runs the body to record its calls, and returns what it returns.
@@ -740,9 +745,7 @@ class Sequence(Generic[P, R]):
             rehearsal = Rehearsal(self.name, partition, labels)
             tracing.current = rehearsal
             try:
-                results = self._run_body(structure, told.leaves)
-                while not rehearsal.end_of_turn():
-                    self._run_body(structure, told.leaves)
+                results = self._run_turns(rehearsal, structure, told.leaves)[0]
             finally:
                 tracing.current = None
         returned, _ = flatten(results)
@@ -761,7 +764,7 @@ class Sequence(Generic[P, R]):
         )
         return SequenceReport(
             self.name,
-            tuple(f"{name}: {_described(leaf)}" for name, leaf in arguments),
+            tuple(f"{name}: {type_told(leaf) if isinstance(leaf, Number) else describe(leaf)}" for name, leaf in arguments),
             partition.parts,
             parts,
             len(rehearsal.starts),
@@ -813,12 +816,6 @@ def _memory_of(value: Variable | Data) -> int:
 def _body_of(value: Any) -> Any:
     """Returns the body of a sequence; None for any other object."""
     return value.py_func if isinstance(value, Sequence) else None
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, Number):
-        return value.dtype or ("int" if value.is_int else "float")
-    return describe_argument(value)
 
 
 def _argument_name(path: str) -> str:

@@ -25,6 +25,11 @@ from typing import Any, final
 _ALL = tuple(_signal.valid_signals())
 
 
+def in_main_thread() -> bool:
+    """Returns whether this is the main thread. Unlike `threading.current_thread()`, leaves no record of a foreign thread."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
 @contextmanager
 def held_signals() -> Iterator[None]:
     """Defers signals that arrive in the block until its end; blocks may be nested.
@@ -33,7 +38,7 @@ def held_signals() -> Iterator[None]:
     """
     global _now  # noqa: PLW0603  # a plain assignment, since no handler runs at one
     mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
-    outermost = _now is None and threading.get_ident() == threading.main_thread().ident
+    outermost = _now is None and in_main_thread()
     stand_in = _StandIn() if outermost else None
     try:
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _ALL)

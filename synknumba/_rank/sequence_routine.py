@@ -22,8 +22,7 @@ from synknumba._rank.routine import Place, Repeated, Routine
 from synknumba._rank.sequence_numbers import Numbers
 from synknumba._rank.sequence_table import NAP_SECONDS, Action, GivenUp, SequenceTable, runs_tables
 from synknumba._types import Array, UserOp
-from synknumba._wire import sequence
-from synknumba._wire import sequence_waits as board
+from synknumba._wire import sequence, sequence_waits
 from synknumba._wire.messages import News, Returned, ReturnedInSequence
 from synknumba._wire.sequence import HEAD, Loop, Part, SequenceProgram, Shared, Wait
 
@@ -156,7 +155,7 @@ class SequenceRoutine(Repeated):
         """Returns a callable that runs one part; meanwhile a word of the rank's position, if there is one, shows which."""
         position = self._shown(word)
         if isinstance(part, Loop):
-            inner = sequence.INNER if word == sequence.AT else word + 2
+            inner = sequence.inner_word(part.depth)
             actions = [self._action(one, inner, index + 1) for index, one in enumerate(part.parts)]
             repeat = partial(self._loop, part, actions, inner)
 
@@ -175,12 +174,12 @@ class SequenceRoutine(Repeated):
             do()
             self._count += 1
             if part.shows:
-                board.show_count(self._address, self.place.rank, self._count)
+                sequence_waits.show_count(self._address, self.place.rank, self._count)
 
         return action
 
     def _shown(self, word: int) -> memoryview:
-        """Returns the words of the rank's position that others read; for deeper loops than it has, some that nobody reads."""
+        """Returns the words of the rank's position that others read; for deeper loops than it has, unused ones."""
         return self._position if word < sequence.LINE else np.zeros(word + 2, np.int64).data
 
     def _loop(self, loop: Loop, actions: Sequence[Action], word: int) -> None:
@@ -198,7 +197,7 @@ class SequenceRoutine(Repeated):
 
     def _meet(self) -> None:
         """Waits until all ranks are here."""
-        board.show_count(self._address, self.place.rank, self._count)
+        sequence_waits.show_count(self._address, self.place.rank, self._count)
         self._until(self._count, nearby=False)
 
     def _await(self, wait: Wait) -> None:
@@ -209,12 +208,12 @@ class SequenceRoutine(Repeated):
     def _until(self, level: int, *, nearby: bool) -> None:
         place, patience = self.place, self.place.control.patience
         while True:
-            code = board.await_counts(
+            code = sequence_waits.await_counts(
                 self._address, place.world_size, place.rank, level, nearby, patience.pauses, patience.rank
             )
-            if code == board.REACHED:
+            if code == sequence_waits.REACHED:
                 return
-            if code == board.GIVEN_UP:
+            if code == sequence_waits.GIVEN_UP:
                 raise GivenUp
             time.sleep(NAP_SECONDS)
 

@@ -218,19 +218,18 @@ class SequenceTable:
             if isinstance(part, Loop):
                 self.running = None
                 self._add_loop(part)
-                self._row(table.FINISH, 0, word, following)
-                continue
-            self.running = part
-            if part.wait is not None:
-                self._row(table.WAIT, part.wait.back, int(part.wait.nearby))
-            self._add_part(part)
-            self._row(table.FINISH, int(part.shows), word, following)
+            else:
+                self.running = part
+                if part.wait is not None:
+                    self._row(table.WAIT, part.wait.back, int(part.wait.nearby))
+                self._add_part(part)
+            self._row(table.FINISH, int(isinstance(part, Part) and part.shows), word, following)
         self.running = None
 
     def _add_loop(self, loop: Loop) -> None:
         """Adds an inner sequence, with all ranks at the same place before and after."""
         step = self._numbers.steps[loop.depth :].ctypes.data
-        word = sequence.INNER + 2 * (loop.depth - 1)
+        word = sequence.inner_word(loop.depth)
         word = word if word < sequence.LINE else 0  # deeper loops are not shown
         times = np.zeros(1, np.int64)
         self._kept.append(times)

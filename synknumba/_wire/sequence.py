@@ -166,6 +166,11 @@ def stage_word(world_size: int, slot: int, turn: int, rank: int) -> int:
     return position_word(world_size, world_size) + ((2 * slot + turn) * world_size + rank) * LINE
 
 
+def inner_word(depth: int) -> int:
+    """Returns the index, in a rank's position, of the first word of a loop inside `depth` others; `LINE` or more: not shown."""
+    return INNER + 2 * (depth - 1)
+
+
 def board_words(world_size: int, slots: int) -> int:
     """Returns the length of a board."""
     return stage_word(world_size, slots, 0, 0)

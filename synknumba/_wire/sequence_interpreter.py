@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from synknumba._wire import sequence_waits as board_module
+from synknumba._wire import sequence_waits
 from synknumba._wire.compiled import compiled
 from synknumba._wire.doorbell import call_with_two, clock, memcpy, store_release
 
@@ -192,7 +192,7 @@ def combine(target: int, stage: int, world_size: int, operation: int, kind: int)
 @compiled("int64(int64, int64, int64)")
 def _wait(state: int, level: int, nearby: int) -> int:
     """Waits for counts of other ranks. Returns −1 when they have been reached, else why `run` must return."""
-    code = board_module.await_counts(
+    code = sequence_waits.await_counts(
         load_word(state + 8 * BOARD),
         load_word(state + 8 * WORLD_SIZE),
         load_word(state + 8 * RANK),
@@ -201,9 +201,9 @@ def _wait(state: int, level: int, nearby: int) -> int:
         load_word(state + 8 * PAUSES),
         load_word(state + 8 * YIELDS),
     )
-    if code == board_module.REACHED:
+    if code == sequence_waits.REACHED:
         return -1
-    return GIVEN_UP if code == board_module.GIVEN_UP else LATE
+    return GIVEN_UP if code == sequence_waits.GIVEN_UP else LATE
 
 
 @compiled("int64(int64, int64)")

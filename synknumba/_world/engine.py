@@ -42,6 +42,7 @@ from synknumba._errors import SynkError, WorldError
 from synknumba._host import segment as segment_module
 from synknumba._host import this_process
 from synknumba._host.segment import Segment
+from synknumba._host.signals import in_main_thread
 from synknumba._ops.rows import Partition
 from synknumba._types import DeviceKind, Transport
 from synknumba._wire.control import CROWDED, ROOMY, ControlBlock
@@ -579,7 +580,7 @@ class Engine:
             return
         self._closing = True
         try:
-            seconds = 0.0 if threading.get_ident() == threading.main_thread().ident else CLOSE_SECONDS
+            seconds = 0.0 if in_main_thread() else CLOSE_SECONDS
             if not self._take(_frame(), seconds):
                 self._rounds.kill("the world was closed during a call")
                 return

@@ -15,7 +15,7 @@ from synknumba._device import import_driver
 from synknumba._host.children import exit_status, has_ended, has_stopped, kill, lives, reap, was_stopped
 from synknumba._host.inherited import before_fork, fork
 from synknumba._host.segment import allow_descriptors
-from synknumba._host.signals import held_signals
+from synknumba._host.signals import held_signals, in_main_thread
 from synknumba._host.stacks import Stacks, ask, shorten
 from synknumba._host.thread_pools import find_pools
 from synknumba._rank.loop import rank_main
@@ -89,7 +89,7 @@ class Processes:
                     streams=streams,
                     others=self._descriptors() - {self._stacks[rank].fd},
                     coordinator=os.getpid(),
-                    from_main_thread=threading.get_ident() == threading.main_thread().ident,
+                    from_main_thread=in_main_thread(),
                     random_state=state,
                     profile=profile,
                 )

@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba._errors import SharedMemoryError
-from synknumba._host import lent_results as lease
+from synknumba._host import lent_results
 from synknumba._host.segment import Segment
 from tests.conformance import kernels
 from tests.conformance.conftest import PRIVATE, ROWS, start
@@ -28,7 +28,7 @@ def row(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _small_results_are_lent(monkeypatch):
-    monkeypatch.setattr(lease, "LENT_BYTES", LENT_FROM)
+    monkeypatch.setattr(lent_results, "LENT_BYTES", LENT_FROM)
 
 
 @synk.parallel(
@@ -72,7 +72,7 @@ def test_a_repeated_call_copies_nothing(world, x):
         assert type(y) is np.ndarray
         addresses.add(y.ctypes.data)
         assert_array_equal(y, want(x, k))
-    assert len(addresses) <= 1 + lease.MOST_PLACES
+    assert len(addresses) <= 1 + lent_results.MOST_PLACES
     seen = len(addresses)
     del y
     for k in range(5):  # nothing is kept
@@ -87,7 +87,7 @@ def test_all_results_are_kept(world, x, num_slices):
         kept.append(kernels.axpy(float(k), x, x, num_slices=num_slices))
         for j, one in enumerate(kept):
             assert_array_equal(one, want(x, j))
-    assert sum(not one.flags.owndata for one in kept) == lease.MOST_PLACES - 1
+    assert sum(not one.flags.owndata for one in kept) == lent_results.MOST_PLACES - 1
     for j, one in enumerate(kept):  # each is memory of its own
         one[:] = -j
     fresh = scaled(x, 100)
@@ -199,21 +199,21 @@ def test_as_serial_and_calls_in_turn(world, x):
 
 
 def test_where_there_is_no_room_results_are_copied(world, x, monkeypatch):
-    monkeypatch.setattr(lease, "has_room", lambda nbytes: False)
+    monkeypatch.setattr(lent_results, "has_room", lambda nbytes: False)
     for k in range(4):
         y = scaled(x, k)
         assert y.flags.owndata
         assert_array_equal(y, want(x, k))
     monkeypatch.undo()
-    monkeypatch.setattr(lease, "LENT_BYTES", LENT_FROM)
+    monkeypatch.setattr(lent_results, "LENT_BYTES", LENT_FROM)
 
     def full(nbytes):
         raise SharedMemoryError
 
-    monkeypatch.setattr(lease, "Segment", full)
+    monkeypatch.setattr(lent_results, "Segment", full)
     for k in range(4):
         assert scaled(x, k).flags.owndata
-    monkeypatch.setattr(lease, "Segment", Segment)  # and when there is room again
+    monkeypatch.setattr(lent_results, "Segment", Segment)  # and when there is room again
     kept = [scaled(x, k) for k in range(6)]
     assert not kept[0].flags.owndata
     for k, one in enumerate(kept):

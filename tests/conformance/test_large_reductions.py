@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import synknumba as synk
 from synknumba._call import collect, plan_cache
 from synknumba._call import outputs as outputs_module
-from synknumba._host import lent_results as lease
+from synknumba._host import lent_results
 from tests.conformance import expected, kernels
 from tests.conformance.conftest import LINKED, PRIVATE, REPLAYED_LINKED, ROWS
 from tests.quick import whole
@@ -31,7 +31,7 @@ def row(request: pytest.FixtureRequest) -> dict[str, Any]:
 def large(monkeypatch):
     """Makes results large that are not."""
     monkeypatch.setattr(outputs_module, "SMALL_RESULT_BYTES", LARGE - 1)
-    monkeypatch.setattr(lease, "LENT_BYTES", LARGE)
+    monkeypatch.setattr(lent_results, "LENT_BYTES", LARGE)
     monkeypatch.setattr(collect, "CORES_BYTES", LARGE)
     monkeypatch.setattr(collect, "DEVICES_BYTES", LARGE)
 

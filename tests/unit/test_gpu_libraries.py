@@ -12,7 +12,7 @@ from synknumba._comm import DRIVERS
 from synknumba._device import LIBRARIES, DeviceReport, GpuLibraries, find_libraries, gpu_libraries
 from synknumba._errors import DeviceError
 from synknumba._host import gpu_packages
-from synknumba._world import transport_setup as transport
+from synknumba._world import transport_setup
 
 ALL = dict.fromkeys(LIBRARIES, "13.1.0")
 
@@ -132,8 +132,8 @@ def fall_back(world, *, free):
     engine.transport, engine.transport_is_free = "nccl", free
     engine.begin()
     try:
-        transport.join(engine)
-        transport.join(engine)  # by now it is the host's
+        transport_setup.join(engine)
+        transport_setup.join(engine)  # by now it is the host's
     finally:
         engine.end()
 

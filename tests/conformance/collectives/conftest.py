@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from synknumba._device import probe
-from synknumba._variables import collective_plans as transfers
+from synknumba._variables import collective_plans
 from tests.conformance.conftest import COLLECTIVE_ROWS
 
 
@@ -21,4 +21,4 @@ def row(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def _little_done_by_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that arrays that the ranks work on need not be very large."""
-    monkeypatch.setattr(transfers, "DIRECT_BYTES", 128 << 10)
+    monkeypatch.setattr(collective_plans, "DIRECT_BYTES", 128 << 10)

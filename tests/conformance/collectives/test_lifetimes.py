@@ -9,7 +9,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba._ops.variable_layout import StorageLayout
-from synknumba._variables import collective_plans as transfers
+from synknumba._variables import collective_plans
 from tests.conformance.collectives.cases import assert_held, assert_same
 from tests.conformance.conftest import COLLECTIVE_ROWS
 
@@ -261,7 +261,7 @@ def test_collectives_over_each_of_many_variables_are_worked_out_once(world, monk
     made = [synk.variable(np.full(2, k)) for k in range(300)]
     for v in made:
         synk.all_reduce(v, "max")
-    monkeypatch.setattr(transfers.CoreTraffic, "plan", None)
+    monkeypatch.setattr(collective_plans.CoreTraffic, "plan", None)
     for k, v in enumerate(made):
         assert synk.all_reduce(v, "max") is v
         assert_array_equal(v.get_value(1), np.full(2, k))

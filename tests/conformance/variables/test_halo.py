@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from synknumba._device import probe
-from synknumba._variables import collective_plans as transfers
+from synknumba._variables import collective_plans
 from tests.conformance.conftest import COLLECTIVE_ROWS, FOUR, LINKED, REPLAYED, REPLAYED_LINKED
 from tests.conformance.variables.ranks import RECORD
 
@@ -34,7 +34,7 @@ def row(request):
 def who(request, monkeypatch):
     """Who makes the copies, where memory is shared."""
     if request.param == "by the ranks":
-        monkeypatch.setattr(transfers, "DIRECT_BYTES", 0)
+        monkeypatch.setattr(collective_plans, "DIRECT_BYTES", 0)
 
 
 # ---- what NumPy says
