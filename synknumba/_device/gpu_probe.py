@@ -14,7 +14,7 @@ from typing import NoReturn
 from synknumba._device.compilers import find_compiler
 from synknumba._host.children import end_child
 from synknumba._host.copying import allowed_cores
-from synknumba._host.inherited import fork
+from synknumba._host.inherited import fork, take_standard_descriptors
 from synknumba._host.signals import held_signals
 
 _CRASHED = "the NVIDIA driver crashed when it was initialised; see what `nvidia-smi` says"
@@ -101,6 +101,7 @@ def probed(*, thorough: bool = False) -> Iterator[DeviceReport]:
     if _driver_is_absent():
         yield DeviceReport(0)
         return
+    take_standard_descriptors()  # ranks, forked meanwhile, replace what has such a number
     with ExitStack() as stack:
         with held_signals():
             ours, theirs = map(stack.enter_context, socket.socketpair())

@@ -33,7 +33,7 @@ _libc.malloc.restype = ctypes.c_void_p
 
 
 def take_standard_descriptors() -> None:
-    """Opens /dev/null in place of closed standard descriptors, as after `python script.py <&-`.
+    """Opens /dev/null in place of closed standard descriptors, as after `python script.py <&-`, or `os.close(0)` in the script.
 
     Otherwise the next file opened, such as a segment of Data or the socket of a rank, would get the free number, and receive
     all printed output.

@@ -44,7 +44,7 @@ from numpy.typing import DTypeLike
 
 from synknumba._errors import SharedMemoryError
 from synknumba._host import memory
-from synknumba._host.inherited import replace_descriptors
+from synknumba._host.inherited import replace_descriptors, take_standard_descriptors
 from synknumba._host.signals import held_signals
 from synknumba._types import Array, Shape
 
@@ -127,6 +127,7 @@ class Segment:
         """Reserves `nbytes` bytes of zeros; SharedMemoryError if memory is full, or no descriptor is left."""
         for prepare in tuple(_preparers.values()):
             prepare()
+        take_standard_descriptors()  # a rank replaces what has such a number
         size = _round_to_pages(nbytes)
         segment_id = next(_ids)
         fd, mapping = _with_descriptors(partial(_make, segment_id, size, nbytes))

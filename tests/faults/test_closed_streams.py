@@ -49,3 +49,28 @@ def test_a_script_whose_standard_streams_are_closed(closed, prefix, tmp_path):
     assert verdict.read_text() == "all is well"
     assert done.stdout.count(b"printed") == (0 if 1 in closed else 8)
     assert done.stderr.count(b"complained") == (0 if 2 in closed else 8)
+
+
+LATER = """
+    @synk.function(outputs="sum")
+    def total(x):
+        return x.sum()
+
+    for fd in CLOSED:
+        os.close(fd)
+    before = synk.data(ROWS)  # the next descriptor, which ranks get by number
+    for _ in range(2):
+        with synk.fork(2, device="cpu") as world:
+            after = synk.data(ROWS)
+            assert total(before) == total(after) == ROWS.sum()
+    open(sys.argv[1], "w").write("all is well")
+"""
+
+
+@pytest.mark.parametrize("closed", [(0,), (0, 1, 2)], ids=str)
+def test_streams_that_the_script_closes_itself(closed, maker, tmp_path):
+    path, verdict = tmp_path / "script.py", tmp_path / "verdict"
+    path.write_text(HEADER + textwrap.dedent(LATER.replace("CLOSED", str(closed))))
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, path, verdict], env=environment, capture_output=True, timeout=60, check=False)
+    assert verdict.exists(), done.stderr.decode()
