@@ -2,6 +2,7 @@
 
 from synknumba._device.base import TRAITS as TRAITS
 from synknumba._device.base import Buffer as Buffer
+from synknumba._device.base import Chain as Chain
 from synknumba._device.base import Device as Device
 from synknumba._device.base import DeviceKernel as DeviceKernel
 from synknumba._device.base import DeviceTraits as DeviceTraits

@@ -13,7 +13,7 @@ Drivers are final, override abstract methods only, and do not repeat the contrac
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -182,6 +182,25 @@ class Replay(ABC):
         """Frees the recording; idempotent."""
 
 
+class Chain(ABC):
+    """Steps recorded as one launch. Launches are queued, each behind the one before, and nothing waits for their end."""
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Queues a launch."""
+
+    @abstractmethod
+    def renew(self, first: int, after: int) -> None:
+        """Gives steps, by their positions, the scalars that their arguments have now, from the next launch on.
+
+        Launches that are queued keep theirs. Raises an exception if that is not possible; the chain must not be used then.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the recording, after queued launches have ended; idempotent."""
+
+
 class Device(ABC):
     """One GPU, or one core, and its memory; made in a rank, after the fork."""
 
@@ -207,6 +226,25 @@ class Device(ABC):
     def record(self, steps: Sequence[Step]) -> Replay | None:
         """Records steps that were run before, without running them; None if that is impossible or of no use."""
         return None
+
+    def record_chain(self, steps: Iterable[Step]) -> Chain | None:
+        """Records steps that were run before, each with the arguments that it has when it is taken; None if impossible.
+
+        All of them are in `can_chain`'s.
+        """
+        return None
+
+    def can_chain(self, steps: Sequence[Step]) -> bool:
+        """Whether steps only put work on the device's stream, so that they need not wait for each other's end."""
+        return False
+
+    def only_copies_to(self, host: Array, step: Step) -> bool:
+        """Whether a step only copies to this host memory, so that it can be left out where the copy is not read."""
+        return False
+
+    def marker(self) -> Callable[[], bool]:
+        """Returns a function that tells whether the work that is on the stream now has been done."""
+        return lambda: True
 
     @abstractmethod
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:

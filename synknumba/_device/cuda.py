@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, final
 
@@ -18,13 +18,25 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from synknumba._device.base import Device, DeviceKernel, Replay, Step, Workspace, unmasked
+from synknumba._device.base import Chain, Device, DeviceKernel, Replay, Step, Workspace, unmasked
 from synknumba._device.compilers import find_compiler
 from synknumba._device.compilers.base import RecordArray
+from synknumba._device.cuda_chain import record_chain
 from synknumba._device.cuda_code import ADD_WEIGHTED, DIVIDE, Mailbox
 from synknumba._device.cuda_graph import record
 from synknumba._device.cuda_memory import CudaWorkspace, LockedMemory, Streams, typed
-from synknumba._device.cuda_steps import CudaKernel, Fill, OnStream, address_of, copy_in, copy_out, keeping, under
+from synknumba._device.cuda_steps import (
+    CopyOut,
+    CudaKernel,
+    Fill,
+    OnStream,
+    address_of,
+    all_on_stream,
+    copy_in,
+    copy_out,
+    keeping,
+    under,
+)
 from synknumba._device.gpu_probe import import_problem
 from synknumba._errors import DeviceError
 from synknumba._host.segment import Segment
@@ -62,6 +74,21 @@ class CudaDevice(Device):
 
     def record(self, steps: Sequence[Step]) -> Replay | None:
         return record(steps, self.stream, self._box)
+
+    def record_chain(self, steps: Iterable[Step]) -> Chain | None:
+        return record_chain(steps, self.stream)
+
+    def can_chain(self, steps: Sequence[Step]) -> bool:
+        return all_on_stream(steps)
+
+    def only_copies_to(self, host: Array, step: Step) -> bool:
+        first = host.ctypes.data
+        return isinstance(step, CopyOut) and first <= step.args[0] < first + host.nbytes
+
+    def marker(self) -> Callable[[], bool]:
+        event = cupy.cuda.Event(disable_timing=True)
+        event.record(self.stream)
+        return lambda: bool(event.done)
 
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
         return CudaKernel(self._compiler.kernel(function, options, self._launch_stream))

@@ -97,6 +97,22 @@ class KernelRoutine(Routine):
         assert self._now is not None  # bound
         return self._now.run.steps
 
+    def apart(self, packed: bytes) -> Binding:
+        """Returns steps for packed values, with arguments of their own, which no other call changes."""
+        replaced = self.workspace.replaced
+        binding = self._make_binding(self._unpack(packed), packed[: self._scalar_bytes])
+        if self.workspace.replaced != replaced:  # as in `bind`
+            self._let_go()
+            self._packed = None
+        return binding
+
+    def change_scalars(self, launches: Sequence[list[Any]], packed: bytes) -> None:
+        """Replaces the scalars among the arguments of launches by those of packed values."""
+        values = self._unpack(packed)
+        for args in launches:
+            for position, param in self._dynamic.items():
+                args[position] = scalar_value(param, values)
+
     def run(self) -> None:
         assert self._now is not None  # bound by `__call__`
         self._has_loaded = False

@@ -56,6 +56,11 @@ class Repetition:
         return [*self._checks, *self._steps]
 
     @property
+    def parted(self) -> tuple[Sequence[Step], Sequence[Step]]:
+        """The checks, and the steps."""
+        return self._checks, self._steps
+
+    @property
     def is_recorded(self) -> bool:
         """Whether the steps are recorded."""
         return self._replay is not None

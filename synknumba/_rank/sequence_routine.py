@@ -2,14 +2,16 @@
 
     values ──> for each iteration: for each part: wait for other ranks → formulas → run its routine → show the count
 
-On cores the parts become a table, which compiled code runs (`sequence_table.py`). On other devices the loop is Python's: the
-parts' own routines run them, and their values come from templates in which formulas are filled in. If a part fails, the rank
-sets a word of the board on which the others leave their waits, and the world remains usable.
+On cores the parts become a table, which compiled code runs (`sequence_table.py`). On other devices the loop is Python's: parts
+that need no host between them are recorded together (`sequence_stretches.py`), and the others are run by their own routines,
+whose values come from templates in which formulas are filled in. If a part fails, the rank sets a word of the board, on which
+the others leave their waits, and the world remains usable.
 """
 
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NoReturn, final
 
@@ -20,6 +22,7 @@ from synknumba._ops import reduction
 from synknumba._rank.collective_routine import StagedRoutine
 from synknumba._rank.routine import Place, Repeated, Routine
 from synknumba._rank.sequence_numbers import Numbers
+from synknumba._rank.sequence_stretches import Stretch, Stretches
 from synknumba._rank.sequence_table import NAP_SECONDS, Action, GivenUp, SequenceTable, runs_tables
 from synknumba._types import Array, UserOp
 from synknumba._wire import sequence, sequence_waits
@@ -55,7 +58,9 @@ class SequenceRoutine(Repeated):
         self._turns: Array = np.zeros(program.slots, np.int64)  # how often each shared result has been combined
         self._uses_table = runs_tables(place.device)
         self._table: SequenceTable | None = None
-        self._actions: list[Action] | None = None  # of the parts of an iteration, in Python
+        self._stretches = Stretches(place, self._numbers, routines, self._seen)
+        self._whole: Stretch | None = None  # all parts of an iteration, where no host is needed between them
+        self._actions: list[list[Action]] | None = None  # of the parts of each iteration, in Python
         self._staged: list[StagedRoutine] = []  # of the parts
         self._count = 0  # parts finished in this call
         self._news: list[tuple[int, Returned]] = []
@@ -68,6 +73,8 @@ class SequenceRoutine(Repeated):
         return self._running if self._table is None else self._table.running
 
     def forget_buffers(self) -> None:
+        self._stretches.close()
+        self._whole = None
         self._actions = None
         self._table = None
 
@@ -87,7 +94,8 @@ class SequenceRoutine(Repeated):
             if self._table is not None:
                 self._table.run(first, count, period, kept)
             else:
-                self._run(first, count, period, kept)
+                self._stretches.begin()
+                (self._run if self._whole is None else self._queue)(first, count, period, kept)
         except GivenUp:
             pass
         except BaseException as error:  # noqa: BLE001  # raised again
@@ -106,7 +114,13 @@ class SequenceRoutine(Repeated):
         else:
             at = sequence.position_word(self.place.world_size, self.place.rank)
             self._position = self._board[at : at + sequence.LINE].data  # faster to index than the array
-            self._actions = [self._action(part, sequence.AT, index) for index, part in enumerate(self.program.parts)]
+            self._abort = self._board[sequence.abort_word(self.place.world_size) :].data
+            ends = (*self.program.starts[1:], len(self.program.parts))
+            turns = [self.program.parts[start:end] for start, end in zip(self.program.starts, ends, strict=True)]
+            self._whole = self._stretches.whole(turns, 0)
+            self._actions = (
+                [] if self._whole else [self._actions_of(*one) for one in zip(turns, self.program.starts, strict=True)]
+            )
 
     def _begin_turns(self) -> None:
         """Lets all ranks begin a round with the same places on their stages, also where a failure has ended the last one."""
@@ -118,18 +132,46 @@ class SequenceRoutine(Repeated):
     def _run(self, first: int, count: int, period: int, kept: Array | None) -> None:
         """Runs iterations in Python."""
         assert self._actions is not None  # prepared
-        ends = (*self.program.starts[1:], len(self._actions))
-        turns = [self._actions[start:end] for start, end in zip(self.program.starts, ends, strict=True)]
         self._count = 0
-        abort = self._board[sequence.abort_word(self.place.world_size) :].data
         for iteration in range(count):
-            if iteration % ABORT_PERIOD == ABORT_PERIOD - 1 and abort[0]:
+            if iteration % ABORT_PERIOD == ABORT_PERIOD - 1 and self._abort[0]:
                 raise GivenUp
             self._position[sequence.ITERATION] = self._numbers.steps[0] = first + iteration
-            for action in turns[(first + iteration) % len(turns)]:
+            for action in self._actions[(first + iteration) % len(self._actions)]:
                 action()
             if kept is not None and (iteration + 1) % period == 0:
-                kept[iteration // period] = self.place.control.results[self.place.rank, : self.program.entry_bytes]
+                kept[iteration // period] = self._results()
+
+    def _queue(self, first: int, count: int, period: int, kept: Array | None) -> None:
+        """Queues iterations on the device, and waits for it where results are kept."""
+        assert self._whole is not None  # prepared
+        self._position[sequence.AT] = -1
+        for at in range(0, count, period or count):
+            some = min(period or count, count - at)
+            with self._in(self._whole):
+                self._whole.run(first + at, some)
+            self._whole.finish(first + at + some - 1)
+            if kept is not None and some == period:
+                kept[at // period] = self._results()
+
+    @contextmanager
+    def _in(self, stretch: Stretch) -> Iterator[None]:
+        """Context in which the part that runs is that whose numbers are computed, if that fails."""
+        try:
+            yield
+        except OverflowError:
+            self._running = stretch.running
+            raise
+
+    def _seen(self, depth: int, iteration: int) -> None:
+        """Shows how far a stretch is in a loop; leaves it if another rank has failed."""
+        word = sequence.inner_word(depth) + 1 if depth else sequence.ITERATION
+        self._shown(word)[word] = iteration
+        if self._abort[0]:
+            raise GivenUp
+
+    def _results(self) -> Array:
+        return self.place.control.results[self.place.rank, : self.program.entry_bytes]
 
     def descriptors(self, news: News) -> list[int]:
         return self._descriptors
@@ -151,17 +193,48 @@ class SequenceRoutine(Repeated):
 
     # ---- parts
 
+    def _actions_of(self, parts: Sequence[Part | Loop], shown: int, word: int = sequence.AT, depth: int = 0) -> list[Action]:
+        """Returns callables that run parts; meanwhile a word of the rank's position shows which, from `shown` on."""
+        actions, at = [], 0
+        for group, stretch in self._stretches.groups(parts, depth):
+            if stretch is None:
+                actions.append(self._action(group[0], word, shown + at))
+            else:
+                actions.append(self._action_of(stretch, group, word, shown + at, depth))
+            at += len(group)
+        return actions
+
+    def _action_of(self, stretch: Stretch, group: Sequence[Part | Loop], word: int, shown: int, depth: int) -> Action:
+        """Returns a callable that runs the parts of a stretch once, and waits for them."""
+        position, first, last = self._shown(word), group[0], group[-1]
+        assert isinstance(first, Part)  # loops are in no stretch
+        assert isinstance(last, Part)
+
+        def action() -> None:
+            position[word] = shown
+            if first.wait is not None:
+                self._await(first.wait)
+            step = int(self._numbers.steps[depth])
+            with self._in(stretch):
+                stretch.run(step, 1)
+            stretch.finish(step)
+            self._count += len(group)
+            if last.shows:
+                sequence_waits.show_count(self._address, self.place.rank, self._count)
+
+        return action
+
     def _action(self, part: Part | Loop, word: int, shown: int) -> Action:
         """Returns a callable that runs one part; meanwhile a word of the rank's position, if there is one, shows which."""
         position = self._shown(word)
         if isinstance(part, Loop):
             inner = sequence.inner_word(part.depth)
-            actions = [self._action(one, inner, index + 1) for index, one in enumerate(part.parts)]
-            repeat = partial(self._loop, part, actions, inner)
+            whole = self._stretches.whole([part.parts], part.depth)
+            actions = [] if whole else self._actions_of(part.parts, 1, inner, part.depth)
 
             def loop() -> None:
                 position[word] = shown
-                repeat()
+                self._loop(part, actions, whole, inner)
 
             return loop
         do = self._doing(part)
@@ -182,12 +255,17 @@ class SequenceRoutine(Repeated):
         """Returns the words of the rank's position that others read; for deeper loops than it has, unused ones."""
         return self._position if word < sequence.LINE else np.zeros(word + 2, np.int64).data
 
-    def _loop(self, loop: Loop, actions: Sequence[Action], word: int) -> None:
+    def _loop(self, loop: Loop, actions: Sequence[Action], whole: Stretch | None, word: int) -> None:
         """Runs an inner sequence, with all ranks at the same place before and after; `word` shows its parts meanwhile."""
         times = int(self._numbers.evaluate(loop.times))
         position = self._shown(word)
         self._meet()
-        for step in range(times):
+        if whole is not None and times > 0:
+            with self._in(whole):
+                whole.run(0, times)
+            whole.finish(times - 1)
+            self._count += times * len(loop.parts)
+        for step in range(times if whole is None else 0):
             self._numbers.steps[loop.depth] = position[word + 1] = step
             for action in actions:
                 action()

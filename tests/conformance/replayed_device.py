@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 
 import synknumba as synk
-from synknumba._device import Buffer, DeviceKernel, Replay, Step, Workspace
+from synknumba._device import Buffer, Chain, DeviceKernel, Replay, Step, Workspace
 from synknumba._device.cpu import CpuWorkspace
 from synknumba._ops.rows import Range, Rows
 from synknumba._rank import loop
@@ -259,6 +259,46 @@ class CalledReplay(Replay):
         self.relaunch = 0
 
 
+class CalledChain(Chain):
+    """Steps that are run where the launch of a graph would be queued.
+
+    Attributes:
+        recorded: how many there have been.
+        refuses_in: of how many times from now that one gets other scalars one fails; 0 if none does.
+    """
+
+    recorded = 0
+    refuses_in = 0
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self._nodes = [Node(step) if isinstance(step, Launch) else None for step in self._noted(steps)]
+        type(self).recorded += 1
+
+    def _noted(self, steps: Iterable[Step]) -> Iterator[Step]:
+        self._steps: list[Step] = []
+        for step in steps:
+            self._steps.append(step)
+            yield step
+
+    def __call__(self) -> None:
+        for step, node in zip(self._steps, self._nodes, strict=True):
+            (step if node is None else node.step)()
+
+    def renew(self, first: int, after: int) -> None:
+        for node in self._nodes[first:after]:
+            if node is not None:
+                kind = type(self)
+                if kind.refuses_in:
+                    kind.refuses_in -= 1
+                    if not kind.refuses_in:
+                        raise RuntimeError("no such node")
+                node.write()
+                node.read()
+
+    def close(self) -> None:
+        self._nodes = []
+
+
 class ReplayedDevice(PrivateDevice):
     def workspace(self, *, sliced: bool = False) -> Workspace:
         return OwnWorkspace()
@@ -268,6 +308,15 @@ class ReplayedDevice(PrivateDevice):
 
     def record(self, steps: Sequence[Step]) -> Replay | None:
         return CalledReplay(steps)
+
+    def record_chain(self, steps: Iterable[Step]) -> Chain | None:
+        return CalledChain(steps)
+
+    def can_chain(self, steps: Sequence[Step]) -> bool:
+        return True
+
+    def only_copies_to(self, host: Any, step: Any) -> bool:
+        return isinstance(step, partial) and step.func is np.copyto and np.may_share_memory(host, step.args[0])
 
 
 def fork_replayed(world_size: int, transport: Any = "host", timeout: float | None = None) -> synk.World:

@@ -1,0 +1,218 @@
+"""CUDA graphs: steps are captured as nodes, and the scalars of a kernel's node are found and rewritten.
+
+Scalars of a kernel are parameters of its node. Changed scalars are written into the node, which takes 1 µs, where a launch by
+Numba takes 12 to 46. The node's parameter of a scalar is found by capturing a launch with another value and comparing, so it
+does not matter how a compiler lays out its kernels' parameters. A launch of the graph that is queued already keeps its scalars.
+"""
+
+import ctypes
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from cupy.cuda import runtime
+
+from synknumba._device.base import Step
+from synknumba._device.cuda_steps import CudaLaunch, make_launch
+from synknumba._wire.relaunch import Scalar
+
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed: work on other streams does not affect the capture
+
+# Format characters of the struct module, by kind of dtype.
+_LETTERS = {"b": "?", "i": "qihbQIHBdf", "u": "QIHBqihbdf", "f": "dfe", "c": "df"}
+_REAL, _IMAGINARY = attrgetter("real"), attrgetter("imag")
+
+
+class _NodeParams(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h."""
+
+    _fields_ = (
+        ("func", ctypes.c_void_p),
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "smem")),
+        ("params", ctypes.POINTER(ctypes.c_void_p)),
+        ("extra", ctypes.c_void_p),
+        ("kern", ctypes.c_void_p),
+        ("ctx", ctypes.c_void_p),
+    )
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.cuGraphExecKernelNodeSetParams_v2.argtypes = [ctypes.c_void_p] * 3
+    return driver
+
+
+class UnknownNodeError(Exception):
+    """A node of a graph cannot be read or changed."""
+
+
+@cache
+def launcher() -> int:
+    """Returns the address of cuGraphLaunch, a C function of an executable and a stream that returns 0 or an error."""
+    return ctypes.cast(_driver().cuGraphLaunch, ctypes.c_void_p).value or 0
+
+
+@cache
+def rewriter() -> int:
+    """Returns the address of cuGraphExecKernelNodeSetParams, of an executable, a node and its parameters."""
+    return ctypes.cast(_driver().cuGraphExecKernelNodeSetParams_v2, ctypes.c_void_p).value or 0
+
+
+def _ask(function: str, *args: Any) -> None:
+    try:
+        code = getattr(_driver(), function)(*args)
+    except AttributeError as error:  # an older driver
+        raise UnknownNodeError(function) from error
+    if code != 0:
+        raise UnknownNodeError(function, code)
+
+
+def capture(steps: Iterable[Step], stream: Any) -> tuple[int, dict[int, int]]:
+    """Captures a graph of the steps. Returns it with the nodes of launches with scalars, by the step's position."""
+    nodes: dict[int, int] = {}
+    runtime.streamBeginCapture(stream.ptr, _RELAXED)
+    try:
+        for position, step in enumerate(steps):
+            step()
+            if isinstance(step, CudaLaunch) and step.changing:
+                with suppress(UnknownNodeError):
+                    nodes[position] = _last_node(stream)
+    except BaseException:
+        with suppress(runtime.CUDARuntimeError):
+            graph = runtime.streamEndCapture(stream.ptr)
+            if graph:
+                runtime.graphDestroy(graph)
+        raise
+    return runtime.streamEndCapture(stream.ptr), nodes
+
+
+def _last_node(stream: Any) -> int:
+    """Returns the node captured last on a stream."""
+    status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
+    nodes, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_size_t()
+    told = (ctypes.byref(one) for one in (status, number, graph, nodes, count))
+    _ask("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream.ptr), *told)
+    if count.value != 1:
+        raise UnknownNodeError("node")
+    return nodes[0] or 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarPlace:
+    """The place of a scalar among a kernel's parameters."""
+
+    position: int  # among the arguments
+    # For the number, or its real and its imaginary part: index among the parameters, format character, getter.
+    parts: tuple[tuple[int, str, Callable[[Any], Any]], ...]
+
+
+def find_scalars(launch: CudaLaunch, stream: Any) -> list[ScalarPlace]:
+    """Finds the places of changing scalars by launches that are captured and not run."""
+    usual = _captured_params(launch.arguments, launch, stream)
+    places = []
+    for position in launch.changing:
+        value = launch.arguments[position]
+        other = _other(value)
+        changed = _captured_params([*launch.arguments[:position], other, *launch.arguments[position + 1 :]], launch, stream)
+        found = [i for i, (one, two) in enumerate(zip(usual, changed, strict=True)) if one != two]
+        kind = np.asarray(value).dtype.kind
+        getters = (_REAL, _IMAGINARY) if kind == "c" else (_REAL,)
+        if len(found) != len(getters):
+            raise UnknownNodeError("scalar", position)
+        parts = []
+        for i, get in zip(found, getters, strict=True):
+            seen = ((get(value), usual[i]), (get(other), changed[i]))
+            letter = next((one for one in _LETTERS.get(kind, "") if all(_fits(one, *pair) for pair in seen)), None)
+            if letter is None:
+                raise UnknownNodeError("scalar", position)
+            parts.append((i, letter, get))
+        places.append(ScalarPlace(position, tuple(parts)))
+    return places
+
+
+def _other(value: Any) -> Any:
+    """Returns another value of the same type, different in all parts."""
+    if isinstance(value, bool | np.bool_):
+        return type(value)(not value)
+    is_complex = isinstance(value, complex | np.complexfloating)
+    others = map(type(value), (1 + 2j, 3 + 4j, 5 + 6j) if is_complex else (1, 2))
+    return next(one for one in others if one.real != value.real and (one.imag != value.imag or not is_complex))
+
+
+def _fits(letter: str, value: Any, parameter: bytes) -> bool:
+    """Whether a format packs a value to these bytes."""
+    try:
+        return struct.pack("<" + letter, value) == parameter
+    except (struct.error, TypeError):
+        return False
+
+
+def _captured_params(arguments: list[Any], launch: CudaLaunch, stream: Any) -> list[bytes]:
+    """Returns the bytes of each parameter of a launch with these arguments."""
+    one = make_launch(launch.args[0], arguments, (0,))
+    graph, nodes = capture([one], stream)
+    try:
+        if not nodes:
+            raise UnknownNodeError("node")
+        return [ctypes.string_at(address, nbytes) for address, nbytes in _read_node(nodes[0])[1]]
+    finally:
+        runtime.graphDestroy(graph)
+
+
+def _read_node(node: int) -> tuple[_NodeParams, list[tuple[int, int]]]:
+    """Returns the parameters of a kernel node, and the address and size in bytes of each of the kernel's."""
+    told = _NodeParams()
+    _ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(told))
+    if not told.params or told.extra:
+        raise UnknownNodeError("parameters")
+    function = ctypes.c_void_p(told.func)
+    if not told.func:
+        _ask("cuKernelGetFunction", ctypes.byref(function), ctypes.c_void_p(told.kern))
+    parameters: list[tuple[int, int]] = []
+    offset, nbytes = ctypes.c_size_t(), ctypes.c_size_t()
+    ask = getattr(_driver(), "cuFuncGetParamInfo", None)
+    if ask is None:
+        raise UnknownNodeError("cuFuncGetParamInfo")
+    while ask(function, ctypes.c_size_t(len(parameters)), ctypes.byref(offset), ctypes.byref(nbytes)) == 0:
+        parameters.append((told.params[len(parameters)] or 0, nbytes.value))
+    return told, parameters
+
+
+class KernelNode:
+    """A launch in a graph, with a copy of its parameters that can be rewritten."""
+
+    def __init__(self, node: int, places: Sequence[ScalarPlace]) -> None:
+        self._told, parameters = _read_node(node)
+        starts = np.cumsum([0] + [-(-nbytes // 16) * 16 for _, nbytes in parameters]).tolist()
+        self._memory = ctypes.create_string_buffer(starts[-1])
+        base = ctypes.addressof(self._memory)
+        self._pointers = (ctypes.c_void_p * len(parameters))(*(base + start for start in starts[:-1]))
+        for (address, nbytes), start in zip(parameters, starts[:-1], strict=True):
+            ctypes.memmove(base + start, address, nbytes)
+        self._told.params = ctypes.cast(self._pointers, ctypes.POINTER(ctypes.c_void_p))
+        self.node_and_params = node, ctypes.addressof(self._told)
+        self.scalars = [  # where they are written
+            Scalar(place.position, number, letter, base + starts[i])
+            for place in places
+            for number, (i, letter, _) in enumerate(place.parts)
+        ]
+        self._packs = [
+            (place.position, struct.Struct("<" + letter).pack_into, starts[i], get)
+            for place in places
+            for i, letter, get in place.parts
+        ]
+        self._set = _driver().cuGraphExecKernelNodeSetParams_v2
+
+    def renew(self, executable: int, arguments: Sequence[Any]) -> None:
+        """Writes the scalars among a launch's arguments into the graph."""
+        for position, pack, start, get in self._packs:
+            pack(self._memory, start, get(arguments[position]))
+        code = self._set(executable, *self.node_and_params)
+        if code != 0:
+            raise UnknownNodeError("cuGraphExecKernelNodeSetParams", code)

@@ -1,0 +1,353 @@
+"""Stretches of a sequence: consecutive parts that only put work on the device's stream, so that nothing waits between them.
+
+    first iteration one by one ──> recordings of 1, 8, 64 iterations, queued ──> copies of the results to the host, and a wait
+
+Each part of a stretch has steps, and arguments of launches, of its own. Numbers that change from iteration to iteration are
+written into a recording before it is queued. A few recordings at most are under way, so that the rank knows where it is.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeGuard, final
+
+from synknumba._device import Chain, Device, Step
+from synknumba._rank.collective_routine import Steps
+from synknumba._rank.kernel_routine import KernelRoutine
+from synknumba._rank.replay import Repetition
+from synknumba._rank.routine import Place, Repeated
+from synknumba._rank.sequence_numbers import Numbers
+from synknumba._wire.sequence import Loop, Part
+
+SIZES = 64, 8  # recordings are of so many iterations, or of one
+MOST_STEPS = 5000  # in a recording
+WORTH = 4  # a recording of several iterations is made for so many launches
+UNDER_WAY = 2  # recordings that are queued
+MOST_SECONDS = 0.002  # that a recording of several iterations takes
+
+
+@dataclass(slots=True)
+class _Apart:
+    """A part with steps of its own."""
+
+    part: Part
+    routine: Repeated
+    checks: Sequence[Step]
+    steps: list[Step]
+    copies: list[Step] = field(default_factory=list)  # of results to the host, where these are made apart
+    launches: Sequence[list[object]] = ()  # arguments of each launch
+    packed: bytes = b""  # the values that the arguments have
+
+    def write(self, numbers: Numbers) -> bytes:
+        """Writes numbers as they are now into the launches' arguments; returns the part's packed values."""
+        if not self.part.formulas:
+            return self.packed
+        values = bytearray(self.part.values)
+        for offset, letter, formula in self.part.formulas:
+            packed = numbers.packed(letter, formula, self.part.name)
+            values[offset : offset + len(packed)] = packed
+        if values != self.packed:
+            assert isinstance(self.routine, KernelRoutine)  # others have no values
+            self.routine.change_scalars(self.launches, bytes(values))
+            self.packed = bytes(values)
+        return self.packed
+
+
+@dataclass(slots=True)
+class _Written:
+    """The numbers of one part in one iteration of a recording."""
+
+    iteration: int  # in the recording
+    one: _Apart
+    first: int  # position of its steps in the recording
+    after: int
+    packed: bytes  # the values that they have
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    chain: Chain
+    count: int  # of iterations
+    written: list[_Written]
+
+
+@final
+class Stretch:
+    """Parts that a rank repeats without waiting.
+
+    Args:
+        device: of the rank.
+        numbers: of the sequence.
+        depth: of the loop whose step counts the iterations.
+        turns: the parts of one iteration, and of the next ones until swapped variables have their memory again.
+        seen: called meanwhile with the number of the first iteration not known to be done; what it raises ends the run.
+
+    Attributes:
+        running: the part whose numbers are computed.
+    """
+
+    def __init__(
+        self, device: Device, numbers: Numbers, depth: int, turns: Sequence[Sequence[_Apart]], seen: Callable[[int], None]
+    ) -> None:
+        self.running: Part | None = None
+        self._device, self._numbers, self._depth, self._turns, self._seen = device, numbers, depth, turns, seen
+        self._copies = [Repetition(device, steps) if steps else None for steps in map(_copies, turns)]
+        self._warm = [False] * len(turns)  # whether the steps of each turn were run, which compiles kernels
+        self._recordings: dict[tuple[int, int], _Recording | None] = {}  # by turn and count; None if there cannot be one
+        self._under_way: deque[tuple[Callable[[], bool], int, int]] = (
+            deque()
+        )  # whether it is done, its iterations, the one after
+        self._queued = 0  # iterations, in all runs
+        self._seconds = 0.0  # of an iteration
+        self._ended = 0.0  # when a recording was seen to have ended
+
+    def begin(self) -> None:
+        """Loads what a run does not load itself; called at the beginning of a round."""
+        for turn in self._turns:
+            for one in turn:
+                for check in one.checks:
+                    check()
+
+    def run(self, first: int, count: int) -> None:
+        """Queues iterations `first`, `first + 1`, …; `finish` waits for them."""
+        done, self._ended = 0, time.perf_counter()
+        while done < count:
+            turn, left = (first + done) % len(self._turns), count - done
+            recording = self._recording(turn, left, first + done)
+            if recording is None or not self._renew(recording, first + done):
+                recording = None
+                self._one_by_one(turn, first + done)
+            else:
+                recording.chain()
+            size = 1 if recording is None else recording.count
+            done += size
+            self._queued += size
+            self._under_way.append((self._device.marker(), size, first + done))
+            while len(self._under_way) > UNDER_WAY:
+                self._await_oldest()
+
+    def finish(self, last: int) -> None:
+        """Copies the results of the last iteration, given by its number, to the host, and waits for all work."""
+        while self._under_way:
+            self._await_oldest()
+        copies = self._copies[last % len(self._turns)]
+        if copies is None:
+            self._device.synchronize()
+        else:
+            copies()
+
+    def close(self) -> None:
+        """Frees the recordings."""
+        for recording in self._recordings.values():
+            if recording is not None:
+                recording.chain.close()
+        for copies in self._copies:
+            if copies is not None:
+                copies.close()
+        self._recordings.clear()
+        self._under_way.clear()
+
+    def _await_oldest(self) -> None:
+        is_done, count, after = self._under_way[0]
+        self._seen(after - count)
+        while not is_done():
+            self._seen(after - count)
+        self._under_way.popleft()
+        now = time.perf_counter()
+        self._seconds, self._ended = (now - self._ended) / count, now
+
+    # ---- recordings
+
+    def _one_by_one(self, turn: int, step: int) -> None:
+        self._numbers.steps[self._depth] = step
+        for one in self._turns[turn]:
+            self.running = one.part
+            one.write(self._numbers)
+            for run in one.steps:
+                run()
+        self._warm[turn] = True
+
+    def _recording(self, turn: int, left: int, step: int) -> _Recording | None:
+        """Returns a recording of at most so many iterations, made if need be; None if the next one runs one by one."""
+        if not self._warm[turn]:
+            return None
+        for count in self._counts(turn, left):
+            if (turn, count) not in self._recordings:
+                self._recordings[turn, count] = self._record(turn, count, step)
+            found = self._recordings[turn, count]
+            if found is not None:
+                return found
+        return None
+
+    def _counts(self, turn: int, left: int) -> Iterator[int]:
+        """Yields counts of iterations that a recording may have, largest first."""
+        steps = sum(len(one.steps) for parts in self._turns for one in parts)
+        for size in SIZES:
+            count = size * len(self._turns)
+            if count > left or size * steps > MOST_STEPS or count * self._seconds > MOST_SECONDS or not all(self._warm):
+                continue
+            if (turn, count) in self._recordings or self._queued + left >= WORTH * count:
+                yield count
+        yield 1
+
+    def _record(self, turn: int, count: int, step: int) -> _Recording | None:
+        written: list[_Written] = []
+
+        def steps() -> Iterator[Step]:
+            position = 0
+            for iteration in range(count):
+                self._numbers.steps[self._depth] = step + iteration
+                for one in self._turns[(turn + iteration) % len(self._turns)]:
+                    self.running = one.part
+                    packed, after = one.write(self._numbers), position + len(one.steps)
+                    if one.part.formulas:
+                        written.append(_Written(iteration, one, position, after, packed))
+                    yield from one.steps
+                    position = after
+
+        chain = self._device.record_chain(steps())
+        return None if chain is None else _Recording(chain, count, written)
+
+    def _renew(self, recording: _Recording, step: int) -> bool:
+        """Writes the numbers of the iterations from `step` on into a recording; if that is not possible, gives it up."""
+        for place in recording.written:
+            self._numbers.steps[self._depth] = step + place.iteration
+            self.running = place.one.part
+            packed = place.one.write(self._numbers)
+            if packed == place.packed:
+                continue
+            place.packed = b""  # unknown until it is written
+            try:
+                recording.chain.renew(place.first, place.after)
+            except Exception:  # noqa: BLE001  # a scalar that does not fit, a driver that refuses
+                self._give_up(recording)
+                return False
+            place.packed = packed
+        self._numbers.steps[self._depth] = step
+        return True
+
+    def _give_up(self, recording: _Recording) -> None:
+        recording.chain.close()
+        for key, one in self._recordings.items():
+            if one is recording:
+                self._recordings[key] = None
+
+
+def _copies(turn: Sequence[_Apart]) -> list[Step]:
+    return [step for one in turn for step in one.copies]
+
+
+# ---- which parts ---------------------------------------------------------------------------------------------------------
+
+
+@final
+class Stretches:
+    """Makes the stretches of a sequence on one rank.
+
+    Args:
+        place: state of the rank.
+        numbers: of the sequence.
+        routines: of the parts' programs, by number.
+        seen: as for `Stretch`.
+    """
+
+    def __init__(
+        self, place: Place, numbers: Numbers, routines: Mapping[int, Repeated], seen: Callable[[int, int], None]
+    ) -> None:
+        self._place, self._numbers, self._routines, self._seen = place, numbers, routines, seen
+        self._made: list[Stretch] = []
+
+    def whole(self, turns: Sequence[Sequence[Part | Loop]], depth: int) -> Stretch | None:
+        """Returns the stretch of all parts of a loop; None if the host must do something in between."""
+        plain = [[one for one in parts if isinstance(one, Part) and self._is_free(one)] for parts in turns]
+        if not any(turns) or list(map(len, plain)) != list(map(len, turns)):
+            return None
+        found = self._all_apart([one for parts in plain for one in parts], copies_apart=True)
+        if found is None:
+            return None
+        rest = iter(found)
+        return self._note([[next(rest) for _ in parts] for parts in plain], depth)
+
+    def groups(self, parts: Sequence[Part | Loop], depth: int) -> Iterator[tuple[Sequence[Part | Loop], Stretch | None]]:
+        """Yields the parts of an iteration in order: several that are a stretch together, or one."""
+        at = 0
+        while at < len(parts):
+            end = self._end_of_group(parts, at)
+            several = [one for one in parts[at:end] if isinstance(one, Part)]
+            found = self._all_apart(several, copies_apart=False) if len(several) > 1 else None
+            if found is None:
+                end = at + 1
+            yield parts[at:end], None if found is None else self._note([found], depth)
+            at = end
+
+    def begin(self) -> None:
+        """Called at the beginning of a round."""
+        for stretch in self._made:
+            stretch.begin()
+
+    def close(self) -> None:
+        """Frees all stretches."""
+        for stretch in self._made:
+            stretch.close()
+        self._made.clear()
+
+    def _note(self, turns: Sequence[Sequence[_Apart]], depth: int) -> Stretch:
+        stretch = Stretch(self._place.device, self._numbers, depth, turns, lambda done: self._seen(depth, done))
+        self._made.append(stretch)
+        return stretch
+
+    def _is_free(self, part: Part) -> bool:
+        """Whether a part waits for no other rank, and none for it."""
+        return self._can_be_apart(part) and (self._place.world_size == 1 or (part.wait is None and not part.shows))
+
+    def _can_be_apart(self, part: Part | Loop) -> TypeGuard[Part]:
+        if not isinstance(part, Part) or part.puts is not None or part.combines is not None:
+            return False
+        routine = self._routines[part.number]
+        if isinstance(routine, KernelRoutine):
+            return all(offset < routine.scalar_bytes for offset, _, _ in part.formulas)
+        return isinstance(routine, Steps)
+
+    def _end_of_group(self, parts: Sequence[Part | Loop], at: int) -> int:
+        """Returns the end of the longest group from a part on: only its first waits, and only its last is waited for."""
+        end, waits = at, self._place.world_size > 1
+        while end < len(parts) and self._can_be_apart(one := parts[end]):
+            if end > at and waits and one.wait is not None:
+                break
+            end += 1
+            if waits and one.shows:
+                break
+        return end
+
+    def _all_apart(self, parts: Sequence[Part], *, copies_apart: bool) -> list[_Apart] | None:
+        """Returns the parts with steps of their own; None if one has steps for which the host is needed."""
+        used = {id(routine): routine for part in parts if isinstance(routine := self._routines[part.number], KernelRoutine)}
+        replaced = -1
+        found: list[_Apart] = []
+        while replaced != (now := sum(routine.workspace.replaced for routine in used.values())):
+            replaced, found = now, []  # again if memory was replaced by larger memory
+            for part in parts:
+                one = self._apart(part, copies_apart=copies_apart)
+                if one is None:
+                    return None
+                found.append(one)
+        loading = [id(one.routine) for one in found if one.checks]
+        return None if len(set(loading)) < len(loading) else found  # two that load other rows to the same memory
+
+    def _apart(self, part: Part, *, copies_apart: bool) -> _Apart | None:
+        routine, device = self._routines[part.number], self._place.device
+        if isinstance(routine, KernelRoutine):
+            binding = routine.apart(part.values)
+            checks, steps = binding.run.parted
+            one = _Apart(part, routine, checks, [*steps], launches=binding.launches, packed=part.values)
+        else:
+            assert isinstance(routine, Steps)  # `_can_be_apart`
+            one = _Apart(part, routine, (), routine.make())
+        if not device.can_chain(one.steps):
+            return None
+        if copies_apart:
+            results = self._place.control.results[self._place.rank]
+            one.copies = [step for step in one.steps if device.only_copies_to(results, step)]
+            one.steps = [step for step in one.steps if step not in one.copies]
+        return one
