@@ -14,7 +14,7 @@ from _common import Timing, time_calls
 from jax.sharding import NamedSharding, PartitionSpec
 from sequences import COUNT, TIMES, per_iteration, relaxed, start_of, steps_of
 
-jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_enable_x64", sys.argv[3] == "float64")
 AXIS = "ranks"
 ROWS, WHOLE = PartitionSpec(AXIS), PartitionSpec()
 
@@ -51,17 +51,24 @@ def relax(u: Any, *, size: int, edge: int) -> Any:
 
 
 def main() -> None:
-    size, seconds, sides = int(sys.argv[1]), float(sys.argv[2]), [int(one) for one in sys.argv[3:]]
+    size, seconds, dtype, sides = (
+        int(sys.argv[1]),
+        float(sys.argv[2]),
+        np.dtype(sys.argv[3]),
+        [int(one) for one in sys.argv[4:]],
+    )
     mesh = jax.make_mesh((size,), (AXIS,))
-    x = jax.device_put(np.zeros((size, COUNT)), NamedSharding(mesh, ROWS))
+    x = jax.device_put(np.zeros((size, COUNT), dtype), NamedSharding(mesh, ROWS))
     loop = looped(mesh, step, TIMES, (ROWS, WHOLE))
-    found = {"kernel, all_reduce, kernel, sum": timed(lambda one: loop((one, jnp.float64(0))), x, TIMES, seconds)}
+    found = {"kernel, all_reduce, kernel, sum": timed(lambda one: loop((one, dtype.type(0))), x, TIMES, seconds)}
     for side in sides:
-        start = start_of(side)
+        start = start_of(side).astype(dtype)
         padded = np.pad(start, ((0, -side % size), (0, 0)))  # JAX divides into equal parts
         u = jax.device_put(padded, NamedSharding(mesh, ROWS))
         body = partial(relax, size=size, edge=side - 1)
-        assert np.allclose(np.asarray(looped(mesh, body, 10, ROWS)(u))[:side], relaxed(start, 10), rtol=1e-12)
+        assert np.allclose(
+            np.asarray(looped(mesh, body, 10, ROWS)(u))[:side], relaxed(start, 10), rtol=1e-12 if dtype == np.float64 else 1e-5
+        )
         times = steps_of(side)
         found[f"Jacobi {side}²"] = timed(looped(mesh, body, times, ROWS), u, times, seconds)
     print(json.dumps({what: dataclasses.asdict(timing) for what, timing in found.items()}))

@@ -220,15 +220,17 @@ def measure_jax(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Re
     if not find_spec("jax"):
         print("JAX is not installed: left out", file=sys.stderr)
         return
-    yield from results_of("JAX", [], JAX_PEER, ranks, seconds, sides)
+    yield from results_of("JAX", [], JAX_PEER, ranks, seconds, ["float64", *sides])
 
 
 def results_of(
-    library: str, starter: list[str], script: Path, ranks: int, seconds: float, sides: Sequence[int]
+    library: str, starter: list[str], script: Path, ranks: int, seconds: float, rest: Sequence[object], platform: str = "cpu"
 ) -> Iterator[Result]:
     """What a peer's script prints: the times of an iteration, by what it does."""
-    command = [*starter, sys.executable, str(script), str(ranks), str(seconds), *map(str, sides)]
-    environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={ranks}", "JAX_PLATFORMS": "cpu"}
+    command = [*starter, sys.executable, str(script), str(ranks), str(seconds), *map(str, rest)]
+    environment = os.environ | {"JAX_PLATFORMS": platform}
+    if platform == "cpu":
+        environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={ranks}"
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
         print(f"{library} left out: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
@@ -243,7 +245,7 @@ def main() -> None:
     given.add_argument("--sides", type=int, nargs="+", default=list(SIDES), help="points along a side, for Jacobi's method")
     options = given.parse_args()
     if options.device != "cpu":
-        given.error("sequences run as tables on cores only")
+        given.error("that is what gpu_sequences.py measures")
     results: list[Result] = []
     for ranks in options.ranks or [2]:
         results += measure(ranks, options.seconds)

@@ -1,0 +1,163 @@
+"""What an iteration of a sequence costs on GPUs, beside single calls, CuPy's graphs and JAX.
+
+python benchmarks/gpu_sequences.py
+python benchmarks/gpu_sequences.py --ranks 1 2 --json benchmarks/results/h100-gpu_sequences.json
+
+Rows: an empty kernel, without and with the iteration's number as an argument; a kernel, an all_reduce of 100 float32, a kernel and
+the sum of its results; steps of Jacobi's method on n × n points, float32, whose ranks exchange rows and swap two arrays; and
+sweeps of an Ising model on 512 × 512 sites. CuPy's peer runs on one GPU, 100 steps in a graph; JAX's is fori_loop under jit,
+with ppermute between GPUs. Microseconds an iteration.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import sequences
+from _common import arguments, print_table, save, time_in_turns
+from numba import cuda
+from sequences import (
+    CALLS,
+    COUNT,
+    TIMES,
+    Result,
+    empties,
+    empty,
+    per_iteration,
+    relaxed,
+    repeated,
+    start_of,
+    step,
+    steps,
+    sweep,
+    sweeps,
+)
+
+import synknumba as synk
+
+SIDES = (1024, 4096, 16384)
+LATTICE = 512
+CUPY_PEER = Path(__file__).with_name("_gpu_sequences_cupy.py")
+
+
+@synk.parallel(grid=1, block=1)
+@cuda.jit
+def numbered(x, number):
+    pass
+
+
+@synk.sequence
+def numbers(x):
+    numbered(x, synk.STEP)
+
+
+@synk.parallel(grid="elements")
+@cuda.jit
+def relax(u, v):
+    j, i = cuda.grid(2)
+    if 0 < i < u.shape[0] - 1 and 0 < j < u.shape[1] - 1:
+        v[i, j] = np.float32(0.25) * (u[i - 1, j] + u[i + 1, j] + u[i, j - 1] + u[i, j + 1])
+
+
+@synk.sequence
+def jacobi(u, v):
+    synk.exchange(u)
+    relax(u, v)
+    synk.swap(u, v)
+
+
+def jacobi_once(u, v):
+    synk.exchange(u)
+    relax(u, v)
+
+
+def steps_of(side: int) -> int:
+    """How many steps take some milliseconds."""
+    return max(100, TIMES * SIDES[0] ** 2 // side**2)
+
+
+def measure(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:
+    """Sequences beside single calls."""
+    with synk.fork(ranks, device="cuda"):
+        x = synk.variable(np.zeros(COUNT, np.float32))
+        rows: list[tuple[str, Callable[[], object], int, Callable[[], object]]] = [
+            ("empty kernel", lambda: empties(x, times=TIMES), TIMES, lambda: empty(x)),
+            ("empty kernel, STEP", lambda: numbers(x, times=TIMES), TIMES, lambda: numbered(x, 3)),
+            ("kernel, all_reduce, kernel, sum", lambda: steps(x, times=TIMES), TIMES, lambda: step(x)),
+            ("the same, every=1", lambda: steps(x, times=TIMES, every=1), TIMES, lambda: step(x)),
+            ("one round", repeated(lambda: empties(x)), CALLS, lambda: empty(x)),
+        ]
+        for what, sequence, iterations, single in rows:
+            yield from both(what, ranks, sequence, iterations, single, seconds)
+        assert np.isclose(steps(x, times=100), 2.0 * COUNT * ranks)  # x = x / 2 + 1
+        for side in sides:
+            yield from measure_jacobi(ranks, seconds, side)
+        s = synk.scatter(synk.variable(np.ones((LATTICE, LATTICE), np.int8)), halo=1, periodic=True)
+        yield from both(f"Ising {LATTICE}²", ranks, lambda: sweeps(s, 0.5, times=500), 500, lambda: sweep(s, 0.5, 7), seconds)
+        assert set(np.unique(synk.gather(s, nd_up=0))) <= {-1, 1}
+
+
+def measure_jacobi(ranks: int, seconds: float, side: int) -> Iterator[Result]:
+    """Steps on one lattice."""
+    start, times = start_of(side).astype(np.float32), steps_of(side)
+    u, v = (synk.scatter(synk.variable(start), halo=1) for _ in range(2))
+    jacobi(u, v, times=10)
+    if side <= SIDES[0]:
+        assert np.allclose(synk.gather(u, nd_up=0), relaxed(start, 10), rtol=1e-5)
+    yield from both(f"Jacobi {side}²", ranks, lambda: jacobi(u, v, times=times), times, lambda: jacobi_once(u, v), seconds)
+
+
+def both(
+    what: str, ranks: int, sequence: Callable[[], object], iterations: int, single: Callable[[], object], seconds: float
+) -> Iterator[Result]:
+    """The sequence and single calls, in turns."""
+    ours, calls = time_in_turns([sequence, repeated(single)], seconds)
+    yield Result("synknumba: sequence", what, ranks, per_iteration(ours, iterations))
+    yield Result("synknumba: single calls", what, ranks, per_iteration(calls, CALLS))
+
+
+def peers(ranks: int, seconds: float, sides: Sequence[int]) -> Iterator[Result]:
+    """Those that are installed."""
+    if ranks == 1:
+        yield from sequences.results_of("CuPy, graph", [], CUPY_PEER, ranks, seconds, sides, "cuda")
+    if find_spec("jax"):
+        yield from sequences.results_of("JAX", [], sequences.JAX_PEER, ranks, seconds, ["float32", *sides], "cuda")
+    else:
+        print("JAX is not installed: left out", file=sys.stderr)
+
+
+def main() -> None:
+    given = arguments(__doc__)
+    given.add_argument("--no-peers", action="store_true")
+    given.add_argument("--sides", type=int, nargs="+", default=list(SIDES), help="points along a side, for Jacobi's method")
+    options = given.parse_args()
+    results: list[Result] = []
+    for ranks in options.ranks or [1]:
+        results += measure(ranks, options.seconds, options.sides)
+        if not options.no_peers:
+            results += peers(ranks, options.seconds, options.sides)
+    least = {(one.what, one.ranks): one.timing.median for one in results if one.library == "synknumba: sequence"}
+    rows = [
+        (
+            one.library,
+            one.what,
+            str(one.ranks),
+            f"{one.timing.median:.2f}",
+            f"{one.timing.minimum:.2f}",
+            f"{one.timing.median / least[one.what, one.ranks]:.2f}",
+        )
+        for one in results
+    ]
+    print_table(("library", "what", "ranks", "median µs", "minimum µs", "ratio of medians"), rows)
+    save(
+        options.json,
+        "gpu_sequences",
+        results,
+        {"count": COUNT, "times": TIMES, "sides": options.sides, "seconds": options.seconds},
+    )
+
+
+if __name__ == "__main__":
+    main()
