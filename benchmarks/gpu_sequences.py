@@ -4,9 +4,9 @@ python benchmarks/gpu_sequences.py
 python benchmarks/gpu_sequences.py --ranks 1 2 --json benchmarks/results/h100-gpu_sequences.json
 
 Rows: an empty kernel, without and with the iteration's number as an argument; a kernel, an all_reduce of 100 float32, a kernel
-and the sum of its results; steps of Jacobi's method on n × n points, float32, whose ranks exchange rows and swap two arrays; and
-sweeps of an Ising model on 512 × 512 sites. CuPy's peer runs on one GPU, 100 steps in a graph; JAX's is fori_loop under jit,
-with ppermute between GPUs. Microseconds an iteration.
+and the sum of its results; steps of Jacobi's method on n × n points, float32, whose ranks exchange rows and swap two arrays;
+and sweeps of an Ising model on 512 × 512 sites. CuPy's peer runs on one GPU, 100 steps in a graph; JAX's is fori_loop under
+jit, with ppermute between GPUs. Microseconds an iteration.
 """
 
 import sys

@@ -223,8 +223,11 @@ class Device(ABC):
         """Marks a step of a communicator, which only puts work on the device's stream, as one that can be recorded."""
         return step
 
-    def record(self, steps: Sequence[Step]) -> Replay | None:
-        """Records steps that were run before, without running them; None if that is impossible or of no use."""
+    def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
+        """Records steps that were run before, without running them; None if that is impossible or of no use.
+
+        `alone` if nothing but the recording runs them from now on, so that private arrays may be filled ahead.
+        """
         return None
 
     def record_chain(self, steps: Iterable[Step]) -> Chain | None:
@@ -254,7 +257,7 @@ class Device(ABC):
     def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
         """Returns a step that sets every element of a device array to a NumPy scalar of its dtype.
 
-        `private` if only the steps recorded with this one write the array.
+        `private` if only steps that are recorded with this one write the array.
         """
 
     @abstractmethod

@@ -72,8 +72,8 @@ class CudaDevice(Device):
     def on_stream(self, step: Step) -> Step:
         return OnStream(step)
 
-    def record(self, steps: Sequence[Step]) -> Replay | None:
-        return record(steps, self.stream, self._box)
+    def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
+        return record(steps, self.stream, self._box, alone=alone)
 
     def record_chain(self, steps: Iterable[Step]) -> Chain | None:
         return record_chain(steps, self.stream)

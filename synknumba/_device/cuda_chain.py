@@ -42,7 +42,7 @@ class _GraphChain(Chain):
         self._steps = steps  # keeps alive what the graph addresses
         self._nodes = nodes
         self._kernels: dict[int, KernelNode] = {}
-        self._places: dict[int, list[ScalarPlace]] = {}  # by step
+        self._places: dict[Any, list[ScalarPlace]] = {}  # by layout
 
     def __call__(self) -> None:
         runtime.graphLaunch(self._executable, self._stream.ptr)
@@ -59,9 +59,9 @@ class _GraphChain(Chain):
             kernel.renew(self._executable, step.arguments)
 
     def _places_of(self, launch: CudaLaunch) -> list[ScalarPlace]:
-        found = self._places.get(id(launch))
+        found = self._places.get(launch.layout)
         if found is None:
-            found = self._places[id(launch)] = find_scalars(launch, self._stream)
+            found = self._places[launch.layout] = find_scalars(launch, self._stream)
         return found
 
     def close(self) -> None:

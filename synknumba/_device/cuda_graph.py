@@ -4,7 +4,7 @@
 
 Small results are written to page-locked memory by one kernel, since a copy takes the copy engine 7 µs; the host spins on the
 mailbox. The smallest results are written to the mailbox itself, others to their targets. After that, when the host no longer
-waits, private outputs are filled for the next run.
+waits, private outputs are filled for the next run, if nothing else runs these steps.
 
 Changed scalars are written into the nodes of kernels. Where that is not possible, the steps are run one by one.
 """
@@ -29,25 +29,25 @@ PUBLISHED_BYTES = 64 << 10  # copied by one block; larger results go through the
 _NOT_READY = 600  # cudaErrorNotReady: work is pending, without an error
 
 
-def record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay | None:
+def record(steps: Sequence[Step], stream: Any, box: Mailbox, *, alone: bool) -> Replay | None:
     """Records steps that were run before; None if they do more than put work on this stream and on streams that join it."""
     if not steps or len(steps) > MOST_STEPS or not all_on_stream(steps):
         return None
     try:
-        return _record(steps, stream, box)
+        return _record(steps, stream, box, alone=alone)
     except Exception:  # noqa: BLE001  # of CUDA, CuPy, the compiler, NCCL: a step cannot be recorded, or memory is short
         return None
 
 
-def _record(steps: Sequence[Step], stream: Any, box: Mailbox) -> Replay:
+def _record(steps: Sequence[Step], stream: Any, box: Mailbox, *, alone: bool) -> Replay:
     prints = any(step.kernel is not None and step.kernel.prints() for step in steps if isinstance(step, CudaLaunch))
     rest, copies = (list(steps), None) if prints else _split(steps)
     fills: list[Step] = []
     targets: list[int] = []
     if copies is not None:
-        fills = [step for step in rest if _is_private(step)]  # no earlier step uses their arrays
+        fills = [step for step in rest if alone and _is_private(step)]  # no earlier step uses their arrays
         end, targets = _tell(copies, box, stream)
-        rest = [*(step for step in rest if not _is_private(step)), end, *fills]
+        rest = [*(step for step in rest if not (alone and _is_private(step))), end, *fills]
     graph, nodes = capture(rest, stream)
     try:
         executable = runtime.graphInstantiate(graph)
@@ -136,11 +136,11 @@ class _GraphReplay(Replay):
         launches = {i: step for i, step in enumerate(self._steps) if isinstance(step, CudaLaunch) and i in self._nodes}
         if len(launches) != self._changing:
             raise UnknownNodeError("nodes")
-        places: list[ScalarPlace] = []
+        places: dict[Any, list[ScalarPlace]] = {}
         for step in launches.values():
-            # All launches are of one kernel, so their parameters have one layout.
-            places = places or find_scalars(step, self._stream)
-        return [(KernelNode(self._nodes[i], places), step.arguments) for i, step in launches.items()]
+            if step.layout not in places:
+                places[step.layout] = find_scalars(step, self._stream)
+        return [(KernelNode(self._nodes[i], places[step.layout]), step.arguments) for i, step in launches.items()]
 
     def close(self) -> None:
         if self._executable:

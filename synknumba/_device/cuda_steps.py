@@ -46,12 +46,21 @@ class CudaLaunch(OnStream):
     changing: Sequence[int]  # positions of scalars that may be replaced
     kernel: CompiledKernel | None = None  # None for launches that are captured only to read their parameters
 
+    @property
+    def layout(self) -> Any:
+        """A key that launches share whose parameters have one layout."""
+        return id(self.kernel), *(_kind(argument) for argument in self.arguments)
+
 
 def make_launch(launcher: Callable[..., object], arguments: list[Any], changing: Sequence[int]) -> CudaLaunch:
     """Returns a step that calls the launcher with the arguments in the list."""
     step = CudaLaunch(_launch, launcher, arguments)
     step.arguments, step.changing = arguments, changing
     return step
+
+
+def _kind(argument: Any) -> Any:
+    return type(argument), *(getattr(argument, name, None) for name in ("dtype", "ndim"))
 
 
 def _launch(launcher: Callable[..., object], arguments: list[Any]) -> None:

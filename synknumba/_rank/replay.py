@@ -24,12 +24,20 @@ class Repetition:
         steps: the steps, without the wait for their end.
         checks: steps to run before them, never recorded.
         packing: layout of the scalars that the steps use.
+        alone: whether nothing else runs the steps, once they are recorded.
     """
 
     def __init__(
-        self, device: Device, steps: Sequence[Step], checks: Sequence[Step] = (), packing: ScalarPacking = _NO_SCALARS
+        self,
+        device: Device,
+        steps: Sequence[Step],
+        checks: Sequence[Step] = (),
+        packing: ScalarPacking = _NO_SCALARS,
+        *,
+        alone: bool = True,
     ) -> None:
         self._device = device
+        self._alone = alone
         self._steps = steps
         self._checks = checks
         self._packing = packing
@@ -42,7 +50,7 @@ class Repetition:
         """Runs the steps, and waits for their end."""
         if self._runs == 1:
             self._runs = 2
-            self._replay = self._device.record(self._steps)
+            self._replay = self._device.record(self._steps, alone=self._alone)
             if self._replay is not None:
                 self._now = [*self._checks, self._replay]
         for step in self._now:

@@ -150,7 +150,6 @@ class SequenceRoutine(Repeated):
             some = min(period or count, count - at)
             with self._in(self._whole):
                 self._whole.run(first + at, some)
-            self._whole.finish(first + at + some - 1)
             if kept is not None and some == period:
                 kept[at // period] = self._results()
 
@@ -217,7 +216,6 @@ class SequenceRoutine(Repeated):
             step = int(self._numbers.steps[depth])
             with self._in(stretch):
                 stretch.run(step, 1)
-            stretch.finish(step)
             self._count += len(group)
             if last.shows:
                 sequence_waits.show_count(self._address, self.place.rank, self._count)
@@ -263,7 +261,6 @@ class SequenceRoutine(Repeated):
         if whole is not None and times > 0:
             with self._in(whole):
                 whole.run(0, times)
-            whole.finish(times - 1)
             self._count += times * len(loop.parts)
         for step in range(times if whole is None else 0):
             self._numbers.steps[loop.depth] = position[word + 1] = step

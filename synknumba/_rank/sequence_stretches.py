@@ -1,9 +1,10 @@
 """Stretches of a sequence: consecutive parts that only put work on the device's stream, so that nothing waits between them.
 
-    first iteration one by one ──> recordings of 1, 8, 64 iterations, queued ──> copies of the results to the host, and a wait
+    first iteration one by one ──> recordings of 64, 8 and 1 iterations, queued ──> one of the last, with copies of its results
 
 Each part of a stretch has steps, and arguments of launches, of its own. Numbers that change from iteration to iteration are
-written into a recording before it is queued. A few recordings at most are under way, so that the rank knows where it is.
+written into a recording before it is queued. A few recordings at most are under way, so that the rank knows where it is. The
+last iteration is recorded as a call is: the host waits for its results, and so for all iterations.
 """
 
 import time
@@ -24,7 +25,7 @@ SIZES = 64, 8  # recordings are of so many iterations, or of one
 MOST_STEPS = 5000  # in a recording
 WORTH = 4  # a recording of several iterations is made for so many launches
 UNDER_WAY = 2  # recordings that are queued
-MOST_SECONDS = 0.002  # that a recording of several iterations takes
+MOST_SECONDS = 0.02  # that a recording of several iterations takes
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class Stretch:
     ) -> None:
         self.running: Part | None = None
         self._device, self._numbers, self._depth, self._turns, self._seen = device, numbers, depth, turns, seen
-        self._copies = [Repetition(device, steps) if steps else None for steps in map(_copies, turns)]
+        self._last = [_Last(device, turn) for turn in turns]
         self._warm = [False] * len(turns)  # whether the steps of each turn were run, which compiles kernels
         self._recordings: dict[tuple[int, int], _Recording | None] = {}  # by turn and count; None if there cannot be one
         self._under_way: deque[tuple[Callable[[], bool], int, int]] = (
@@ -110,41 +111,39 @@ class Stretch:
                     check()
 
     def run(self, first: int, count: int) -> None:
-        """Queues iterations `first`, `first + 1`, …; `finish` waits for them."""
+        """Runs iterations `first`, `first + 1`, …, copies the results of the last one to the host, and waits for all work."""
         done, self._ended = 0, time.perf_counter()
-        while done < count:
-            turn, left = (first + done) % len(self._turns), count - done
-            recording = self._recording(turn, left, first + done)
-            if recording is None or not self._renew(recording, first + done):
-                recording = None
-                self._one_by_one(turn, first + done)
-            else:
-                recording.chain()
-            size = 1 if recording is None else recording.count
-            done += size
-            self._queued += size
-            self._under_way.append((self._device.marker(), size, first + done))
-            while len(self._under_way) > UNDER_WAY:
-                self._await_oldest()
+        self._under_way.clear()
+        while done < count - 1:
+            done += self._queue(first + done, count - 1 - done)
+        turn = (first + count - 1) % len(self._turns)
+        self._write(turn, first + count - 1)
+        self._last[turn].run()
+        self._warm[turn] = True
 
-    def finish(self, last: int) -> None:
-        """Copies the results of the last iteration, given by its number, to the host, and waits for all work."""
-        while self._under_way:
-            self._await_oldest()
-        copies = self._copies[last % len(self._turns)]
-        if copies is None:
-            self._device.synchronize()
+    def _queue(self, step: int, left: int) -> int:
+        """Queues iterations from `step` on, at most so many; returns how many."""
+        turn = step % len(self._turns)
+        recording = self._recording(turn, left, step)
+        if recording is None or not self._renew(recording, step):
+            recording = None
+            self._one_by_one(turn, step)
         else:
-            copies()
+            recording.chain()
+        count = 1 if recording is None else recording.count
+        self._queued += count
+        self._under_way.append((self._device.marker(), count, step + count))
+        while len(self._under_way) > UNDER_WAY:
+            self._await_oldest()
+        return count
 
     def close(self) -> None:
         """Frees the recordings."""
         for recording in self._recordings.values():
             if recording is not None:
                 recording.chain.close()
-        for copies in self._copies:
-            if copies is not None:
-                copies.close()
+        for last in self._last:
+            last.close()
         self._recordings.clear()
         self._under_way.clear()
 
@@ -159,11 +158,16 @@ class Stretch:
 
     # ---- recordings
 
-    def _one_by_one(self, turn: int, step: int) -> None:
+    def _write(self, turn: int, step: int) -> None:
+        """Writes the numbers of an iteration into the arguments of its launches."""
         self._numbers.steps[self._depth] = step
         for one in self._turns[turn]:
             self.running = one.part
             one.write(self._numbers)
+
+    def _one_by_one(self, turn: int, step: int) -> None:
+        self._write(turn, step)
+        for one in self._turns[turn]:
             for run in one.steps:
                 run()
         self._warm[turn] = True
@@ -234,8 +238,27 @@ class Stretch:
                 self._recordings[key] = None
 
 
-def _copies(turn: Sequence[_Apart]) -> list[Step]:
-    return [step for one in turn for step in one.copies]
+@final
+class _Last:
+    """The last iteration of a run, with copies of its results; the arguments of its launches are written before."""
+
+    def __init__(self, device: Device, turn: Sequence[_Apart]) -> None:
+        self._numbered = [one for one in turn if one.part.formulas]
+        copies = [step for one in turn for step in one.copies]
+        self._repetition = Repetition(device, [*(step for one in turn for step in one.steps), *copies], alone=False)
+        self._packed: list[bytes] = []  # the values that the recording has
+
+    def run(self) -> None:
+        """Runs it, and waits for all work."""
+        packed = [one.packed for one in self._numbered]
+        if packed != self._packed:
+            self._repetition.renew(b"")
+            self._packed = packed
+        self._repetition()
+
+    def close(self) -> None:
+        """Frees the recording."""
+        self._repetition.close()
 
 
 # ---- which parts ---------------------------------------------------------------------------------------------------------

@@ -173,6 +173,10 @@ class NodeKernel(DeviceKernel):
         return self._kernel.convert(arg)
 
 
+class Filling(partial[Any]):
+    """A step that fills an array which only steps recorded with it write."""
+
+
 class CalledReplay(Replay):
     """Steps that are run where a graph would be launched.
 
@@ -306,8 +310,15 @@ class ReplayedDevice(PrivateDevice):
     def kernel(self, function: Callable[..., Any], options: Mapping[str, Any]) -> DeviceKernel:
         return NodeKernel(super().kernel(function, options))
 
-    def record(self, steps: Sequence[Step]) -> Replay | None:
-        return CalledReplay(steps)
+    def fill(self, array: Any, value: Any, *, private: bool = False) -> Step:
+        step = super().fill(array, value, private=private)
+        return Filling(step) if private else step
+
+    def record(self, steps: Sequence[Step], *, alone: bool = True) -> Replay | None:
+        fills = [step for step in steps if alone and isinstance(step, Filling)]  # ahead, at the end of each run
+        for step in fills:
+            step()
+        return CalledReplay([*(step for step in steps if step not in fills), *fills])
 
     def record_chain(self, steps: Iterable[Step]) -> Chain | None:
         return CalledChain(steps)

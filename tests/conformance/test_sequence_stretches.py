@@ -39,7 +39,7 @@ def add(u, x, by):
 @cuda.jit
 def corner(u, first, t):
     if first == 0:
-        t[0] = u[1, 1]
+        t[0] += u[1, 1]
 
 
 @synk.function
