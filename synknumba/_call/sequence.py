@@ -184,11 +184,16 @@ class SequencePlan:
     @property
     def is_current(self) -> bool:
         """Whether the variables still have the memory that the ranks' programs refer to."""
-        for variable, layout in self._layouts:
+        for variable, layout, _ in self._layouts:
             one = variable()
             if one is None or one._layout != layout:  # noqa: SLF001  # as a key
                 return False
         return True
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it will not be current again: a variable or its memory is gone. Swapped variables may have theirs again."""
+        return any(variable() is None or memory() is None for variable, _, memory in self._layouts)
 
     def run(self, first: int, count: int, times: int, scalars: AnySequence[Any], period: int = 0) -> list[Any]:
         """Runs iterations in one round, of `times` in all; with a period, returns the results that it keeps, by entries."""
@@ -640,7 +645,7 @@ class Sequence(Generic[P, R]):
         found = self._plans.get(key)
         if found is not None and found[0].is_current:
             return found[0]
-        for one in [known for known, (plan, _) in self._plans.items() if not plan.is_current]:
+        for one in [known for known, (plan, _) in self._plans.items() if plan.is_lost]:
             self._plans.pop(one)[0].forget()
         plan = self._trace(world, structure, told)
         self._plans[key] = plan, told.kept

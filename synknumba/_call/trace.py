@@ -73,7 +73,8 @@ class Trace(Recording):
         self.scalars = scalars
         self.lenders: list[Lender] = []  # of results in memory that each round chooses; their segments are further scalars
         self.plans: list[Plan] = []
-        self.variables: dict[int, tuple[weakref.ref[VariableState], Any]] = {}  # with their layouts, by number of their memory
+        # With their layouts and their memory, by its number.
+        self.variables: dict[int, tuple[weakref.ref[VariableState], Any, weakref.ref[Allocation]]] = {}
         # Variables that ranks write, by id, with the last part's arguments of `VariableState.mark`.
         self.changed: dict[int, tuple[weakref.ref[VariableState], bool, bool | None]] = {}
         self.programs: set[int] = set()
@@ -168,7 +169,8 @@ class Trace(Recording):
     def _hold(self, variable: VariableState) -> Allocation:
         storage = variable.place(self.world)
         # As at first: swapped variables have other memory in later turns.
-        self.variables.setdefault(storage.number, (weakref.ref(variable), variable._layout))  # noqa: SLF001  # as a key
+        told = weakref.ref(variable), variable._layout, weakref.ref(storage)  # noqa: SLF001  # as a key
+        self.variables.setdefault(storage.number, told)
         return storage
 
     # ---- collectives

@@ -285,7 +285,7 @@ def test_swapped_variables(world, until):
 
     u, v, a, b, c = (synk.variable(np.array([float(k)])) for k in range(5))
     size = world.world_size
-    for start, times in ((0, 5), (31, 4), (511, 1)):
+    for start, times in ((0, 5), (31, 4), (511, 1), (1023, 3), (8191, 1)):
         now = [(start + 1) * 2**k - 1 for k in range(times + 1)]
         assert u.get_value() == start
         sums, lasts = step(u, v, times=times, every=1, until=until)
