@@ -23,7 +23,7 @@ class Repetition:
         device: device of the rank.
         steps: the steps, without the wait for their end.
         checks: steps to run before them, never recorded.
-        packing: layout of the scalars that the steps use.
+        packing: layout of the scalars that the steps use and compiled code may change.
         alone: whether nothing else runs the steps, once they are recorded.
     """
 
@@ -87,7 +87,7 @@ class Repetition:
         replay = self._replay
         if self._again is None and replay is not None and replay.relaunch:
             self._again = Again(number, values, packed, self._packing, replay.relaunch, replay.wait, changed)
-            self._again.know(packed, replay.scalars)
+            self._again.know(packed, replay.scalars if self._packing.first else None)
         return self._again
 
     def forget(self) -> None:
@@ -105,7 +105,7 @@ class Repetition:
         if not self._replay.renew():
             self.close()
         elif self._again is not None:
-            self._again.know(packed, self._replay.scalars)
+            self._again.know(packed, self._replay.scalars if self._packing.first else None)
 
     def close(self) -> None:
         """Frees the recording; later runs are one by one."""

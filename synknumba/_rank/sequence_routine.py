@@ -27,6 +27,7 @@ from synknumba._rank.sequence_table import NAP_SECONDS, Action, GivenUp, Sequenc
 from synknumba._types import Array, UserOp
 from synknumba._wire import sequence, sequence_waits
 from synknumba._wire.messages import News, Returned, ReturnedInSequence
+from synknumba._wire.relaunch import Again
 from synknumba._wire.sequence import HEAD, Loop, Part, SequenceProgram, Shared, Wait
 
 ABORT_PERIOD = 64  # iterations in Python after which a rank that waits for no other sees that one has failed
@@ -52,8 +53,10 @@ class SequenceRoutine(Repeated):
         self._routines = routines
         head = struct.Struct("<" + HEAD)
         self._numbers = Numbers(_depth(program.parts), program.scalars, program.slots, program.lines)
-        self._unpack, self._packed = head.unpack, place.control.values.data[: head.size]
+        self._unpack, self._packed, self._head = head.unpack, place.control.values.data[: head.size], head.size
         scalars = place.control.values[head.size :][: self._numbers.scalars.nbytes]
+        self._round = place.control.values.data[: head.size + scalars.nbytes]  # all values
+        self._again_for: bytes | None = None  # those of the last round, if compiled code may repeat it
         self._scalars: Array | None = scalars.view(np.int64) if program.scalars else None  # of a round
         self._turns: Array = np.zeros(program.slots, np.int64)  # how often each shared result has been combined
         self._uses_table = runs_tables(place.device)
@@ -72,6 +75,13 @@ class SequenceRoutine(Repeated):
         """The part that is run, for messages."""
         return self._running if self._table is None else self._table.running
 
+    @property
+    def again(self) -> Again | None:
+        if self._whole is None or self._again_for is None:
+            return None
+        packed = self._again_for
+        return self._whole.again(self.program.number, self.place.control.values, packed, self._unpack(packed[: self._head])[0])
+
     def forget_buffers(self) -> None:
         self._stretches.close()
         self._whole = None
@@ -83,7 +93,7 @@ class SequenceRoutine(Repeated):
         first, count, times, period, segment = self._unpack(self._packed)
         if self._scalars is not None:
             self._numbers.scalars[:] = self._scalars
-        self._news, self._descriptors = [], []
+        self._news, self._descriptors, self._again_for = [], [], None
         kept = self._kept(segment, count // period) if period else None
         self._running = None
         self._numbers.steps[0] = first
@@ -96,6 +106,7 @@ class SequenceRoutine(Repeated):
             else:
                 self._stretches.begin()
                 (self._run if self._whole is None else self._queue)(first, count, period, kept)
+                self._again_for = bytes(self._round) if count == 1 and not period else None
         except GivenUp:
             pass
         except BaseException as error:  # noqa: BLE001  # raised again

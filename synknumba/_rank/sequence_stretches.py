@@ -19,6 +19,8 @@ from synknumba._rank.kernel_routine import KernelRoutine
 from synknumba._rank.replay import Repetition
 from synknumba._rank.routine import Place, Repeated
 from synknumba._rank.sequence_numbers import Numbers
+from synknumba._types import Array
+from synknumba._wire.relaunch import Again
 from synknumba._wire.sequence import Loop, Part
 
 SIZES = 64, 8  # recordings are of so many iterations, or of one
@@ -120,6 +122,18 @@ class Stretch:
         self._write(turn, first + count - 1)
         self._last[turn].run()
         self._warm[turn] = True
+
+    def again(self, number: int, values: Array, packed: bytes, step: int) -> Again | None:
+        """Returns the `Again` that repeats a round of one iteration; None if it would not do what `run` does.
+
+        Args:
+            number: of the sequence's program.
+            values: memory of a round's values.
+            packed: those of the last round.
+            step: number of the iteration.
+        """
+        turn = step % len(self._turns)
+        return None if any(one.checks for one in self._turns[turn]) else self._last[turn].again(number, values, packed)
 
     def _queue(self, step: int, left: int) -> int:
         """Queues iterations from `step` on, at most so many; returns how many."""
@@ -247,14 +261,23 @@ class _Last:
         copies = [step for one in turn for step in one.copies]
         self._repetition = Repetition(device, [*(step for one in turn for step in one.steps), *copies], alone=False)
         self._packed: list[bytes] = []  # the values that the recording has
+        self._round = b""  # values of the round that compiled code may repeat
 
     def run(self) -> None:
         """Runs it, and waits for all work."""
         packed = [one.packed for one in self._numbered]
         if packed != self._packed:
+            self._repetition.forget()
             self._repetition.renew(b"")
             self._packed = packed
         self._repetition()
+
+    def again(self, number: int, values: Array, packed: bytes) -> Again | None:
+        """Returns the `Again` of a round whose values are packed."""
+        if packed != self._round:
+            self._repetition.forget()
+            self._round = packed
+        return self._repetition.again(number, values, packed)
 
     def close(self) -> None:
         """Frees the recording."""

@@ -7,6 +7,7 @@ from numpy.testing import assert_array_equal
 
 import synknumba as synk
 from tests.conformance.conftest import REPLAYED, REPLAYED_LINKED, ROWS
+from tests.conformance.replayed_device import count_served
 
 ON_GPUS = [row for row in ROWS if row.id.startswith("cuda")]
 
@@ -168,6 +169,27 @@ class TestRecordings:
         steps(u, v, x, 3, times=2000)
         steps(u, v, x, 4, times=2000)
         assert 1 <= recorded()[0] - before <= 6  # of 128 iterations, since memory is swapped, 16, and 1, from either turn on
+
+    def test_rounds_of_one_iteration_are_served_without_python(self, world):
+        """Also of other scalars and other swaps, whose rounds go back to Python first."""
+        x = np.arange(7)
+        data = synk.data(x)
+        u, v, a, b = fields()
+        count_served()
+        for weight in (3, 3, 3, 3, 4, 4, 4, 4, 3, 3, 4):
+            assert steps(u, v, data, weight) == relaxed(a, b, weight, 0)[1, 1]
+            a, b = relaxed(a, b, weight, 0), a
+        assert_array_equal(synk.gather(u, nd_up=0), a)
+
+        @synk.sequence
+        def plain(u, v, weight):
+            relax(u, v, weight, 1)
+            return corner(v, synk.OFFSET)
+
+        count_served()
+        for weight in (3,) * 20 + (4,) * 20:
+            assert plain(u, v, weight) == relaxed(a, b, weight, 1)[1, 1]
+        assert all(served >= 20 for served, _ in count_served())
 
     def test_one_that_cannot_be_changed_is_not_used(self, world):
         @synk.function
