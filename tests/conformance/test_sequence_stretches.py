@@ -189,7 +189,8 @@ class TestRecordings:
         count_served()
         for weight in (3,) * 20 + (4,) * 20:
             assert plain(u, v, weight) == relaxed(a, b, weight, 1)[1, 1]
-        assert all(served >= 20 for served, _ in count_served())
+        served, _ = count_served()
+        assert min(served) >= 20
 
     def test_one_that_cannot_be_changed_is_not_used(self, world):
         @synk.function
