@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numba import types
 
+from synknumba import _tracing as tracing
 from synknumba._device import Device, Step
 from synknumba._rank.collective_routine import StagedRoutine, Steps
 from synknumba._rank.kernel_routine import KernelRoutine
@@ -25,6 +26,7 @@ from synknumba._types import Array
 from synknumba._wire import sequence
 from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep, raise_error, words_of
+from synknumba._wire.numpy_loops import loop_of, words_of_call
 from synknumba._wire.program import Dynamic
 from synknumba._wire.sequence import Formula, Loop, Part, SequenceProgram, Shared
 
@@ -43,6 +45,8 @@ _INT_OPERATIONS = {
     "%": table.INT_MOD,
     "neg": table.INT_NEG,
     "abs": table.INT_ABS,
+    "minimum": table.INT_MIN,
+    "maximum": table.INT_MAX,
 }
 _COMBINATIONS = {  # (op, dtype): operation, type of the parts
     ("sum", "d"): (table.ADD, table.DOUBLE),
@@ -412,11 +416,23 @@ class SequenceTable:
         has_float = any(is_float for _, is_float in operands)
         operation = (_FLOAT_OPERATIONS if has_float else _INT_OPERATIONS).get(sign)
         if operation is None:
-            raise _PythonOnly
+            return self._of_function(sign, operands)
         addresses = [self._as_float(*one) if has_float else one[0] for one in operands]
         target = self._cell(0)
         self._row(table.OPERATE, target, addresses[0], addresses[-1], operation)
         return target, has_float or sign == "/"
+
+    def _of_function(self, name: str, operands: Sequence[tuple[int, bool]]) -> tuple[int, bool]:
+        """Adds a row that computes a function of NumPy."""
+        ufunc = tracing.FUNCTIONS.get(name)
+        loop = None if ufunc is None else loop_of(ufunc)
+        if loop is None:
+            raise _PythonOnly
+        target = self._cell(0.0)
+        words = words_of_call([self._as_float(*one) for one in operands], target)
+        self._kept.append(words)
+        self._row(table.FUNCTION, loop.address, loop.data, words.ctypes.data)
+        return target, True
 
     def _as_float(self, address: int, is_float: bool) -> int:
         if is_float:

@@ -21,7 +21,7 @@ Key: TypeAlias = Hashable
 """Memory that parts read and write: ("variable", number, leaf), ("data", segment) or ("stage", index)."""
 
 Formula: TypeAlias = tuple[Any, ...]
-"""("value", number), ("step", depth of the loop), ("scalar", index), ("result", slot), or (operator, operand, …)."""
+"""("value", number), ("step", depth of the loop), ("scalar", index), ("result", slot), or (operation, operand, …)."""
 
 NOTHING: frozenset[Key] = frozenset()
 
