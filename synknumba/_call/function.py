@@ -16,7 +16,7 @@ import numpy as np
 
 from synknumba import _tracing as tracing
 from synknumba._call.access import read_parameters, written_parameters
-from synknumba._call.bind import Binder, signature_names
+from synknumba._call.bind import Binder, same_variable, signature_names
 from synknumba._call.call import Call
 from synknumba._call.checked_call import check_call
 from synknumba._call.collect import Count
@@ -588,6 +588,12 @@ class Function(Decorated, Distributed, Generic[P, R]):
             is_old = isinstance(param, Held) and param.read_only
             if is_input or is_old:
                 where = f"{self.py_func.__code__.co_filename}:{line}"
+                other = same_variable(call, call.variables[name], call.branches.get(name), name) if is_old else None
+                if other is not None:
+                    raise ArgumentError(
+                        f"{self.name} ({where}) writes to {name}, and {other} is the same variable; pass a copy of it as "
+                        "another variable"
+                    )
                 what, way_out = "an input", f'Pass it in inout=("{name}",) to have its rows written back'
                 if is_old:
                     what = "the old value of a variable that is updated"

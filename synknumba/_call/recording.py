@@ -308,7 +308,7 @@ class Recording(ABC):
                 match leaf:
                     case Held(variable, index) | HeldRows(variable, index):
                         reads.add(("variable", variable, index))
-                        if not is_kernel or name in written:
+                        if (not is_kernel or name in written) and not (isinstance(leaf, Held) and leaf.read_only):
                             writes.add(("variable", variable, index))
                     case Update(variable, index):
                         writes.add(("variable", variable, index))

@@ -220,6 +220,35 @@ def test_numbers_are_ieee_numbers_and_ints_of_any_length(world):
         cube(v, 3 * 10**6 * 10**3)
 
 
+@synk.parallel(grid=1, block=1, outputs={"d": synk.output("sum", shape=(), dtype="float64")})
+@cuda.jit
+def dot(a, b, d):
+    for i in range(a.shape[0]):
+        d[0] += a[i] * b[i]
+
+
+def test_a_variable_may_be_passed_twice_where_it_is_only_read(world):
+    @synk.sequence
+    def body(v, w):
+        scale(v, 1 / np.sqrt(dot(v, v)))
+        mix(w, v, dot(w, w))
+        return dot(v, v), dot(v, w)
+
+    def single(v, w):
+        scale(v, 1 / np.sqrt(dot(v, v)))
+        mix(w, v, dot(w, w))
+        return dot(v, v), dot(v, w)
+
+    starts = [np.random.default_rng(k).random(7) for k in range(2)]
+    mine, theirs = ([synk.variable(one) for one in starts] for _ in range(2))
+    found = body(*mine, times=5, every=1)
+    assert_array_equal(found, np.transpose([single(*theirs) for _ in range(5)]))
+    assert_allclose(found[0], 1.0, rtol=1e-14)
+    assert_array_equal(mine[1].get_value(), theirs[1].get_value())
+    with pytest.raises(synk.ArgumentError, match=r"mix \(.*test_sequences\.py:\d+\) writes to a, and b is the same variable"):
+        synk.sequence(lambda v: mix(v, v, 1.0))(mine[0])
+
+
 def test_functions_of_numbers(world):
     """The oracle is NumPy's arithmetic in the script, on the results of single calls."""
 
