@@ -80,6 +80,9 @@ class Recorder(Protocol):
     def swap(self, first: Any, second: Any) -> None:
         """Exchanges the memory of two variables, for the calls that follow."""
 
+    def carry(self, number: Any, value: Any) -> None:
+        """Gives a number of the sequence's arguments another value from the next iteration on."""
+
 
 current: Recorder | None = None  # of the sequence that is traced, in any thread
 

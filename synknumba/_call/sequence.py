@@ -104,6 +104,45 @@ def static(value: Any) -> Any:
     return Static(value)
 
 
+def carry(number: Any, value: Any) -> None:
+    """Gives a number that was passed to a sequence another value from the next iteration on.
+
+    Calls after it in the same iteration still get the old value. The next call of the sequence begins with its own argument.
+
+    Args:
+        number: a parameter of the body for which the call passes an int or a float.
+        value: a number, or a formula of numbers and 0-d results of kernels; float64 for a float, an int for an int.
+
+    Raises:
+        ArgumentError: this is no body of a sequence, or that of an inner one; `number` was not passed to it as a number, or is
+            carried already; or the value is of another kind.
+
+    Example:
+        >>> import numpy as np
+        >>> import synknumba as synk
+        >>> @synk.function
+        ... def note(v, step, n):
+        ...     v[step] = n
+        >>> @synk.sequence
+        ... def fibonacci(v, a, b):
+        ...     note(v, synk.STEP, a)
+        ...     synk.carry(a, b)
+        ...     synk.carry(b, a + b)
+        >>> with synk.fork(2, device="cpu"):
+        ...     v = synk.variable(np.zeros(8, int))
+        ...     fibonacci(v, 0, 1, times=8)
+        ...     v.get_value()
+        array([ 0,  1,  1,  2,  3,  5,  8, 13])
+    """
+    recorder = tracing.current
+    if recorder is None or not recorder.is_here:
+        raise ArgumentError(
+            "synk.carry gives a number of a sequence its next value, and there is none here; use it inside a function "
+            "decorated with @synk.sequence"
+        )
+    recorder.carry(number, value)
+
+
 @final
 class _Positions:
     """Where ranks are in a sequence, as its board shows.
@@ -154,6 +193,7 @@ class SequencePlan:
             entry_bytes=trace.used,
             starts=tuple(trace.starts),
             lines=trace.lines,
+            carried=tuple(tuple(one.items()) for one in trace.carried),
             segment_ids=frozenset(trace.segments),
             variable_numbers=frozenset(trace.variables),
         )

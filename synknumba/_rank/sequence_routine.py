@@ -24,7 +24,7 @@ from synknumba._rank.sequence_table import NAP_SECONDS, Action, GivenUp, Sequenc
 from synknumba._types import Array, UserOp
 from synknumba._wire import sequence, sequence_waits
 from synknumba._wire.messages import News, Returned, ReturnedInSequence
-from synknumba._wire.sequence import HEAD, Loop, Part, SequenceProgram, Shared, Wait
+from synknumba._wire.sequence import CARRIED, HEAD, Formula, Loop, Part, SequenceProgram, Shared, Wait
 
 ABORT_PERIOD = 64  # iterations in Python after which a rank that waits for no other sees that one has failed
 
@@ -52,6 +52,7 @@ class SequenceRoutine(Repeated):
         self._unpack, self._packed = head.unpack, place.control.values.data[: head.size]
         scalars = place.control.values[head.size :][: self._numbers.scalars.nbytes]
         self._scalars: Array | None = scalars.view(np.int64) if program.scalars else None  # of a round
+        self._carried = sorted({index for turn in program.carried for index, _ in turn})
         self._turns: Array = np.zeros(program.slots, np.int64)  # how often each shared result has been combined
         self._uses_table = runs_tables(place.device)
         self._table: SequenceTable | None = None
@@ -75,7 +76,10 @@ class SequenceRoutine(Repeated):
         """Runs the iterations of one round."""
         first, count, times, period, segment = self._unpack(self._packed)
         if self._scalars is not None:
+            kept = self._numbers.scalars[self._carried] if self._carried and first else None
             self._numbers.scalars[:] = self._scalars
+            if kept is not None:  # from the round before
+                self._numbers.scalars[self._carried] = kept
         self._news, self._descriptors = [], []
         kept = self._kept(segment, count // period) if period else None
         self._running = None
@@ -126,10 +130,21 @@ class SequenceRoutine(Repeated):
             if iteration % ABORT_PERIOD == ABORT_PERIOD - 1 and abort[0]:
                 raise GivenUp
             self._position[sequence.ITERATION] = self._numbers.steps[0] = first + iteration
-            for action in turns[(first + iteration) % len(turns)]:
+            turn = (first + iteration) % len(turns)
+            for action in turns[turn]:
                 action()
+            if self._carried:
+                self._carry(self.program.carried[turn])
             if kept is not None and (iteration + 1) % period == 0:
                 kept[iteration // period] = self.place.control.results[self.place.rank, : self.program.entry_bytes]
+
+    def _carry(self, carried: Sequence[tuple[int, Formula]]) -> None:
+        """Gives scalars their values for the next iteration, at the end of one."""
+        self._running = None
+        scalars = self.program.scalars
+        found = [(index, self._numbers.packed(scalars[index], formula, CARRIED)) for index, formula in carried]
+        for index, packed in found:
+            self._numbers.scalars[index] = np.frombuffer(packed, np.int64)[0]
 
     def descriptors(self, news: News) -> list[int]:
         return self._descriptors

@@ -28,7 +28,7 @@ from synknumba._wire import sequence_interpreter as table
 from synknumba._wire.native import Native, NativeCall, NativeCopy, NativeStep, raise_error, words_of
 from synknumba._wire.numpy_loops import loop_of, words_of_call
 from synknumba._wire.program import Dynamic
-from synknumba._wire.sequence import Formula, Loop, Part, SequenceProgram, Shared
+from synknumba._wire.sequence import CARRIED, Formula, Loop, Part, SequenceProgram, Shared
 
 NAP_SECONDS = 2e-4  # between two rounds of spins, in a wait for a rank that works for long
 
@@ -209,11 +209,32 @@ class SequenceTable:
     def _add_iterations(self) -> None:
         """Adds the parts of an iteration; of several where variables swap their memory."""
         parts, starts = self._program.parts, self._program.starts
-        for start, end in zip(starts, (*starts[1:], len(parts)), strict=True):
+        ends = (*starts[1:], len(parts))
+        for start, end, carried in zip(starts, ends, self._program.carried, strict=True):
             self._begins.append(len(self._rows))
             self._add(parts[start:end], start)
+            self._add_carried(carried)
             self._row(table.END, len(self._rows) + 1)
         self._rows[-1][1] = 0
+
+    def _add_carried(self, carried: Sequence[tuple[int, Formula]]) -> None:
+        """Adds rows that give scalars their values for the next iteration: all are computed before the first is replaced."""
+        moves = [(index, self._next_value(self._program.scalars[index], formula)) for index, formula in carried]
+        for index, address in moves:
+            self._row(table.MOVE, self._numbers.scalars[index:].ctypes.data, address)
+
+    def _next_value(self, letter: str, formula: Formula) -> int:
+        """Adds rows that compute a number; returns the address of its value."""
+        cell = np.zeros(1, np.int64)
+        address = cell.ctypes.data
+
+        def compute() -> None:
+            cell[:] = np.frombuffer(self._numbers.packed(letter, formula, CARRIED), np.int64)
+
+        store = self._store_float if letter == "d" else self._store_int
+        self._store(formula, compute, lambda source, is_float: store(address, source, is_float=is_float))
+        self._kept.append(cell)
+        return address
 
     def _add(self, parts: Sequence[Part | Loop], first: int = 0, word: int = sequence.AT) -> None:
         """Adds parts, whose indices begin at `first`; the word of the rank's position shows which one it runs."""
