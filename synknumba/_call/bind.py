@@ -119,7 +119,7 @@ class Binder:
     def bind(self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """Binds a call's arguments; copies NumPy arrays into shared memory, and places new variables. Returns the call."""
         given = self.match(args, kwargs)
-        call.shared = _passed_twice(given.values())
+        call.shared = _passed_twice(given.values(), may_nest=self._options.style == "function")
         for name, value in given.items():
             call.whole[name] = value
             call.parameters[name] = self._param(call, name, name, value)
@@ -441,12 +441,12 @@ def same_variable(call: Call, variable: VariableState, leaves: range | None = No
     return next((path for path in paths_of if not mine.isdisjoint(call.branches.get(path, variable.leaves()))), None)
 
 
-def _passed_twice(values: Iterable[Any]) -> frozenset[tuple[int, int]]:
+def _passed_twice(values: Iterable[Any], *, may_nest: bool) -> frozenset[tuple[int, int]]:
     """Returns the arrays of variables, by id of the state and leaf, that several arguments are."""
     seen: set[tuple[int, int]] = set()
     twice: set[tuple[int, int]] = set()
     for value in values:
-        for one in flatten(value)[0] if is_nested(value) else (value,):
+        for one in flatten(value)[0] if may_nest and is_nested(value) else (value,):
             if isinstance(one, Variable | Branch):
                 variable = state_of(one) if isinstance(one, Variable) else one.variable
                 arrays = {(id(variable), leaf) for leaf in (variable.leaves() if isinstance(one, Variable) else one.leaves)}
