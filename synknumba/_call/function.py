@@ -72,7 +72,7 @@ class Prepared:
     plan: Plan
     call: Call
     used: int  # bytes of the ranks' small results up to the end of its own
-    written: frozenset[str]  # parameters that the source stores to
+    written: frozenset[str]  # parameters with variables that a kernel may write
     selector: RowSelector  # owns the memory for row numbers
     uses: Uses  # functions that the ranks run, with their code
 
@@ -505,7 +505,7 @@ class Function(Decorated, Distributed, Generic[P, R]):
             small = self._small_of_function(used, world.ranks.results.shape[1])
         plan, used = self._make_plan(world, call, used, small, lends=False)
         uses = world.code.uses(self._roots(), self.name)
-        return Prepared(plan, call, used if small is None else sum(small), frozenset(self._written or ()), selector, uses)
+        return Prepared(plan, call, used if small is None else sum(small), self._may_write(call), selector, uses)
 
     def _small_of_function(self, used: int, room: int) -> tuple[int, int]:
         """Returns where the results of a Python function lie in `room` bytes, and how many they may have."""
@@ -611,11 +611,25 @@ class Function(Decorated, Distributed, Generic[P, R]):
         """Returns the frozen inputs that the kernel certainly does not write to: on a GPU, a call needs no copies of these."""
         arrays = {name: param.array for name, param in call.parameters.items() if isinstance(param, Sharded | Broadcast)}
         frozen = {name for name, array in arrays.items() if array.version and array.dtype.names is None}
-        if not frozen:
-            return frozenset()
-        dimensions = {name: max(len(array.shape), 1) for name, array in arrays.items()}
-        numbers = {name: 0 for name, param in call.parameters.items() if isinstance(param, Dynamic)}
-        return read_parameters(self.py_func, {**dimensions, **numbers}) & frozen
+        return self._certainly_read(call) & frozen if frozen else frozenset()
+
+    def _may_write(self, call: Call) -> frozenset[str]:
+        """Returns the parameters with variables that a kernel may write, itself or in a function that it calls."""
+        held = {name for name, param in call.parameters.items() if isinstance(param, Held | HeldRows)}
+        return frozenset(held - self._certainly_read(call)) if held and self._options.style == "kernel" else frozenset()
+
+    def _certainly_read(self, call: Call) -> frozenset[str]:
+        """Returns the array parameters to which a kernel certainly does not write."""
+        dimensions: dict[str, int] = {}
+        for name, param in call.parameters.items():
+            match param:
+                case Sharded(array) | Broadcast(array):
+                    dimensions[name] = max(len(array.shape), 1)
+                case Held(_, leaf) | HeldRows(_, leaf):
+                    dimensions[name] = max(len(call.variables[name].root_shapes()[leaf]), 1)
+                case Dynamic():
+                    dimensions[name] = 0
+        return read_parameters(self.py_func, dimensions)
 
     def _ship(self, world: Engine, program: Program | None, info: CallInfo) -> None:
         """Installs a program on the ranks, and the function before its first program."""
@@ -786,8 +800,8 @@ class Function(Decorated, Distributed, Generic[P, R]):
         else:
             built.used = sum(self._small_of_function(used, RESULT_BYTES))
         ops, returns = (None, False) if is_kernel else (self._subset_ops(options), self._options.has_ops)
-        results, written = tuple(built.results.values()), frozenset(self._written or ())
-        return Rehearsed(call, report, results, ops, returns, built.used, written, is_kernel)
+        results = tuple(built.results.values())
+        return Rehearsed(call, report, results, ops, returns, built.used, self._may_write(call), is_kernel)
 
     @property
     def output_modes(self) -> Any:

@@ -322,7 +322,7 @@ class Recording(ABC):
     def _access(self, parameters: Sequence[tuple[str, Param]], written: Collection[str], *, is_kernel: bool) -> Access:
         """Returns what a call reads and writes: variables on its own rank, and arrays that others may read or write, too.
 
-        `written` are the parameters that a kernel stores to.
+        `written` are the parameters that a kernel may write.
 
         Raises:
             ArgumentError: it writes to a result of another call.
@@ -337,7 +337,8 @@ class Recording(ABC):
                 match leaf:
                     case Held(variable, index) | HeldRows(variable, index):
                         reads.add(("variable", variable, index))
-                        if (not is_kernel or name in written) and not (isinstance(leaf, Held) and leaf.read_only):
+                        is_fixed = isinstance(leaf, Held) and leaf.read_only  # for functions; a GPU's kernel may write to it
+                        if name in written if is_kernel else not is_fixed:
                             writes.add(("variable", variable, index))
                     case Update(variable, index):
                         writes.add(("variable", variable, index))
