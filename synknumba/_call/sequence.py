@@ -29,14 +29,14 @@ from synknumba._call.plan import FunctionPlan, KernelPlan
 from synknumba._call.recording import Outcome, Recording, Seen, ordered, told_dtype
 from synknumba._call.rehearsal import Rehearsal
 from synknumba._call.sequence_body import OuterValues, check_assignments
-from synknumba._call.sequence_report import Schedule, SequenceReport, schedule
+from synknumba._call.sequence_report import LAST_ONLY, Schedule, SequenceReport, schedule
 from synknumba._call.trace import Trace, Unseen
 from synknumba._errors import ArgumentError, ReductionError
 from synknumba._host.copying import copy_into
 from synknumba._host.data import Data
 from synknumba._host.segment import Segment
 from synknumba._ops import reduction
-from synknumba._ops.tree import LEAF, Structure, flatten, paths, unflatten
+from synknumba._ops.tree import LEAF, NONE, Structure, flatten, paths, unflatten
 from synknumba._tracing import Number, Unknown
 from synknumba._types import Array
 from synknumba._variables.state import note_failure
@@ -154,17 +154,12 @@ class _Positions:
         self._program = program
         first = position_word(world_size, 0)
         self._words = board[first : first + world_size * LINE].reshape(world_size, LINE)
-        self._iterations = self._words[:, ITERATION]
-        self._times = 0  # iterations of the call
-
-    def begin(self, times: int) -> None:
-        """Notes the start of a round, on a board of zeros."""
-        self._times = times
-        self._iterations[:] = NOT_BEGUN
+        self._words[:, ITERATION] = NOT_BEGUN
+        self.times = 0  # iterations of the call
 
     def __call__(self, rank: int) -> str:
         """Returns in words where a rank is."""
-        return place_told(self._program, self._times, shown_path(self._words[rank].tolist()))
+        return place_told(self._program, self.times, shown_path(self._words[rank].tolist()))
 
 
 @final
@@ -178,6 +173,7 @@ class SequencePlan:
         # Of each turn, the stand-ins among the leaves; None for the others, which are returned as they are.
         self._turns = [[_unseen(leaf) for leaf in flatten(result)[0]] for result in results]
         self._results = self._turns[0]
+        self._turns_differ = len(results) > 1
         self._at = 0  # number of the last iteration
         self._plans = {plan.program.number: plan for plan in trace.plans}
         size = 8 * board_words(world.world_size, trace.slots)
@@ -209,6 +205,7 @@ class SequencePlan:
         self.used = 0  # number of the world's call that has used it last
         self._unchecked: dict[int, FunctionPlan] = {}  # functions without ops that have returned something new
         self._positions = _Positions(self.program, self._board, world.world_size)
+        self._board_memory, self._clear_board = self._board.data, self._board.copy().data  # faster than the arrays
         self.info = CallInfo(name, where=self._positions)
 
     @property
@@ -218,6 +215,8 @@ class SequencePlan:
 
     def schedule(self, times: int, every: int | None, *, is_judged: bool) -> Schedule:
         """Returns the rounds of a call; `is_judged` is whether it has `until=`."""
+        if every is None and not is_judged:
+            return LAST_ONLY
         large = next((one.label for one in self._results if one is not None and not _is_small(one)), None)
         nbytes = self.program.entry_bytes * self.world.world_size
         returns = self.returns_something
@@ -261,8 +260,8 @@ class SequencePlan:
         """Writes the values of a round to shared memory."""
         entries = count // period if period else 0
         kept = self._kept_segment(entries).id if entries else -1
-        self._board.fill(0)
-        self._positions.begin(times)
+        self._board_memory[:] = self._clear_board
+        self._positions.times = times
         if self.trace.lenders:
             scalars = [*scalars, *[lender.choose() for lender in self.trace.lenders]]
         self._pack(self._memory, 0, first, count, times, period if entries else 0, kept, *scalars)
@@ -276,7 +275,8 @@ class SequencePlan:
             one = variable()
             if one is not None:
                 one.mark(differs=differs, sharded=sharded)
-        self.trace.turn(first, count)
+        if self._turns_differ:
+            self.trace.turn(first, count)
 
     def _results_of(self, first: int, count: int, period: int) -> list[Any]:
         """Returns the results that a round has kept."""
@@ -296,6 +296,8 @@ class SequencePlan:
     def _make_collect(self) -> Callable[[], Any]:
         if len(self._turns) > 1:
             return self._collect_all
+        if self._structure == NONE:
+            return lambda: None
         if not self._leaves:
             return lambda: unflatten(self._structure, [])
         if len(self._leaves) == 1 and self._structure == LEAF:
@@ -588,6 +590,8 @@ class Sequence(Generic[P, R]):
     # ---- checks
 
     def _checked(self, times: Any, every: Any, until: Any) -> tuple[int, int | None]:
+        if every is None and until is None and type(times) is int and 0 < times < 2**63:
+            return times, None
         times = _count(self.name, "times", times, 0)
         if every is not None:
             every = _count(self.name, "every", every, 1)
@@ -729,7 +733,8 @@ class Sequence(Generic[P, R]):
         raise ArgumentError(f"{self.name}: until= judges what {self.name} returns, and it returns nothing")
 
     def _repeat(self, plan: SequencePlan, scalars: AnySequence[Any], times: int, every: int | None, until: Any) -> Any:
-        self._check_until(plan, until)
+        if until is not None:
+            self._check_until(plan, until)
         self._check_before(plan, times)
         try:
             found = plan.schedule(times, every, is_judged=until is not None)

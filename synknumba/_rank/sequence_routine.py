@@ -83,14 +83,15 @@ class SequenceRoutine(Repeated):
         self._news, self._descriptors = [], []
         kept = self._kept(segment, count // period) if period else None
         self._running = None
-        self._numbers.steps[0] = first
         try:
             if self._actions is None and self._table is None:
+                self._numbers.steps[0] = first
                 self._prepare()
             self._begin_turns()
             if self._table is not None:
                 self._table.run(first, count, period, kept)
             else:
+                self._numbers.steps[0] = first
                 self._run(first, count, period, kept)
         except GivenUp:
             pass

@@ -118,7 +118,7 @@ class SequenceTable:
         self._add_iterations()
         self._table = np.array(self._rows, np.int64)
         self._state = self._make_state()
-        self._words = self._state.data  # faster to index than the array
+        self._words, self._step = self._state.data, self._numbers.steps.data  # faster to index than the arrays
         self._addresses = self._table.ctypes.data, self._state.ctypes.data
 
     # ---- runs
@@ -128,10 +128,10 @@ class SequenceTable:
         if not count:
             return
         state, words, python = self._addresses, self._words, self._python
-        self._numbers.steps[0] = self._position[sequence.ITERATION] = first
+        position = self._position  # of zeros, as the script has cleared the board
+        self._step[0] = position[sequence.ITERATION] = first
         turn = first % len(self._begins)
-        self._position[sequence.AT] = self._program.starts[turn]
-        self._position[sequence.INNER :] = 0
+        position[sequence.AT] = self._program.starts[turn]
         words[table.AT] = self._begins[turn]
         words[table.DONE_PARTS] = words[table.ITERATION] = words[table.BEGAN] = 0
         words[table.TIMES], words[table.PERIOD] = count, 0 if kept is None else period
@@ -165,7 +165,8 @@ class SequenceTable:
         self._results = place.control.results[place.rank]
         at = sequence.position_word(place.world_size, place.rank)
         self._abort = self._board[sequence.abort_word(place.world_size) :].data
-        self._position = self._board[at : at + sequence.LINE]
+        position = self._board[at : at + sequence.LINE]
+        self._position = position.data  # as above
         state = np.zeros(table.STATE_WORDS, np.int64)
         words = {
             table.STEP: self._numbers.steps.ctypes.data,
@@ -176,7 +177,7 @@ class SequenceTable:
             table.RANK: place.rank,
             table.PAUSES: place.control.patience.pauses,
             table.YIELDS: place.control.patience.rank,
-            table.POSITION: self._position.ctypes.data,
+            table.POSITION: position.ctypes.data,
         }
         for word, value in words.items():
             state[word] = value
